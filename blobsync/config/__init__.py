@@ -1,0 +1,1 @@
+"""Cluster and account files: read, checked, and turned into values."""

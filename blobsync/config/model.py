@@ -1,0 +1,215 @@
+"""What the configuration files say, as values: no YAML, no files, nothing left to check.
+
+``loader`` makes these; everything else reads them. Secrets are wrapped (``Secret``, ``SasToken``), and the
+free-form settings of a cluster stay out of its ``repr``, so that printing a value shows no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
+
+DEFAULT_CLUSTER = "aml"
+PUBLIC_MANAGEMENT_ENDPOINT = "https://management.azure.com"
+
+_NO_TEXTS: Mapping[str, str] = MappingProxyType({})
+_NO_VALUES: Mapping[str, object] = MappingProxyType({})
+
+
+def default_blob_endpoint(account_name: str) -> str:
+    """The endpoint of an account in the public cloud."""
+    return f"https://{account_name}.blob.core.windows.net"
+
+
+@dataclass(frozen=True, slots=True)
+class StorageAccount:
+    """One storage account file: a container and the right to use it.
+
+    ``file`` is how the cluster file named it, for messages. ``auth`` forces one credential (``sas``, ``key``
+    or ``identity``); None means the first that is there, in this order.
+    """
+
+    file: str
+    account_name: str
+    container_name: str
+    blob_endpoint: str
+    account_key: Secret | None = None
+    sas_token: SasToken | None = None
+    auth: str | None = None
+
+    @property
+    def container(self) -> ContainerUrl:
+        """Where the container is; without any credential."""
+        return ContainerUrl(self.account_name, self.container_name, self.blob_endpoint)
+
+    @property
+    def credential(self) -> str:
+        """Which credential is used: ``sas``, ``key`` or ``identity``."""
+        if self.auth:
+            return self.auth
+        if self.sas_token:
+            return "sas"
+        return "key" if self.account_key else "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """One ``*_folder`` key: the local folder ``prefix`` and the blob folder ``path`` are the same thing.
+
+    Both are without slashes at their ends. ``mode`` (link, mount, download, upload) and ``include`` (the
+    parts below the folder that a job needs) matter to jobs only, as do the ACT options ``datastore_name``,
+    ``storage_type`` (blob or file), ``file_share`` and ``blob_cache_timeout`` (seconds).
+    """
+
+    prefix: str
+    account: StorageAccount
+    path: str
+    mode: str | None = None
+    include: tuple[str, ...] = ()
+    datastore_name: str | None = None
+    storage_type: str = "blob"
+    file_share: str | None = None
+    blob_cache_timeout: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The key in ``config_param``."""
+        return f"{self.prefix}_folder"
+
+    @property
+    def name(self) -> str:
+        """The prefix as one word, fit for names in services: ``data_coco``."""
+        return self.prefix.replace("/", "_")
+
+    @property
+    def remote(self) -> BlobUrl:
+        """The blob folder."""
+        return self.account.container.blob(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeEntry:
+    """``code_path``: where ``init`` puts the code archive, or a blob folder of code without ``.zip``."""
+
+    account: StorageAccount
+    path: str
+    datastore_name: str | None = None
+    submit_with_url: bool = False
+
+    @property
+    def remote(self) -> BlobUrl:
+        return self.account.container.blob(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """The image that jobs run in, and the registry it comes from."""
+
+    image: str | None = None
+    tag: str | None = None
+    environment: str | None = None
+    address: str | None = None
+    username: str | None = None
+    password: Secret | None = None
+    shm_size: str | None = None
+    args: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str | None:
+        """``image:tag``, as docker takes it; Philly files give the tag apart."""
+        return f"{self.image}:{self.tag}" if self.image and self.tag else self.image
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceConfig:
+    """An Azure Machine Learning workspace. ``api_version`` None means the one that blobsync was tested with."""
+
+    file: str
+    subscription_id: str
+    resource_group: str
+    workspace_name: str
+    management_endpoint: str = PUBLIC_MANAGEMENT_ENDPOINT
+    api_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced.
+
+    ``file`` is shown relative to the project where it lies inside. ``folders`` are in the file's order.
+    ``code`` is None where there is no ``code_path``. ``gpu_per_node`` and ``num_gpu`` are None where the file
+    (or ``-p``) does not say. ``values`` holds every key as written, typed as ``docs/configuration.md`` says;
+    :meth:`text` and its siblings read it by dotted path (``slurm.partition``).
+    """
+
+    name: str
+    file: str
+    root: Path
+    folders: tuple[FolderEntry, ...] = ()
+    code: CodeEntry | None = None
+    platform: str = "local"
+    experiment_name: str | None = None
+    compute_target: str | None = None
+    num_gpu: int | None = None
+    gpu_per_node: int | None = None
+    multi_process: bool = True
+    use_custom_docker: bool = False
+    docker: Docker = Docker()
+    env: Mapping[str, str] = field(default=_NO_TEXTS, repr=False)
+    relay: str = "ask"
+    zip_options: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    max_file_size: int | None = None
+    values: Mapping[str, object] = field(default=_NO_VALUES, repr=False)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The local prefixes that have a blob folder, in the file's order."""
+        return tuple(entry.prefix for entry in self.folders)
+
+    def folder(self, prefix: str) -> FolderEntry | None:
+        """The entry of exactly this prefix."""
+        return next((entry for entry in self.folders if entry.prefix == prefix), None)
+
+    def value(self, path: str) -> object:
+        """The value at a dotted path, None where there is none."""
+        here: object = self.values
+        for part in path.split("."):
+            if not isinstance(here, Mapping):
+                return None
+            here = here.get(part)
+        return here
+
+    def text(self, path: str, default: str | None = None) -> str | None:
+        """A text; numbers are texts too, as users write ``version: 3``."""
+        value = self.value(path)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            return default
+        return str(value)
+
+    def number(self, path: str, default: int | None = None) -> int | None:
+        """A whole number."""
+        value = self.value(path)
+        return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+    def flag(self, path: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self.value(path)
+        return value if isinstance(value, bool) else default
+
+    def texts(self, path: str) -> tuple[str, ...]:
+        """A list of texts; a single text counts as a list of one."""
+        value = self.value(path)
+        if isinstance(value, str):
+            return (value,)
+        return tuple(str(item) for item in value) if isinstance(value, (list, tuple)) else ()
+
+    def mapping(self, path: str) -> Mapping[str, object]:
+        """A mapping, empty where there is none."""
+        value = self.value(path)
+        return value if isinstance(value, Mapping) else _NO_VALUES
