@@ -1,0 +1,152 @@
+"""Running a server in a process of its own, and talking to it.
+
+The child prints one JSON line with its port, then answers JSON lines on standard input, one for each; the end of
+standard input, which comes with the end of the parent however that ends, ends the child too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from argparse import ArgumentParser, Namespace
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from tests.servers.wire import MAX_HEAD_BYTES
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Served(Protocol):
+    """What a child serves: connections, and commands of its parent."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+
+    def command(self, name: str, values: dict[str, Any]) -> Any: ...
+
+
+_Server = TypeVar("_Server", bound="ServerProcess")
+
+
+class ServerProcess:
+    """A started server; a context manager that stops it."""
+
+    def __init__(self, module: str, arguments: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"tests.servers.{module}", *arguments],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            # Ctrl-C in the terminal is for the test run, which then stops its servers itself.
+            start_new_session=True,
+        )
+        self._lock = threading.Lock()
+        self.port = int(self._read()["port"])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def ask(self, command: str, **values: Any) -> Any:
+        """One command, one answer; safe from several threads."""
+        assert self._process.stdin
+        with self._lock:
+            self._process.stdin.write(json.dumps({"command": command, **values}).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._read()
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        return answer["answer"]
+
+    def close(self) -> None:
+        """End the server; closing twice does nothing."""
+        process = self._process
+        if process.stdin and not process.stdin.closed:
+            process.stdin.close()
+            try:
+                process.wait(2.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+    def __enter__(self: _Server) -> _Server:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the server ended with code {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def parser(about: str) -> ArgumentParser:
+    """The options that every server takes."""
+    options = ArgumentParser(description=about)
+    options.add_argument("--upstream", required=True, help="http://host:port of the blob service")
+    options.add_argument("--port", type=int, default=0, help="0 takes a free one, which is printed")
+    options.add_argument("--stay", action="store_true", help="go on after the end of standard input")
+    return options
+
+
+def run(served: Served, options: Namespace) -> None:
+    """Serve until the parent is gone."""
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_run(served, options.port, stay=options.stay or sys.stdin.isatty()))
+
+
+async def _run(served: Served, port: int, *, stay: bool) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+    server = await asyncio.start_server(
+        _tracked(served.serve, tasks), "127.0.0.1", port, limit=MAX_HEAD_BYTES * 8, backlog=1024
+    )
+    _print({"port": server.sockets[0].getsockname()[1]})
+    if stay:
+        await server.serve_forever()
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        values = json.loads(line)
+        try:
+            _print({"answer": served.command(values.pop("command"), values)})
+        except (ValueError, TypeError, KeyError) as error:
+            _print({"error": f"{type(error).__name__}: {error}"})
+    server.close()
+    for task in tasks:
+        task.cancel()
+
+
+def _tracked(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], tasks: set[asyncio.Task[None]]
+) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+    """Start each connection as a task that is known, so that the end can cancel it quietly."""
+
+    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        except asyncio.CancelledError:
+            writer.transport.abort()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(connection(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    return accept
+
+
+def _print(value: object) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
