@@ -1,0 +1,286 @@
+"""HTTP to one storage account: connections, signatures, retries, and what a broken connection means.
+
+urllib3 keeps the connections, TLS and proxies. Retrying is done here instead of by its ``Retry`` class:
+each try has to be signed anew, the service's own rules apply
+(https://learn.microsoft.com/azure/architecture/best-practices/retry-service-specific#azure-storage), and a
+request costs a third less CPU without it. The secondary endpoint of an account is never read: it may lag.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationParseError,
+    NameResolutionError,
+    NewConnectionError,
+    ProxyError,
+    ReadTimeoutError,
+    SSLError,
+)
+from urllib3.response import BaseHTTPResponse
+
+from blobsync.blob_auth import Signer
+from blobsync.blob_errors import RETRYABLE_STATUS, Answer, redact
+from blobsync.errors import StorageUnreachableError
+from blobsync.locations import ContainerUrl
+
+# https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
+# Old enough for every sovereign cloud and Azurite, new enough for 4000 MiB blocks, Put Blob From URL with
+# OAuth, and listings that encode names XML cannot hold.
+API_VERSION = "2023-11-03"
+
+# How many connections stay open; as many threads may work at once without reconnecting.
+POOL_SIZE = 64
+
+_NO_RETRIES = urllib3.Retry(False)
+_FIRST_CONTACT_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a request is tried and how long to wait in between, in seconds."""
+
+    tries: int = 7
+    base: float = 0.3
+    longest: float = 20.0
+    longest_asked: float = 90.0
+
+    def wait(self, failures: int, asked: str | None) -> float:
+        """Exponential with jitter, or what ``Retry-After`` (seconds) asks for if that is longer."""
+        own = min(self.longest, self.base * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
+        if asked and asked.strip().isdigit():
+            return max(own, min(self.longest_asked, float(asked)))
+        return own
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds to connect, and between two pieces of a body."""
+
+    connect: float = 10.0
+    read: float = 60.0
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer of the service. ``attempts`` above 1: an earlier try may have had its effect already."""
+
+    status: int
+    response: BaseHTTPResponse
+    attempts: int
+    headers: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.headers = self.response.headers
+
+    @property
+    def body(self) -> bytes:
+        """The whole body; for a streamed reply this reads what is left."""
+        return self.response.data or b""
+
+    def answer(self) -> Answer:
+        """The form in which ``blob_errors`` takes it; ends a streamed reply."""
+        body = self.body
+        self.response.release_conn()
+        return Answer(self.status, {name.lower(): value for name, value in self.headers.items()}, body)
+
+
+class BlobHttp:
+    """Sends signed requests to one container's endpoint; safe to use from several threads.
+
+    ``environ`` is asked for proxies and CA bundles only.
+    """
+
+    def __init__(
+        self,
+        container: ContainerUrl,
+        signer: Signer,
+        *,
+        environ: Mapping[str, str],
+        retry: RetryPolicy | None = None,
+        timeouts: Timeouts | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        parts = urlsplit(container.endpoint)
+        self._host = parts.hostname or ""
+        self._signer = signer
+        self._retry = retry or RetryPolicy()
+        self._closing = threading.Event()
+        self._answered = False
+        self._account = container.account
+        self.clock = clock
+        self.root = f"{parts.path.rstrip('/')}/{container.container}"
+        scheme = parts.scheme or "https"
+        proxy = _proxy_for(scheme, parts.netloc, environ)
+        # A plain-http proxy wants the whole URL in the request line.
+        self._prefix = f"{scheme}://{parts.netloc}" if proxy and scheme == "http" else ""
+        self._pool = _pool(scheme, self._host, parts.port, proxy, environ, timeouts or Timeouts())
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        stream: bool = False,
+    ) -> Reply:
+        """Send until the service gives an answer that will not change by asking again.
+
+        ``path`` is percent-encoded. With ``stream`` the body is left unread in ``Reply.response``.
+        Raises ``StorageUnreachableError`` when no answer comes.
+        """
+        failures = 0
+        while True:
+            signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
+            if body is not None:
+                signed["Content-Length"] = str(len(body))
+            text = self._signer.sign(method, path, query, signed)
+            asked = None
+            try:
+                response = self._pool.urlopen(
+                    method,
+                    f"{self._prefix}{path}?{text}" if text else self._prefix + path,
+                    body=body,
+                    headers=signed,
+                    retries=_NO_RETRIES,
+                    redirect=False,
+                    assert_same_host=False,
+                    preload_content=not stream,
+                    decode_content=False,
+                )
+            except (HTTPError, OSError) as error:
+                failures += 1
+                if failures >= self._tries(error):
+                    raise self._unreachable(error, failures) from error
+            else:
+                self._answered = True
+                status = response.status
+                if status == 401 and failures == 0 and self._signer.renew():
+                    failures += 1
+                    response.drain_conn()
+                    continue
+                if status not in RETRYABLE_STATUS or failures + 1 >= self._retry.tries:
+                    return Reply(status, response, failures + 1)
+                failures += 1
+                asked = response.headers.get("Retry-After")
+                response.drain_conn()
+            self.pause(failures, asked)
+
+    def pause(self, failures: int, asked: str | None = None) -> None:
+        """Wait before the next try; raises ``StorageUnreachableError`` when the store is closed meanwhile."""
+        if self._closing.wait(self._retry.wait(failures, asked)):
+            raise StorageUnreachableError(f"the connection to {self._account} was closed")
+
+    def resumes(self, failures: int) -> bool:
+        """Whether a body that broke ``failures`` times in a row is worth another try."""
+        return failures < self._retry.tries and not self._closing.is_set()
+
+    def close(self) -> None:
+        """End waiting retries and idle connections."""
+        self._closing.set()
+        self._pool.close()
+
+    def _tries(self, error: Exception) -> int:
+        if _is_certificate_problem(error):
+            return 1
+        # A wrong host name or port should not take half a minute to say so; a network that worked a
+        # moment ago gets the patience.
+        if not self._answered and isinstance(_inner(error), (NewConnectionError, ConnectTimeoutError)):
+            return min(_FIRST_CONTACT_TRIES, self._retry.tries)
+        return self._retry.tries
+
+    def _unreachable(self, error: Exception, tries: int) -> StorageUnreachableError:
+        sentence, hint = describe_failure(error, self._host)
+        tried = f" ({tries} tries)" if tries > 1 else ""
+        return StorageUnreachableError(redact(sentence) + tried, hint=hint)
+
+
+def describe_failure(error: Exception, host: str) -> tuple[str, str | None]:
+    """One sentence for a request that got no answer, and what to do about it."""
+    if isinstance(error, ProxyError):
+        return f"the proxy on the way to {host} refused or failed", "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+    inner = _inner(error)
+    if _is_certificate_problem(error):
+        return (
+            f"{host} shows a TLS certificate that this machine does not trust",
+            "behind a proxy that opens TLS, set SSL_CERT_FILE to its CA bundle",
+        )
+    if isinstance(inner, SSLError):
+        return f"the TLS connection to {host} failed", "check that blob_endpoint is an https endpoint"
+    if isinstance(inner, NameResolutionError):
+        return f"there is no host {host}", "check account_name and blob_endpoint, and this machine's DNS"
+    if isinstance(inner, ConnectTimeoutError):
+        return f"{host} does not answer: connecting timed out", "check the network, the firewall and the proxy"
+    if isinstance(inner, NewConnectionError):
+        return f"{host} refuses connections or cannot be reached", "check blob_endpoint and the network"
+    if isinstance(inner, ReadTimeoutError):
+        return f"{host} stopped answering in the middle of a request", "check the network; run it again"
+    return f"the connection to {host} broke", "check the network; run it again"
+
+
+def _inner(error: Exception) -> Exception:
+    cause = getattr(error, "original_error", None) or getattr(error, "reason", None)
+    return cause if isinstance(cause, HTTPError) else error
+
+
+def _is_certificate_problem(error: Exception) -> bool:
+    return isinstance(_inner(error), SSLError) and "certificate" in str(error).lower()
+
+
+def _pool(
+    scheme: str, host: str, port: int | None, proxy: str | None, environ: Mapping[str, str], timeouts: Timeouts
+) -> urllib3.HTTPConnectionPool:
+    # https://docs.python.org/3/library/ssl.html: OpenSSL reads SSL_CERT_FILE itself; REQUESTS_CA_BUNDLE is
+    # what users of the Azure CLI and SDK have set already.
+    bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("SSL_CERT_FILE") or None
+    timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
+    try:
+        manager: urllib3.PoolManager
+        if proxy:
+            credentials = urlsplit(proxy)
+            login = None
+            if credentials.username is not None:
+                login = f"{credentials.username}:{credentials.password or ''}"
+            manager = urllib3.ProxyManager(
+                proxy,
+                maxsize=POOL_SIZE,
+                timeout=timeout,
+                ca_certs=bundle,
+                proxy_headers=urllib3.make_headers(proxy_basic_auth=login),
+            )
+        else:
+            manager = urllib3.PoolManager(maxsize=POOL_SIZE, timeout=timeout, ca_certs=bundle)
+        return manager.connection_from_host(host, port, scheme)
+    except (HTTPError, LocationParseError, ValueError) as error:
+        raise StorageUnreachableError(
+            f"cannot use the endpoint or proxy for {host}", hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY"
+        ) from error
+
+
+def _proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy URL that the environment names for this host, by the rules of ``urllib.request``."""
+    proxies = {
+        name.lower().removesuffix("_proxy"): value
+        for name, value in environ.items()
+        if value and name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+    }
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if proxy is None:
+        return None
+    # Costs milliseconds to import and is needed behind proxies only.
+    from urllib.request import proxy_bypass_environment
+
+    if proxy_bypass_environment(netloc.rpartition("@")[2], proxies):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"

@@ -1,0 +1,454 @@
+"""A thin client of the Blob service's REST interface: :class:`RestBlobStore`.
+
+Only the requests that blobsync needs; each method is named after its page under
+https://learn.microsoft.com/rest/api/storageservices/. Every write carries the MD5 of its body, so that the
+service itself refuses damaged bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import final
+
+from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
+
+from blobsync.blob_auth import Signer
+from blobsync.blob_errors import translate
+from blobsync.blob_http import BlobHttp, Reply
+from blobsync.blob_xml import BadAnswerError, batch_parts, decode_md5, list_page, next_marker, parse_http_date
+from blobsync.errors import (
+    BlobNotFoundError,
+    BlobsyncError,
+    CopySourceRefusedError,
+    PreconditionFailedError,
+    StorageError,
+)
+from blobsync.locations import ContainerUrl, SasToken, quote_blob_name
+from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, Precondition
+
+# https://learn.microsoft.com/rest/api/storageservices/blob-batch: at most 256 deletes in one request.
+MAX_BATCH = 256
+_DELETE_THREADS = 16
+_NO_PROPERTIES = BlobProperties()
+_NOTHING: dict[str, str] = {}
+
+_PROPERTY_HEADERS = (
+    ("content_type", "x-ms-blob-content-type", "Content-Type"),
+    ("content_encoding", "x-ms-blob-content-encoding", "Content-Encoding"),
+    ("content_language", "x-ms-blob-content-language", "Content-Language"),
+    ("content_disposition", "x-ms-blob-content-disposition", "Content-Disposition"),
+    ("cache_control", "x-ms-blob-cache-control", "Cache-Control"),
+)
+
+
+@final
+class RestBlobStore:
+    """``storage.BlobStore`` for one container; safe to use from several threads.
+
+    Making one touches no network. ``close`` (or use as a context manager) drops idle connections and ends
+    waiting retries.
+    """
+
+    def __init__(self, container: ContainerUrl, signer: Signer, http: BlobHttp | None = None) -> None:
+        self._container = container
+        self._signer = signer
+        self._http = http or BlobHttp(container, signer, environ=os.environ)
+        self._batch_works = True
+        self._put_from_url_works = True
+
+    @property
+    def container(self) -> ContainerUrl:
+        return self._container
+
+    def __enter__(self) -> RestBlobStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop idle connections; requests that wait for a retry fail at once."""
+        self._http.close()
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """List Blobs, flat. The next page is on its way while the caller works on this one."""
+        for entry in self._list(prefix, ""):
+            if isinstance(entry, BlobInfo):
+                yield entry
+
+    def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
+        """List Blobs with the delimiter ``/``."""
+        return self._list(prefix, "/")
+
+    def head(self, name: str) -> BlobInfo | None:
+        """Get Blob Properties; None where there is no such blob."""
+        reply = self._http.send("HEAD", self._path(name), _NOTHING, _NOTHING)
+        if reply.status == 200:
+            return _info(name, reply.headers, int(reply.headers.get("Content-Length") or 0))
+        error = self._error(reply, "read", name)
+        if isinstance(error, BlobNotFoundError):
+            return None
+        raise error
+
+    def properties(self, name: str) -> BlobProperties:
+        """Get Blob Properties, the part that a copy carries over; raises ``BlobNotFoundError``."""
+        reply = self._http.send("HEAD", self._path(name), _NOTHING, _NOTHING)
+        if reply.status != 200:
+            raise self._error(reply, "read", name)
+        headers = reply.headers
+        plain = {field: headers.get(shown) or "" for field, _, shown in _PROPERTY_HEADERS}
+        metadata = {key[10:]: value for key, value in headers.items() if key.lower().startswith("x-ms-meta-")}
+        inferred = headers.get("x-ms-access-tier-inferred", "").lower() == "true"
+        tier = "" if inferred else headers.get("x-ms-access-tier") or ""
+        return BlobProperties(**plain, tier=tier, metadata=metadata)
+
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> RestBlobReader:
+        """Get Blob, ``length`` bytes from ``start`` (to the end where None); only version ``etag`` where given.
+
+        A connection that breaks is resumed where it broke, from the same version of the blob.
+        """
+        return RestBlobReader(self._get, name, start, length, etag, self._http)
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        md5: bytes,
+        properties: BlobProperties = _NO_PROPERTIES,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        """Put Blob: the whole blob in one request; the service checks ``md5`` and keeps it as Content-MD5."""
+        headers = {"x-ms-blob-type": "BlockBlob", "Content-MD5": b64encode(md5).decode()}
+        _add_properties(headers, properties)
+        _add_condition(headers, condition)
+        reply = self._http.send("PUT", self._path(name), _NOTHING, headers, body)
+        return self._written(reply, name, len(body), md5)
+
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+        """Put Block: one uncommitted block, checked by the service."""
+        headers = {"Content-MD5": b64encode(md5).decode()}
+        reply = self._http.send("PUT", self._path(name), {"comp": "block", "blockid": block_id}, headers, body)
+        if reply.status != 201:
+            raise self._error(reply, "write", name)
+
+    def put_block_list(
+        self,
+        name: str,
+        block_ids: Sequence[str],
+        *,
+        size: int,
+        md5: bytes,
+        properties: BlobProperties = _NO_PROPERTIES,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        """Put Block List. ``Latest`` makes a second try after a lost answer find the blocks it committed."""
+        blocks = "".join(f"<Latest>{block_id}</Latest>" for block_id in block_ids)
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{blocks}</BlockList>'.encode()
+        headers = {"Content-Type": "application/xml"}
+        if md5:
+            headers["x-ms-blob-content-md5"] = b64encode(md5).decode()
+        _add_properties(headers, properties)
+        _add_condition(headers, condition)
+        reply = self._http.send("PUT", self._path(name), {"comp": "blocklist"}, headers, body)
+        return self._written(reply, name, size, md5)
+
+    def put_from_url(
+        self,
+        name: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        condition: Precondition = ANYTHING,
+        tier: str = "",
+    ) -> BlobInfo:
+        """Put Blob From URL, or Copy Blob From URL where the server has only that (emulators).
+
+        Both copy content properties and metadata, not the tier: give ``tier`` to set it. Raises
+        ``CopySourceRefusedError``. The answer is a fresh look at the new blob.
+        """
+        headers = {"x-ms-copy-source": _with_sas(source_url, source_sas)}
+        if tier:
+            headers["x-ms-access-tier"] = tier
+        _add_condition(headers, condition)
+        reply = None
+        if self._put_from_url_works:
+            reply = self._http.send("PUT", self._path(name), _NOTHING, {**headers, "x-ms-blob-type": "BlockBlob"}, b"")
+            if reply.status == 501:
+                self._put_from_url_works = False
+        if not self._put_from_url_works:
+            reply = self._http.send("PUT", self._path(name), _NOTHING, {**headers, "x-ms-requires-sync": "true"}, b"")
+        if reply is None or reply.status not in (201, 202):
+            raise self._copy_error(reply, name)
+        info = self.head(name)
+        if info is None:
+            raise StorageError(f"{name} was copied and is gone again", path=name)
+        return info
+
+    def put_block_from_url(
+        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+    ) -> None:
+        """Put Block From URL: ``length`` bytes from ``start`` of the source as one uncommitted block."""
+        headers = {
+            "x-ms-copy-source": _with_sas(source_url, source_sas),
+            "x-ms-source-range": f"bytes={start}-{start + length - 1}",
+        }
+        reply = self._http.send("PUT", self._path(name), {"comp": "block", "blockid": block_id}, headers, b"")
+        if reply.status != 201:
+            raise self._copy_error(reply, name)
+
+    def delete(self, name: str, *, etag: str | None = None) -> bool:
+        """Delete Blob, its snapshots included; False where there was none."""
+        headers = {"x-ms-delete-snapshots": "include"}
+        if etag:
+            headers["If-Match"] = f'"{etag}"'
+        reply = self._http.send("DELETE", self._path(name), _NOTHING, headers)
+        if reply.status == 202:
+            return True
+        error = self._error(reply, "delete", name)
+        if isinstance(error, BlobNotFoundError):
+            # After a lost answer "not there" means that the first try did it.
+            return reply.attempts > 1
+        raise error
+
+    def delete_many(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Blob Batch, 256 deletes a request; single deletes where the server has no batches."""
+        failures: dict[str, str] = {}
+        singly: list[str] = []
+        for first in range(0, len(names), MAX_BATCH):
+            chunk = names[first : first + MAX_BATCH]
+            singly += self._delete_batch(chunk) if self._batch_works else chunk
+        if singly:
+            with ThreadPoolExecutor(min(_DELETE_THREADS, len(singly))) as pool:
+                for name, reason in zip(singly, pool.map(self._why_not_deleted, singly)):
+                    if reason:
+                        failures[name] = reason
+        return failures
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return f"{self._http.root}/{quote_blob_name(name)}"
+
+    def _error(self, reply: Reply, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
+        return translate(reply.answer(), what, self._container, name, now=self._http.clock(), copying=copying)
+
+    def _copy_error(self, reply: Reply | None, name: str) -> BlobsyncError:
+        if reply is None:
+            return CopySourceRefusedError(f"{self._container.account} does not copy from a URL")
+        return self._error(reply, "write", name, copying=True)
+
+    def _get(self, name: str, start: int, end: int | None, etag: str | None) -> Reply:
+        headers = {}
+        if start or end is not None:
+            headers["x-ms-range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        if etag:
+            headers["If-Match"] = f'"{etag}"'
+        reply = self._http.send("GET", self._path(name), _NOTHING, headers, stream=True)
+        if reply.status not in (200, 206):
+            raise self._error(reply, "read", name)
+        return reply
+
+    def _written(self, reply: Reply, name: str, size: int, md5: bytes) -> BlobInfo:
+        if reply.status == 201:
+            return _info(name, reply.headers, size, md5)
+        error = self._error(reply, "write", name)
+        if reply.attempts > 1 and isinstance(error, PreconditionFailedError):
+            # The first try may have done it and only its answer was lost: then the blob there is ours.
+            there = self.head(name)
+            if there is not None and there.size == size and there.md5 == md5:
+                return there
+        raise error
+
+    def _list(self, prefix: str, delimiter: str) -> Iterator[BlobInfo | str]:
+        query = {"restype": "container", "comp": "list", "include": "metadata"}
+        if prefix:
+            query["prefix"] = prefix
+        if delimiter:
+            query["delimiter"] = delimiter
+        page = self._list_page(query, "")
+        with ThreadPoolExecutor(1) as ahead:
+            while True:
+                marker = next_marker(page)
+                coming = ahead.submit(self._list_page, query, marker) if marker else None
+                try:
+                    yield from list_page(page)
+                except BadAnswerError as error:
+                    raise StorageError(f"cannot understand the listing of {self._container}: {error}") from error
+                if coming is None:
+                    return
+                page = coming.result()
+
+    def _list_page(self, query: Mapping[str, str], marker: str) -> bytes:
+        full = {**query, "marker": marker} if marker else query
+        reply = self._http.send("GET", self._http.root, full, _NOTHING)
+        if reply.status != 200:
+            raise self._error(reply, "list")
+        return reply.body
+
+    def _delete_batch(self, names: Sequence[str]) -> Sequence[str]:
+        """Delete up to 256; returns those that need a closer look, which a single delete then takes."""
+        boundary = "batch_blobsync"
+        body = bytearray()
+        for number, name in enumerate(names):
+            path = self._path(name)
+            # No x-ms-version: parts take it from the whole request and must not repeat it.
+            headers = {"x-ms-delete-snapshots": "include", "Content-Length": "0"}
+            query = self._signer.sign("DELETE", path, _NOTHING, headers)
+            lines = [f"{key}: {value}" for key, value in headers.items()]
+            target = f"{path}?{query}" if query else path
+            head = f"Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: {number}"
+            text = "\r\n".join([f"--{boundary}", head, "", f"DELETE {target} HTTP/1.1", *lines, "", ""])
+            body += text.encode()
+        body += f"--{boundary}--\r\n".encode()
+        reply = self._http.send(
+            "POST",
+            self._http.root,
+            {"restype": "container", "comp": "batch"},
+            {"Content-Type": f"multipart/mixed; boundary={boundary}"},
+            bytes(body),
+        )
+        if reply.status != 202:
+            self._batch_works = False
+            return names
+        try:
+            parts = batch_parts(reply.body, reply.headers.get("Content-Type") or "")
+        except BadAnswerError:
+            return names
+        gone = {part.content_id for part in parts if part.status in (202, 404)}
+        return [name for number, name in enumerate(names) if number not in gone]
+
+    def _why_not_deleted(self, name: str) -> str:
+        try:
+            self.delete(name)
+        except BlobsyncError as error:
+            return error.message
+        return ""
+
+
+@final
+class RestBlobReader:
+    """The body of a Get Blob; see ``storage.BlobReader``."""
+
+    def __init__(
+        self,
+        get: Callable[[str, int, int | None, str | None], Reply],
+        name: str,
+        start: int,
+        length: int | None,
+        etag: str | None,
+        http: BlobHttp,
+    ) -> None:
+        self._get = get
+        self._name = name
+        self._http = http
+        self._at = start
+        reply = get(name, start, None if length is None else start + length, etag)
+        self._info = _read_info(name, reply)
+        self._end = self._info.size if length is None else min(self._info.size, start + length)
+        self._response: BaseHTTPResponse | None = reply.response
+
+    @property
+    def info(self) -> BlobInfo:
+        return self._info
+
+    def __enter__(self) -> RestBlobReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back; one with unread bytes on it is closed."""
+        response, self._response = self._response, None
+        if response is not None:
+            if self._at < self._end:
+                response.close()
+            response.release_conn()
+
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes, empty at the end."""
+        failures = 0
+        while self._at < self._end:
+            broken: Exception | None = None
+            try:
+                if self._response is None:
+                    self._response = self._get(self._name, self._at, self._end, self._info.etag).response
+                piece = self._response.read(min(limit, self._end - self._at))
+                if piece:
+                    self._at += len(piece)
+                    if self._at >= self._end:
+                        self._response.release_conn()
+                    return piece
+            except (HTTPError, OSError) as error:
+                broken = error
+            failures += 1
+            if self._response is not None:
+                self._response.close()
+                self._response = None
+            if not self._http.resumes(failures):
+                raise StorageError(
+                    f"{self._name}: the body ended at byte {self._at} of {self._end}", path=self._name
+                ) from broken
+            self._http.pause(failures)
+        return b""
+
+
+def _read_info(name: str, reply: Reply) -> BlobInfo:
+    headers = reply.headers
+    total = (headers.get("Content-Range") or "").rpartition("/")[2]
+    if reply.status == 206 and total.isdigit():
+        # Of a range, Content-MD5 would be the range's own.
+        return _info(name, headers, int(total), decode_md5(headers.get("x-ms-blob-content-md5")))
+    return _info(name, headers, int(headers.get("Content-Length") or 0))
+
+
+def _info(name: str, headers: Mapping[str, str], size: int, md5: bytes | None = None) -> BlobInfo:
+    return BlobInfo(
+        name,
+        size,
+        (headers.get("ETag") or "").strip('"'),
+        md5 or decode_md5(headers.get("Content-MD5")),
+        parse_http_date(headers.get("Last-Modified") or ""),
+        headers.get("x-ms-access-tier"),
+        headers.get("Content-Type"),
+        headers.get("x-ms-blob-type") or "BlockBlob",
+        (headers.get("x-ms-meta-hdi_isfolder") or "").lower() == "true",
+    )
+
+
+def _add_properties(headers: dict[str, str], properties: BlobProperties) -> None:
+    if properties is _NO_PROPERTIES:
+        return
+    for field, sent, _ in _PROPERTY_HEADERS:
+        value = getattr(properties, field)
+        if value:
+            headers[sent] = value
+    if properties.tier:
+        headers["x-ms-access-tier"] = properties.tier
+    for key, value in properties.metadata.items():
+        headers[f"x-ms-meta-{key}"] = value
+
+
+def _add_condition(headers: dict[str, str], condition: Precondition) -> None:
+    if condition.absent:
+        headers["If-None-Match"] = "*"
+    elif condition.etag:
+        headers["If-Match"] = f'"{condition.etag}"'
+
+
+def _with_sas(url: str, sas: SasToken | None) -> str:
+    return f"{url}?{sas.reveal()}" if sas else url
