@@ -36,12 +36,13 @@ class _Line:
         if now > self._round_starts + self._round_trip:
             # The last window was acknowledged long ago; what was not used of it does not add up.
             self._round_starts, self._left = now, self._window
-        while size > self._left:
-            size -= self._left
+        rest = size
+        while rest > self._left:
+            rest -= self._left
             self._round_starts += self._round_trip
             self._window = min(self._window * 2, _LAST_WINDOW)
             self._left = self._window
-        self._left -= size
+        self._left -= rest
         return max(now, self._round_starts, self._road.free_at(size, now)) + self._round_trip / 2
 
 
