@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
 
 DEFAULT_CLUSTER = "aml"
 PUBLIC_MANAGEMENT_ENDPOINT = "https://management.azure.com"
-
-_NO_TEXTS: Mapping[str, str] = MappingProxyType({})
-_NO_VALUES: Mapping[str, object] = MappingProxyType({})
 
 
 def default_blob_endpoint(account_name: str) -> str:
@@ -159,12 +155,12 @@ class Cluster:
     multi_process: bool = True
     use_custom_docker: bool = False
     docker: Docker = Docker()
-    env: Mapping[str, str] = field(default=_NO_TEXTS, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     relay: str = "ask"
     zip_options: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     max_file_size: int | None = None
-    values: Mapping[str, object] = field(default=_NO_VALUES, repr=False)
+    values: Mapping[str, object] = field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -212,4 +208,4 @@ class Cluster:
     def mapping(self, path: str) -> Mapping[str, object]:
         """A mapping, empty where there is none."""
         value = self.value(path)
-        return value if isinstance(value, Mapping) else _NO_VALUES
+        return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,188 @@
+"""Storage account files and the Azure ML workspace file."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import stat
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from blobsync.config.known_keys import ACCOUNT, WORKSPACE
+from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
+from blobsync.config.typed import Checker, is_placeholder
+from blobsync.config.yaml_lines import Document, read_document
+from blobsync.errors import ConfigError
+from blobsync.locations import SasToken, Secret
+
+# https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
+_CONTAINER = re.compile(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
+# https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-name
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+
+
+class AccountFile:
+    """One account file, read and checked. ``account`` is None where ``problems`` is not empty."""
+
+    def __init__(self, path: Path, shown: str, environ: Mapping[str, str]) -> None:
+        document = read_document(path, shown)
+        self._checker = Checker(document, environ)
+        self._values = self._checker.check(ACCOUNT)
+        self.problems = self._checker.problems
+        self.warnings = self._checker.warnings
+        self.warnings.extend(_warn_if_others_can_read(path, document))
+        account = self._read(shown)
+        self.account = None if self.problems else account
+
+    def _read(self, shown: str) -> StorageAccount:
+        name = self._required("account_name")
+        container = self._required("container_name")
+        self._not_the_example("account_key", "sas_token", "blob_endpoint")
+        endpoint = self._endpoint(name)
+        if container and not _CONTAINER.fullmatch(container) and not is_placeholder(container):
+            self._checker.problem(
+                ("container_name",),
+                f"'{container}' is no container name: 3 to 63 lowercase letters, digits and single hyphens",
+            )
+        return StorageAccount(
+            file=shown,
+            account_name=name,
+            container_name=container,
+            blob_endpoint=endpoint,
+            account_key=self._key(),
+            sas_token=self._sas(),
+            auth=self._auth(),
+        )
+
+    def _required(self, key: str) -> str:
+        value = self._values.get(key, "")
+        if not value and not any(problem.key == key for problem in self.problems):
+            self._checker.problem((key,), "is missing")
+        self._not_the_example(key)
+        return str(value)
+
+    def _not_the_example(self, *keys: str) -> None:
+        for key in keys:
+            value = self._values.get(key)
+            text = value.reveal() if isinstance(value, Secret) else value
+            if text and is_placeholder(text):
+                self._checker.problem((key,), "still holds the example's placeholder: fill in your own")
+                del self._values[key]
+
+    def _endpoint(self, account: str) -> str:
+        given = self._values.get("blob_endpoint")
+        if not given:
+            if account and not _ACCOUNT.fullmatch(account) and not is_placeholder(account):
+                self._checker.problem(
+                    ("account_name",),
+                    f"'{account}' is no storage account name: 3 to 24 lowercase letters and digits",
+                    hint="the name alone, without .blob.core.windows.net; other services set blob_endpoint as well",
+                )
+            return default_blob_endpoint(account)
+        endpoint = str(given).rstrip("/")
+        problem = _endpoint_problem(endpoint, account)
+        if problem:
+            self._checker.problem(("blob_endpoint",), problem)
+        return endpoint
+
+    def _key(self) -> Secret | None:
+        key = self._values.get("account_key")
+        if not isinstance(key, Secret):
+            return None
+        try:
+            base64.b64decode(key.reveal(), validate=True)
+        except (binascii.Error, ValueError):
+            self._checker.problem(("account_key",), "is not base64: copy the whole key, with the = signs at its end")
+        return key
+
+    def _sas(self) -> SasToken | None:
+        token = self._values.get("sas_token")
+        if not isinstance(token, Secret):
+            return None
+        try:
+            return SasToken.parse(token.reveal())
+        except ValueError as error:
+            self._checker.problem(("sas_token",), f"is {error}")
+            return None
+
+    def _auth(self) -> str | None:
+        auth = self._values.get("auth")
+        needs = {"sas": "sas_token", "key": "account_key"}.get(str(auth))
+        if needs and needs not in self._values and not any(problem.key == needs for problem in self.problems):
+            self._checker.problem(("auth",), f"is '{auth}', but there is no {needs}")
+        return auth
+
+
+def _endpoint_problem(endpoint: str, account: str) -> str | None:
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "is no URL: it looks like https://<account>.blob.core.windows.net"
+    if parts.query or parts.fragment or parts.username:
+        return "must be the plain URL; a SAS belongs into sas_token"
+    if parts.hostname == "localhost":
+        # azcopy takes the account from the path only where the host is an IP address.
+        return "azcopy does not understand 'localhost' here: write 127.0.0.1"
+    if _is_ip(parts.hostname) and parts.path != f"/{account}":
+        return f"must end with the account name after an IP address: {parts.scheme}://{parts.netloc}/{account}"
+    return None
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _warn_if_others_can_read(path: Path, document: Document) -> list[str]:
+    """A key in a file that other users of the machine can read."""
+    held = [key for key in ("account_key", "sas_token") if _is_literal_secret(document.values.get(key))]
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not held or not mode & 0o077:
+        return []
+    return [
+        f"{document.file}: holds {' and '.join(held)} and can be read by other users (mode {mode:o}); "
+        f"run: chmod 600 {document.file}"
+    ]
+
+
+def _is_literal_secret(value: Any) -> bool:
+    return isinstance(value, str) and not value.startswith("${") and not is_placeholder(value)
+
+
+class WorkspaceFile:
+    """The workspace of ``aml_config``, from its own file or from the cluster file itself."""
+
+    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+        checker = Checker(document, environ)
+        values = checker.check(WORKSPACE)
+        self.problems = checker.problems
+        self.warnings = checker.warnings
+        for key in ("subscription_id", "resource_group", "workspace_name"):
+            if key not in values:
+                checker.problem((key,), "is missing")
+            elif is_placeholder(values[key]):
+                checker.problem((key,), "still holds the example's placeholder: fill in your own")
+        self.workspace = None if self.problems else WorkspaceConfig(file=document.file, **values)
+
+
+def read_account(path: Path, shown: str, environ: Mapping[str, str]) -> StorageAccount:
+    """The account of one file. Raises the first ``ConfigError``."""
+    found = AccountFile(path, shown, environ)
+    if found.account is None:
+        raise first_of(found.problems)
+    return found.account
+
+
+def first_of(problems: list[ConfigError]) -> ConfigError:
+    """The first problem; its hint says that there are more."""
+    first = problems[0]
+    if len(problems) > 1:
+        more = f"{len(problems) - 1} more: blobsync config check"
+        first.hint = f"{first.hint}; {more}" if first.hint else more
+    return first

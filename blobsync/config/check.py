@@ -1,0 +1,122 @@
+"""Every configuration file of a project, and everything that is wrong with each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.config.accounts import AccountFile
+from blobsync.config.known_keys import ACCOUNT
+from blobsync.config.loader import (
+    CLUSTER_FOLDER,
+    ClusterFile,
+    cluster_names,
+    find_cluster_file,
+    project_path,
+    read_workspace,
+    shown_path,
+)
+from blobsync.config.model import Cluster
+from blobsync.config.yaml_lines import read_document
+from blobsync.errors import ConfigError, ConfigNotFoundError
+
+ACCOUNT_FOLDER = "aux_data/configs"
+_WITH_WORKSPACE = ("aml", "itp", "singularity")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """One file. ``cluster`` is what a cluster file says, None for other files and for wrong ones."""
+
+    file: str
+    problems: tuple[ConfigError, ...] = ()
+    warnings: tuple[str, ...] = ()
+    cluster: Cluster | None = None
+
+
+def check_project(root: Path, *, environ: Mapping[str, str] = os.environ) -> tuple[CheckedFile, ...]:
+    """Check the cluster files, the account files and the workspace files of ``root``. Never raises for them."""
+    names = cluster_names(root)
+    checked = [_check_cluster(root, name, environ) for name in names]
+    if not names:
+        error = ConfigNotFoundError(f"{CLUSTER_FOLDER}/ holds no cluster file", hint="make one: blobsync config new")
+        checked.append(CheckedFile(CLUSTER_FOLDER, (error,)))
+    checked.extend(_check_accounts(root, environ))
+    checked.extend(_check_workspaces(root, checked, environ))
+    return _each_once(checked)
+
+
+def _check_cluster(root: Path, name: str, environ: Mapping[str, str]) -> CheckedFile:
+    without_variable = {key: value for key, value in environ.items() if key != "AML_CONFIG_PATH"}
+    path = find_cluster_file(root, name, without_variable)
+    try:
+        loaded = ClusterFile(root, path, {}, environ)
+    except ConfigError as error:
+        return CheckedFile(shown_path(root, path), (error,))
+    return CheckedFile(shown_path(root, path), tuple(loaded.problems), tuple(loaded.warnings), loaded.cluster)
+
+
+def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
+    """Account files that no cluster names are checked as well; Philly's other files lie there too."""
+    folder = root / ACCOUNT_FOLDER
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.suffix not in (".yaml", ".yml"):
+            continue
+        shown = shown_path(root, path)
+        try:
+            if not ACCOUNT.keys() & read_document(path, shown).values.keys():
+                continue
+            found = AccountFile(path, shown, environ)
+        except ConfigError as error:
+            yield CheckedFile(shown, (error,))
+        else:
+            yield CheckedFile(shown, tuple(found.problems), tuple(found.warnings + _not_ignored(root, path, shown)))
+
+
+def _check_workspaces(root: Path, checked: list[CheckedFile], environ: Mapping[str, str]) -> Iterator[CheckedFile]:
+    for cluster in [item.cluster for item in checked if item.cluster]:
+        if cluster.platform not in _WITH_WORKSPACE:
+            continue
+        given = cluster.value("aml_config")
+        file = shown_path(root, project_path(root, given, environ)) if isinstance(given, str) else cluster.file
+        try:
+            found = read_workspace(cluster, environ)
+        except ConfigError as error:
+            yield CheckedFile(file, (error,))
+        else:
+            yield CheckedFile(file, tuple(found.problems), tuple(found.warnings))
+
+
+def _not_ignored(root: Path, path: Path, shown: str) -> list[str]:
+    """A file with keys in a git repository whose ignore file does not speak of it."""
+    if not (root / ".git").exists():
+        return []
+    ignore = root / ".gitignore"
+    lines = ignore.read_text(encoding="utf-8", errors="replace").split("\n") if ignore.is_file() else []
+    if any(ACCOUNT_FOLDER in line or path.name in line for line in lines if not line.startswith(("#", "!"))):
+        return []
+    return [f"{shown}: .gitignore does not name {ACCOUNT_FOLDER}/, so a key in it could be committed"]
+
+
+def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
+    """One entry per file; a mistake that several clusters run into is told once, at its own file."""
+    files = {item.file: CheckedFile(item.file) for item in checked}
+    told: set[str] = set()
+    for item in sorted(checked, key=lambda item: item.cluster is not None):
+        for problem in item.problems:
+            if str(problem) not in told:
+                told.add(str(problem))
+                owner = problem.file if problem.file in files else item.file
+                old = files[str(owner)]
+                files[old.file] = CheckedFile(old.file, (*old.problems, problem), old.warnings, old.cluster)
+        for warning in item.warnings:
+            if warning not in told:
+                told.add(warning)
+                owner = next((file for file in files if warning.startswith(f"{file}:")), item.file)
+                old = files[owner]
+                files[owner] = CheckedFile(owner, old.problems, (*old.warnings, warning), old.cluster)
+        old = files[item.file]
+        files[item.file] = CheckedFile(item.file, old.problems, old.warnings, old.cluster or item.cluster)
+    return tuple(files.values())

@@ -1,0 +1,181 @@
+"""The folder entries of a cluster file, in all the forms that ACT and Philly wrote them.
+
+data_folder: {azure_blob_config_file: FILE, path: P}    the entry's own account file
+data_folder: {path: P}                                  the account file at the top of the cluster file
+data_folder: P                                          the same, as one text
+data_folder: /blob/P                                    below a blob_mount_point: that mount's account file
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
+from blobsync.config.nearest import did_you_mean
+from blobsync.config.typed import CODE_KEY, FOLDER_SUFFIX, Checker
+from blobsync.config.yaml_lines import KeyPath
+from blobsync.errors import ConfigError, ConfigNotFoundError
+
+_ROOT_KEY = "azure_blob_config_file"
+_Location = tuple[StorageAccount, str]
+
+
+class EntryReader:
+    """Makes ``FolderEntry`` and ``CodeEntry`` values; mistakes go to the checker."""
+
+    def __init__(
+        self, values: Mapping[str, Any], checker: Checker, account: Callable[[str], StorageAccount | None]
+    ) -> None:
+        self._values = values
+        self._checker = checker
+        self._account = account
+        self._entries: Mapping[str, Any] = values.get("config_param", {})
+        self._mounts = self._read_mounts()
+
+    def folders(self) -> tuple[FolderEntry, ...]:
+        """Every ``*_folder`` key."""
+        found: list[FolderEntry] = []
+        for key, given in self._entries.items():
+            if key == CODE_KEY:
+                continue
+            where = ("config_param", key)
+            prefix = self._prefix(where, key.removesuffix(FOLDER_SUFFIX))
+            if any(entry.prefix == prefix for entry in found):
+                self._checker.problem(where, f"there is another entry for the folder {prefix}")
+            location = self._location(where, given)
+            if location and prefix:
+                found.append(self._folder(prefix, location, given))
+        return tuple(found)
+
+    def code(self) -> CodeEntry | None:
+        """``code_path``, None where the file has none."""
+        given = self._entries.get(CODE_KEY)
+        where = ("config_param", CODE_KEY)
+        location = None if given is None else self._location(where, given)
+        if location is None:
+            return None
+        if not location[1]:
+            self._checker.problem(where, "needs a path below the container, such as code/project.zip")
+        options = given if isinstance(given, Mapping) else {}
+        return CodeEntry(
+            *location,
+            datastore_name=options.get("datastore_name", self._default_datastore(given)),
+            submit_with_url=options.get("submit_with_url", False),
+        )
+
+    def _folder(self, prefix: str, location: _Location, given: Any) -> FolderEntry:
+        options = given if isinstance(given, Mapping) else {}
+        storage_type = options.get("storage_type", "blob")
+        if storage_type == "file" and "file_share" not in options:
+            self._checker.problem(("config_param", f"{prefix}{FOLDER_SUFFIX}"), "storage_type file needs a file_share")
+        return FolderEntry(
+            prefix,
+            *location,
+            mode=options.get("mode"),
+            include=options.get("include", ()),
+            datastore_name=options.get("datastore_name", self._default_datastore(given)),
+            storage_type=storage_type,
+            file_share=options.get("file_share"),
+            blob_cache_timeout=options.get("blob_cache_timeout"),
+        )
+
+    def _default_datastore(self, given: Any) -> str | None:
+        # In ACT the name at the top belongs to the entries that use the account file at the top.
+        name = self._values.get("datastore_name") if isinstance(given, str) else None
+        return str(name) if name else None
+
+    def _prefix(self, where: KeyPath, raw: str) -> str:
+        prefix = posixpath.normpath(raw.replace("\\", "/")) if raw else ""
+        if prefix in ("", "."):
+            self._checker.problem(where, "needs a folder name before _folder, such as data_folder")
+            return ""
+        if prefix.startswith(("/", "../")) or prefix == "..":
+            self._checker.problem(where, "names a folder outside the project")
+            return ""
+        return prefix
+
+    def _location(self, where: KeyPath, given: Any) -> _Location | None:
+        """The account and the path in its container that an entry means."""
+        options = given if isinstance(given, Mapping) else {"path": given}
+        at_path = (*where, "path") if isinstance(given, Mapping) else where
+        path = options.get("path")
+        if path is None:
+            if not any(problem.key == ".".join(at_path) for problem in self._checker.problems):
+                self._checker.problem(where, "has no path")
+            return None
+        file = options.get(_ROOT_KEY)
+        if file is None:
+            file, path = self._file_and_path(at_path, path)
+        account = None if file is None else self._open(self._where_named(where, given), file)
+        path = self._blob_path(at_path, path)
+        return None if account is None or path is None else (account, path)
+
+    def _where_named(self, where: KeyPath, given: Any) -> KeyPath:
+        if isinstance(given, Mapping) and _ROOT_KEY in given:
+            return (*where, _ROOT_KEY)
+        if _ROOT_KEY in self._values and not self._mounts:
+            return (_ROOT_KEY,)
+        return where
+
+    def _file_and_path(self, where: KeyPath, path: str) -> tuple[str | None, str]:
+        """The account file of the longest mount point over ``path``, or the one at the top of the file."""
+        covering = [point for point in self._mounts if path == point or path.startswith(f"{point}/")]
+        if covering:
+            point = max(covering, key=len)
+            return self._mounts[point], path[len(point) :]
+        if self._mounts and path.startswith("/"):
+            self._checker.problem(
+                where,
+                f"{path} lies below no blob_mount_point ({', '.join(sorted(self._mounts))})",
+                hint=did_you_mean(f"/{path.split('/')[1]}", self._mounts),
+            )
+            return None, path
+        file = self._values.get(_ROOT_KEY)
+        if file is None:
+            self._checker.problem(where, f"needs an {_ROOT_KEY}, here or at the top of the file")
+        return file, path
+
+    def _open(self, where: KeyPath, file: str) -> StorageAccount | None:
+        """The account; a file that is not there is a mistake of this key, other mistakes are the file's own."""
+        try:
+            return self._account(file)
+        except ConfigNotFoundError:
+            self._checker.problem(
+                where,
+                f"names {file}, which is not there",
+                hint="paths in the configuration are relative to the project; blobsync config new makes an example",
+            )
+        except ConfigError as error:
+            if error.message not in [problem.message for problem in self._checker.problems]:
+                self._checker.problems.append(error)
+        return None
+
+    def _blob_path(self, where: KeyPath, path: str) -> str | None:
+        stripped = path.strip("/")
+        parts = stripped.split("/") if stripped else []
+        if any(part in ("", ".", "..") for part in parts):
+            self._checker.problem(where, f"'{path}' holds an empty part, '.' or '..': write the plain path")
+            return None
+        if len(stripped) > 900:
+            self._checker.problem(where, "is too long: a blob's whole name has at most 1024 characters")
+        return stripped
+
+    def _read_mounts(self) -> dict[str, str]:
+        mounts: dict[str, str] = {}
+        if "blob_mount_point" in self._values:
+            self._add_mount(mounts, (), self._values)
+        for number, mount in enumerate(self._values.get("blob_mount_info", ())):
+            self._add_mount(mounts, ("blob_mount_info", str(number)), mount)
+        return mounts
+
+    def _add_mount(self, mounts: dict[str, str], where: KeyPath, mount: Mapping[str, Any]) -> None:
+        for key in ("blob_mount_point", _ROOT_KEY):
+            if key not in mount:
+                self._checker.problem(where or ("blob_mount_point",), f"needs {key} beside it")
+                return
+        point = "/" + mount["blob_mount_point"].strip("/")
+        if point in mounts:
+            self._checker.problem(where, f"the mount point {point} is given twice")
+        mounts[point] = mount[_ROOT_KEY]

@@ -1,0 +1,217 @@
+"""Every key that a configuration file may hold, with its type.
+
+The first part of the cluster table is ACT's own, then come Philly's and ours. ``docs/configuration.md``
+says what each means; a test keeps the two together.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
+AUTH_CHOICES = ("sas", "key", "identity")
+RELAY_CHOICES = ("ask", "auto", "never")
+FOLDER_MODES = ("link", "mount", "download", "upload")
+
+
+class Kind(enum.Enum):
+    """The type of a value; the words are what messages call it."""
+
+    TEXT = "a text"
+    WHOLE = "a whole number"
+    FLAG = "true or false"
+    TEXTS = "a list of texts"
+    WHOLES = "a list of whole numbers"
+    SIZE = "a size such as 50 MB or a number of bytes"
+    MAPPING = "a mapping"
+    MAPPINGS = "a list of mappings"
+    TEXT_OR_MAPPING = "a text or a mapping"
+    ENVIRONMENT = "a mapping of names to texts"
+    FOLDERS = "a mapping of folder entries"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a key may hold. ``keys`` are those of a mapping, None where any key may stand."""
+
+    kind: Kind
+    keys: Mapping[str, Key] | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = field(default=False)
+
+
+TEXT = Key(Kind.TEXT)
+SECRET = Key(Kind.TEXT, secret=True)
+WHOLE = Key(Kind.WHOLE)
+FLAG = Key(Kind.FLAG)
+TEXTS = Key(Kind.TEXTS)
+FREE_MAPPING = Key(Kind.MAPPING)
+
+
+def one_of(*choices: str) -> Key:
+    return Key(Kind.TEXT, choices=choices)
+
+
+ACCOUNT: Mapping[str, Key] = {
+    "account_name": TEXT,
+    "container_name": TEXT,
+    "account_key": SECRET,
+    "sas_token": SECRET,
+    "blob_endpoint": TEXT,
+    "auth": one_of(*AUTH_CHOICES),
+}
+
+WORKSPACE: Mapping[str, Key] = {
+    "subscription_id": TEXT,
+    "resource_group": TEXT,
+    "workspace_name": TEXT,
+    "management_endpoint": TEXT,
+    "api_version": TEXT,
+}
+
+FOLDER: Mapping[str, Key] = {
+    "azure_blob_config_file": TEXT,
+    "path": TEXT,
+    "datastore_name": TEXT,
+    "storage_type": one_of("blob", "file"),
+    "file_share": TEXT,
+    "blob_cache_timeout": WHOLE,
+    "submit_with_url": FLAG,
+    "mode": one_of(*FOLDER_MODES),
+    "include": TEXTS,
+}
+
+DOCKER: Mapping[str, Key] = {
+    "image": TEXT,
+    "tag": TEXT,
+    "environment": TEXT,
+    "address": TEXT,
+    "username": TEXT,
+    "password": SECRET,
+    "shm_size": TEXT,
+    "args": TEXTS,
+}
+
+MOUNT: Mapping[str, Key] = {
+    "blob_mount_point": TEXT,
+    "azure_blob_config_file": TEXT,
+    "blob_fuse_options": TEXTS,
+}
+
+GLOBAL_DISPATCH: Mapping[str, Key] = {
+    "vm_size": TEXTS,
+    "region": TEXTS,
+    "my_resource_only": FLAG,
+    "low_priority_vm_tolerant": FLAG,
+    "cluster_selection_policy": TEXT,
+}
+
+SLURM: Mapping[str, Key] = {
+    "partition": TEXT,
+    "qos": TEXT,
+    "account": TEXT,
+    "time": TEXT,
+    "gres": TEXT,
+    "constraint": TEXT,
+    "reservation": TEXT,
+    "array": TEXT,
+    "mem": TEXT,
+    "cpus_per_task": WHOLE,
+    "exclusive": FLAG,
+    "launcher": one_of("srun", "mpirun"),
+    "shared_root": TEXT,
+    "args": TEXTS,
+}
+
+KUBERNETES: Mapping[str, Key] = {
+    "context": TEXT,
+    "namespace": TEXT,
+    "kubeconfig": TEXT,
+    "gpu_resource": TEXT,
+    "node_selector": Key(Kind.ENVIRONMENT),
+    "pull_secret": TEXT,
+    "retries": WHOLE,
+}
+
+_ACT: Mapping[str, Key] = {
+    "azure_blob_config_file": TEXT,
+    "datastore_name": TEXT,
+    "aml_config": Key(Kind.TEXT_OR_MAPPING, keys=WORKSPACE),
+    "config_param": Key(Kind.FOLDERS, keys=FOLDER),
+    "use_custom_docker": FLAG,
+    "compute_target": TEXT,
+    "aks_compute": FLAG,
+    "docker": Key(Kind.MAPPING, keys=DOCKER),
+    "experiment_name": TEXT,
+    "use_cli_auth": FLAG,
+    "multi_process": FLAG,
+    "gpu_per_node": WHOLE,
+    "num_gpu": WHOLE,
+    "env": Key(Kind.ENVIRONMENT),
+    "zip_options": TEXTS,
+    "platform": one_of(*PLATFORMS),
+    "source_directory": TEXT,
+    "entry_script": TEXT,
+    "with_log": FLAG,
+    "with_details": FLAG,
+    "log_full": FLAG,
+    "sleep_if_fail": FLAG,
+    "sleep_if_succeed": FLAG,
+    "compile_args": TEXT,
+    "preemption_allowed": FLAG,
+    "elastic_num_gpu": Key(Kind.WHOLES),
+    "aks_compute_global_dispatch": FLAG,
+    "aks_compute_global_dispatch_arg": Key(Kind.MAPPING, keys=GLOBAL_DISPATCH),
+    "unique_gjd_cluster": FLAG,
+    "singularity_sla_tier": TEXT,
+    "singularity_instance_type": TEXT,
+    "process_count_per_node": WHOLE,
+    "interpreter_path": TEXT,
+    "command_prefix": TEXT,
+    "inject_collection": TEXT,
+    "is_ssh_scheduler": FLAG,
+}
+
+_PHILLY: Mapping[str, Key] = {
+    "vc": TEXT,
+    "vc_type": TEXT,
+    "cluster": TEXT,
+    "user_name": TEXT,
+    "password": SECRET,
+    "blob_mount_point": TEXT,
+    "blob_mount_info": Key(Kind.MAPPINGS, keys=MOUNT),
+    "docker_tag": TEXT,
+    "isDebug": FLAG,
+    "use_blob_as_input": FLAG,
+}
+
+_OURS: Mapping[str, Key] = {
+    "relay": one_of(*RELAY_CHOICES),
+    "ignore": TEXTS,
+    "max_file_size": Key(Kind.SIZE),
+    "keep_code_archives": WHOLE,
+    "nodes": WHOLE,
+    "min_nodes": WHOLE,
+    "max_nodes": WHOLE,
+    "launcher": one_of("mpi", "pytorch", "none"),
+    "instance_type": TEXT,
+    "sla_tier": TEXT,
+    "priority": TEXT,
+    "timeout": TEXT,
+    "retries": WHOLE,
+    "setup": TEXT,
+    "work_dir": TEXT,
+    "ssh": TEXT,
+    "ssh_public_key": TEXT,
+    "identity": Key(Kind.TEXT_OR_MAPPING),
+    "secret_env": TEXTS,
+    "runtime": FREE_MAPPING,
+    "slurm": Key(Kind.MAPPING, keys=SLURM),
+    "kubernetes": Key(Kind.MAPPING, keys=KUBERNETES),
+    "singularity": FREE_MAPPING,
+    "itp": FREE_MAPPING,
+}
+
+CLUSTER: Mapping[str, Key] = {**_ACT, **_PHILLY, **_OURS}

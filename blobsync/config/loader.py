@@ -1,0 +1,203 @@
+"""From a project's files to one checked ``Cluster``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
+from blobsync.config.entries import EntryReader
+from blobsync.config.known_keys import CLUSTER
+from blobsync.config.model import DEFAULT_CLUSTER, Cluster, Docker, StorageAccount, WorkspaceConfig
+from blobsync.config.nearest import did_you_mean
+from blobsync.config.overrides import apply_overrides
+from blobsync.config.typed import Checker
+from blobsync.config.yaml_lines import Document, read_document
+from blobsync.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
+
+PROJECT_MARK = "aux_data"
+CLUSTER_FOLDER = "aux_data/aml"
+WORKSPACE_FILE = "aux_data/aml/config.json"
+CLUSTER_VARIABLE = "AML_CONFIG_PATH"
+_SUFFIXES = (".yaml", ".yml")
+
+
+def find_project(start: Path) -> Path:
+    """The project that ``start`` lies in: the nearest folder, upwards, that holds ``aux_data/``.
+
+    Raises ``ConfigNotFoundError``.
+    """
+    start = Path(os.path.abspath(start))
+    for folder in (start, *start.parents):
+        if (folder / PROJECT_MARK).is_dir():
+            return folder
+    raise ConfigNotFoundError(
+        f"{start} is in no project: neither it nor a folder above it holds {PROJECT_MARK}/",
+        hint="cd into your project, or make one here: blobsync config new",
+    )
+
+
+def cluster_names(root: Path) -> tuple[str, ...]:
+    """The clusters that ``-c`` and ``-f`` can name, sorted."""
+    return tuple(sorted({path.stem for path in _cluster_files(root)}))
+
+
+def load_cluster(
+    root: Path,
+    name: str | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Cluster:
+    """Read one cluster file with the account files that it names.
+
+    ``name`` None means the file of ``AML_CONFIG_PATH``, else ``aml``. ``overrides`` is what ``-p`` holds.
+    Raises the first ``ConfigError`` of the file; no network, no Azure ML workspace file.
+    """
+    loaded = ClusterFile(root, find_cluster_file(root, name, environ), overrides or {}, environ)
+    if loaded.cluster is None:
+        raise first_of(loaded.problems)
+    return loaded.cluster
+
+
+def load_workspace(cluster: Cluster, *, environ: Mapping[str, str] = os.environ) -> WorkspaceConfig:
+    """The Azure ML workspace of ``aml_config`` (default ``aux_data/aml/config.json``). Raises ``ConfigError``."""
+    found = read_workspace(cluster, environ)
+    if found.workspace is None:
+        raise first_of(found.problems)
+    return found.workspace
+
+
+def read_workspace(cluster: Cluster, environ: Mapping[str, str]) -> WorkspaceFile:
+    """The same with all problems. Raises ``ConfigError`` when the file cannot be read at all."""
+    given = cluster.value("aml_config") or WORKSPACE_FILE
+    if isinstance(given, Mapping):
+        return WorkspaceFile(Document(cluster.file, given, {}), environ)
+    shown = str(given)
+    try:
+        return WorkspaceFile(read_document(project_path(cluster.root, shown, environ), shown), environ)
+    except ConfigNotFoundError as error:
+        raise ConfigNotFoundError(
+            f"names {shown}, which is not there",
+            file=cluster.file,
+            key="aml_config",
+            hint="it holds subscription_id, resource_group and workspace_name; the portal offers it as config.json",
+        ) from error
+
+
+def find_cluster_file(root: Path, name: str | None, environ: Mapping[str, str]) -> Path:
+    """The file of a cluster. Raises ``ConfigNotFoundError`` and ``UnknownClusterError``."""
+    from_environ = environ.get(CLUSTER_VARIABLE)
+    if name is None and from_environ:
+        return _file_of_variable(root, from_environ)
+    for path in _cluster_files(root):
+        if path.stem == (name or DEFAULT_CLUSTER):
+            return path
+    known = cluster_names(root)
+    there = (
+        f"there are: {', '.join(known)}" if known else f"{CLUSTER_FOLDER}/ holds none; make one: blobsync config new"
+    )
+    if name is None:
+        hint = f"name one with -c; {there}" if known else there
+        raise ConfigNotFoundError("there is no such file", file=f"{CLUSTER_FOLDER}/{DEFAULT_CLUSTER}.yaml", hint=hint)
+    raise UnknownClusterError(
+        f"no cluster '{name}': there is no {CLUSTER_FOLDER}/{name}.yaml", hint=did_you_mean(name, known) or there
+    )
+
+
+def project_path(root: Path, given: str, environ: Mapping[str, str]) -> Path:
+    """A file that the configuration names: relative to the project, absolute, or below ``~``."""
+    if given.startswith("~/") and environ.get("HOME"):
+        return Path(environ["HOME"], given[2:])
+    return root / given
+
+
+def shown_path(root: Path, path: Path) -> str:
+    """Relative to the project where it lies inside."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def _file_of_variable(root: Path, given: str) -> Path:
+    for path in (Path(given).absolute(), root / given):
+        if path.is_file():
+            return path
+    raise ConfigNotFoundError(
+        f"{CLUSTER_VARIABLE} names {given}, which is not there", hint=f"correct it, or: unset {CLUSTER_VARIABLE}"
+    )
+
+
+def _cluster_files(root: Path) -> Iterator[Path]:
+    folder = root / CLUSTER_FOLDER
+    if folder.is_dir():
+        yield from (path for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES and path.is_file())
+
+
+class ClusterFile:
+    """One cluster file, read and checked with all that it names. ``cluster`` is None where there are problems."""
+
+    def __init__(self, root: Path, path: Path, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+        self._root = root
+        self._environ = environ
+        self._accounts: dict[str, AccountFile] = {}
+        # As ACT named it: a link's name does not count, the file's does.
+        self._name = path.resolve().stem
+        self._document = apply_overrides(read_document(path, shown_path(root, path)), overrides)
+        self._checker = Checker(self._document, environ)
+        self._values = self._checker.check(CLUSTER)
+        cluster = self._read()
+        self.problems = self._checker.problems
+        self.warnings = self._checker.warnings
+        for account in self._accounts.values():
+            self.problems.extend(account.problems)
+            self.warnings.extend(account.warnings)
+        self.cluster = None if self.problems else cluster
+
+    def account(self, given: str) -> StorageAccount | None:
+        """The account file ``given``, read once. None where it has problems of its own; raises where it is absent."""
+        if given not in self._accounts:
+            path = project_path(self._root, given, self._environ)
+            self._accounts[given] = AccountFile(path, shown_path(self._root, path), self._environ)
+        return self._accounts[given].account
+
+    def _read(self) -> Cluster:
+        values = self._values
+        reader = EntryReader(values, self._checker, self.account)
+        folders, code = reader.folders(), reader.code()
+        self._check_numbers()
+        return Cluster(
+            name=self._name,
+            file=self._document.file,
+            root=self._root,
+            folders=folders,
+            code=code,
+            platform=_platform(values),
+            experiment_name=values.get("experiment_name"),
+            compute_target=values.get("compute_target"),
+            num_gpu=values.get("num_gpu"),
+            gpu_per_node=values.get("gpu_per_node"),
+            multi_process=values.get("multi_process", True),
+            use_custom_docker=values.get("use_custom_docker", False),
+            docker=Docker(**values.get("docker", {})),
+            env=values.get("env", {}),
+            relay=values.get("relay", "ask"),
+            zip_options=values.get("zip_options", ()),
+            ignore=values.get("ignore", ()),
+            max_file_size=values.get("max_file_size"),
+            values=values,
+            warnings=tuple(self._checker.warnings),
+        )
+
+    def _check_numbers(self) -> None:
+        if self._values.get("gpu_per_node") == 0:
+            self._checker.problem(("gpu_per_node",), "must be at least 1")
+
+
+def _platform(values: Mapping[str, Any]) -> str:
+    """ACT's rules: ``aks_compute: true`` is ITP; without ``platform``, a workspace and a target mean Azure ML."""
+    if values.get("aks_compute"):
+        return "itp"
+    if "platform" in values:
+        return str(values["platform"])
+    return "aml" if "aml_config" in values and "compute_target" in values else "local"

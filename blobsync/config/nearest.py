@@ -1,0 +1,21 @@
+"""The known word that a mistyped one most likely meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The most similar of ``known``, or None where nothing is near enough to suggest."""
+    # difflib is only needed once something is wrong; start-up does not pay for it.
+    from difflib import get_close_matches
+
+    candidates = {item.lower(): item for item in known}
+    found = get_close_matches(word.lower(), list(candidates), n=1, cutoff=0.6)
+    return candidates[found[0]] if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A hint, or None."""
+    guess = nearest(word, known)
+    return f"did you mean '{guess}'?" if guess else None

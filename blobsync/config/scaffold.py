@@ -1,0 +1,126 @@
+"""``config new``: the first files of a project, with every line explained.
+
+What it writes either works at once (``emulator``: against ``blobsync emulator start``) or holds
+placeholders in angle brackets, which ``config check`` asks for one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.errors import LocalFileError
+
+# The account that Azure's storage emulators ship with, key included; it opens nothing but an emulator.
+# https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
+EMULATOR_ACCOUNT = "devstoreaccount1"
+EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+EMULATOR_PORT = 10000
+
+_CLUSTER = """\
+# One cluster: which blob folders belong to this project's folders, and where jobs run.
+# Every key: docs/configuration.md. Another cluster is another file beside this one, chosen with -c NAME.
+config_param:
+  # where `blobsync init` puts the code
+  code_path:
+    azure_blob_config_file: aux_data/configs/storage.yaml
+    path: {base}/code/project.zip
+  # data/... here is {base}/data/... in the container: `blobsync u data/voc20`, `blobsync d data/voc20`
+  data_folder:
+    azure_blob_config_file: aux_data/configs/storage.yaml
+    path: {base}/data
+  output_folder:
+    azure_blob_config_file: aux_data/configs/storage.yaml
+    path: {base}/output
+
+# where `blobsync submit` runs a command: local, slurm, aml, itp, singularity or kubernetes
+platform: local
+gpu_per_node: 1
+# true: once per GPU; false: once per node
+multi_process: true
+# environment variables of every job
+env:
+  NCCL_IB_DISABLE: '0'
+# what `blobsync init` leaves out, besides what .gitignore names
+ignore:
+  - '*.ckpt'
+"""
+
+_ACCOUNT = """\
+# A storage account and one container in it. This file may hold a key: keep it out of git (see .gitignore)
+# and readable for you alone (chmod 600).
+account_name: <your storage account>
+container_name: <your container>
+# One of the two, or neither to sign in with your Azure login (az login, managed identity):
+# sas_token: '?sv=...'
+# account_key: ${AZURE_STORAGE_KEY}
+"""
+
+_EMULATOR_ACCOUNT = f"""\
+# The emulator of `blobsync emulator start`. Its name and key are the same for everybody and open nothing else.
+account_name: {EMULATOR_ACCOUNT}
+container_name: demo
+account_key: {EMULATOR_KEY}
+blob_endpoint: http://127.0.0.1:{EMULATOR_PORT}/{EMULATOR_ACCOUNT}
+"""
+
+_IGNORE = """\
+# keys and passwords
+aux_data/configs/
+# what blobsync remembers about this machine
+.blobsync/
+# data, results and job logs live in blobs
+/data/
+/output/
+/assets/
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFiles:
+    """What ``config new`` did, as paths relative to the project."""
+
+    written: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def new_project(root: Path, *, emulator: bool = False) -> NewFiles:
+    """Write the example files that are not there yet; never changes one that is. Raises ``LocalFileError``."""
+    written: list[str] = []
+    kept: list[str] = []
+    try:
+        for name, text, mode in example_files(emulator=emulator):
+            path = root / name
+            if path.exists():
+                kept.append(name)
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode)
+            path.write_text(text, encoding="utf-8")
+            written.append(name)
+        (written if _add_ignore_lines(root / ".gitignore") else kept).append(".gitignore")
+    except OSError as error:
+        raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
+    return NewFiles(tuple(written), tuple(kept))
+
+
+def example_files(*, emulator: bool) -> tuple[tuple[str, str, int], ...]:
+    """Name, text and permissions of each example, without ``.gitignore``."""
+    base = "demo" if emulator else "<your folder in the container>"
+    return (
+        ("aux_data/aml/aml.yaml", _CLUSTER.format(base=base), 0o644),
+        ("aux_data/configs/storage.yaml", _EMULATOR_ACCOUNT if emulator else _ACCOUNT, 0o600),
+    )
+
+
+def _add_ignore_lines(path: Path) -> bool:
+    """Append the lines that are missing; True when the file changed."""
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    present = set(old.splitlines())
+    wanted = [line for line in _IGNORE.splitlines() if not line.startswith("#")]
+    if present.issuperset(wanted):
+        return False
+    lines = [line for line in _IGNORE.splitlines() if line not in present]
+    gap = "" if not old or old.endswith("\n") else "\n"
+    path.write_text(old + gap + "\n".join(lines) + "\n", encoding="utf-8")
+    return True

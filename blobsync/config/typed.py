@@ -1,0 +1,247 @@
+"""A document against its table of keys: types, ``${ENV}`` values, unknown keys.
+
+All problems are collected, not only the first: ``config check`` shows them together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from blobsync.config.known_keys import Key, Kind
+from blobsync.config.nearest import nearest
+from blobsync.config.yaml_lines import Document, KeyPath
+from blobsync.errors import ConfigError
+from blobsync.locations import Secret
+
+# $${NAME} stands for a literal ${NAME}.
+_VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_WORDS_OF_YAML = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_PLACEHOLDER = re.compile(r"<[^<>]*>|\??x{3,}", re.IGNORECASE)
+
+CODE_KEY = "code_path"
+FOLDER_SUFFIX = "_folder"
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether an example's ``<your account>`` or ``xxxx`` was left in place."""
+    return bool(_PLACEHOLDER.fullmatch(text.strip()))
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of ``50 MB`` (10^6) or ``50 MiB`` (2^20); None where it is no size."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        return None
+    number, letter, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _POWERS[letter.lower()])
+
+
+class Checker:
+    """Turns one document's raw values into typed ones. ``problems`` and ``warnings`` are the findings."""
+
+    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+        self.problems: list[ConfigError] = []
+        self.warnings: list[str] = []
+        self._document = document
+        self._environ = environ
+        self._readers: Mapping[Kind, Callable[[KeyPath, Any, Key], Any]] = {
+            Kind.TEXT: self._text,
+            Kind.WHOLE: self._whole,
+            Kind.FLAG: self._flag,
+            Kind.TEXTS: self._texts,
+            Kind.WHOLES: self._wholes,
+            Kind.SIZE: self._size,
+            Kind.MAPPING: self._mapping,
+            Kind.MAPPINGS: self._mappings,
+            Kind.TEXT_OR_MAPPING: self._text_or_mapping,
+            Kind.ENVIRONMENT: self._environment,
+            Kind.FOLDERS: self._folders,
+        }
+
+    def check(self, keys: Mapping[str, Key]) -> dict[str, Any]:
+        """Every value that is right, typed; keys that are null or wrong are left out."""
+        return self._of_keys((), self._document.values, keys)
+
+    def problem(self, path: KeyPath, message: str, *, hint: str | None = None) -> None:
+        """Note one more mistake."""
+        self.problems.append(self._document.error(path, message, hint=hint))
+
+    def _of_keys(self, path: KeyPath, values: Mapping[str, Any], keys: Mapping[str, Key] | None) -> dict[str, Any]:
+        typed: dict[str, Any] = {}
+        for name, raw in values.items():
+            here = (*path, name)
+            key = keys.get(name) if keys is not None else None
+            if key is None and keys is not None:
+                self._unknown(here, keys)
+                continue
+            value = self._value(here, raw, key)
+            if value is not None:
+                typed[name] = value
+        return typed
+
+    def _value(self, path: KeyPath, raw: Any, key: Key | None) -> Any:
+        if raw is None:
+            return None
+        if key is None:
+            return self._untyped(path, raw)
+        value = self._readers[key.kind](path, raw, key)
+        if key.choices and value is not None and value not in key.choices:
+            guess = nearest(value, key.choices)
+            self.problem(
+                path,
+                f"'{value}' is not one of {', '.join(key.choices)}",
+                hint=f"did you mean '{guess}'?" if guess else None,
+            )
+            return None
+        return Secret(value) if key.secret and value is not None else value
+
+    def _unknown(self, path: KeyPath, keys: Mapping[str, Key]) -> None:
+        origin = self._document.origin(path)
+        where = f"{origin.file}:{origin.line}" if origin.line else origin.file
+        guess = nearest(path[-1], keys)
+        meant = f"; did you mean '{guess}'?" if guess else ""
+        self.warnings.append(f"{where}: {'.'.join(path)}: unknown key, ignored{meant}")
+
+    def _wrong(self, path: KeyPath, raw: Any, kind: Kind) -> None:
+        found = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number", str: "a text"}
+        self.problem(path, f"must be {kind.value}, not {found.get(type(raw), 'nothing')}")
+
+    def _expand(self, path: KeyPath, text: str) -> str | None:
+        missing: list[str] = []
+
+        def replace(match: re.Match[str]) -> str:
+            escaped, name = match.groups()
+            if escaped:
+                return f"${{{name}}}"
+            if name not in self._environ:
+                missing.append(name)
+            return self._environ.get(name, "")
+
+        expanded = _VARIABLE.sub(replace, text)
+        for name in missing:
+            self.problem(
+                path,
+                f"the environment variable {name} is not set",
+                hint=f"set it first, for example: export {name}=...",
+            )
+        return None if missing else expanded
+
+    def _text(self, path: KeyPath, raw: Any, key: Key) -> str | None:
+        if isinstance(raw, int) and not isinstance(raw, bool):
+            return str(raw)
+        if not isinstance(raw, str):
+            self._wrong(path, raw, Kind.TEXT)
+            return None
+        return self._expand(path, raw)
+
+    def _whole(self, path: KeyPath, raw: Any, key: Key) -> int | None:
+        if isinstance(raw, str) and "${" in raw:
+            raw = self._expand(path, raw)
+            if raw is None:
+                return None
+            raw = int(raw) if re.fullmatch(r"-?\d+", raw) else raw
+        if not isinstance(raw, int) or isinstance(raw, bool):
+            self._wrong(path, raw, Kind.WHOLE)
+            return None
+        if raw < 0:
+            self.problem(path, "must not be negative")
+            return None
+        return raw
+
+    def _flag(self, path: KeyPath, raw: Any, key: Key) -> bool | None:
+        if isinstance(raw, str) and "${" in raw:
+            raw = self._expand(path, raw)
+            if raw is None:
+                return None
+            raw = _WORDS_OF_YAML.get(raw.lower(), raw)
+        if not isinstance(raw, bool):
+            self._wrong(path, raw, Kind.FLAG)
+            return None
+        return raw
+
+    def _texts(self, path: KeyPath, raw: Any, key: Key) -> tuple[str, ...] | None:
+        if isinstance(raw, str):
+            raw = [raw]
+        if not isinstance(raw, list):
+            self._wrong(path, raw, Kind.TEXTS)
+            return None
+        found = [self._text((*path, str(number)), item, key) for number, item in enumerate(raw)]
+        return tuple(item for item in found if item is not None)
+
+    def _wholes(self, path: KeyPath, raw: Any, key: Key) -> tuple[int, ...] | None:
+        if not isinstance(raw, list):
+            self._wrong(path, raw, Kind.WHOLES)
+            return None
+        found = [self._whole((*path, str(number)), item, key) for number, item in enumerate(raw)]
+        return tuple(item for item in found if item is not None)
+
+    def _size(self, path: KeyPath, raw: Any, key: Key) -> int | None:
+        text = self._text(path, raw, key) if isinstance(raw, (str, int)) else None
+        size = parse_size(text) if text is not None else None
+        if size is None:
+            self._wrong(path, raw, Kind.SIZE)
+        return size
+
+    def _mapping(self, path: KeyPath, raw: Any, key: Key) -> dict[str, Any] | None:
+        if not isinstance(raw, dict):
+            self._wrong(path, raw, key.kind)
+            return None
+        return self._of_keys(path, raw, key.keys)
+
+    def _mappings(self, path: KeyPath, raw: Any, key: Key) -> tuple[dict[str, Any], ...] | None:
+        if not isinstance(raw, list):
+            self._wrong(path, raw, Kind.MAPPINGS)
+            return None
+        found = [self._mapping((*path, str(number)), item, key) for number, item in enumerate(raw)]
+        return tuple(item for item in found if item is not None)
+
+    def _text_or_mapping(self, path: KeyPath, raw: Any, key: Key) -> Any:
+        if isinstance(raw, dict):
+            return self._of_keys(path, raw, key.keys)
+        if isinstance(raw, (list, bool)):
+            self._wrong(path, raw, Kind.TEXT_OR_MAPPING)
+            return None
+        return self._text(path, raw, key)
+
+    def _environment(self, path: KeyPath, raw: Any, key: Key) -> dict[str, str] | None:
+        if not isinstance(raw, dict):
+            self._wrong(path, raw, Kind.ENVIRONMENT)
+            return None
+        found: dict[str, str] = {}
+        for name, value in raw.items():
+            # ACT hands str(value) over, so that an unquoted true arrives as "True".
+            text = str(value) if isinstance(value, bool) else value
+            typed = "" if text is None else self._text((*path, name), text, key)
+            if typed is not None:
+                found[name] = typed
+        return found
+
+    def _folders(self, path: KeyPath, raw: Any, key: Key) -> dict[str, Any] | None:
+        if not isinstance(raw, dict):
+            self._wrong(path, raw, Kind.FOLDERS)
+            return None
+        entry = Key(Kind.TEXT_OR_MAPPING, keys=key.keys)
+        found: dict[str, Any] = {}
+        for name, value in raw.items():
+            here = (*path, name)
+            if name != CODE_KEY and not name.endswith(FOLDER_SUFFIX):
+                self._unknown(here, {CODE_KEY: entry, f"{name.partition('_')[0]}{FOLDER_SUFFIX}": entry})
+            elif value is None:
+                self.problem(here, "is empty: it needs a path")
+            elif (typed := self._value(here, value, entry)) is not None:
+                found[name] = typed
+        return found
+
+    def _untyped(self, path: KeyPath, raw: Any) -> Any:
+        """A value that no table knows: kept, with its variables replaced."""
+        if isinstance(raw, str):
+            return self._expand(path, raw)
+        if isinstance(raw, dict):
+            return self._of_keys(path, raw, None)
+        if isinstance(raw, list):
+            return tuple(self._untyped((*path, str(number)), item) for number, item in enumerate(raw))
+        return raw

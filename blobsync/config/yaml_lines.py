@@ -1,0 +1,151 @@
+"""YAML with the line of every key, so that each complaint can say where.
+
+Only plain data is read: texts, whole numbers, true and false, null, lists and mappings. What YAML 1.1
+would turn into something else stays the text that was typed: ``12:30:00`` is not 45000 seconds, ``3.10``
+not 3.1, ``0123`` not 83 and ``2026-11-20`` not a date. JSON files are read as the YAML that they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blobsync.errors import ConfigError, ConfigNotFoundError
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value was written."""
+
+    file: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One YAML mapping, plain values, and the origin of every key and list item by its path."""
+
+    file: str
+    values: Mapping[str, Any] = field(repr=False)
+    origins: Mapping[KeyPath, Origin] = field(repr=False)
+
+    def origin(self, path: KeyPath) -> Origin:
+        """Of this key, or of the nearest one around it."""
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path[:-1]
+        return Origin(self.file, None)
+
+    def error(self, path: KeyPath, message: str, *, hint: str | None = None) -> ConfigError:
+        """A ``ConfigError`` that names the place of this key."""
+        origin = self.origin(path)
+        return ConfigError(message, file=origin.file, line=origin.line, key=".".join(path) or None, hint=hint)
+
+
+def read_document(path: Path, shown: str) -> Document:
+    """Read ``path``; ``shown`` is its name in messages. Raises ``ConfigError`` and ``ConfigNotFoundError``."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise ConfigNotFoundError("there is no such file", file=shown) from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=shown) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("is not UTF-8 text", file=shown) from error
+    if path.suffix == ".json":
+        # JSON allows tabs between tokens, YAML does not; inside JSON strings neither does.
+        text = text.replace("\t", " ")
+    return parse_document(text, shown)
+
+
+def parse_document(text: str, file: str) -> Document:
+    """Parse one YAML mapping. Raises ``ConfigError`` with the line; an empty text is an empty mapping."""
+    loader = _PlainLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+            return Document(file, {}, {})
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError("is not a mapping of keys to values", file=file, line=node.start_mark.line + 1)
+        origins = dict(_walk(loader, node, (), file, ()))
+        return Document(file, loader.construct_document(node), origins)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        raise ConfigError(f"is not valid YAML: {_words(error)}", file=file, line=line) from None
+    except yaml.YAMLError as error:
+        raise ConfigError("is not valid YAML: it holds a character that is not allowed", file=file) from error
+    finally:
+        loader.dispose()
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """PyYAML's safe loader without floats, dates, octal and base-60 numbers; keys are always texts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        self.flatten_mapping(node)
+        return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
+
+
+_PlainLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", "(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", "(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$", list("yYnNtTfFoO")),
+    ("int", "(?:-?(?:0|[1-9][0-9]*))$", list("-0123456789")),
+    ("merge", "(?:<<)$", ["<"]),
+):
+    _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+def _words(error: yaml.MarkedYAMLError) -> str:
+    """The problem alone: the excerpt that PyYAML adds could show a key."""
+    problem = error.problem or "unknown problem"
+    if "'\\t'" in problem:
+        return "a tab where spaces belong"
+    if "mapping values are not allowed here" in problem:
+        return "a second ':' on the line (put the value in quotes), or wrong indentation"
+    if "could not find expected ':'" in problem:
+        return "a ':' is missing after a key"
+    if "expected <block end>" in problem:
+        return "wrong indentation"
+    return problem
+
+
+def _walk(
+    loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, file: str, around: tuple[yaml.Node, ...]
+) -> Iterator[tuple[KeyPath, Origin]]:
+    """The origin of everything below ``node``; refuses duplicate keys and values that contain themselves."""
+    if any(node is other for other in around):
+        raise ConfigError("refers to itself", file=file, line=node.start_mark.line + 1, key=".".join(path))
+    if isinstance(node, yaml.MappingNode):
+        _refuse_duplicates(node, path, file)
+        loader.flatten_mapping(node)
+        for key, value in node.value:
+            here = (*path, str(key.value))
+            yield here, Origin(file, key.start_mark.line + 1)
+            yield from _walk(loader, value, here, file, (*around, node))
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            here = (*path, str(number))
+            yield here, Origin(file, value.start_mark.line + 1)
+            yield from _walk(loader, value, here, file, (*around, node))
+
+
+def _refuse_duplicates(node: yaml.MappingNode, path: KeyPath, file: str) -> None:
+    seen: dict[str, int] = {}
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError("a key must be a single word", file=file, line=line, key=".".join(path) or None)
+        if key.value in seen:
+            shown = ".".join((*path, key.value))
+            raise ConfigError(f"is given twice, first on line {seen[key.value]}", file=file, line=line, key=shown)
+        seen[key.value] = line
