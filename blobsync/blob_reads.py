@@ -1,0 +1,49 @@
+"""Reading ranges of a blob of one known version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blobsync.errors import BlobNotFoundError, PreconditionFailedError, StorageError
+from blobsync.local_files import ChangedWhileReadError
+from blobsync.plan import FileAction, RemoteState
+from blobsync.storage import BlobStore
+
+# Large enough to spare system calls, small enough to keep a download's memory at threads x this.
+CHUNK = 1024 * 1024
+
+
+def version_of(store: BlobStore, name: str, action: FileAction) -> RemoteState:
+    """The version of the blob that the plan speaks of; a look at the blob where it names none."""
+    if isinstance(action.source, RemoteState):
+        return action.source
+    found = store.head(name)
+    if found is None:
+        raise changed(name)
+    return RemoteState(found.size, found.etag, found.md5)
+
+
+def changed(name: str) -> ChangedWhileReadError:
+    """The blob is another version now, or gone."""
+    return ChangedWhileReadError(
+        f"the blob {name} changed while it was being read", hint="run the same command again", path=name
+    )
+
+
+def read_range(store: BlobStore, name: str, version: RemoteState, start: int, length: int) -> Iterator[bytes]:
+    """``length`` bytes from ``start`` on, in chunks of at most ``CHUNK`` bytes.
+
+    Raises ``ChangedWhileReadError`` when the blob is not ``version`` any more, else the store's errors.
+    """
+    whole = start == 0 and length == version.size
+    try:
+        with store.open(name, start=start, length=None if whole else length, etag=version.etag) as reader:
+            while data := reader.read(min(CHUNK, length)):
+                length -= len(data)
+                yield data
+                if not length:
+                    return
+    except (PreconditionFailedError, BlobNotFoundError) as error:
+        raise changed(name) from error
+    if length:
+        raise StorageError(f"{name}: the body ended {length} bytes early", path=name)

@@ -1,0 +1,124 @@
+"""The engine that moves files in this process, over the REST client: small work, and small changes in large trees.
+
+Memory: at most ``BUFFERS`` bytes of file content at once while uploading, threads x 1 MiB while downloading,
+none for copies from server to server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+from blobsync.direct_copy import CopyJob
+from blobsync.direct_download import DownloadJob
+from blobsync.direct_upload import BlockSizes, UploadJob
+from blobsync.engines import Listener, LocalEnd, MoveReport, MoveTask, RemoteEnd
+from blobsync.errors import CredentialError, LocalFileError, StorageError
+from blobsync.local_files import LocalFolder
+from blobsync.locations import SasToken
+from blobsync.storage import BlobStore
+from blobsync.worker_pool import MIB, FileJob, RunState, WorkerPool
+
+BUFFERS = 128 * MIB
+
+# Above this answer time (seconds) the line, not the processor, is what the transfer waits for.
+_FAR = 0.010
+
+# So little work is done before a measured answer time could make a difference.
+_LITTLE_FILES = 16
+_LITTLE_BYTES = 2 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How to use one line: threads, upload blocks, and the size of a download's ranges in bytes."""
+
+    threads: int
+    blocks: BlockSizes
+    range: int
+
+
+# Measured by benchmarks/run.py; docs/performance.md has the figures.
+NEAR = Tuning(threads=16, blocks=BlockSizes(single=16 * MIB, block=8 * MIB), range=8 * MIB)
+FAR = Tuning(threads=64, blocks=BlockSizes(single=4 * MIB, block=4 * MIB), range=4 * MIB)
+# Few files over a long line: many connections at once, since each starts slowly.
+FAR_FEW = Tuning(threads=64, blocks=BlockSizes(single=2 * MIB, block=MIB), range=MIB)
+
+
+class DirectEngine:
+    """Uploads, downloads, and copies from server to server."""
+
+    name = "direct"
+
+    def __init__(self, *, source_sas: Callable[[RemoteEnd], SasToken | None] | None = None) -> None:
+        """``source_sas`` gives what the destination's service reads a copy's source with."""
+        self._source_sas = source_sas
+
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+        """See :class:`blobsync.engines.Engine`."""
+        run = RunState(task, listener, BUFFERS)
+        if not task.actions:
+            return run.report
+        try:
+            with ExitStack() as held:
+                tuning, jobs = self._jobs(run, held)
+                pieces = sum(1 + action.size // tuning.range for action in task.actions)
+                WorkerPool(run, jobs, min(tuning.threads, pieces)).work()
+        except (LocalFileError, CredentialError) as error:
+            return run.all_failed(error)
+        return run.report
+
+    def _jobs(self, run: RunState, held: ExitStack) -> tuple[Tuning, Iterator[FileJob]]:
+        task = run.task
+        source, destination = task.source, task.destination
+        if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
+            tuning = _tune(task, destination)
+            return tuning, _uploads(run, source, destination, tuning)
+        if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
+            tuning = _tune(task, source)
+            folder = held.enter_context(_folder(task, destination))
+            return tuning, _downloads(run, source, destination, folder, tuning)
+        if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
+            sas = self._source_sas(source) if self._source_sas else None
+            return FAR, (CopyJob(run, action, source, destination, sas) for action in task.actions)
+        raise ValueError("a move needs a blob at one end")
+
+
+def _uploads(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: Tuning) -> Iterator[FileJob]:
+    for action in run.task.actions:
+        name = destination.at(action.target or action.path)
+        yield UploadJob(run, action, source.at(action.path), destination.store, name, tuning.blocks)
+
+
+def _downloads(
+    run: RunState, source: RemoteEnd, destination: LocalEnd, folder: LocalFolder, tuning: Tuning
+) -> Iterator[FileJob]:
+    for action in run.task.actions:
+        relative = action.target or action.path or destination.root.name
+        yield DownloadJob(run, action, source.store, source.at(action.path), folder, relative, tuning.range)
+
+
+def _folder(task: MoveTask, destination: LocalEnd) -> LocalFolder:
+    """The folder that the files of the task are below: of a single file, the one it is in."""
+    single = len(task.actions) == 1 and not task.actions[0].path
+    return LocalFolder(destination.root.parent if single else destination.root, destination.boundary)
+
+
+def _tune(task: MoveTask, end: RemoteEnd) -> Tuning:
+    size = sum(action.size for action in task.actions)
+    if len(task.actions) <= _LITTLE_FILES and size <= _LITTLE_BYTES:
+        return NEAR
+    first = task.actions[0]
+    if _answer_time(end.store, end.at(first.path)) < _FAR:
+        return NEAR
+    return FAR if len(task.actions) >= FAR.threads else FAR_FEW
+
+
+def _answer_time(store: BlobStore, name: str) -> float:
+    began = time.monotonic()
+    # A SAS that may only write says no, and that tells the time as well.
+    with suppress(StorageError):
+        store.head(name)
+    return time.monotonic() - began

@@ -1,0 +1,92 @@
+"""One blob to another, from server to server: Put Blob From URL, or Put Block From URL for large ones."""
+
+from __future__ import annotations
+
+import itertools
+
+from blobsync.blob_reads import changed, version_of
+from blobsync.direct_upload import BlockIds, BlockSizes, precondition_of
+from blobsync.engines import Moved, RemoteEnd
+from blobsync.locations import SasToken
+from blobsync.plan import FileAction, RemoteState
+from blobsync.storage import BlobInfo, BlobProperties
+from blobsync.worker_pool import MIB, FileJob, RunState
+
+# https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url: one request copies up to 5,000 MiB
+# (and the answer waits for it); a block from a URL up to 4,000 MiB. Smaller ones run side by side.
+SERVER_SIDE = BlockSizes(single=256 * MIB, block=64 * MIB)
+
+
+class CopyJob(FileJob):
+    """The bytes pass no machine of ours; the service reads the source with the SAS it is given."""
+
+    def __init__(
+        self, run: RunState, action: FileAction, source: RemoteEnd, destination: RemoteEnd, sas: SasToken | None
+    ) -> None:
+        super().__init__(run, action)
+        self._from = source.store
+        self._to = destination.store
+        self._source = source.at(action.path)
+        self._name = destination.at(action.target or action.path)
+        self._url = str(self._from.container.blob(self._source))
+        self._sas = sas
+
+    def open(self) -> int:
+        self._version = version_of(self._from, self._source, self.action)
+        self._info: BlobInfo | None = None
+        self._index = itertools.count()
+        self._pieces = 1
+        if self._version.size > SERVER_SIDE.single:
+            self._block = SERVER_SIDE.block_for(self._version.size)
+            self._pieces = -(-self._version.size // self._block)
+            self._ids = BlockIds()
+            self._properties = self._from.properties(self._source)
+        return self._pieces
+
+    def piece(self) -> None:
+        self.run.pace(0)
+        if self._pieces == 1:
+            self._info = self._copy_whole()
+            self.count(self._version.size)
+            return
+        index = next(self._index)
+        start = index * self._block
+        length = min(self._block, self._version.size - start)
+        self._to.put_block_from_url(self._name, self._ids[index], self._url, self._sas, start=start, length=length)
+        self.count(length)
+
+    def commit(self) -> Moved:
+        version = self._version
+        if self._info is None:
+            # The ranges were read one by one: they are one version only if it is still there.
+            self._demand_version()
+            self._info = self._put_list(self._properties)
+        elif None in {self._info.md5, version.md5}:
+            self._demand_version()
+        elif self._info.md5 != version.md5:
+            raise changed(self._source)
+        seen = RemoteState(version.size, self._info.etag, self._info.md5)
+        return Moved(self.action, source=version, destination=seen if seen.md5 == version.md5 else None)
+
+    def release(self) -> None:
+        """There is nothing of ours to close."""
+
+    def _copy_whole(self) -> BlobInfo:
+        condition = precondition_of(self.action)
+        return self._to.put_from_url(self._name, self._url, self._sas, condition=condition)
+
+    def _put_list(self, properties: BlobProperties) -> BlobInfo:
+        md5 = self._version.md5
+        return self._to.put_block_list(
+            self._name,
+            [self._ids[index] for index in range(self._pieces)],
+            size=self._version.size,
+            md5=md5 or b"",
+            properties=properties,
+            condition=precondition_of(self.action),
+        )
+
+    def _demand_version(self) -> None:
+        found = self._from.head(self._source)
+        if found is None or found.etag != self._version.etag:
+            raise changed(self._source)
