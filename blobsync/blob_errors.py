@@ -166,6 +166,7 @@ _MEANINGS: dict[str, _Meaning] = {
 
 _COPY_REFUSALS: dict[str, str] = {
     "CannotVerifyCopySource": "{account} may not read the source",
+    "APINotImplemented": "{account} does not copy from a URL (an emulator?)",
     "NotImplemented": "{account} does not copy from a URL (an emulator?)",
     "UnsupportedHeader": "{account} does not copy from a URL",
     "UnsupportedQueryParameter": "{account} does not copy from a URL",
@@ -218,7 +219,7 @@ def translate(
 
     if copying and error.code in _COPY_REFUSALS:
         return make(CopySourceRefusedError, _COPY_REFUSALS[error.code].format(**words), _RELAY_HINT)
-    if copying and answer.status in (400, 501) and not error.code:
+    if copying and answer.status in (400, 500, 501) and not error.code:
         return make(CopySourceRefusedError, f"{container.account} does not copy from a URL", _RELAY_HINT)
     if answer.status in (401, 403):
         skewed = _clock_sentence(answer, now)

@@ -56,7 +56,8 @@ class RetryPolicy:
 
     def wait(self, failures: int, asked: str | None) -> float:
         """Exponential with jitter, or what ``Retry-After`` (seconds) asks for if that is longer."""
-        own = min(self.longest, self.base * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
+        doubled = self.base * float(2 ** (failures - 1))
+        own = min(self.longest, doubled) * random.uniform(0.5, 1.0)
         if asked and asked.strip().isdigit():
             return max(own, min(self.longest_asked, float(asked)))
         return own
@@ -134,10 +135,13 @@ class BlobHttp:
         body: bytes | None = None,
         *,
         stream: bool = False,
+        retry_bare_500: bool = True,
     ) -> Reply:
         """Send until the service gives an answer that will not change by asking again.
 
         ``path`` is percent-encoded. With ``stream`` the body is left unread in ``Reply.response``.
+        ``retry_bare_500`` False takes a 500 without an error code as the answer: Azure always gives a code,
+        emulators do so for requests that they lack.
         Raises ``StorageUnreachableError`` when no answer comes.
         """
         failures = 0
@@ -170,7 +174,8 @@ class BlobHttp:
                     failures += 1
                     response.drain_conn()
                     continue
-                if status not in RETRYABLE_STATUS or failures + 1 >= self._retry.tries:
+                final = status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
+                if final or status not in RETRYABLE_STATUS or failures + 1 >= self._retry.tries:
                     return Reply(status, response, failures + 1)
                 failures += 1
                 asked = response.headers.get("Retry-After")
@@ -269,7 +274,7 @@ def _pool(
 
 
 def _proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy URL that the environment names for this host, by the rules of ``urllib.request``."""
+    """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``."""
     proxies = {
         name.lower().removesuffix("_proxy"): value
         for name, value in environ.items()
@@ -278,9 +283,14 @@ def _proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | No
     proxy = proxies.get(scheme) or proxies.get("all")
     if proxy is None:
         return None
-    # Costs milliseconds to import and is needed behind proxies only.
-    from urllib.request import proxy_bypass_environment
-
-    if proxy_bypass_environment(netloc.rpartition("@")[2], proxies):
+    if _bypassed(netloc.rpartition("@")[2].lower(), proxies.get("no", "")):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _bypassed(netloc: str, no_proxy: str) -> bool:
+    host = netloc.rpartition(":")[0] if netloc.rpartition(":")[2].isdigit() else netloc
+    for entry in (part.strip().lower().lstrip(".") for part in no_proxy.split(",")):
+        if entry and (entry in ("*", netloc, host) or host.endswith(f".{entry}")):
+            return True
+    return False

@@ -1,0 +1,81 @@
+"""Blob facts and properties as HTTP headers, in both directions.
+
+Header names: https://learn.microsoft.com/rest/api/storageservices/put-blob and .../get-blob-properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from blobsync.blob_http import Reply
+from blobsync.blob_xml import decode_md5, parse_http_date
+from blobsync.locations import SasToken
+from blobsync.storage import BlobInfo, BlobProperties, Precondition
+
+# Field of BlobProperties, header that sets it, header that shows it.
+_PROPERTY_HEADERS = (
+    ("content_type", "x-ms-blob-content-type", "Content-Type"),
+    ("content_encoding", "x-ms-blob-content-encoding", "Content-Encoding"),
+    ("content_language", "x-ms-blob-content-language", "Content-Language"),
+    ("content_disposition", "x-ms-blob-content-disposition", "Content-Disposition"),
+    ("cache_control", "x-ms-blob-cache-control", "Cache-Control"),
+)
+
+
+def read_info(name: str, reply: Reply) -> BlobInfo:
+    """What a Get Blob says about the whole blob, also when it answers with a range of it."""
+    headers = reply.headers
+    total = (headers.get("Content-Range") or "").rpartition("/")[2]
+    if reply.status == 206 and total.isdigit():
+        # Of a range, Content-MD5 would be the range's own.
+        return info(name, headers, int(total), decode_md5(headers.get("x-ms-blob-content-md5")))
+    return info(name, headers, int(headers.get("Content-Length") or 0))
+
+
+def info(name: str, headers: Mapping[str, str], size: int, md5: bytes | None = None) -> BlobInfo:
+    """What the headers of an answer say about a blob of ``size`` bytes; ``md5`` wins over theirs."""
+    return BlobInfo(
+        name,
+        size,
+        (headers.get("ETag") or "").strip('"'),
+        md5 or decode_md5(headers.get("Content-MD5")),
+        parse_http_date(headers.get("Last-Modified") or ""),
+        headers.get("x-ms-access-tier"),
+        headers.get("Content-Type"),
+        headers.get("x-ms-blob-type") or "BlockBlob",
+        (headers.get("x-ms-meta-hdi_isfolder") or "").lower() == "true",
+    )
+
+
+def properties_of(headers: Mapping[str, str]) -> BlobProperties:
+    """What a copy has to carry over, from the answer to Get Blob Properties."""
+    plain = {field: headers.get(shown) or "" for field, _, shown in _PROPERTY_HEADERS}
+    metadata = {key[10:]: value for key, value in headers.items() if key.lower().startswith("x-ms-meta-")}
+    inferred = headers.get("x-ms-access-tier-inferred", "").lower() == "true"
+    tier = "" if inferred else headers.get("x-ms-access-tier") or ""
+    return BlobProperties(**plain, tier=tier, metadata=metadata)
+
+
+def add_properties(headers: dict[str, str], properties: BlobProperties) -> None:
+    """Put ``properties`` into the headers of a write."""
+    for field, sent, _ in _PROPERTY_HEADERS:
+        value = getattr(properties, field)
+        if value:
+            headers[sent] = value
+    if properties.tier:
+        headers["x-ms-access-tier"] = properties.tier
+    for key, value in properties.metadata.items():
+        headers[f"x-ms-meta-{key}"] = value
+
+
+def add_condition(headers: dict[str, str], condition: Precondition) -> None:
+    """Put ``condition`` into the headers of a write."""
+    if condition.absent:
+        headers["If-None-Match"] = "*"
+    elif condition.etag:
+        headers["If-Match"] = f'"{condition.etag}"'
+
+
+def with_sas(url: str, sas: SasToken | None) -> str:
+    """The value of ``x-ms-copy-source``."""
+    return f"{url}?{sas.reveal()}" if sas else url
