@@ -1,0 +1,45 @@
+"""One store for each container that a command touches, and the way back from a URL to its account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.engines import RemoteEnd
+from blobsync.errors import PlanFileError
+from blobsync.locations import BlobUrl, ContainerUrl
+from blobsync.storage import BlobStore
+
+Connect = Callable[[StorageAccount], BlobStore]
+
+
+class Connections:
+    """Stores are made on first use and kept; making one touches no network."""
+
+    def __init__(self, clusters: Sequence[Cluster], connect: Connect) -> None:
+        self._connect = connect
+        self._stores: dict[ContainerUrl, BlobStore] = {}
+        self._accounts: dict[ContainerUrl, StorageAccount] = {}
+        for cluster in clusters:
+            code = [cluster.code.account] if cluster.code else []
+            for account in [*(entry.account for entry in cluster.folders), *code]:
+                self._accounts.setdefault(account.container, account)
+
+    def account(self, container: ContainerUrl) -> StorageAccount:
+        """The account file behind a container URL; ``PlanFileError`` when no cluster in use has it."""
+        found = self._accounts.get(container)
+        if found is None:
+            raise PlanFileError(
+                f"{container} belongs to no folder entry of this cluster", hint="make the plan again, or pass -c or -f"
+            )
+        return found
+
+    def store(self, container: ContainerUrl) -> BlobStore:
+        """The store of a container."""
+        if container not in self._stores:
+            self._stores[container] = self._connect(self.account(container))
+        return self._stores[container]
+
+    def end(self, url: BlobUrl) -> RemoteEnd:
+        """A blob or folder with its store."""
+        return RemoteEnd(self.store(url.container), url.name)

@@ -1,0 +1,143 @@
+"""Keeps the account of a transfer: what is verified, what failed, what still has to be looked at.
+
+Engines report from many threads; verified pairs go to the index while the transfer runs, so that a run
+that is killed has on record what it had finished.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from blobsync.engines import LiveEnd, LocalEnd, Moved
+from blobsync.fresh_look import check, hash_file
+from blobsync.index import PairIndex, Record
+from blobsync.pairs import source_is_near
+from blobsync.plan import Action, FileAction, FileFailure, FileState, LocalState, PlanPart, RemoteState, Route
+from blobsync.survey import below
+
+_FLUSH_FILES = 500
+_FLUSH_SECONDS = 2.0
+# A file that changed this shortly before it was read may change again within the same clock tick of its file
+# system, with the same size, and `stat` would not show it: such a file is read again next time.
+# Linux ticks every 1 to 10 ms; file systems without fractions of a second every 1 or 2 s.
+_TICK_NS = 20_000_000
+_COARSE_TICK_NS = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LivePart:
+    """A part of the plan with the stores behind its ends and its place in the index."""
+
+    part: PlanPart
+    source: LiveEnd
+    destination: LiveEnd
+    records: PairIndex
+    record_path: str
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The account of one part. ``verified`` holds the moved files whose destination was seen to be right."""
+
+    live: LivePart
+    route: Route
+    verified: dict[str, Moved] = field(default_factory=dict)
+    pending: dict[str, Moved] = field(default_factory=dict)
+    failures: dict[str, FileFailure] = field(default_factory=dict)
+    _unsaved: dict[str, Record] = field(default_factory=dict)
+    _saved_at: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def moved(self, moved: Moved) -> None:
+        """An engine has one file in place. Its own eyes count only where it saw the service's answer."""
+        expected = moved.source or moved.action.source or moved.destination
+        trusted = moved.destination is not None and not (
+            isinstance(moved.destination, RemoteState)
+            and moved.destination.md5 is None
+            and expected is not None
+            and (expected.md5 is not None or self.route is Route.UPLOAD)
+        )
+        if trusted:
+            self.seen(moved, moved.destination)
+        else:
+            with self._lock:
+                self.pending[moved.action.path] = moved
+
+    def seen(self, moved: Moved, destination: FileState | None) -> None:
+        """The destination was looked at: verified, or a failure."""
+        path = moved.action.path
+        moved = self._with_source_md5(moved)
+        failure = check(self.live.part.shown(moved.action), moved, destination)
+        with self._lock:
+            self.pending.pop(path, None)
+            if failure is not None:
+                self.failures[path] = failure
+                return
+            self.failures.pop(path, None)
+            self.verified[path] = replace(moved, destination=destination)
+        if moved.action.target is None:
+            self._remember(path, moved.source or moved.action.source, destination)
+
+    def failed(self, action: FileAction, failure: FileFailure) -> None:
+        """An engine gave one file up."""
+        with self._lock:
+            self.failures[action.path] = failure
+
+    def record_unchanged(self) -> None:
+        """Pairs that were found equal by content are on record from now on."""
+        for action in self.live.part.actions:
+            if action.action is Action.UNCHANGED and action.source and action.destination:
+                self._remember(action.path, action.source, action.destination)
+        self.save()
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """These were deleted on purpose."""
+        self.live.records.forget(below(self.live.record_path, path) for path in paths)
+
+    def save(self) -> None:
+        """Write what is verified to the index."""
+        with self._lock:
+            records, self._unsaved = self._unsaved, {}
+            self._saved_at = time.monotonic()
+        self.live.records.put(records)
+
+    def _with_source_md5(self, moved: Moved) -> Moved:
+        """An upload is compared with what the file holds, also where the engine did not read it itself."""
+        source = moved.source or moved.action.source
+        if self.route is not Route.UPLOAD or not isinstance(source, LocalState) or source.md5 is not None:
+            return moved
+        if not isinstance(self.live.source, LocalEnd):
+            return moved
+        hashed = hash_file(self.live.source.at(moved.action.path))
+        return replace(moved, source=hashed) if hashed is not None and hashed.same_file(source) else moved
+
+    def _remember(self, path: str, source: FileState | None, destination: FileState | None) -> None:
+        near, remote = (source, destination) if source_is_near(self.route) else (destination, source)
+        if near is None or not isinstance(remote, RemoteState):
+            return
+        if isinstance(near, LocalState) and source_is_near(self.route):
+            near = _distrust_fresh(near)
+        with self._lock:
+            self._unsaved[below(self.live.record_path, path)] = Record(near, remote)
+            due = len(self._unsaved) >= _FLUSH_FILES or time.monotonic() - self._saved_at > _FLUSH_SECONDS
+        if due:
+            self.save()
+
+
+def _distrust_fresh(near: LocalState) -> LocalState:
+    last = max(near.mtime_ns, near.ctime_ns)
+    tick = _COARSE_TICK_NS if near.mtime_ns % 1_000_000_000 == 0 and near.ctime_ns % 1_000_000_000 == 0 else _TICK_NS
+    return replace(near, mtime_ns=0) if time.time_ns() - last < tick else near
+
+
+def retry_with(actions: Sequence[FileAction], states: dict[str, FileState | None]) -> list[FileAction]:
+    """The same actions for sources that look different now; those that are gone are left out."""
+    again = []
+    for action in actions:
+        state = states.get(action.path)
+        if state is not None:
+            again.append(replace(action, source=state, size=state.size))
+    return again

@@ -1,0 +1,259 @@
+"""What will be done, as values: a ``TransferPlan`` can be printed, saved, compared and carried out later.
+
+The planner makes these, ``transfer`` carries them out, nothing else changes them.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Union
+
+from blobsync.errors import ExitCode
+from blobsync.locations import BlobUrl
+
+
+class Route(str, enum.Enum):
+    """Between which two ends the bytes move."""
+
+    UPLOAD = "upload"
+    DOWNLOAD = "download"
+    SAME_ACCOUNT = "same-account"
+    CROSS_ACCOUNT = "cross-account"
+
+
+class Shape(str, enum.Enum):
+    FILE = "file"
+    FOLDER = "folder"
+
+
+class Action(str, enum.Enum):
+    """What happens to one file. ``TRANSFER`` is shown as upload, download or copy, after the route."""
+
+    TRANSFER = "transfer"
+    DELETE = "delete"
+    UNCHANGED = "unchanged"
+    NEWER_AT_DESTINATION = "newer_at_destination"
+    CONFLICT = "conflict"
+    SKIP = "skip"
+
+
+class Reason(str, enum.Enum):
+    """Why; the value is the sentence that ``plan`` shows."""
+
+    NEW = "not at the destination yet"
+    CHANGED_HERE = "changed since it was last verified"
+    SIZE_DIFFERS = "sizes differ"
+    CONTENT_DIFFERS = "equal size, other content"
+    OVERWRITE = "differs, and --overwrite was given"
+    KEEP_SOURCE = "both sides changed, and the source is to be kept"
+    KEEP_BOTH = "both sides changed, and both are to be kept"
+    SAME_RECORD = "as last verified on both sides"
+    SAME_MD5 = "equal size and MD5"
+    SAME_CONTENT = "equal size and content"
+    DESTINATION_CHANGED = "only the destination changed since it was last verified"
+    KEEP_DESTINATION = "both sides changed, and the destination is to be kept"
+    BOTH_CHANGED = "both sides changed since they were last verified"
+    NEVER_VERIFIED = "both sides exist, differ, and were never verified against each other"
+    NO_MD5 = "equal size, but the blob has no MD5 to compare with"
+    EXTRA = "not at the source"
+    SYMLINK_OUTSIDE = "a symlink that leads out of the project"
+    SYMLINK_SKIPPED = "a symlink, and --links skip was given"
+    NOT_A_FILE = "neither a file nor a folder"
+    UNREADABLE = "cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """A local file as ``stat`` shows it. Bytes, nanoseconds. ``md5`` only where it was computed."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    md5: bytes | None = None
+
+    @classmethod
+    def of(cls, stat: os.stat_result, md5: bytes | None = None) -> LocalState:
+        """From what ``os.stat`` or ``os.fstat`` answered."""
+        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, md5)
+
+    def same_file(self, other: LocalState) -> bool:
+        """Whether nothing that ``stat`` shows has changed; the MD5 is left out."""
+        return (self.size, self.mtime_ns, self.ctime_ns, self.inode) == (
+            other.size,
+            other.mtime_ns,
+            other.ctime_ns,
+            other.inode,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteState:
+    """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None where it has none."""
+
+    size: int
+    etag: str
+    md5: bytes | None = None
+
+
+FileState = Union[LocalState, RemoteState]
+
+
+@dataclass(frozen=True, slots=True)
+class FileAction:
+    """One file's decision.
+
+    ``path`` is relative to the part's two ends, ``""`` for a part of shape file. ``source`` and
+    ``destination`` are what each side was when the plan was made, None for "not there"; they are dropped
+    (None) for files that the index already knows to be equal. ``target`` is the name to write to where it
+    differs from ``path`` (``--keep both``).
+    """
+
+    path: str
+    action: Action
+    reason: Reason
+    size: int
+    source: FileState | None = None
+    destination: FileState | None = None
+    target: str | None = None
+
+
+End = Union[Path, BlobUrl]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """One PATH of the command: its two ends and what happens to each file between them.
+
+    ``path`` is what a user would type from the project's root (``data/voc20``). ``whole`` says that every
+    file which the source folder holds is to be transferred, so that the folder can be handed over as such.
+    """
+
+    path: str
+    shape: Shape
+    source: End
+    destination: End
+    actions: tuple[FileAction, ...] = ()
+    whole: bool = False
+
+    def shown(self, action: FileAction) -> str:
+        """The file of ``action`` as a user would type it."""
+        return f"{self.path}/{action.path}" if action.path else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """``name`` is ``azcopy``, ``direct`` or ``relay``; ``why`` is one sentence for the user."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileFailure:
+    """One file that is not as planned, why, and what to do. ``code`` is an error code of ``errors``."""
+
+    path: str
+    code: str
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferOptions:
+    """How a transfer is to be done; the defaults are the commands' defaults.
+
+    ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``. ``keep``: ``local``, ``remote`` or ``both``, for
+    files that changed on both sides (in a copy between blobs ``local`` means the source). ``links``:
+    ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
+    each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
+    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``.
+    """
+
+    engine: str = "auto"
+    mirror: bool = False
+    max_delete_files: int = 1000
+    max_delete_percent: float = 10.0
+    overwrite: bool = False
+    keep: str | None = None
+    links: str = "follow"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    compare_content: bool = False
+    cap_mbps: float | None = None
+    relay: bool = False
+    from_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """Everything that one command will do. Made by ``planner``, carried out by ``transfer``.
+
+    ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made anew and
+    compared before it is applied. ``source_complete`` is False where part of the source could not be read:
+    ``unreadable`` names what. ``extras`` counts files that only the destination has.
+    """
+
+    route: Route
+    cluster: str
+    from_cluster: str | None
+    paths: tuple[str, ...]
+    options: TransferOptions
+    parts: tuple[PlanPart, ...]
+    engine: EngineChoice
+    warnings: tuple[str, ...] = ()
+    unreadable: tuple[FileFailure, ...] = ()
+    extras: int = 0
+    created_at: float = field(default=0.0, compare=False)
+
+    def each(self) -> Iterator[tuple[PlanPart, FileAction]]:
+        """Every file of every part, in order."""
+        for part in self.parts:
+            for action in part.actions:
+                yield part, action
+
+    def count(self, kind: Action) -> int:
+        """How many files get this action."""
+        return sum(action.action is kind for _, action in self.each())
+
+    @property
+    def bytes_to_transfer(self) -> int:
+        """Bytes that will move, from the sizes at the source."""
+        return sum(action.size for _, action in self.each() if action.action is Action.TRANSFER)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """How a plan was carried out; counts are files.
+
+    ``verified`` counts the files of the plan whose destination was seen to be equal, by a fresh look or by
+    the service's own answer to the write; ``transferred`` are those of them that moved now.
+    """
+
+    plan: TransferPlan
+    transferred: int
+    verified: int
+    deleted: int
+    bytes_transferred: int
+    seconds: float
+    failures: tuple[FileFailure, ...] = ()
+    azcopy_job_ids: tuple[str, ...] = ()
+    receipt: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Everything planned is done and verified, and no conflict was left."""
+        return not self.failures and not self.plan.count(Action.CONFLICT)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 all done and verified; 3 some files failed or conflict; 1 nothing of the plan is verified."""
+        if self.ok:
+            return ExitCode.DONE
+        if self.failures and not self.verified and not self.deleted:
+            return ExitCode.FAILED
+        return ExitCode.PARTIAL

@@ -1,0 +1,232 @@
+"""Decides what happens to each file. Pure: facts in, :class:`~blobsync.plan.TransferPlan` parts out.
+
+For a pair of files, with S and D = changed at the source / at the destination since the record was made:
+
+    there is         record  S  D   decision
+    ---------------  ------  -  -   -----------------------------------------------------------------
+    source only      any     .  .   transfer (new)
+    destination only any     .  .   nothing; with --mirror delete (extra)
+    both             yes     -  -   unchanged (as last verified)
+    both             yes     x  -   transfer (changed since verified)
+    both             yes     -  x   newer_at_destination; with --overwrite transfer
+    both             yes     x  x   equal content: unchanged, recorded; else a conflict
+    both             no             equal size and MD5: unchanged, recorded; else a conflict
+
+A conflict is left alone, unless ``--overwrite`` (transfer), or ``--keep``: the source's side (transfer),
+the destination's side (skip), both (transfer to a name of its own beside the other).
+
+Clocks take no part in any of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from blobsync.errors import MirrorRefusedError, UnsafeNamesError
+from blobsync.names import shape_clashes
+from blobsync.pairs import Pair, changed, equal_content, source_is_near
+from blobsync.plan import Action, EngineChoice, FileAction, FileState, LocalState, Reason, Route, TransferOptions
+
+
+def decide(pair: Pair, route: Route, options: TransferOptions) -> FileAction | None:
+    """One file's action by the table above; None where there is nothing to do or say."""
+    source, destination = pair.source, pair.destination
+    if pair.left_out is not None:
+        return FileAction(pair.path, Action.SKIP, pair.left_out, 0)
+    if source is None:
+        if destination is None or not options.mirror:
+            return None
+        return FileAction(pair.path, Action.DELETE, Reason.EXTRA, destination.size, None, destination)
+    if destination is None:
+        return FileAction(pair.path, Action.TRANSFER, Reason.NEW, source.size, source, None)
+    if pair.record is not None:
+        return _decide_known(pair, source, destination, route, options)
+    same = equal_content(source, destination)
+    if same:
+        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
+    if same is None:
+        reason = Reason.NO_MD5
+    elif source.size != destination.size:
+        reason = Reason.NEVER_VERIFIED
+    else:
+        reason = Reason.CONTENT_DIFFERS
+    return _settle(pair.path, source, destination, reason, route, options)
+
+
+def _decide_known(
+    pair: Pair, source: FileState, destination: FileState, route: Route, options: TransferOptions
+) -> FileAction:
+    record = pair.record
+    assert record is not None  # noqa: S101 - the caller looked
+    near, far = (source, destination) if source_is_near(route) else (destination, source)
+    near_changed = changed(near, record.near, record.md5)
+    far_changed = changed(far, record.remote, record.md5)
+    source_changed, destination_changed = (
+        (near_changed, far_changed) if source_is_near(route) else (far_changed, near_changed)
+    )
+    if not source_changed and not destination_changed:
+        if near.md5 is None and isinstance(near, LocalState) and record.remote.etag == getattr(far, "etag", None):
+            # The index vouches for it just as it is: nothing to record, so the states need no memory.
+            return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size)
+        return FileAction(
+            pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size, *_with_md5(source, destination, record.md5)
+        )
+    if source_changed and not destination_changed:
+        return FileAction(pair.path, Action.TRANSFER, Reason.CHANGED_HERE, source.size, source, destination)
+    if destination_changed and not source_changed:
+        if options.overwrite:
+            return FileAction(pair.path, Action.TRANSFER, Reason.OVERWRITE, source.size, source, destination)
+        return FileAction(
+            pair.path, Action.NEWER_AT_DESTINATION, Reason.DESTINATION_CHANGED, destination.size, source, destination
+        )
+    if equal_content(source, destination):
+        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
+    return _settle(pair.path, source, destination, Reason.BOTH_CHANGED, route, options)
+
+
+def _with_md5(source: FileState, destination: FileState, md5: bytes | None) -> tuple[FileState, FileState]:
+    """Both states with the content that they are known to have."""
+    if md5 is None:
+        return source, destination
+    return (
+        source if source.md5 else replace(source, md5=md5),
+        destination if destination.md5 else replace(destination, md5=md5),
+    )
+
+
+def _settle(
+    path: str, source: FileState, destination: FileState, reason: Reason, route: Route, options: TransferOptions
+) -> FileAction:
+    """A conflict, settled where the user said how."""
+    if options.overwrite:
+        return FileAction(path, Action.TRANSFER, Reason.OVERWRITE, source.size, source, destination)
+    source_side = "remote" if route is Route.DOWNLOAD else "local"
+    if options.keep == "both":
+        target = beside(path, source_side, source)
+        return FileAction(path, Action.TRANSFER, Reason.KEEP_BOTH, source.size, source, None, target)
+    if options.keep == source_side:
+        return FileAction(path, Action.TRANSFER, Reason.KEEP_SOURCE, source.size, source, destination)
+    if options.keep is not None:
+        return FileAction(path, Action.SKIP, Reason.KEEP_DESTINATION, source.size, source, destination)
+    return FileAction(path, Action.CONFLICT, reason, source.size, source, destination)
+
+
+def beside(path: str, side: str, state: FileState) -> str:
+    """The name for the second of two versions: ``a.jpg`` -> ``a.local-1f2e3d4c.jpg``.
+
+    The eight digits come from the version itself, so that the same command again finds it already there.
+    """
+    stamp = f"{state.size}:{state.mtime_ns}" if isinstance(state, LocalState) else f"{state.size}:{state.etag}"
+    digits = hashlib.sha256(stamp.encode()).hexdigest()[:8]
+    name = PurePosixPath(path)
+    return str(name.with_name(f"{name.stem}.{side}-{digits}{name.suffix}"))
+
+
+def decide_all(
+    pairs: Iterable[Pair], route: Route, options: TransferOptions
+) -> tuple[tuple[FileAction, ...], list[str]]:
+    """The actions of one part in the order of their paths, and the files that only the destination has."""
+    actions: list[FileAction] = []
+    extras: list[str] = []
+    at_destination: set[str] = set()
+    for pair in pairs:
+        if pair.source is None and pair.destination is not None:
+            extras.append(pair.path)
+        if options.keep == "both" and pair.destination is not None:
+            at_destination.add(pair.path)
+        action = decide(pair, route, options)
+        if action is not None:
+            actions.append(action)
+    if options.keep == "both":
+        actions = [
+            replace(action, action=Action.SKIP) if action.target in at_destination else action for action in actions
+        ]
+    actions.sort(key=lambda action: action.path)
+    return tuple(actions), extras
+
+
+def guard_mirror(
+    actions: Iterable[FileAction], at_destination: int, source_files: int, unreadable: int, options: TransferOptions
+) -> None:
+    """Refuse deletions that look like a mistake (``MirrorRefusedError``).
+
+    ``at_destination`` and ``source_files`` are how many files each side has; ``unreadable`` how many entries
+    of the source could not be seen.
+    """
+    deletions = sum(action.action is Action.DELETE for action in actions)
+    if not deletions:
+        return
+    if source_files == 0:
+        raise MirrorRefusedError(
+            f"--mirror would delete all {deletions} files of the destination, because the source is empty",
+            hint="check the source; to remove the destination on purpose use 'blobsync rm'",
+        )
+    if unreadable:
+        raise MirrorRefusedError(
+            f"--mirror is refused: {unreadable} entries of the source could not be read, so what is missing there"
+            " is not known",
+            hint="make them readable, or leave --mirror out",
+        )
+    share = 100.0 * deletions / max(at_destination, 1)
+    if deletions > options.max_delete_files or share > options.max_delete_percent:
+        raise MirrorRefusedError(
+            f"--mirror would delete {deletions} of {at_destination} files ({share:.0f} %), more than the limit of"
+            f" {options.max_delete_files} files or {options.max_delete_percent:g} %",
+            hint="see them with 'blobsync plan'; if they are meant to go, raise --max-delete (a count, or N%)",
+        )
+
+
+# The crossover between this process and azcopy: below it azcopy's own two-second steps cost more than its
+# bulk speed gains. `./dev bench --crossover` prints the curve these numbers are read from.
+AZCOPY_FROM_BYTES = 1 << 30
+AZCOPY_FROM_FILES = 20_000
+
+
+def is_bulk(files: int, size: int) -> bool:
+    """Whether so many files of so many bytes are more than this process should carry itself."""
+    return files >= AZCOPY_FROM_FILES or size >= AZCOPY_FROM_BYTES
+
+
+def choose_engine(requested: str, files: int, size: int, azcopy_problem: str | None) -> EngineChoice:
+    """The engine for ``files`` files of ``size`` bytes that differ.
+
+    ``azcopy_problem`` says why azcopy cannot be used, None where it can.
+    """
+    if requested != "auto":
+        return EngineChoice(requested, f"--engine {requested} was given")
+    if files == 0:
+        return EngineChoice("direct", "nothing to move")
+    amount = f"{files} file{'s' if files != 1 else ''}, {size / 1e6:,.1f} MB to move"
+    if not is_bulk(files, size):
+        return EngineChoice("direct", f"{amount}: less than starting azcopy is worth")
+    if azcopy_problem is not None:
+        return EngineChoice("direct", f"{amount}: bulk, but azcopy is not used because {azcopy_problem}")
+    return EngineChoice("azcopy", f"{amount}: bulk")
+
+
+def check_names(
+    actions: Sequence[FileAction], others: Iterable[str], shown: str, problem: Callable[[str], str | None]
+) -> None:
+    """Refuse, all at once, names that cannot exist at the destination (``UnsafeNamesError``).
+
+    ``others`` are the names that are there already, ``problem`` the destination's own rule.
+    """
+    writes = [action.target or action.path for action in actions if action.action is Action.TRANSFER]
+    if writes in ([""], []):
+        writes = []
+    bad = [(name, why) for name in writes if (why := problem(name))]
+    present = [action.path for action in actions if action.action is not Action.DELETE]
+    bad += list(shape_clashes([*writes, *present, *others])) if writes else []
+    if bad:
+        names = tuple((f"{shown}/{name}", why) for name, why in bad)
+        listed = "; ".join(f"{name!r} {why}" for name, why in names[:20])
+        more = f"; and {len(names) - 20} more" if len(names) > 20 else ""
+        raise UnsafeNamesError(
+            f"{len(names)} name{'s' if len(names) != 1 else ''} cannot be written at the destination, so nothing was"
+            f" moved: {listed}{more}",
+            names=names,
+            hint="rename them at the source, or leave them out with --exclude",
+        )

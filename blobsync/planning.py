@@ -1,0 +1,290 @@
+"""From PATHs to a plan: resolve both ends, survey them, let the planner decide. Touches nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from blobsync import names
+from blobsync.config.model import Cluster, FolderEntry
+from blobsync.connections import Connections
+from blobsync.engines import Listener, LiveEnd, LocalEnd
+from blobsync.errors import NothingMatchedError, UsageError
+from blobsync.index import Index
+from blobsync.ledger import LivePart
+from blobsync.local_tree import link_policy
+from blobsync.mapping import Resolution, resolve
+from blobsync.plan import (
+    Action,
+    End,
+    FileFailure,
+    PlanPart,
+    Route,
+    Shape,
+    TransferOptions,
+    TransferPlan,
+)
+from blobsync.planner import check_names, choose_engine, decide_all, guard_mirror, is_bulk
+from blobsync.selection import selector
+from blobsync.survey import Request, survey
+from blobsync.transfer import route_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a command stands: the project, its two clusters and what reaches them."""
+
+    root: Path
+    cwd: Path
+    cluster: Cluster
+    from_cluster: Cluster | None
+    connections: Connections
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One PATH, or the part of it that a nested folder entry maps elsewhere (then ``optional``)."""
+
+    shown: str
+    source: LiveEnd
+    destination: LiveEnd
+    record_roots: tuple[str, str]
+    record_path: str
+    folder_only: bool
+    optional: bool
+    elsewhere: tuple[str, ...]
+
+
+def legs(ground: Ground, command: str, given: Sequence[str], options: TransferOptions) -> tuple[Leg, ...]:
+    """Both ends of each PATH, for ``u`` or ``d``. Raises mapping errors, and ``UsageError`` on a bad combination."""
+    if options.from_path is not None and len(given) != 1:
+        raise UsageError("--from-path goes with exactly one PATH", hint="run one command for each")
+    if command == "u" and options.from_path is not None and ground.from_cluster is None:
+        raise UsageError("--from-path of an upload names a path of another cluster", hint="pass -f CLUSTER with it")
+    found: list[Leg] = []
+    for path in given:
+        found += _legs_of(ground, command, path, options)
+    chosen: list[Leg] = []
+    for leg in found:
+        if all(leg.shown != other.shown for other in chosen):
+            chosen.append(leg)
+    return tuple(leg for leg in chosen if not any(_covers(other, leg) for other in chosen if other is not leg))
+
+
+def _covers(one: Leg, other: Leg) -> bool:
+    """Whether ``other`` moves anyway as a part of ``one``."""
+    return other.shown.startswith(f"{one.shown}/") and not any(
+        other.shown == f"{one.shown}/{inner}" or other.shown.startswith(f"{one.shown}/{inner}/")
+        for inner in one.elsewhere
+    )
+
+
+def _legs_of(ground: Ground, command: str, given: str, options: TransferOptions) -> Iterator[Leg]:
+    far = ground.from_cluster
+    here = ground.cluster if command == "u" or far is None else far
+    target = resolve(given, cwd=ground.cwd, root=ground.root, cluster=here)
+    origin = target
+    if options.from_path is not None or (command == "u" and far is not None):
+        origin = resolve(options.from_path or given, cwd=ground.cwd, root=ground.root, cluster=far or ground.cluster)
+    yield _leg(ground, command, origin, target, optional=False)
+    if options.from_path is None:
+        for prefix in nested(target.path, here):
+            inner = resolve(f"{ground.root}/{prefix}/", cwd=ground.cwd, root=ground.root, cluster=here)
+            start = inner
+            if command == "u" and far is not None:
+                start = resolve(f"{ground.root}/{prefix}/", cwd=ground.cwd, root=ground.root, cluster=far)
+            yield _leg(ground, command, start, inner, optional=True)
+
+
+def nested(path: str, cluster: Cluster) -> tuple[str, ...]:
+    """The prefixes below ``path`` that folder entries of their own map elsewhere."""
+    return tuple(sorted(prefix for prefix in cluster.prefixes if prefix.startswith(f"{path}/")))
+
+
+def _leg(ground: Ground, command: str, origin: Resolution, target: Resolution, *, optional: bool) -> Leg:
+    connections = ground.connections
+    source: LiveEnd
+    destination: LiveEnd
+    if command == "d":
+        source, destination = connections.end(origin.remote), LocalEnd(target.local)
+    elif ground.from_cluster is not None:
+        source, destination = connections.end(origin.remote), connections.end(target.remote)
+    else:
+        source, destination = LocalEnd(origin.local), connections.end(target.remote)
+    near = origin.entry if command == "u" and ground.from_cluster is not None else None
+    roots, record_path = _record_place(near, origin, target, command)
+    inner = nested(target.path, ground.cluster) + nested(origin.path, ground.from_cluster or ground.cluster)
+    return Leg(
+        shown=target.path,
+        source=source,
+        destination=destination,
+        record_roots=roots,
+        record_path=record_path,
+        folder_only=origin.folder_only or target.folder_only,
+        optional=optional,
+        elsewhere=tuple(sorted({prefix[len(target.path) + 1 :] for prefix in inner})),
+    )
+
+
+def _record_place(
+    near: FolderEntry | None, origin: Resolution, target: Resolution, command: str
+) -> tuple[tuple[str, str], str]:
+    """The two roots that the index knows this pair of ends by, and the path below both."""
+    remote = origin if command == "d" else target
+    if near is None and origin.path == target.path:
+        return (remote.entry.prefix, str(remote.entry.remote)), remote.relative
+    if near is not None and origin.relative == target.relative:
+        return (str(near.remote), str(target.entry.remote)), target.relative
+    first = str(origin.remote) if near is not None else target.path
+    return (first, str(remote.remote)), ""
+
+
+def request_for(ground: Ground, leg: Leg, options: TransferOptions) -> Request:
+    """What the survey has to look at for one leg."""
+    local = [end.root for end in (leg.source, leg.destination) if isinstance(end, LocalEnd)]
+    mapped = [ground.root / entry.prefix for entry in ground.cluster.folders]
+    return Request(
+        shown=leg.shown,
+        route=route_of(leg.source, leg.destination),
+        source=leg.source,
+        destination=leg.destination,
+        links=link_policy(options.links, ground.root, *local, *mapped),
+        records=ground.index.pair(*leg.record_roots),
+        record_path=leg.record_path,
+        folder_only=leg.folder_only,
+        wanted=_wanted(leg, options),
+        compare_content=options.compare_content,
+    )
+
+
+def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
+    chosen = selector(options.include, options.exclude)
+    if not leg.elsewhere:
+        return chosen
+    folders = tuple(f"{inner}/" for inner in leg.elsewhere)
+    return lambda path: not path.startswith(folders) and (chosen is None or chosen(path))
+
+
+def make_plan(
+    ground: Ground,
+    command: str,
+    given: Sequence[str],
+    options: TransferOptions,
+    azcopy_problem: Callable[[], str | None],
+    listener: Listener,
+) -> TransferPlan:
+    """The plan for ``u`` or ``d`` of these PATHs. Looks, but touches nothing.
+
+    Raises what the survey and the planner's guards raise.
+    """
+    if not given:
+        raise UsageError("no PATH was given", hint="'blobsync ls' shows the folder entries")
+    listener.phase("surveying")
+    parts: list[PlanPart] = []
+    warnings: list[str] = []
+    unreadable: list[FileFailure] = []
+    missing: list[tuple[Leg, NothingMatchedError]] = []
+    extras = 0
+    chosen = legs(ground, command, given, options)
+    for leg in chosen:
+        if leg.source == leg.destination or _same_blobs(leg):
+            warnings.append(f"{leg.shown}: source and destination are the same place; nothing to do")
+            continue
+        try:
+            part, only_there = _plan_leg(ground, leg, options, listener, warnings, unreadable)
+        except NothingMatchedError as nothing:
+            missing.append((leg, nothing))
+            continue
+        parts.append(part)
+        extras += only_there
+    for leg, error in missing:
+        # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
+        if not leg.optional and not any(part.path.startswith(f"{leg.shown}/") for part in parts):
+            raise error
+    plan = TransferPlan(
+        route=route_of(chosen[0].source, chosen[0].destination),
+        cluster=ground.cluster.name,
+        from_cluster=ground.from_cluster.name if ground.from_cluster else None,
+        paths=tuple(given),
+        options=options,
+        parts=tuple(parts),
+        engine=choose_engine("direct", 0, 0, None),
+        warnings=tuple(warnings),
+        unreadable=tuple(unreadable),
+        extras=extras,
+        created_at=time.time(),
+    )
+    files, size = plan.count(Action.TRANSFER), plan.bytes_to_transfer
+    problem = (
+        azcopy_problem() if options.engine == "azcopy" or (options.engine == "auto" and is_bulk(files, size)) else None
+    )
+    return replace(plan, engine=choose_engine(options.engine, files, size, problem))
+
+
+def _same_blobs(leg: Leg) -> bool:
+    if isinstance(leg.source, LocalEnd) or isinstance(leg.destination, LocalEnd):
+        return False
+    one, other = leg.source.store.container, leg.destination.store.container
+    return one.same_service(other) and (one.container, leg.source.name) == (other.container, leg.destination.name)
+
+
+def _plan_leg(
+    ground: Ground,
+    leg: Leg,
+    options: TransferOptions,
+    listener: Listener,
+    warnings: list[str],
+    unreadable: list[FileFailure],
+) -> tuple[PlanPart, int]:
+    request = request_for(ground, leg, options)
+    found = survey(request, listener.seen)
+    actions, extras = decide_all(found.pairs, request.route, options)
+    if found.shape is Shape.FOLDER:
+        check_names(actions, extras, leg.shown, _name_rule(request))
+    if options.mirror:
+        guard_mirror(actions, found.destination_files, found.source_files, len(found.unreadable), options)
+    warnings += found.warnings
+    unreadable += found.unreadable
+    moving = sum(action.action is Action.TRANSFER and action.target is None for action in actions)
+    whole = found.shape is Shape.FOLDER and moving == found.source_files == len(actions) and request.wanted is None
+    part = PlanPart(
+        path=leg.shown,
+        shape=found.shape,
+        source=_plain(leg.source),
+        destination=_plain(leg.destination),
+        actions=actions,
+        whole=whole and not found.warnings and not found.unreadable,
+    )
+    return part, len(extras)
+
+
+def _name_rule(request: Request) -> Callable[[str], str | None]:
+    if request.route is Route.DOWNLOAD and isinstance(request.destination, LocalEnd):
+        root = str(request.destination.root)
+        return lambda name: names.local_problem(name, root)
+    if request.route is Route.UPLOAD and not isinstance(request.destination, LocalEnd):
+        end = request.destination
+        return lambda name: names.blob_problem(end.at(name))
+    return lambda name: None
+
+
+def _plain(end: LiveEnd) -> End:
+    return end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
+
+
+def live_parts(ground: Ground, plan: TransferPlan, command: str) -> tuple[LivePart, ...]:
+    """The plan's parts with their stores and their places in the index."""
+    by_path = {leg.shown: leg for leg in legs(ground, command, plan.paths, plan.options)}
+    return tuple(
+        LivePart(
+            part=part,
+            source=by_path[part.path].source,
+            destination=by_path[part.path].destination,
+            records=ground.index.pair(*by_path[part.path].record_roots),
+            record_path=by_path[part.path].record_path,
+        )
+        for part in plan.parts
+    )

@@ -1,0 +1,248 @@
+"""The public face of blobsync: a project, and what can be done with its data.
+
+    from blobsync import Project
+
+    project = Project.open(cluster="eu")
+    result = project.upload(["data/voc20"])
+    print(result.transferred, result.verified, result.ok)
+
+A plan is made first and is a value; carrying it out is a second step, and ``upload`` is both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from blobsync import browse, plan_file
+from blobsync.config.loader import find_project, load_cluster
+from blobsync.config.model import Cluster, FolderEntry
+from blobsync.connections import Connections
+from blobsync.engines import Listener, LocalEnd, SilentListener
+from blobsync.errors import UsageError
+from blobsync.index import Index
+from blobsync.local_tree import link_policy
+from blobsync.mapping import Resolution, resolve
+from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.planning import Ground, live_parts, make_plan, nested
+from blobsync.state_dir import StateDir, open_state_dir
+from blobsync.survey import Request
+from blobsync.transfer import Engines, carry_out
+from blobsync.verify import VerifyReport, verify
+
+_DEFAULTS = TransferOptions()
+
+
+class Project:
+    """A folder with ``aux_data/``, seen through one cluster file. Use :meth:`open`."""
+
+    def __init__(
+        self,
+        root: Path,
+        cwd: Path,
+        cluster: Cluster,
+        from_cluster: Cluster | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.root = root
+        self.cwd = cwd
+        self.cluster = cluster
+        self.from_cluster = from_cluster
+        self.environ = environ
+        self._state: StateDir | None = None
+        self._ground: Ground | None = None
+        self.listener: Listener = SilentListener()
+
+    @classmethod
+    def open(
+        cls,
+        start: str | Path = ".",
+        *,
+        cluster: str | None = None,
+        from_cluster: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Project:
+        """The project that holds ``start``, with ``aux_data/aml/<cluster>.yaml`` (default ``aml``).
+
+        ``from_cluster`` is the other cluster of a copy (``-f``), ``overrides`` replace keys of the cluster
+        file (``-p``). Raises ``ConfigError``; touches no network.
+        """
+        cwd = Path(start).absolute()
+        root = find_project(cwd)
+        return cls(
+            root,
+            cwd,
+            load_cluster(root, cluster, overrides=overrides, environ=environ),
+            load_cluster(root, from_cluster, environ=environ) if from_cluster else None,
+            environ=environ,
+        )
+
+    # -- where things live ----------------------------------------------------------------------------------
+
+    @property
+    def folders(self) -> tuple[FolderEntry, ...]:
+        """The cluster's folder entries."""
+        return self.cluster.folders
+
+    def resolve(self, path: str) -> Resolution:
+        """Where ``path`` lives, here and in the container. Raises ``MappingError``."""
+        return resolve(path, cwd=self.cwd, root=self.root, cluster=self.cluster)
+
+    @property
+    def state(self) -> StateDir:
+        """What blobsync remembers about this project; made on first use."""
+        if self._state is None:
+            self._state = open_state_dir(self.root, self.environ)
+        return self._state
+
+    @property
+    def connections(self) -> Connections:
+        """The stores behind the folder entries of both clusters."""
+        return self._standing.connections
+
+    # -- transfers ------------------------------------------------------------------------------------------
+
+    def plan_upload(self, paths: Sequence[str], options: TransferOptions = _DEFAULTS) -> TransferPlan:
+        """What ``u`` would do: local to blob, or with a ``from_cluster`` its blob to this cluster's."""
+        return self._plan("u", paths, options)
+
+    def plan_download(self, paths: Sequence[str], options: TransferOptions = _DEFAULTS) -> TransferPlan:
+        """What ``d`` would do: blob (of ``from_cluster``, if given) to local."""
+        return self._plan("d", paths, options)
+
+    def upload(self, paths: Sequence[str], options: TransferOptions = _DEFAULTS) -> TransferResult:
+        """Plan and carry out. Raises before anything is touched, or returns what became of each file."""
+        return self.carry_out(self.plan_upload(paths, options))
+
+    def download(self, paths: Sequence[str], options: TransferOptions = _DEFAULTS) -> TransferResult:
+        """Plan and carry out; see :meth:`upload`."""
+        return self.carry_out(self.plan_download(paths, options))
+
+    def carry_out(self, plan: TransferPlan) -> TransferResult:
+        """Do what ``plan`` says, look again, and return what is verified and what is not."""
+        command = "d" if plan.route is Route.DOWNLOAD else "u"
+        parts = live_parts(self._standing, plan, command)
+        return carry_out(plan, parts, self._engines(plan), self.listener, self.state.folder("receipts"))
+
+    def save_plan(self, plan: TransferPlan, file: Path) -> None:
+        """Write the plan, without secrets, for :meth:`load_plan`."""
+        plan_file.save(plan, "d" if plan.route is Route.DOWNLOAD else "u", file)
+
+    def load_plan(self, saved: plan_file.SavedPlan) -> TransferPlan:
+        """Make the saved plan anew; ``PlanFileError`` when it would now do something else."""
+        plan = self._plan(saved.command, [f"{self.root}/{path}" for path in saved.paths], saved.options)
+        saved.check(plan)
+        return plan
+
+    def _plan(self, command: str, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
+        _check(options, self.from_cluster)
+        return make_plan(self._standing, command, paths, options, self._azcopy_problem, self.listener)
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    def list(self, path: str, *, recursive: bool = False) -> Iterator[browse.Entry]:
+        """The blobs at ``path``; streams. Raises ``NothingMatchedError``."""
+        place = self.resolve(path)
+        return browse.list_path(self.connections, place, self._inner(place), recursive=recursive)
+
+    def usage(self, path: str) -> browse.Usage:
+        """Blobs and bytes below ``path``."""
+        return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
+
+    def status(self, path: str) -> browse.Status:
+        """One path as it is here, in the container, and in the index."""
+        return browse.status(self.connections, self._standing.index, self.resolve(path))
+
+    def verify(self, path: str, *, deep: bool = False) -> VerifyReport:
+        """Compare both sides of ``path`` and the index; with ``deep`` every byte of them."""
+        place = self.resolve(path)
+        self.listener.phase("verifying")
+        return verify(self._request(place), self.listener.seen, deep=deep)
+
+    def find_removal(self, paths: Sequence[str]) -> tuple[browse.Doomed, ...]:
+        """What ``rm`` of these paths would delete."""
+        doomed: list[browse.Doomed] = []
+        for path in paths:
+            place = self.resolve(path)
+            doomed += browse.find_doomed(self.connections, place, self._inner(place))
+        return tuple(doomed)
+
+    def remove(self, doomed: Sequence[browse.Doomed]) -> browse.Removal:
+        """Delete those blobs."""
+        return browse.remove(self.connections, self._standing.index, doomed, self.listener)
+
+    def url(self, path: str, *, expiry: timedelta = timedelta(days=7), permission: str = "r") -> str:
+        """A URL with a SAS of least rights for one blob (or, for a folder, its container). It is a secret."""
+        from blobsync.connect import sas_url
+
+        place = self.resolve(path)
+        end = self.connections.end(place.remote)
+        is_blob = not place.folder_only and bool(end.name) and end.store.head(end.name) is not None
+        if not is_blob and next(iter(end.store.list_blobs(f"{end.name}/" if end.name else "")), None) is None:
+            raise browse.nothing_at(place)
+        return sas_url(place.entry.account, place.remote, permission, int(expiry.total_seconds()), is_blob=is_blob)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    @property
+    def _standing(self) -> Ground:
+        if self._ground is None:
+            from blobsync.connect import connect
+
+            clusters = [self.cluster, *([self.from_cluster] if self.from_cluster else [])]
+            self._ground = Ground(
+                root=self.root,
+                cwd=self.cwd,
+                cluster=self.cluster,
+                from_cluster=self.from_cluster,
+                connections=Connections(clusters, lambda account: connect(account, environ=self.environ)),
+                index=Index(self.state.index_file, lambda text: self.listener.note(text)),
+            )
+        return self._ground
+
+    def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
+        return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
+
+    def _request(self, place: Resolution) -> Request:
+        return Request(
+            shown=place.path,
+            route=Route.UPLOAD,
+            source=LocalEnd(place.local),
+            destination=self.connections.end(place.remote),
+            links=link_policy("follow", self.root, self.root / place.entry.prefix),
+            records=self._standing.index.pair(place.entry.prefix, str(place.entry.remote)),
+            record_path=place.relative,
+            folder_only=place.folder_only,
+        )
+
+    def _azcopy_problem(self) -> str | None:
+        from blobsync.azcopy.binary import problem
+
+        return problem(self.environ)
+
+    def _engines(self, plan: TransferPlan) -> Engines:
+        from blobsync.engine_set import engine_set
+
+        return engine_set(self._standing, self.state, plan, self.environ)
+
+
+def _check(options: TransferOptions, from_cluster: Cluster | None) -> None:
+    """Options that do not fit together: ``UsageError``."""
+    choices = (
+        ("--engine", options.engine, {"auto", "azcopy", "direct", "relay"}),
+        ("--keep", options.keep, {None, "local", "remote", "both"}),
+        ("--links", options.links, {"follow", "skip", "error"}),
+    )
+    for name, value, known in choices:
+        if value not in known:
+            words = ", ".join(sorted(word for word in known if word))
+            raise UsageError(f"{name} {value}: not one of {words}")
+    if options.overwrite and options.keep:
+        raise UsageError("--overwrite and --keep exclude each other", hint="--keep both loses nothing")
+    if options.engine == "relay" and from_cluster is None:
+        raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")

@@ -1,0 +1,75 @@
+"""Receipts: for each transfer a JSON file that says what was verified, with sizes and MD5s."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from blobsync.ledger import Ledger
+from blobsync.plan import Action, FileState, TransferResult
+
+VERSION = 1
+_KEEP = 200
+
+
+def write(folder: Path, result: TransferResult, ledgers: Sequence[Ledger]) -> Path:
+    """Write the receipt of ``result`` into ``folder`` and forget the oldest beyond the newest 200.
+
+    Streamed: a million files need no second copy in memory. Raises ``OSError``.
+    """
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    file = folder / f"{stamp}-{secrets.token_hex(4)}.json"
+    part = file.with_suffix(".part")
+    with part.open("w", encoding="utf-8", errors="surrogateescape") as out:
+        out.write(json.dumps(_head(result), indent=1)[:-2])
+        out.write(',\n "files": [')
+        for count, entry in enumerate(_files(ledgers)):
+            out.write(("," if count else "") + "\n  " + json.dumps(entry))
+        out.write("\n ]\n}\n")
+    os.replace(part, file)
+    for old in sorted(folder.glob("*.json"))[:-_KEEP]:
+        old.unlink(missing_ok=True)
+    return file
+
+
+def _head(result: TransferResult) -> dict[str, object]:
+    plan = result.plan
+    return {
+        "blobsync_receipt": VERSION,
+        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "route": plan.route.value,
+        "cluster": plan.cluster,
+        "from_cluster": plan.from_cluster,
+        "engine": plan.engine.name,
+        "parts": [
+            {"path": part.path, "source": str(part.source), "destination": str(part.destination)} for part in plan.parts
+        ],
+        "transferred": result.transferred,
+        "verified": result.verified,
+        "unchanged": plan.count(Action.UNCHANGED),
+        "deleted": result.deleted,
+        "conflicts": plan.count(Action.CONFLICT),
+        "failed": len(result.failures),
+        "bytes_transferred": result.bytes_transferred,
+        "seconds": round(result.seconds, 3),
+        "failures": [{"path": failure.path, "code": failure.code} for failure in result.failures],
+    }
+
+
+def _files(ledgers: Sequence[Ledger]) -> Iterator[dict[str, object]]:
+    for ledger in ledgers:
+        part = ledger.live.part
+        for moved in ledger.verified.values():
+            yield {
+                "path": part.shown(moved.action),
+                "size": moved.action.size if moved.source is None else moved.source.size,
+                "md5": _md5(moved.source, moved.destination),
+            }
+
+
+def _md5(*states: FileState | None) -> str | None:
+    return next((state.md5.hex() for state in states if state is not None and state.md5 is not None), None)

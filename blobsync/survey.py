@@ -1,0 +1,347 @@
+"""Looks at both ends once, and pairs up what is there: the only look before deciding.
+
+The local side is walked while the first pages of the listing arrive. Files are read (MD5) only where
+nothing else can tell: equal size and no record that still holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+
+from blobsync.engines import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.errors import BlobsyncError, LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.index import PairIndex
+from blobsync.local_tree import LinkPolicy, walk
+from blobsync.names import is_temporary
+from blobsync.pairs import Pair, needs_local_md5, source_is_near
+from blobsync.plan import FileFailure, FileState, LocalState, Reason, RemoteState, Route, Shape
+from blobsync.storage import BlobInfo
+
+_BATCH = 2000
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be looked at: the ends of one PATH. ``shown`` is the PATH from the project's root.
+
+    ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part.
+    ``records`` are the index's, and ``record_path`` is where the part lies below the index's two roots.
+    """
+
+    shown: str
+    route: Route
+    source: LiveEnd
+    destination: LiveEnd
+    links: LinkPolicy
+    records: PairIndex
+    record_path: str
+    folder_only: bool = False
+    wanted: Callable[[str], bool] | None = None
+    compare_content: bool = False
+
+
+@dataclass(slots=True)
+class Survey:
+    """Both ends of one PATH. ``pairs`` can be gone through once; the counts are complete after that."""
+
+    shape: Shape
+    pairs: Iterator[Pair]
+    source_files: int = 0
+    destination_files: int = 0
+    unreadable: list[FileFailure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What one end turned out to be: a file, or the entries of a folder (empty when nothing is there)."""
+
+    file: FileState | None
+    entries: Iterator[tuple[str, FileState | None, Reason | None, str]]
+    is_folder: bool
+
+
+def survey(request: Request, seen: Callable[[int], None]) -> Survey:
+    """Look at both ends. ``seen`` is told how many more entries were looked at.
+
+    Raises ``NothingMatchedError`` when the source is not there, ``ShapeConflictError`` when one side is a
+    file and the other a folder, and whatever the store raises.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        looks = [pool.submit(_look_at, end, request) for end in (request.source, request.destination)]
+        source, destination = (look.result() for look in looks)
+    shape = _shape(request, source, destination)
+    found = Survey(shape, iter(()))
+    if shape is Shape.FILE:
+        found.source_files = 1
+        found.destination_files = int(destination.file is not None)
+        pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)])
+    else:
+        pairs = _pair_up(request, source.entries, destination.entries, found)
+    found.pairs = _counted(_complete(request, pairs), seen)
+    return found
+
+
+def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
+    if source.file is not None and source.is_folder:
+        raise _both(request.shown, "source", request.source)
+    if source.file is None and not source.is_folder:
+        what = "folder" if request.folder_only else "file or folder"
+        raise NothingMatchedError(
+            f"{request.shown}: there is no such {what} at the source, {_where(request.source)}",
+            hint="'blobsync ls' shows what is there, 'blobsync resolve PATH' where a path lives",
+            path=request.shown,
+        )
+    if source.file is not None:
+        if destination.is_folder:
+            raise _mixed(request.shown, "a file at the source, but a folder", request.destination)
+        return Shape.FILE
+    if destination.file is not None:
+        raise _mixed(request.shown, "a folder at the source, but a file", request.destination)
+    return Shape.FOLDER
+
+
+def _both(shown: str, side: str, end: LiveEnd) -> ShapeConflictError:
+    return ShapeConflictError(
+        f"{shown} is both a blob and a folder at the {side}: {_where(end)} and {_where(end)}/...",
+        hint=f"'{shown}/' (with the slash) means the folder",
+        path=shown,
+    )
+
+
+def _mixed(shown: str, what: str, end: LiveEnd) -> ShapeConflictError:
+    return ShapeConflictError(
+        f"{shown} is {what} at the destination, {_where(end)}",
+        hint="move one of the two out of the way, or use another path",
+        path=shown,
+    )
+
+
+def _where(end: LiveEnd) -> str:
+    return str(end.root) if isinstance(end, LocalEnd) else str(end.store.container.blob(end.name))
+
+
+def _look_at(end: LiveEnd, request: Request) -> _Side:
+    if isinstance(end, LocalEnd):
+        return _look_at_disk(end.root, request)
+    return _look_at_blobs(end, request)
+
+
+def _look_at_disk(root: Path, request: Request) -> _Side:
+    try:
+        status = os.stat(root)
+    except (FileNotFoundError, NotADirectoryError):
+        return _Side(None, iter(()), is_folder=False)
+    except OSError as error:
+        raise LocalFileError(
+            f"{request.shown}: cannot look at {root}: {error.strerror}",
+            hint="check its permissions and those of the folders above it",
+            path=request.shown,
+        ) from error
+    if root.is_dir():
+        entries = ((e.path, e.state, e.reason, e.detail) for e in walk(root, request.links))
+        return _Side(None, entries, is_folder=True)
+    if request.folder_only:
+        return _Side(None, iter(()), is_folder=False)
+    if not root.is_file():
+        raise LocalFileError(f"{request.shown}: {root} is neither a file nor a folder", path=request.shown)
+    return _Side(LocalState.of(status), iter(()), is_folder=False)
+
+
+def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
+    """HEAD of the exact name beside the first page of the folder: two requests, file or folder or both."""
+    prefix = f"{end.name}/" if end.name else ""
+    listing = (blob for blob in end.store.list_blobs(prefix) if not _is_marker(blob, prefix))
+    with ThreadPoolExecutor(1) as pool:
+        head = pool.submit(end.store.head, end.name) if end.name and not request.folder_only else None
+        first = list(islice(listing, 1))
+        blob = head.result() if head else None
+    file = None if blob is None or blob.is_folder_stub else _state(blob)
+    start = len(prefix)
+    entries = ((blob.name[start:], _state(blob), None, "") for blob in chain(first, listing))
+    return _Side(file, entries, is_folder=bool(first))
+
+
+def _is_marker(blob: BlobInfo, prefix: str) -> bool:
+    """Blobs that only say "here is a folder" and hold no data: ``hdi_isfolder``, or an empty ``name/``."""
+    if blob.is_folder_stub or (blob.size == 0 and blob.name.endswith("/")):
+        return True
+    return is_temporary(blob.name.rpartition("/")[2]) and blob.name != prefix
+
+
+def _state(blob: BlobInfo) -> RemoteState:
+    return RemoteState(blob.size, blob.etag, blob.md5)
+
+
+def _pair_up(
+    request: Request,
+    source: Iterable[tuple[str, FileState | None, Reason | None, str]],
+    destination: Iterable[tuple[str, FileState | None, Reason | None, str]],
+    found: Survey,
+) -> Iterator[Pair]:
+    """Hold one side in memory (the local one where there is one), stream the other past it."""
+    held_is_source = source_is_near(request.route)
+    held = _hold(request, source if held_is_source else destination, found, is_source=held_is_source)
+    streamed = destination if held_is_source else source
+    for path, state, reason, detail in streamed:
+        if request.wanted is not None and not request.wanted(path):
+            continue
+        if reason is not None:
+            _note(request, found, path, reason, detail, is_source=not held_is_source)
+            if not held_is_source:
+                yield Pair(path, None, None, None, reason, detail)
+            continue
+        _count(found, is_source=not held_is_source)
+        other = held.pop(path, None)
+        yield Pair(path, other, state) if held_is_source else Pair(path, state, other)
+    while held:
+        path, state = held.popitem()
+        yield Pair(path, state, None) if held_is_source else Pair(path, None, state)
+
+
+def _hold(
+    request: Request,
+    entries: Iterable[tuple[str, FileState | None, Reason | None, str]],
+    found: Survey,
+    *,
+    is_source: bool,
+) -> dict[str, FileState]:
+    held: dict[str, FileState] = {}
+    for path, state, reason, detail in entries:
+        if request.wanted is not None and not request.wanted(path):
+            continue
+        if state is None:
+            _note(request, found, path, reason or Reason.UNREADABLE, detail, is_source=is_source)
+            continue
+        _count(found, is_source=is_source)
+        held[path] = state
+    return held
+
+
+def _count(found: Survey, *, is_source: bool) -> None:
+    if is_source:
+        found.source_files += 1
+    else:
+        found.destination_files += 1
+
+
+def _note(request: Request, found: Survey, path: str, reason: Reason, detail: str, *, is_source: bool) -> None:
+    """Something at one side that takes no part: a failure where it should have, else a warning."""
+    shown = f"{request.shown}/{path}" if path else request.shown
+    said = f"{reason.value} ({detail})" if detail else reason.value
+    if reason is Reason.UNREADABLE:
+        if is_source:
+            found.unreadable.append(
+                FileFailure(shown, "unreadable", f"{shown}: {said}", "make it readable, or --exclude it")
+            )
+        else:
+            found.warnings.append(f"{shown} at the destination: {said}")
+    elif is_source:
+        found.warnings.append(f"{shown}: left out, {said}")
+
+
+def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:
+    """Add each pair's record, and the MD5s that are needed to decide, a batch at a time."""
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
+        while batch := list(islice(pairs, _BATCH)):
+            batch = _with_records(request, batch)
+            unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.route)]
+            for at, pair in zip(
+                unknown, pool.map(lambda at: _with_local_md5(request, batch[at]), unknown), strict=True
+            ):
+                batch[at] = pair
+            if request.compare_content:
+                batch = list(pool.map(lambda pair: _with_remote_md5(request, pair), batch))
+            yield from batch
+
+
+def _with_records(request: Request, batch: list[Pair]) -> list[Pair]:
+    both = [pair for pair in batch if pair.source is not None and pair.destination is not None]
+    if not both:
+        return batch
+    at = {pair.path: below(request.record_path, pair.path) for pair in both}
+    records = request.records.get(list(at.values()))
+    return [replace(pair, record=records[at[pair.path]]) if at.get(pair.path) in records else pair for pair in batch]
+
+
+def below(record_path: str, path: str) -> str:
+    """Where a part's file lies below the roots of the index."""
+    return f"{record_path}/{path}" if record_path and path else record_path or path
+
+
+def _with_local_md5(request: Request, pair: Pair) -> Pair:
+    near = source_is_near(request.route)
+    end = request.source if near else request.destination
+    state = pair.source if near else pair.destination
+    if not isinstance(end, LocalEnd) or not isinstance(state, LocalState):
+        return pair
+    hashed = _hash_file(end.at(pair.path), state)
+    return replace(pair, source=hashed) if near else replace(pair, destination=hashed)
+
+
+def _hash_file(file: Path, state: LocalState) -> LocalState:
+    """The state with its MD5; as it was, where the file cannot be read or changed since it was looked at."""
+    try:
+        with file.open("rb", buffering=0) as stream:
+            digest = hashlib.md5(usedforsecurity=False)
+            while chunk := stream.read(_READ_BYTES):
+                digest.update(chunk)
+            after = LocalState.of(os.fstat(stream.fileno()))
+    except OSError:
+        return state
+    return replace(after, md5=digest.digest()) if after.same_file(state) else state
+
+
+def _with_remote_md5(request: Request, pair: Pair) -> Pair:
+    """Read blobs that have no MD5, where size alone would leave a doubt."""
+    if pair.source is None or pair.destination is None or pair.record is not None:
+        return pair
+    if pair.source.size != pair.destination.size:
+        return pair
+    source = _read_content(request.source, pair.path, pair.source)
+    destination = _read_content(request.destination, pair.path, pair.destination)
+    return replace(pair, source=source, destination=destination)
+
+
+def _read_content(end: LiveEnd, path: str, state: FileState) -> FileState:
+    if state.md5 is not None:
+        return state
+    if isinstance(state, LocalState):
+        return _hash_file(end.at(path), state) if isinstance(end, LocalEnd) else state
+    if not isinstance(end, RemoteEnd):
+        return state
+    try:
+        return replace(state, md5=blob_md5(end, path, state.etag))
+    except BlobsyncError:
+        return state
+
+
+def blob_md5(end: RemoteEnd, path: str, etag: str) -> bytes:
+    """The MD5 of a blob's bytes, read from the service and thrown away."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with end.store.open(end.at(path), etag=etag) as reader:
+        while chunk := reader.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.digest()
+
+
+def _counted(pairs: Iterator[Pair], seen: Callable[[int], None]) -> Iterator[Pair]:
+    count = 0
+    for pair in pairs:
+        count += 1
+        if count % 1000 == 0:
+            seen(1000)
+        yield pair
+    seen(count % 1000)
+
+
+def problems(found: Survey) -> Sequence[FileFailure]:
+    """What of the source could not be looked at."""
+    return tuple(found.unreadable)

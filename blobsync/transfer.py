@@ -1,0 +1,282 @@
+"""Carries a plan out: moves, looks again, records, deletes extras, and says exactly what is not as planned."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from blobsync import receipts
+from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
+from blobsync.errors import BlobsyncError, LocalFileError, TransferCancelledError
+from blobsync.fresh_look import look
+from blobsync.ledger import Ledger, LivePart, retry_with
+from blobsync.plan import (
+    Action,
+    FileAction,
+    FileFailure,
+    FileState,
+    LocalState,
+    Route,
+    TransferPlan,
+    TransferResult,
+)
+
+# What another try can mend, by failure code, and the engine that gets it ("same" is the one that failed).
+_RETRIES = {
+    "changed_while_read": "direct",
+    "azcopy_cannot_carry": "direct",
+    "credential_expired": "same",
+    "copy_source_refused": "relay",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """How to get each engine by name; made on first use, so that azcopy need not be there if it is not needed.
+
+    ``relay_allowed`` says whether a copy that the service refuses may go through this machine.
+    """
+
+    make: Mapping[str, Callable[[], Engine]]
+    relay_allowed: bool = False
+
+
+@dataclass(slots=True)
+class _Run:
+    plan: TransferPlan
+    engines: Engines
+    listener: Listener
+    ledgers: list[Ledger]
+    bytes_moved: int = 0
+    deleted: int = 0
+    azcopy_job_ids: list[str] = field(default_factory=list)
+    other_failures: list[FileFailure] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+
+def carry_out(
+    plan: TransferPlan, parts: Sequence[LivePart], engines: Engines, listener: Listener, receipt_folder: Path
+) -> TransferResult:
+    """Do what the plan says; ``parts`` are its parts with their live ends, in the same order.
+
+    A receipt of what is verified goes to ``receipt_folder``. Failures of single files are in the result. Raises ``TransferCancelledError`` on Ctrl-C after everything
+    was stopped and recorded, and what the engines raise when nothing can work (no azcopy, no network).
+    """
+    run = _Run(plan, engines, listener, [Ledger(live, plan.route) for live in parts])
+    try:
+        _carry_out(run)
+    except KeyboardInterrupt as stop:
+        raise _cancelled(run) from stop
+    finally:
+        for ledger in run.ledgers:
+            ledger.save()
+    return _with_receipt(run, _result(run), receipt_folder)
+
+
+def _carry_out(run: _Run) -> None:
+    for ledger in run.ledgers:
+        ledger.record_unchanged()
+    run.listener.expect(run.plan.count(Action.TRANSFER), run.plan.bytes_to_transfer)
+    run.listener.phase("moving")
+    for ledger in run.ledgers:
+        actions = [action for action in ledger.live.part.actions if action.action is Action.TRANSFER]
+        if actions:
+            _move(run, ledger, actions, run.plan.engine.name)
+            _retry(run, ledger, actions)
+    for ledger in run.ledgers:
+        _verify(run, ledger)
+    if run.plan.options.mirror:
+        _delete_extras(run)
+
+
+def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
+    live = ledger.live
+    task = MoveTask(
+        run.plan.route,
+        live.part.path,
+        live.source,
+        live.destination,
+        actions,
+        whole_folder=live.part.whole and len(actions) == len(live.part.actions),
+        cap_mbps=run.plan.options.cap_mbps,
+        on_moved=lambda moved: _one_moved(run, ledger, moved),
+    )
+    report: MoveReport = run.engines.make[engine]().move(task, run.listener)
+    run.bytes_moved += report.bytes_moved
+    run.azcopy_job_ids += report.azcopy_job_ids
+    for moved in report.moved:
+        path = moved.action.path
+        if path not in ledger.verified and path not in ledger.pending and path not in ledger.failures:
+            ledger.moved(moved)
+    for action, failure in report.failed:
+        ledger.failed(action, failure)
+
+
+def _one_moved(run: _Run, ledger: Ledger, moved: Moved) -> None:
+    ledger.moved(moved)
+    shown = ledger.live.part.shown(moved.action)
+    run.listener.file_done(shown, ledger.failures.get(moved.action.path))
+
+
+def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
+    """Give the files that another engine or a second try can carry that one chance."""
+    by_engine: dict[str, list[FileAction]] = {}
+    for action in actions:
+        failure = ledger.failures.get(action.path)
+        engine = _RETRIES.get(failure.code, "") if failure else ""
+        if engine == "relay" and not run.engines.relay_allowed:
+            continue
+        if engine:
+            by_engine.setdefault(run.plan.engine.name if engine == "same" else engine, []).append(action)
+    for engine, again in by_engine.items():
+        fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
+        for action in fresh:
+            ledger.failures.pop(action.path, None)
+        if fresh:
+            run.listener.note(f"{len(fresh)} files get a second try with the {engine} engine")
+            _move(run, ledger, fresh, engine)
+
+
+def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
+    source = ledger.live.source
+    if isinstance(source, LocalEnd):
+        try:
+            return LocalState.of(os.stat(source.at(action.path)))
+        except OSError:
+            return None
+    return action.source
+
+
+def _verify(run: _Run, ledger: Ledger) -> None:
+    """The fresh look, for everything that the engine could not see itself."""
+    if not ledger.pending:
+        return
+    run.listener.phase("verifying")
+    pending = list(ledger.pending.values())
+    states = look(ledger.live.destination, pending, run.listener.seen)
+    for moved in pending:
+        ledger.seen(moved, states.get(moved.action.path))
+        shown = ledger.live.part.shown(moved.action)
+        if failure := ledger.failures.get(moved.action.path):
+            run.listener.file_done(shown, failure)
+
+
+def _delete_extras(run: _Run) -> None:
+    if any(ledger.failures for ledger in run.ledgers) or run.plan.unreadable:
+        extras = run.plan.count(Action.DELETE)
+        if extras:
+            run.listener.note(f"{extras} extra files stay: nothing is deleted after a transfer with failures")
+        return
+    for ledger in run.ledgers:
+        doomed = [action for action in ledger.live.part.actions if action.action is Action.DELETE]
+        if not doomed:
+            continue
+        run.listener.phase("deleting")
+        destination = ledger.live.destination
+        if isinstance(destination, LocalEnd):
+            failures = _delete_files(destination, doomed)
+        else:
+            failures = _delete_blobs(destination, doomed)
+        gone = [action.path for action in doomed if action.path not in failures]
+        run.deleted += len(gone)
+        ledger.forget(gone)
+        for action in doomed:
+            if action.path in failures:
+                shown = ledger.live.part.shown(action)
+                run.other_failures.append(
+                    FileFailure(
+                        shown, "delete_failed", f"{shown}: not deleted, {failures[action.path]}", "run it again"
+                    )
+                )
+
+
+def _delete_blobs(end: RemoteEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
+    paths = {end.at(action.path): action.path for action in doomed}
+    return {paths[name]: reason for name, reason in end.store.delete_many(list(paths)).items()}
+
+
+def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
+    failures: dict[str, str] = {}
+    folders: set[Path] = set()
+    for action in doomed:
+        file = end.at(action.path)
+        try:
+            if not isinstance(action.destination, LocalState) or not LocalState.of(os.stat(file)).same_file(
+                action.destination
+            ):
+                failures[action.path] = "it changed since the plan was made"
+                continue
+            file.unlink()
+            folders.update(parent for parent in file.parents if end.root in parent.parents)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            failures[action.path] = error.strerror or str(error)
+    for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
+        # Only folders that the deletions left empty go.
+        with suppress(OSError):
+            folder.rmdir()
+    return failures
+
+
+def _failures(run: _Run) -> tuple[FileFailure, ...]:
+    moved = [failure for ledger in run.ledgers for _, failure in sorted(ledger.failures.items())]
+    return (*run.plan.unreadable, *moved, *run.other_failures)
+
+
+def _result(run: _Run) -> TransferResult:
+    verified = sum(len(ledger.verified) for ledger in run.ledgers)
+    return TransferResult(
+        plan=run.plan,
+        transferred=verified,
+        verified=verified + run.plan.count(Action.UNCHANGED),
+        deleted=run.deleted,
+        bytes_transferred=sum(
+            (moved.source or moved.action.source or moved.action).size
+            for ledger in run.ledgers
+            for moved in ledger.verified.values()
+        ),
+        seconds=time.monotonic() - run.started,
+        failures=_failures(run),
+        azcopy_job_ids=tuple(run.azcopy_job_ids),
+    )
+
+
+def _with_receipt(run: _Run, result: TransferResult, folder: Path) -> TransferResult:
+    if not result.transferred and not result.deleted and not result.failures:
+        return result
+    try:
+        return replace(result, receipt=receipts.write(folder, result, run.ledgers))
+    except OSError as error:
+        run.listener.note(f"no receipt was written to {folder}: {error.strerror}")
+        return result
+
+
+def _cancelled(run: _Run) -> TransferCancelledError:
+    for ledger in run.ledgers:
+        with suppress(BlobsyncError, OSError):
+            ledger.save()
+    done = sum(len(ledger.verified) for ledger in run.ledgers)
+    unsure = sum(len(ledger.pending) for ledger in run.ledgers)
+    total = run.plan.count(Action.TRANSFER)
+    rest = f", {unsure} moved but not yet verified" if unsure else ""
+    return TransferCancelledError(
+        f"stopped: {done} of {total} files are done and verified{rest}, {total - done - unsure} are left",
+        hint="run the same command again: only what is not verified moves",
+    )
+
+
+def route_of(source: object, destination: object) -> Route:
+    """The route between two live ends."""
+    if isinstance(source, LocalEnd):
+        return Route.UPLOAD
+    if isinstance(destination, LocalEnd):
+        return Route.DOWNLOAD
+    if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
+        same = source.store.container.same_service(destination.store.container)
+        return Route.SAME_ACCOUNT if same else Route.CROSS_ACCOUNT
+    raise LocalFileError("a transfer has a local end, a remote end, or two remote ones")
