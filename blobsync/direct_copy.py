@@ -9,7 +9,7 @@ from blobsync.direct_upload import BlockIds, BlockSizes, precondition_of
 from blobsync.engines import Moved, RemoteEnd
 from blobsync.locations import SasToken
 from blobsync.plan import FileAction, RemoteState
-from blobsync.storage import BlobInfo, BlobProperties
+from blobsync.storage import BlobInfo
 from blobsync.worker_pool import MIB, FileJob, RunState
 
 # https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url: one request copies up to 5,000 MiB
@@ -36,11 +36,12 @@ class CopyJob(FileJob):
         self._info: BlobInfo | None = None
         self._index = itertools.count()
         self._pieces = 1
+        # Neither request takes the tier over by itself.
+        self._properties = self._from.properties(self._source)
         if self._version.size > SERVER_SIDE.single:
             self._block = SERVER_SIDE.block_for(self._version.size)
             self._pieces = -(-self._version.size // self._block)
             self._ids = BlockIds()
-            self._properties = self._from.properties(self._source)
         return self._pieces
 
     def piece(self) -> None:
@@ -60,7 +61,7 @@ class CopyJob(FileJob):
         if self._info is None:
             # The ranges were read one by one: they are one version only if it is still there.
             self._demand_version()
-            self._info = self._put_list(self._properties)
+            self._info = self._put_list()
         elif None in {self._info.md5, version.md5}:
             self._demand_version()
         elif self._info.md5 != version.md5:
@@ -73,16 +74,16 @@ class CopyJob(FileJob):
 
     def _copy_whole(self) -> BlobInfo:
         condition = precondition_of(self.action)
-        return self._to.put_from_url(self._name, self._url, self._sas, condition=condition)
+        return self._to.put_from_url(self._name, self._url, self._sas, condition=condition, tier=self._properties.tier)
 
-    def _put_list(self, properties: BlobProperties) -> BlobInfo:
+    def _put_list(self) -> BlobInfo:
         md5 = self._version.md5
         return self._to.put_block_list(
             self._name,
             [self._ids[index] for index in range(self._pieces)],
             size=self._version.size,
             md5=md5 or b"",
-            properties=properties,
+            properties=self._properties,
             condition=precondition_of(self.action),
         )
 

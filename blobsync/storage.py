@@ -141,9 +141,15 @@ class BlobStore(Protocol):
         ...
 
     def put_from_url(
-        self, name: str, source_url: str, source_sas: SasToken | None, *, condition: Precondition = ANYTHING
+        self,
+        name: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        condition: Precondition = ANYTHING,
+        tier: str = "",
     ) -> BlobInfo:
-        """Put Blob From URL: the service fetches the source, properties and metadata included.
+        """Put Blob From URL: the service fetches the source, properties and metadata included, the tier not.
 
         Raises ``CopySourceRefusedError`` when the service may not or cannot read the source.
         """

@@ -1,0 +1,79 @@
+"""A project over containers in memory: everything of blobsync but the network and azcopy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.connections import Connections
+from blobsync.direct import DirectEngine
+from blobsync.engines import SilentListener
+from blobsync.index import Index
+from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.planning import Ground, live_parts, make_plan
+from blobsync.relay import RelayEngine
+from blobsync.storage import BlobStore
+from blobsync.transfer import Engines, carry_out
+from tests.fakes.store import MemoryStore
+
+DEFAULTS = TransferOptions()
+
+
+def account(name: str, container: str = "data") -> StorageAccount:
+    """An account file's value; its endpoint leads nowhere."""
+    return StorageAccount(f"aux_data/configs/{name}.yaml", name, container, f"http://127.0.0.1:1/{name}")
+
+
+def cluster(name: str, **folders: StorageAccount) -> Cluster:
+    """A cluster with one folder entry for each keyword (``__`` stands for ``/``), below ``store/``."""
+    entries = tuple(
+        FolderEntry(prefix.replace("__", "/"), each, f"store/{prefix.replace('__', '/')}")
+        for prefix, each in folders.items()
+    )
+    return Cluster(name, f"aux_data/aml/{name}.yaml", folders=entries)
+
+
+@dataclass
+class World:
+    """A project at ``root``; ``stores`` are its containers by account name."""
+
+    root: Path
+    here: Cluster
+    there: Cluster | None = None
+    stores: dict[str, MemoryStore] = field(default_factory=dict)
+    relay_allowed: bool = False
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.index = Index(self.root / "index.sqlite")
+
+    def store(self, name: str) -> MemoryStore:
+        """The container of an account."""
+        if name not in self.stores:
+            self.stores[name] = MemoryStore(others=self.stores)
+            self.stores[name].container_url = account(name).container
+        return self.stores[name]
+
+    def _connect(self, of: StorageAccount) -> BlobStore:
+        return self.store(of.account_name)
+
+    def ground(self, *, copy: bool = False) -> Ground:
+        clusters = [self.here, *([self.there] if self.there else [])]
+        far = self.there if copy else None
+        return Ground(self.root, self.root, self.here, far, Connections(clusters, self._connect), self.index)
+
+    def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
+        return make_plan(self.ground(copy=copy), command, paths, options, lambda: None, SilentListener())
+
+    def run(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferResult:
+        ground = self.ground(copy=copy)
+        plan = make_plan(ground, command, paths, options, lambda: "it is not part of this test", SilentListener())
+        parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
+        engines = Engines(
+            {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": RelayEngine},
+            relay_allowed=self.relay_allowed,
+        )
+        receipts = self.root / "receipts"
+        receipts.mkdir(exist_ok=True)
+        return carry_out(plan, parts, engines, SilentListener(), receipts)

@@ -1,0 +1,277 @@
+"""A blob container in memory: records what it was asked, and fails where a test says so."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+from blobsync.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    CopySourceRefusedError,
+    PreconditionFailedError,
+    StorageError,
+)
+from blobsync.locations import ContainerUrl, SasToken
+from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, Precondition
+
+_NO_PROPERTIES = BlobProperties()
+
+
+@dataclass(slots=True)
+class StoredBlob:
+    """One version of a blob."""
+
+    body: bytes
+    info: BlobInfo
+    properties: BlobProperties = field(default_factory=BlobProperties)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call; ``start`` is where a ranged read begins."""
+
+    operation: str
+    name: str
+    start: int = 0
+    size: int = 0
+
+
+class MemoryStore:
+    """``storage.BlobStore`` in a dictionary.
+
+    ``before`` is called with every request before it has an effect: raise there to inject a failure, block
+    there to hold a thread. ``truncate`` maps a blob's name to how many bytes a body gives before it breaks;
+    ``damage`` names blobs whose bodies arrive with one bit flipped, so many times.
+    """
+
+    def __init__(self, container: str = "data", others: Mapping[str, MemoryStore] | None = None) -> None:
+        self._container = ContainerUrl("fake", container, "http://127.0.0.1:1/fake")
+        self.blobs: dict[str, StoredBlob] = {}
+        self.blocks: dict[str, dict[str, bytes]] = {}
+        self.requests: list[Request] = []
+        self.before: Callable[[Request], None] = lambda _: None
+        self.truncate: dict[str, int] = {}
+        self.damage: dict[str, int] = {}
+        self.copy_sources = dict(others or {})
+        self._lock = threading.Lock()
+        self._version = 0
+
+    # -- for tests ----------------------------------------------------------------------------------------
+
+    def add(self, name: str, body: bytes, *, with_md5: bool = True, **properties: str) -> BlobInfo:
+        """Put a blob there behind everybody's back."""
+        md5 = hashlib.md5(body).digest() if with_md5 else None
+        return self._keep(name, body, md5, BlobProperties(**properties))
+
+    def body(self, name: str) -> bytes:
+        """What a blob holds."""
+        return self.blobs[name].body
+
+    def asked(self, operation: str) -> list[Request]:
+        """The requests of one kind, in the order in which they came."""
+        with self._lock:
+            return [request for request in self.requests if request.operation == operation]
+
+    # -- storage.BlobStore --------------------------------------------------------------------------------
+
+    @property
+    def container(self) -> ContainerUrl:
+        return self._container
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        self._ask("list", prefix)
+        for name in sorted(self.blobs):
+            if name.startswith(prefix):
+                yield self.blobs[name].info
+
+    def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
+        folders: set[str] = set()
+        for info in self.list_blobs(prefix):
+            below, slash, _ = info.name[len(prefix) :].partition("/")
+            if not slash:
+                yield info
+            elif below not in folders:
+                folders.add(below)
+                yield f"{prefix}{below}/"
+
+    def head(self, name: str) -> BlobInfo | None:
+        self._ask("head", name)
+        blob = self.blobs.get(name)
+        return blob.info if blob else None
+
+    def properties(self, name: str) -> BlobProperties:
+        self._ask("properties", name)
+        return self._blob(name).properties
+
+    def open(
+        self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None
+    ) -> AbstractContextManager[MemoryReader]:
+        self._ask("get", name, start, length or 0)
+        blob = self._blob(name)
+        if etag is not None and etag != blob.info.etag:
+            raise PreconditionFailedError(f"{name} is another version now", status=412)
+        body = blob.body[start:] if length is None else blob.body[start : start + length]
+        if self.damage.get(name, 0) > 0 and body:
+            self.damage[name] -= 1
+            body = bytes([body[0] ^ 1]) + body[1:]
+        return MemoryReader(blob.info, body, self.truncate.get(name))
+
+    def put(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        md5: bytes,
+        properties: BlobProperties = _NO_PROPERTIES,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        self._ask("put", name, 0, len(body))
+        self._check(body, md5)
+        with self._lock:
+            self._demand(name, condition)
+            return self._keep(name, body, md5, properties)
+
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+        self._ask("put_block", name, 0, len(body))
+        self._check(body, md5)
+        self._stage(name, block_id, body)
+
+    def put_block_list(
+        self,
+        name: str,
+        block_ids: Sequence[str],
+        *,
+        size: int,
+        md5: bytes,
+        properties: BlobProperties = _NO_PROPERTIES,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        self._ask("put_block_list", name, 0, size)
+        with self._lock:
+            self._demand(name, condition)
+            staged = self.blocks.pop(name, {})
+            body = b"".join(staged[block_id] for block_id in block_ids)
+            return self._keep(name, body, md5 or None, properties)
+
+    def put_from_url(
+        self,
+        name: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        condition: Precondition = ANYTHING,
+        tier: str = "",
+    ) -> BlobInfo:
+        self._ask("put_from_url", name)
+        source = self._copy_source(source_url)
+        with self._lock:
+            self._demand(name, condition)
+            return self._keep(name, source.body, source.info.md5, replace(source.properties, tier=tier))
+
+    def put_block_from_url(
+        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+    ) -> None:
+        self._ask("put_block_from_url", name, start, length)
+        self._stage(name, block_id, self._copy_source(source_url).body[start : start + length])
+
+    def delete(self, name: str, *, etag: str | None = None) -> bool:
+        self._ask("delete", name)
+        with self._lock:
+            self._demand(name, Precondition(etag=etag))
+            return self.blobs.pop(name, None) is not None
+
+    def delete_many(self, names: Sequence[str]) -> Mapping[str, str]:
+        failures = {}
+        for name in names:
+            try:
+                self.delete(name)
+            except StorageError as error:
+                failures[name] = error.message
+        return failures
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _ask(self, operation: str, name: str, start: int = 0, size: int = 0) -> None:
+        request = Request(operation, name, start, size)
+        with self._lock:
+            self.requests.append(request)
+        self.before(request)
+
+    def _blob(self, name: str) -> StoredBlob:
+        blob = self.blobs.get(name)
+        if blob is None:
+            raise BlobNotFoundError(f"there is no blob {name}", status=404)
+        return blob
+
+    def _demand(self, name: str, condition: Precondition) -> None:
+        blob = self.blobs.get(name)
+        if (condition.absent and blob is not None) or (
+            condition.etag is not None and (blob is None or blob.info.etag != condition.etag)
+        ):
+            raise PreconditionFailedError(f"{name} changed since it was looked at", status=412)
+
+    def _check(self, body: bytes, md5: bytes) -> None:
+        if hashlib.md5(body).digest() != md5:
+            raise ChecksumError("the body does not match its Content-MD5", status=400)
+
+    def _stage(self, name: str, block_id: str, body: bytes) -> None:
+        with self._lock:
+            staged = self.blocks.setdefault(name, {})
+            if any(len(other) != len(block_id) for other in staged):
+                raise StorageError("block ids of different lengths", status=400, service_code="InvalidBlobOrBlock")
+            staged[block_id] = body
+
+    def _keep(self, name: str, body: bytes, md5: bytes | None, properties: BlobProperties) -> BlobInfo:
+        self._version += 1
+        info = BlobInfo(
+            name,
+            len(body),
+            f"0x{self._version:08X}",
+            md5,
+            float(self._version),
+            properties.tier or "Hot",
+            properties.content_type or "application/octet-stream",
+        )
+        self.blobs[name] = StoredBlob(body, info, replace(properties))
+        self.blocks.pop(name, None)
+        return info
+
+    def _copy_source(self, url: str) -> StoredBlob:
+        for container, store in self.copy_sources.items():
+            for name, blob in store.blobs.items():
+                if url == str(store.container.blob(name)):
+                    return blob
+            if f"/{container}/" in url:
+                break
+        raise CopySourceRefusedError("the service may not read the source", service_code="CannotVerifyCopySource")
+
+
+class MemoryReader:
+    """``storage.BlobReader``; breaks off after ``limit`` bytes where one is given."""
+
+    def __init__(self, info: BlobInfo, body: bytes, limit: int | None) -> None:
+        self.info = info
+        self._body = body
+        self._limit = limit
+        self._at = 0
+
+    def __enter__(self) -> MemoryReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def read(self, limit: int) -> bytes:
+        if self._limit is not None and self._at < len(self._body):
+            limit = min(limit, self._limit - self._at)
+            if limit <= 0:
+                raise StorageError("the body was cut short")
+        piece = self._body[self._at : self._at + limit]
+        self._at += len(piece)
+        return piece

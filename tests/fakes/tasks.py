@@ -1,0 +1,88 @@
+"""Move tasks as the planner would make them, and a listener that remembers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from blobsync.engines import LocalEnd, Moved, MoveTask, RemoteEnd
+from blobsync.plan import Action, FileAction, FileFailure, FileState, LocalState, Reason, RemoteState, Route
+from blobsync.storage import BlobStore
+
+
+class RecordingListener:
+    """Adds up what it hears; ``on_bytes`` is called with each piece on its way."""
+
+    def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+        self.bytes = 0
+        self.failures: dict[str, FileFailure] = {}
+        self.moved: list[Moved] = []
+        self._on_bytes = on_bytes
+        self._lock = threading.Lock()
+
+    def phase(self, name: str) -> None: ...
+
+    def expect(self, files: int, size: int) -> None: ...
+
+    def seen(self, files: int) -> None: ...
+
+    def bytes_moved(self, count: int) -> None:
+        with self._lock:
+            self.bytes += count
+        self._on_bytes(count)
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None:
+        if failure is not None:
+            with self._lock:
+                self.failures[path] = failure
+
+    def note(self, text: str) -> None: ...
+
+
+def local_state(path: Path) -> LocalState | None:
+    """What the survey would see."""
+    return LocalState.of(os.stat(path)) if path.exists() else None
+
+
+def remote_state(store: BlobStore, name: str) -> RemoteState | None:
+    """What the survey would see."""
+    info = store.head(name)
+    return RemoteState(info.size, info.etag, info.md5) if info else None
+
+
+def action(path: str, source: FileState | None, destination: FileState | None) -> FileAction:
+    """One file to be moved."""
+    return FileAction(path, Action.TRANSFER, Reason.NEW, source.size if source else 0, source, destination)
+
+
+def upload(root: Path, store: BlobStore, prefix: str, paths: Sequence[str] | None = None) -> MoveTask:
+    """Everything below ``root``, or ``paths``, or the file ``root`` itself (``paths`` of one empty text)."""
+    source, destination = LocalEnd(root), RemoteEnd(store, prefix)
+    if paths is None:
+        paths = sorted(str(file.relative_to(root)) for file in root.rglob("*") if file.is_file())
+    actions = [action(path, local_state(source.at(path)), remote_state(store, destination.at(path))) for path in paths]
+    return MoveTask(Route.UPLOAD, "data/x", source, destination, actions, whole_folder=True)
+
+
+def download(store: BlobStore, prefix: str, root: Path, paths: Sequence[str]) -> MoveTask:
+    """Blobs to files."""
+    source, destination = RemoteEnd(store, prefix), LocalEnd(root)
+    actions = [action(path, remote_state(store, source.at(path)), local_state(destination.at(path))) for path in paths]
+    return MoveTask(Route.DOWNLOAD, "data/x", source, destination, actions)
+
+
+def copy(store: BlobStore, prefix: str, other: BlobStore, target: str, paths: Sequence[str]) -> MoveTask:
+    """Blobs to blobs."""
+    source, destination = RemoteEnd(store, prefix), RemoteEnd(other, target)
+    actions = [
+        action(path, remote_state(store, source.at(path)), remote_state(other, destination.at(path))) for path in paths
+    ]
+    return MoveTask(Route.CROSS_ACCOUNT, "data/x", source, destination, actions)
+
+
+def capped(task: MoveTask, mbps: float) -> MoveTask:
+    """The same at a limited speed."""
+    return replace(task, cap_mbps=mbps)

@@ -1,0 +1,251 @@
+"""Local files: whole or not at all, never through a link that leads out, and no change goes unnoticed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blobsync.errors import LocalFileError, PreconditionFailedError
+from blobsync.local_files import (
+    ChangedWhileReadError,
+    LocalFolder,
+    SourceFile,
+    local_error,
+    remove_leftovers,
+)
+from blobsync.plan import LocalState
+
+
+def write(root: Path, relative: str, body: bytes, expected: LocalState | None = None) -> LocalState:
+    with LocalFolder(root) as folder:
+        part = folder.create(relative, len(body))
+        part.write_at(0, body)
+        return part.commit(expected, b"m" * 16)
+
+
+def state(path: Path) -> LocalState:
+    return LocalState.of(os.stat(path))
+
+
+def test_a_file_appears_whole_with_its_folders_and_the_usual_permissions(tmp_path: Path) -> None:
+    seen = write(tmp_path / "new" / "data", "a/b c/ü.bin", b"x" * 1000)
+    file = tmp_path / "new" / "data" / "a" / "b c" / "ü.bin"
+    assert file.read_bytes() == b"x" * 1000
+    assert seen == LocalState.of(os.stat(file), b"m" * 16)
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644 & ~umask
+    assert [entry.name for entry in file.parent.iterdir()] == ["ü.bin"]
+
+
+def test_nothing_is_there_before_the_commit_nor_after_a_discard(tmp_path: Path) -> None:
+    with LocalFolder(tmp_path) as folder:
+        part = folder.create("a.bin", 3)
+        part.write_at(0, b"abc")
+        assert not (tmp_path / "a.bin").exists()
+        part.discard()
+        part.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pieces_may_come_in_any_order(tmp_path: Path) -> None:
+    with LocalFolder(tmp_path) as folder:
+        part = folder.create("a.bin", 6)
+        part.write_at(3, b"def")
+        part.write_at(0, b"abc")
+        assert part.read_at(2, 2) == b"cd"
+        part.commit(None)
+    assert (tmp_path / "a.bin").read_bytes() == b"abcdef"
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("old")
+    script.chmod(0o750)
+    write(tmp_path, "run.sh", b"new", state(script))
+    assert script.read_text() == "new"
+    assert stat.S_IMODE(script.stat().st_mode) == 0o750
+
+
+@pytest.mark.parametrize("expected_is", ["nothing", "an older version"])
+def test_a_version_that_nobody_looked_at_is_left_alone(tmp_path: Path, expected_is: str) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("first")
+    expected = state(file) if expected_is == "an older version" else None
+    file.write_text("written by somebody else")
+    with pytest.raises(PreconditionFailedError):
+        write(tmp_path, "a.txt", b"ours", expected)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+    assert file.read_text() == "written by somebody else"
+
+
+def test_a_file_that_vanished_meanwhile_was_changed_by_somebody(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("first")
+    expected = state(file)
+    file.unlink()
+    with pytest.raises(PreconditionFailedError):
+        write(tmp_path, "a.txt", b"ours", expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("relative", ["../x", "a/../../x", "/etc/x", "a//b", "", ".", "a/.", "a\x00b"])
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, relative: str) -> None:
+    inside = tmp_path / "inside"
+    with pytest.raises(LocalFileError), LocalFolder(inside) as folder:
+        folder.create(relative)
+    assert list(tmp_path.iterdir()) == [inside]
+    assert list(inside.iterdir()) == []
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    root = tmp_path / "root"
+    (root / "deep").mkdir(parents=True)
+    (root / "deep" / "out").symlink_to(outside)
+    with pytest.raises(LocalFileError, match="leads to"):
+        write(root, "deep/out/file", b"x")
+    assert list(outside.iterdir()) == []
+
+
+def test_a_link_that_stays_inside_the_project_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    root = tmp_path / "data"
+    root.mkdir()
+    (root / "link").symlink_to("../elsewhere")
+    with LocalFolder(root, boundary=tmp_path) as folder:
+        folder.create("link/sub/file").commit(None)
+    assert (tmp_path / "elsewhere" / "sub" / "file").is_file()
+
+
+def test_a_root_outside_the_boundary_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "data").symlink_to(tmp_path / "outside")
+    with pytest.raises(LocalFileError, match="outside of"):
+        LocalFolder(project / "data", boundary=project)
+
+
+def test_a_link_in_the_place_of_the_file_is_replaced_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("precious")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "a.txt").symlink_to(outside)
+    write(root, "a.txt", b"new", state(root / "a.txt"))
+    assert outside.read_text() == "precious"
+    assert not (root / "a.txt").is_symlink()
+    assert (root / "a.txt").read_text() == "new"
+
+
+def _a_folder(root: Path) -> None:
+    (root / "name").mkdir()
+
+
+def _a_file_above(root: Path) -> None:
+    (root / "name").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "relative", "number"),
+    [
+        (_a_folder, "name", errno.EISDIR),
+        (_a_file_above, "name/below", errno.ENOTDIR),
+        (lambda _: None, "n" * 256, errno.ENAMETOOLONG),
+    ],
+    ids=["folder in the file's place", "file in a folder's place", "name too long"],
+)
+def test_what_the_disk_refuses_names_the_file_and_the_next_step(
+    tmp_path: Path, prepare: Callable[[Path], None], relative: str, number: int
+) -> None:
+    prepare(tmp_path)
+    with pytest.raises(LocalFileError) as caught:
+        write(tmp_path, relative, b"x")
+    assert relative in caught.value.message
+    assert os.strerror(number) in caught.value.message
+    assert caught.value.hint
+    assert not list(tmp_path.glob("**/.blobsync-*"))
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    error = local_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path / "a")
+    assert "No space left" in error.message
+    assert "free some space" in (error.hint or "")
+
+
+_WRITER = """
+import sys, time
+from pathlib import Path
+from blobsync.local_files import LocalFolder
+part = LocalFolder(Path(sys.argv[1])).create("a.bin", 10)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_leftovers_of_dead_runs_go_and_those_of_live_ones_stay(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(tmp_path / "sub")], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        mine = LocalFolder(tmp_path).create("b.bin")
+        (tmp_path / "keep.part").write_text("data of the user's")
+        assert remove_leftovers(tmp_path) == 0
+        writer.kill()
+    assert remove_leftovers(tmp_path) == 1
+    assert list((tmp_path / "sub").iterdir()) == []
+    mine.commit(None)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["b.bin", "keep.part", "sub"]
+
+
+def test_a_source_that_grows_or_is_touched_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"0123456789")
+    source = SourceFile(file, state(file))
+    assert source.read_at(2, 3) == b"234"
+    source.check_unchanged()
+    with file.open("ab") as more:
+        more.write(b"!")
+    with pytest.raises(ChangedWhileReadError):
+        source.check_unchanged()
+    source.close()
+
+
+def test_a_source_that_shrinks_is_noticed_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"0123456789")
+    source = SourceFile(file)
+    os.truncate(file, 4)
+    with pytest.raises(ChangedWhileReadError):
+        source.read_at(0, 10)
+    source.close()
+
+
+def test_a_source_that_is_not_the_planned_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"0123456789")
+    planned = state(file)
+    file.write_bytes(b"01234567890")
+    with pytest.raises(ChangedWhileReadError):
+        SourceFile(file, planned)
+
+
+def test_a_source_that_became_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LocalFileError, match="not a regular file"):
+        SourceFile(tmp_path / "pipe")
+
+
+def test_a_source_that_is_gone_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LocalFileError, match="No such file"):
+        SourceFile(tmp_path / "gone")

@@ -1,0 +1,221 @@
+"""The pool: small and large files side by side, bounded buffers, and an end that is clean whatever happens."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from blobsync.engines import LocalEnd, Moved, MoveTask, RemoteEnd
+from blobsync.errors import (
+    BlobNotFoundError,
+    BlobsyncError,
+    ChecksumError,
+    SasExpiredError,
+    StorageUnreachableError,
+)
+from blobsync.plan import Route
+from blobsync.worker_pool import ATTEMPTS, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import RecordingListener, action
+
+
+class Script:
+    """What the jobs of one test do and what they saw."""
+
+    def __init__(self, pieces: int = 1, fail: dict[str, list[BlobsyncError]] | None = None) -> None:
+        self.pieces = pieces
+        self.fail = fail or {}
+        self.events: list[str] = []
+        self.lock = threading.Lock()
+        self.gate: threading.Event | None = None
+        self.bug: BaseException | None = None
+        self.running = 0
+        self.most_running = 0
+
+    def say(self, text: str) -> None:
+        with self.lock:
+            self.events.append(text)
+
+
+class ScriptedJob(FileJob):
+    def __init__(self, run: RunState, path: str, script: Script) -> None:
+        super().__init__(run, action(path, None, None))
+        self.script = script
+
+    def open(self) -> int:
+        self.script.say(f"open {self.action.path}")
+        return self.script.pieces
+
+    def piece(self) -> None:
+        with self.script.lock:
+            self.script.running += 1
+            self.script.most_running = max(self.script.most_running, self.script.running)
+        try:
+            self.count(1)
+            if self.script.gate is not None:
+                while not self.script.gate.wait(0.01):
+                    self.run.pace(0)
+            else:
+                time.sleep(0.002)
+            if self.script.bug is not None:
+                raise self.script.bug
+            errors = self.script.fail.get(self.action.path, [])
+            with self.script.lock:
+                error = errors.pop(0) if errors else None
+            if error is not None:
+                raise error
+        finally:
+            with self.script.lock:
+                self.script.running -= 1
+
+    def commit(self) -> Moved:
+        self.script.say(f"commit {self.action.path}")
+        return Moved(self.action)
+
+    def release(self) -> None:
+        self.script.say(f"release {self.action.path}")
+
+    def abandon(self) -> None:
+        self.script.say(f"abandon {self.action.path}")
+
+
+def run_state(*paths: str, listener: RecordingListener | None = None) -> RunState:
+    actions = [action(path, None, None) for path in paths]
+    task = MoveTask(Route.UPLOAD, "data/x", LocalEnd(Path("x")), RemoteEnd(MemoryStore(), "x"), actions)
+    return RunState(task, listener or RecordingListener(), 100)
+
+
+@contextmanager
+def ctrl_c_after(seconds: float) -> Iterator[None]:
+    """What a real Ctrl-C does to the main thread, in the middle of whatever it waits for."""
+    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def run_jobs(run: RunState, script: Script, threads: int = 4) -> None:
+    WorkerPool(run, (ScriptedJob(run, each.path, script) for each in run.task.actions), threads).work()
+
+
+def test_every_file_is_opened_committed_and_released_once() -> None:
+    run, script = run_state(*(f"f{number}" for number in range(50))), Script(pieces=3)
+    run_jobs(run, script)
+    for number in range(50):
+        path = f"f{number}"
+        mine = [event for event in script.events if event.split()[1] == path]
+        assert mine == [f"open {path}", f"commit {path}", f"release {path}"]
+    assert len(run.report.moved) == 50
+    assert run.report.failed == []
+
+
+def test_one_large_file_uses_all_threads() -> None:
+    run, script = run_state("large"), Script(pieces=40)
+    run_jobs(run, script, threads=4)
+    assert script.most_running == 4
+
+
+def test_a_failing_piece_fails_its_file_only() -> None:
+    run = run_state("a", "b", "c")
+    script = Script(pieces=4, fail={"b": [BlobNotFoundError("gone", hint="look")]})
+    run_jobs(run, script)
+    assert sorted(moved.action.path for moved in run.report.moved) == ["a", "c"]
+    ((failed, failure),) = run.report.failed
+    assert (failed.path, failure.path, failure.code, failure.hint) == ("b", "data/x/b", "blob_not_found", "look")
+    assert "commit b" not in script.events
+    assert script.events.count("release b") == 1
+
+
+def test_damaged_files_are_moved_again_and_the_progress_is_taken_back() -> None:
+    listener = RecordingListener()
+    run = run_state("a", listener=listener)
+    script = Script(fail={"a": [ChecksumError("bad"), ChecksumError("bad")]})
+    run_jobs(run, script)
+    assert script.events.count("open a") == 3
+    assert len(run.report.moved) == 1
+    assert listener.bytes == 1
+
+
+def test_damage_that_does_not_end_is_a_failure() -> None:
+    run = run_state("a")
+    script = Script(fail={"a": [ChecksumError("bad") for _ in range(10)]})
+    run_jobs(run, script)
+    assert script.events.count("open a") == ATTEMPTS
+    assert run.report.failed[0][1].code == "checksum_mismatch"
+
+
+def test_an_expired_sas_spares_the_service_the_other_files() -> None:
+    paths = [f"f{number}" for number in range(100)]
+    run = run_state(*paths)
+    script = Script(fail={path: [SasExpiredError("expired")] for path in paths})
+    run_jobs(run, script, threads=2)
+    assert len(run.report.failed) == 100
+    assert {failure.code for _, failure in run.report.failed} == {"sas_expired"}
+    assert sum(event.startswith("open") for event in script.events) <= 4
+
+
+def test_a_network_that_is_gone_is_given_up_after_a_row_of_failures() -> None:
+    paths = [f"f{number}" for number in range(200)]
+    run = run_state(*paths)
+    script = Script(fail={path: [StorageUnreachableError("no network")] for path in paths})
+    run_jobs(run, script, threads=2)
+    assert len(run.report.failed) == 200
+    assert sum(event.startswith("open") for event in script.events) <= 20
+
+
+def test_a_bug_in_a_thread_is_raised_where_the_run_began() -> None:
+    run, script = run_state("a", "b"), Script()
+    script.bug = ZeroDivisionError("ours")
+    with pytest.raises(ZeroDivisionError):
+        run_jobs(run, script)
+
+
+def test_an_interrupt_ends_quickly_and_leaves_nothing_open() -> None:
+    run, script = run_state("a", "b", "c", "d", "e"), Script(pieces=2)
+    script.gate = threading.Event()
+    began = time.monotonic()
+    with ctrl_c_after(0.2), pytest.raises(KeyboardInterrupt):
+        run_jobs(run, script, threads=2)
+    assert time.monotonic() - began < 1.5
+    opened = {event.split()[1] for event in script.events if event.startswith("open")}
+    released = {event.split()[1] for event in script.events if event.startswith("release")}
+    assert opened == released
+    assert run.report.moved == []
+
+
+def test_the_cap_spreads_bytes_over_time() -> None:
+    now = [100.0]
+    bucket = TokenBucket(8.0, clock=lambda: now[0])  # 8 megabits: 1,000,000 bytes a second
+    assert bucket.delay(250_000) == 0.0
+    delays = [bucket.delay(500_000) for _ in range(4)]
+    assert delays == pytest.approx([0.0, 0.5, 1.0, 1.5])
+    now[0] = 110.0
+    assert bucket.delay(1) == 0.0
+
+
+def test_no_cap_is_no_delay() -> None:
+    assert TokenBucket(None).delay(10**12) == 0.0
+
+
+def test_buffers_stay_within_the_budget_and_a_larger_one_goes_alone() -> None:
+    budget, stop = ByteBudget(100), threading.Event()
+    budget.acquire(60, stop)
+    waiting = threading.Thread(target=lambda: budget.acquire(500, stop))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    budget.release(60)
+    waiting.join(5)
+    assert not waiting.is_alive()
+    stop.set()
+    with pytest.raises(Stopped):
+        budget.acquire(1, stop)
