@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blobsync.config.accounts import AccountFile
@@ -104,19 +104,20 @@ def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
     """One entry per file; a mistake that several clusters run into is told once, at its own file."""
     files = {item.file: CheckedFile(item.file) for item in checked}
     told: set[str] = set()
-    for item in sorted(checked, key=lambda item: item.cluster is not None):
+    for item in checked:
+        files[item.file] = replace(files[item.file], cluster=files[item.file].cluster or item.cluster)
         for problem in item.problems:
             if str(problem) not in told:
                 told.add(str(problem))
                 owner = problem.file if problem.file in files else item.file
-                old = files[str(owner)]
-                files[old.file] = CheckedFile(old.file, (*old.problems, problem), old.warnings, old.cluster)
+                files[owner] = replace(files[owner], problems=(*files[owner].problems, problem))
         for warning in item.warnings:
             if warning not in told:
                 told.add(warning)
                 owner = next((file for file in files if warning.startswith(f"{file}:")), item.file)
-                old = files[owner]
-                files[owner] = CheckedFile(owner, old.problems, (*old.warnings, warning), old.cluster)
-        old = files[item.file]
-        files[item.file] = CheckedFile(item.file, old.problems, old.warnings, old.cluster or item.cluster)
-    return tuple(files.values())
+                files[owner] = replace(files[owner], warnings=(*files[owner].warnings, warning))
+    return tuple(replace(item, problems=_in_order(item.problems)) for item in files.values())
+
+
+def _in_order(problems: tuple[ConfigError, ...]) -> tuple[ConfigError, ...]:
+    return tuple(sorted(problems, key=lambda problem: problem.line or 0))

@@ -14,7 +14,7 @@ from typing import Any
 
 from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.nearest import did_you_mean
-from blobsync.config.typed import CODE_KEY, FOLDER_SUFFIX, Checker
+from blobsync.config.typed import CODE_KEY, FOLDER_SUFFIX, Checker, is_placeholder
 from blobsync.config.yaml_lines import KeyPath
 from blobsync.errors import ConfigError, ConfigNotFoundError
 
@@ -153,6 +153,9 @@ class EntryReader:
         return None
 
     def _blob_path(self, where: KeyPath, path: str) -> str | None:
+        if "<" in path and is_placeholder(path.partition("/")[0]):
+            self._checker.problem(where, "still holds the example's placeholder: fill in your own")
+            return None
         stripped = path.strip("/")
         parts = stripped.split("/") if stripped else []
         if any(part in ("", ".", "..") for part in parts):

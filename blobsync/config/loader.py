@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from blobsync.config.nearest import did_you_mean
 from blobsync.config.overrides import apply_overrides
 from blobsync.config.typed import Checker
 from blobsync.config.yaml_lines import Document, read_document
-from blobsync.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
+from blobsync.errors import ConfigNotFoundError, UnknownClusterError
 
 PROJECT_MARK = "aux_data"
 CLUSTER_FOLDER = "aux_data/aml"
@@ -146,13 +147,13 @@ class ClusterFile:
         self._document = apply_overrides(read_document(path, shown_path(root, path)), overrides)
         self._checker = Checker(self._document, environ)
         self._values = self._checker.check(CLUSTER)
-        cluster = self._read()
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
+        cluster = self._read()
         for account in self._accounts.values():
             self.problems.extend(account.problems)
             self.warnings.extend(account.warnings)
-        self.cluster = None if self.problems else cluster
+        self.cluster = None if self.problems else replace(cluster, warnings=tuple(self.warnings))
 
     def account(self, given: str) -> StorageAccount | None:
         """The account file ``given``, read once. None where it has problems of its own; raises where it is absent."""
@@ -186,7 +187,6 @@ class ClusterFile:
             ignore=values.get("ignore", ()),
             max_file_size=values.get("max_file_size"),
             values=values,
-            warnings=tuple(self._checker.warnings),
         )
 
     def _check_numbers(self) -> None:

@@ -68,8 +68,8 @@ def read_document(path: Path, shown: str) -> Document:
 
 def parse_document(text: str, file: str) -> Document:
     """Parse one YAML mapping. Raises ``ConfigError`` with the line; an empty text is an empty mapping."""
-    loader = _PlainLoader(text)
     try:
+        loader = _PlainLoader(text)
         node = loader.get_single_node()
         if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
             return Document(file, {}, {})
@@ -83,8 +83,6 @@ def parse_document(text: str, file: str) -> Document:
         raise ConfigError(f"is not valid YAML: {_words(error)}", file=file, line=line) from None
     except yaml.YAMLError as error:
         raise ConfigError("is not valid YAML: it holds a character that is not allowed", file=file) from error
-    finally:
-        loader.dispose()
 
 
 class _PlainLoader(yaml.SafeLoader):

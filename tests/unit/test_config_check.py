@@ -1,0 +1,124 @@
+"""``config check`` and ``config new``."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from blobsync.config.check import CheckedFile, check_project
+from blobsync.config.loader import load_cluster
+from blobsync.config.scaffold import example_files, new_project
+from tests.unit.project_files import NO_ENVIRON, ProjectFiles
+
+ACCT = "aux_data/configs/acct.yaml"
+DATA = f"config_param:\n  data_folder: {{azure_blob_config_file: {ACCT}, path: p/data}}\n"
+
+
+def check(root: Path) -> dict[str, CheckedFile]:
+    return {item.file: item for item in check_project(root, environ=NO_ENVIRON)}
+
+
+def test_all_problems_of_all_files_are_told_once_each(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.cluster(DATA + "gpu_per_node: four\nmulti_process: 7\n")
+    project.cluster(DATA, "eu")
+    project.account("acct", "account_name: acct\naccount_key: abcde\n")
+    project.account("unused", "account_name: acct\ncontainer_name: A\n")
+    project.write("aux_data/configs/multi_philly_vc.yaml", "clusters: [wu1, sc2]\n")
+    found = check(tmp_path)
+    assert {file: [str(problem) for problem in item.problems] for file, item in found.items()} == {
+        "aux_data/aml/aml.yaml": [
+            "aux_data/aml/aml.yaml:3: gpu_per_node: must be a whole number, not a text",
+            "aux_data/aml/aml.yaml:4: multi_process: must be true or false, not a number",
+        ],
+        "aux_data/aml/eu.yaml": [],
+        "aux_data/configs/acct.yaml": [
+            "aux_data/configs/acct.yaml: container_name: is missing",
+            "aux_data/configs/acct.yaml:2: account_key: is not base64: copy the whole key, with the = signs at its end",
+        ],
+        "aux_data/configs/unused.yaml": [
+            "aux_data/configs/unused.yaml:2: container_name: 'A' is no container name: "
+            "3 to 63 lowercase letters, digits and single hyphens",
+        ],
+    }
+
+
+def test_a_sound_project_has_no_findings(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.cluster(DATA)
+    found = check(tmp_path)
+    assert [(item.file, item.problems, item.warnings) for item in found.values()] == [
+        ("aux_data/aml/aml.yaml", (), ()),
+        ("aux_data/configs/acct.yaml", (), ()),
+    ]
+    assert found["aux_data/aml/aml.yaml"].cluster is not None
+
+
+def test_the_workspace_of_an_azure_ml_cluster_is_checked(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.cluster(DATA + "platform: aml\naml_config: aux_data/aml/config.json\n")
+    project.write("aux_data/aml/config.json", '{"subscription_id": "s", "resource_group": "g", "workspace": "w"}')
+    item = check(tmp_path)["aux_data/aml/config.json"]
+    assert [str(problem) for problem in item.problems] == ["aux_data/aml/config.json: workspace_name: is missing"]
+    assert item.warnings == (
+        "aux_data/aml/config.json:1: workspace: unknown key, ignored; did you mean 'workspace_name'?",
+    )
+
+
+def test_a_project_without_clusters_says_so(tmp_path: Path) -> None:
+    ProjectFiles(tmp_path)
+    problems = check(tmp_path)["aux_data/aml"].problems
+    assert [str(problem) for problem in problems] == ["aux_data/aml/ holds no cluster file"]
+
+
+def test_keys_that_git_would_take_warn(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.cluster(DATA)
+    (tmp_path / ".git").mkdir()
+    warning = f"{ACCT}: .gitignore does not name aux_data/configs/, so a key in it could be committed"
+    assert check(tmp_path)[ACCT].warnings == (warning,)
+    project.write(".gitignore", "aux_data/configs/\n")
+    assert check(tmp_path)[ACCT].warnings == ()
+
+
+def test_new_files_for_the_emulator_work_at_once(tmp_path: Path) -> None:
+    made = new_project(tmp_path, emulator=True)
+    assert made.written == ("aux_data/aml/aml.yaml", "aux_data/configs/storage.yaml", ".gitignore")
+    assert not [problem for item in check(tmp_path).values() for problem in item.problems + item.warnings]
+    cluster = load_cluster(tmp_path, environ=NO_ENVIRON)
+    assert str(cluster.folders[0].remote) == "http://127.0.0.1:10000/devstoreaccount1/demo/demo/data"
+    assert stat.S_IMODE((tmp_path / "aux_data/configs/storage.yaml").stat().st_mode) == 0o600
+
+
+def test_new_files_ask_for_what_only_the_user_knows(tmp_path: Path) -> None:
+    new_project(tmp_path)
+    assert [str(problem) for item in check(tmp_path).values() for problem in item.problems] == [
+        "aux_data/aml/aml.yaml:7: config_param.code_path.path: still holds the example's placeholder: fill in your own",
+        "aux_data/aml/aml.yaml:11: config_param.data_folder.path: "
+        "still holds the example's placeholder: fill in your own",
+        "aux_data/aml/aml.yaml:14: config_param.output_folder.path: "
+        "still holds the example's placeholder: fill in your own",
+        "aux_data/configs/storage.yaml:3: account_name: still holds the example's placeholder: fill in your own",
+        "aux_data/configs/storage.yaml:4: container_name: still holds the example's placeholder: fill in your own",
+    ]
+
+
+def test_new_never_changes_a_file_that_is_there(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.cluster(DATA)
+    project.write(".gitignore", "*.pyc\n/data/")
+    made = new_project(tmp_path)
+    assert made.written == ("aux_data/configs/storage.yaml", ".gitignore")
+    assert made.kept == ("aux_data/aml/aml.yaml",)
+    assert (tmp_path / "aux_data/aml/aml.yaml").read_text() == DATA
+    lines = (tmp_path / ".gitignore").read_text().splitlines()
+    assert lines[:2] == ["*.pyc", "/data/"]
+    assert lines.count("/data/") == 1
+    assert "aux_data/configs/" in lines
+    assert ".gitignore" in new_project(tmp_path).kept
+
+
+def test_the_repository_carries_the_same_examples() -> None:
+    root = Path(__file__).parents[2]
+    for name, text, _ in example_files(emulator=True):
+        assert (root / name).read_text() == text, f"{name} differs from what config new --emulator writes"

@@ -1,0 +1,283 @@
+"""Broken configuration: each mistake gets one sentence with file, line and key, and the nearest known word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blobsync.config.loader import load_cluster, load_workspace
+from blobsync.errors import ConfigError, ExitCode
+from tests.unit.project_files import NO_ENVIRON, ProjectFiles
+
+AML = "aux_data/aml/aml.yaml"
+ACCT = "aux_data/configs/acct.yaml"
+ENTRY = "{azure_blob_config_file: aux_data/configs/acct.yaml, path: p/data}"
+DATA = f"config_param:\n  data_folder: {ENTRY}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ProjectFiles:
+    return ProjectFiles(tmp_path)
+
+
+def refusal(project: ProjectFiles) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_cluster(project.root, environ=NO_ENVIRON)
+    assert caught.value.exit_code is ExitCode.USAGE
+    return caught.value
+
+
+CLUSTER_MISTAKES = {
+    "wrong type": (
+        DATA + "gpu_per_node: four\n",
+        f"{AML}:3: gpu_per_node: must be a whole number, not a text",
+    ),
+    "a list where one word belongs": (
+        DATA + "experiment_name: [a]\n",
+        f"{AML}:3: experiment_name: must be a text, not a list",
+    ),
+    "a word where true or false belongs": (
+        DATA + "multi_process: sometimes\n",
+        f"{AML}:3: multi_process: must be true or false, not a text",
+    ),
+    "a negative number": (DATA + "num_gpu: -1\n", f"{AML}:3: num_gpu: must not be negative"),
+    "no GPU per node": (DATA + "gpu_per_node: 0\n", f"{AML}:3: gpu_per_node: must be at least 1"),
+    "a size that is none": (
+        DATA + "max_file_size: big\n",
+        f"{AML}:3: max_file_size: must be a size such as 50 MB or a number of bytes, not a text",
+    ),
+    "env as a list": (DATA + "env: [A=1]\n", f"{AML}:3: env: must be a mapping of names to texts, not a list"),
+    "a nested value of the wrong type": (
+        DATA + "docker:\n  image:\n    name: x\n",
+        f"{AML}:4: docker.image: must be a text, not a mapping",
+    ),
+    "an item of the wrong type": (
+        DATA + "elastic_num_gpu:\n  - 4\n  - many\n",
+        f"{AML}:5: elastic_num_gpu.1: must be a whole number, not a text",
+    ),
+    "config_param as a list": (
+        "config_param:\n  - data_folder\n",
+        f"{AML}:1: config_param: must be a mapping of folder entries, not a list",
+    ),
+    "an unset variable": (
+        DATA + "experiment_name: exp_${NOBODY_SET_THIS}\n",
+        f"{AML}:3: experiment_name: the environment variable NOBODY_SET_THIS is not set",
+    ),
+    "an account file that is not there": (
+        "config_param:\n  data_folder:\n    path: p\n    azure_blob_config_file: aux_data/configs/acc.yaml\n",
+        f"{AML}:4: config_param.data_folder.azure_blob_config_file: "
+        "names aux_data/configs/acc.yaml, which is not there",
+    ),
+    "an entry without an account": (
+        "config_param:\n  data_folder: some/path\n",
+        f"{AML}:2: config_param.data_folder: needs an azure_blob_config_file, here or at the top of the file",
+    ),
+    "an entry without a path": (
+        "config_param:\n  data_folder:\n    azure_blob_config_file: aux_data/configs/acct.yaml\n",
+        f"{AML}:2: config_param.data_folder: has no path",
+    ),
+    "an empty entry": (
+        "config_param:\n  data_folder:\n",
+        f"{AML}:2: config_param.data_folder: is empty: it needs a path",
+    ),
+    "a path that leaves its folder": (
+        "config_param:\n  data_folder: {azure_blob_config_file: aux_data/configs/acct.yaml, path: a/../b}\n",
+        f"{AML}:2: config_param.data_folder.path: 'a/../b' holds an empty part, '.' or '..': write the plain path",
+    ),
+    "a key that leaves the project": (
+        f"config_param:\n  ../data_folder: {ENTRY}\n",
+        f"{AML}:2: config_param.../data_folder: names a folder outside the project",
+    ),
+    "a key without a folder name": (
+        f"config_param:\n  _folder: {ENTRY}\n",
+        f"{AML}:2: config_param._folder: needs a folder name before _folder, such as data_folder",
+    ),
+    "two entries for one folder": (
+        f"config_param:\n  data_folder: {ENTRY}\n  ./data_folder: {ENTRY}\n",
+        f"{AML}:3: config_param../data_folder: there is another entry for the folder data",
+    ),
+    "a path under no mount point": (
+        f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
+        "config_param:\n  data_folder: /hdfs/input/data\n",
+        f"{AML}:4: config_param.data_folder: /hdfs/input/data lies below no blob_mount_point (/blob)",
+    ),
+    "a mount without an account": (
+        "blob_mount_info:\n  - blob_mount_point: /blob\nconfig_param:\n  data_folder: /blob/x\n",
+        f"{AML}:2: blob_mount_info.0: needs azure_blob_config_file beside it",
+    ),
+    "a file share without a name": (
+        f"config_param:\n  data_folder: {{azure_blob_config_file: {ACCT}, path: p, storage_type: file}}\n",
+        f"{AML}:2: config_param.data_folder: storage_type file needs a file_share",
+    ),
+    "a code path that is the container": (
+        f"config_param:\n  code_path: {{azure_blob_config_file: {ACCT}, path: /}}\n",
+        f"{AML}:2: config_param.code_path: needs a path below the container, such as code/project.zip",
+    ),
+    "not YAML": (
+        DATA + "a: b: c\n",
+        f"{AML}:3: is not valid YAML: a second ':' on the line (put the value in quotes), or wrong indentation",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), CLUSTER_MISTAKES.values(), ids=CLUSTER_MISTAKES.keys())
+def test_mistakes_in_a_cluster_file(project: ProjectFiles, text: str, message: str) -> None:
+    project.cluster(text)
+    assert str(refusal(project)) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        (
+            "platform: slrum",
+            f"{AML}:3: platform: 'slrum' is not one of local, slurm, aml, itp, singularity, kubernetes",
+            "did you mean 'slurm'?",
+        ),
+        ("relay: always", f"{AML}:3: relay: 'always' is not one of ask, auto, never", None),
+        (
+            "env: {A: '${B}'}",
+            f"{AML}:3: env.A: the environment variable B is not set",
+            "set it first, for example: export B=...",
+        ),
+    ],
+)
+def test_mistakes_come_with_a_hint(project: ProjectFiles, line: str, message: str, hint: str | None) -> None:
+    project.cluster(DATA + line + "\n")
+    error = refusal(project)
+    assert (str(error), error.hint) == (message, hint)
+
+
+BASE = "account_name: acct\ncontainer_name: cont\n"
+ACCOUNT_MISTAKES = {
+    "no account": ("container_name: cont\n", f"{ACCT}: account_name: is missing"),
+    "no container": ("account_name: acct\n", f"{ACCT}: container_name: is missing"),
+    "an account that is a URL": (
+        "account_name: acct.blob.core.windows.net\ncontainer_name: cont\n",
+        f"{ACCT}:1: account_name: 'acct.blob.core.windows.net' is no storage account name: "
+        "3 to 24 lowercase letters and digits",
+    ),
+    "a container with capitals": (
+        "account_name: acct\ncontainer_name: My_Data\n",
+        f"{ACCT}:2: container_name: 'My_Data' is no container name: "
+        "3 to 63 lowercase letters, digits and single hyphens",
+    ),
+    "a key cut short": (
+        BASE + "account_key: abcde\n",
+        f"{ACCT}:3: account_key: is not base64: copy the whole key, with the = signs at its end",
+    ),
+    "a SAS that is none": (
+        BASE + "sas_token: https://example.org\n",
+        f"{ACCT}:3: sas_token: is not a SAS token: it has no sig= part",
+    ),
+    "the example's placeholder": (
+        BASE + "account_key: xxxx\n",
+        f"{ACCT}:3: account_key: still holds the example's placeholder: fill in your own",
+    ),
+    "our own placeholder": (
+        "account_name: <your storage account>\ncontainer_name: cont\n",
+        f"{ACCT}:1: account_name: still holds the example's placeholder: fill in your own",
+    ),
+    "an endpoint that is no URL": (
+        BASE + "blob_endpoint: acct.blob.core.windows.net\n",
+        f"{ACCT}:3: blob_endpoint: is no URL: it looks like https://<account>.blob.core.windows.net",
+    ),
+    "a SAS in the endpoint": (
+        BASE + "blob_endpoint: https://acct.blob.core.windows.net/?sig=SENTINEL\n",
+        f"{ACCT}:3: blob_endpoint: must be the plain URL; a SAS belongs into sas_token",
+    ),
+    "localhost": (
+        BASE + "blob_endpoint: http://localhost:10000/acct\n",
+        f"{ACCT}:3: blob_endpoint: azcopy does not understand 'localhost' here: write 127.0.0.1",
+    ),
+    "an emulator without its account": (
+        BASE + "blob_endpoint: http://127.0.0.1:10000\n",
+        f"{ACCT}:3: blob_endpoint: must end with the account name after an IP address: http://127.0.0.1:10000/acct",
+    ),
+    "a credential that is not there": (BASE + "auth: key\n", f"{ACCT}:3: auth: is 'key', but there is no account_key"),
+    "an unknown credential": (
+        BASE + "auth: token\n",
+        f"{ACCT}:3: auth: 'token' is not one of sas, key, identity",
+    ),
+    "an unset variable": (
+        BASE + "account_key: ${NOT_SET}\n",
+        f"{ACCT}:3: account_key: the environment variable NOT_SET is not set",
+    ),
+    "a key that is a list": (BASE + "account_key: [a]\n", f"{ACCT}:3: account_key: must be a text, not a list"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), ACCOUNT_MISTAKES.values(), ids=ACCOUNT_MISTAKES.keys())
+def test_mistakes_in_an_account_file(project: ProjectFiles, text: str, message: str) -> None:
+    project.account("acct", text)
+    project.cluster(DATA)
+    error = refusal(project)
+    assert str(error) == message
+    assert "SENTINEL" not in repr(error)
+
+
+@pytest.mark.parametrize(
+    ("line", "warning"),
+    [
+        ("mutli_process: true", f"{AML}:3: mutli_process: unknown key, ignored; did you mean 'multi_process'?"),
+        ("docker: {imgae: x}", f"{AML}:3: docker.imgae: unknown key, ignored; did you mean 'image'?"),
+        ("quux: 1", f"{AML}:3: quux: unknown key, ignored"),
+        ("slurm: {partiton: x}", f"{AML}:3: slurm.partiton: unknown key, ignored; did you mean 'partition'?"),
+    ],
+)
+def test_unknown_keys_warn_with_the_nearest(project: ProjectFiles, line: str, warning: str) -> None:
+    project.cluster(DATA + line + "\n")
+    assert load_cluster(project.root, environ=NO_ENVIRON).warnings == (warning,)
+
+
+def test_a_misspelt_entry_warns(project: ProjectFiles) -> None:
+    project.cluster(DATA + f"  output_foldr: {ENTRY}\n")
+    assert load_cluster(project.root, environ=NO_ENVIRON).warnings == (
+        f"{AML}:3: config_param.output_foldr: unknown key, ignored; did you mean 'output_folder'?",
+    )
+
+
+def test_an_unknown_key_of_an_account_warns_once_for_two_entries(project: ProjectFiles) -> None:
+    project.account("acct", BASE + "accout_key: a2V5\n")
+    project.cluster(DATA + f"  output_folder: {ENTRY}\n")
+    assert load_cluster(project.root, environ=NO_ENVIRON).warnings == (
+        f"{ACCT}:3: accout_key: unknown key, ignored; did you mean 'account_key'?",
+    )
+
+
+def test_a_key_that_others_can_read_warns(project: ProjectFiles) -> None:
+    (project.root / ACCT).chmod(0o644)
+    project.cluster(DATA)
+    assert load_cluster(project.root, environ=NO_ENVIRON).warnings == (
+        f"{ACCT}: holds account_key and can be read by other users (mode 644); run: chmod 600 {ACCT}",
+    )
+
+
+def test_a_key_from_the_environment_needs_no_permissions(project: ProjectFiles) -> None:
+    project.account("acct", BASE + "account_key: ${KEY}\n").chmod(0o644)
+    project.cluster(DATA)
+    assert load_cluster(project.root, environ={"KEY": "a2V5"}).warnings == ()
+
+
+def test_more_mistakes_are_counted(project: ProjectFiles) -> None:
+    project.cluster(DATA + "gpu_per_node: four\nnum_gpu: -1\nmulti_process: 7\n")
+    assert refusal(project).hint == "2 more: blobsync config check"
+
+
+def test_a_missing_workspace_is_named(project: ProjectFiles) -> None:
+    project.cluster(DATA + "compute_target: x\naml_config: aux_data/aml/other.json\n")
+    with pytest.raises(ConfigError) as caught:
+        load_workspace(load_cluster(project.root, environ=NO_ENVIRON), environ=NO_ENVIRON)
+    assert str(caught.value) == f"{AML}: aml_config: names aux_data/aml/other.json, which is not there"
+
+
+def test_an_unfinished_workspace_is_refused(project: ProjectFiles) -> None:
+    project.cluster(DATA)
+    project.write("aux_data/aml/config.json", '{\n  "subscription_id": "xxxx",\n  "resource_group": "g"\n}\n')
+    with pytest.raises(ConfigError) as caught:
+        load_workspace(load_cluster(project.root, environ=NO_ENVIRON), environ=NO_ENVIRON)
+    assert str(caught.value) == (
+        "aux_data/aml/config.json:2: subscription_id: still holds the example's placeholder: fill in your own"
+    )
+    assert caught.value.hint == "1 more: blobsync config check"
