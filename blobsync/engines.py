@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Union
+from typing import Protocol
 
 from blobsync.plan import FileAction, FileFailure, FileState, Route
 from blobsync.storage import BlobStore
@@ -45,7 +45,7 @@ class RemoteEnd:
         return f"{self.name}/{relative}" if self.name else relative
 
 
-LiveEnd = Union[LocalEnd, RemoteEnd]
+LiveEnd = LocalEnd | RemoteEnd
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ revealed in one place only, where a request or an azcopy command line is built.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from urllib.parse import parse_qsl, quote
@@ -118,8 +119,10 @@ def _utc(text: str | None) -> datetime | None:
     """ISO 8601 as Azure writes it: ``2026-11-20``, ``2026-11-20T10:00Z`` or with seconds and fractions."""
     if not text:
         return None
+    # Azure writes seven digits of fractions; Python 3.10 reads three or six.
+    text = re.sub(r"\.(\d+)", lambda digits: f".{digits[1][:6]:0<6}", text.strip())
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(text.upper().replace("Z", "+00:00"))
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

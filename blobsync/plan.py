@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Union
 
 from blobsync.errors import ExitCode
 from blobsync.locations import BlobUrl
@@ -26,6 +25,8 @@ class Route(str, enum.Enum):
 
 
 class Shape(str, enum.Enum):
+    """Whether a PATH is one file or a folder of them."""
+
     FILE = "file"
     FOLDER = "folder"
 
@@ -100,7 +101,7 @@ class RemoteState:
     md5: bytes | None = None
 
 
-FileState = Union[LocalState, RemoteState]
+FileState = LocalState | RemoteState
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class FileAction:
     target: str | None = None
 
 
-End = Union[Path, BlobUrl]
+End = Path | BlobUrl
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class RunningProcess(Protocol):
 
 
 class ProcessRunner(Protocol):
+    """The four ways in which blobsync starts programs."""
+
     def run(
         self,
         argv: Sequence[str],
