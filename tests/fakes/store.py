@@ -46,27 +46,30 @@ class MemoryStore:
 
     ``before`` is called with every request before it has an effect: raise there to inject a failure, block
     there to hold a thread. ``truncate`` maps a blob's name to how many bytes a body gives before it breaks;
-    ``damage`` names blobs whose bodies arrive with one bit flipped, so many times.
+    ``damage`` names blobs whose bodies arrive with one bit flipped, so many times. A copy's source is looked
+    for in ``others`` and here; one that is in none of them is refused.
     """
 
     def __init__(self, container: str = "data", others: Mapping[str, MemoryStore] | None = None) -> None:
-        self._container = ContainerUrl("fake", container, "http://127.0.0.1:1/fake")
+        self.container_url = ContainerUrl("fake", container, "http://127.0.0.1:1/fake")
         self.blobs: dict[str, StoredBlob] = {}
         self.blocks: dict[str, dict[str, bytes]] = {}
         self.requests: list[Request] = []
         self.before: Callable[[Request], None] = lambda _: None
         self.truncate: dict[str, int] = {}
         self.damage: dict[str, int] = {}
-        self.copy_sources = dict(others or {})
+        self._others = others if others is not None else {}
         self._lock = threading.Lock()
         self._version = 0
 
     # -- for tests ----------------------------------------------------------------------------------------
 
-    def add(self, name: str, body: bytes, *, with_md5: bool = True, **properties: str) -> BlobInfo:
+    def add(
+        self, name: str, body: bytes, *, with_md5: bool = True, properties: BlobProperties = _NO_PROPERTIES
+    ) -> BlobInfo:
         """Put a blob there behind everybody's back."""
         md5 = hashlib.md5(body).digest() if with_md5 else None
-        return self._keep(name, body, md5, BlobProperties(**properties))
+        return self._keep(name, body, md5, properties)
 
     def body(self, name: str) -> bytes:
         """What a blob holds."""
@@ -81,7 +84,7 @@ class MemoryStore:
 
     @property
     def container(self) -> ContainerUrl:
-        return self._container
+        return self.container_url
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         self._ask("list", prefix)
@@ -242,12 +245,10 @@ class MemoryStore:
         return info
 
     def _copy_source(self, url: str) -> StoredBlob:
-        for container, store in self.copy_sources.items():
+        for store in [self, *self._others.values()]:
             for name, blob in store.blobs.items():
                 if url == str(store.container.blob(name)):
                     return blob
-            if f"/{container}/" in url:
-                break
         raise CopySourceRefusedError("the service may not read the source", service_code="CannotVerifyCopySource")
 
 
