@@ -28,6 +28,9 @@ _LOCK_PATIENCE_SECONDS = 30.0
 # Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
 _BATCH = 500
 
+_SELECT = (
+    "SELECT path, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag FROM pairs WHERE root = ? AND path IN (MARKS)"
+)
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS roots (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, remote TEXT NOT NULL, UNIQUE (source, remote));
@@ -83,11 +86,7 @@ class Index:
             for start in range(0, len(paths), _BATCH):
                 batch = [path for path in paths[start : start + _BATCH] if _storable(path)]
                 marks = ",".join("?" * len(batch))
-                rows = db.execute(
-                    "SELECT path, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag"
-                    f" FROM pairs WHERE root = ? AND path IN ({marks})",
-                    (root, *batch),
-                )
+                rows = db.execute(_SELECT.replace("MARKS", marks), (root, *batch))
                 found.update((row[0], _record(row)) for row in rows)
             return found
 

@@ -60,7 +60,7 @@ def _decide_known(
     pair: Pair, source: FileState, destination: FileState, route: Route, options: TransferOptions
 ) -> FileAction:
     record = pair.record
-    assert record is not None  # noqa: S101 - the caller looked
+    assert record is not None
     near, far = (source, destination) if source_is_near(route) else (destination, source)
     near_changed = changed(near, record.near, record.md5)
     far_changed = changed(far, record.remote, record.md5)

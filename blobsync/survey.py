@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -253,12 +254,11 @@ def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:
         while batch := list(islice(pairs, _BATCH)):
             batch = _with_records(request, batch)
             unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.route)]
-            for at, pair in zip(
-                unknown, pool.map(lambda at: _with_local_md5(request, batch[at]), unknown), strict=True
-            ):
+            read = pool.map(partial(_with_local_md5, request), [batch[at] for at in unknown])
+            for at, pair in zip(unknown, read, strict=True):
                 batch[at] = pair
             if request.compare_content:
-                batch = list(pool.map(lambda pair: _with_remote_md5(request, pair), batch))
+                batch = list(pool.map(partial(_with_remote_md5, request), batch))
             yield from batch
 
 
@@ -340,8 +340,3 @@ def _counted(pairs: Iterator[Pair], seen: Callable[[int], None]) -> Iterator[Pai
             seen(1000)
         yield pair
     seen(count % 1000)
-
-
-def problems(found: Survey) -> Sequence[FileFailure]:
-    """What of the source could not be looked at."""
-    return tuple(found.unreadable)

@@ -63,8 +63,9 @@ def carry_out(
 ) -> TransferResult:
     """Do what the plan says; ``parts`` are its parts with their live ends, in the same order.
 
-    A receipt of what is verified goes to ``receipt_folder``. Failures of single files are in the result. Raises ``TransferCancelledError`` on Ctrl-C after everything
-    was stopped and recorded, and what the engines raise when nothing can work (no azcopy, no network).
+    A receipt of what is verified goes to ``receipt_folder``. Failures of single files are in the result. Raises
+    ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the engines raise
+    when nothing can work (no azcopy, no network).
     """
     run = _Run(plan, engines, listener, [Ledger(live, plan.route) for live in parts])
     try:
@@ -225,7 +226,14 @@ def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]
 
 def _failures(run: _Run) -> tuple[FileFailure, ...]:
     moved = [failure for ledger in run.ledgers for _, failure in sorted(ledger.failures.items())]
-    return (*run.plan.unreadable, *moved, *run.other_failures)
+    return (*run.plan.unreadable, *(_with_way_out(failure) for failure in moved), *run.other_failures)
+
+
+def _with_way_out(failure: FileFailure) -> FileFailure:
+    """A copy that the service refused can always go through this machine: say how."""
+    if failure.code != "copy_source_refused":
+        return failure
+    return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")
 
 
 def _result(run: _Run) -> TransferResult:

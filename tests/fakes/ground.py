@@ -31,7 +31,15 @@ def cluster(name: str, **folders: StorageAccount) -> Cluster:
         FolderEntry(prefix.replace("__", "/"), each, f"store/{prefix.replace('__', '/')}")
         for prefix, each in folders.items()
     )
-    return Cluster(name, f"aux_data/aml/{name}.yaml", folders=entries)
+    return Cluster(name, f"aux_data/aml/{name}.yaml", Path("/nowhere"), folders=entries)
+
+
+class _AccountStore(MemoryStore):
+    """A container in memory that says which account it is in."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._container = account(name).container
 
 
 @dataclass
@@ -51,8 +59,7 @@ class World:
     def store(self, name: str) -> MemoryStore:
         """The container of an account."""
         if name not in self.stores:
-            self.stores[name] = MemoryStore(others=self.stores)
-            self.stores[name].container_url = account(name).container
+            self.stores[name] = _AccountStore(name)
         return self.stores[name]
 
     def _connect(self, of: StorageAccount) -> BlobStore:
