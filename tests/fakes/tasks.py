@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,3 +88,15 @@ def copy(store: BlobStore, prefix: str, other: BlobStore, target: str, paths: Se
 def capped(task: MoveTask, mbps: float) -> MoveTask:
     """The same at a limited speed."""
     return replace(task, cap_mbps=mbps)
+
+
+@contextmanager
+def ctrl_c_after(seconds: float) -> Iterator[None]:
+    """What a real Ctrl-C does to the main thread, in the middle of whatever it waits for."""
+    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)

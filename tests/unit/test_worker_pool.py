@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,7 @@ from blobsync.errors import (
 from blobsync.plan import Route
 from blobsync.worker_pool import ATTEMPTS, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, action
+from tests.fakes.tasks import RecordingListener, action, ctrl_c_after
 
 
 class Script:
@@ -89,18 +86,6 @@ def run_state(*paths: str, listener: RecordingListener | None = None) -> RunStat
     actions = [action(path, None, None) for path in paths]
     task = MoveTask(Route.UPLOAD, "data/x", LocalEnd(Path("x")), RemoteEnd(MemoryStore(), "x"), actions)
     return RunState(task, listener or RecordingListener(), 100)
-
-
-@contextmanager
-def ctrl_c_after(seconds: float) -> Iterator[None]:
-    """What a real Ctrl-C does to the main thread, in the middle of whatever it waits for."""
-    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
 
 
 def run_jobs(run: RunState, script: Script, threads: int = 4) -> None:
