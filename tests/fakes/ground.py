@@ -34,14 +34,6 @@ def cluster(name: str, **folders: StorageAccount) -> Cluster:
     return Cluster(name, f"aux_data/aml/{name}.yaml", Path("/nowhere"), folders=entries)
 
 
-class _AccountStore(MemoryStore):
-    """A container in memory that says which account it is in."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._container = account(name).container
-
-
 @dataclass
 class World:
     """A project at ``root``; ``stores`` are its containers by account name."""
@@ -59,7 +51,8 @@ class World:
     def store(self, name: str) -> MemoryStore:
         """The container of an account."""
         if name not in self.stores:
-            self.stores[name] = _AccountStore(name)
+            self.stores[name] = MemoryStore(others=self.stores)
+            self.stores[name].container_url = account(name).container
         return self.stores[name]
 
     def _connect(self, of: StorageAccount) -> BlobStore:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.errors import (
+    CopySourceRefusedError,
     MirrorRefusedError,
     NothingMatchedError,
     PlanFileError,
@@ -21,6 +22,7 @@ from blobsync.errors import (
 )
 from blobsync.plan import Action, Reason, TransferOptions, TransferResult
 from blobsync.plan_file import load, save
+from blobsync.storage import BlobProperties
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
 
@@ -217,10 +219,18 @@ def test_folder_stubs_are_no_data(world: World) -> None:
     assert counts(world.run("d", "data/voc")) == (1, 0, 0)
 
 
-def test_a_copy_between_clusters_moves_only_what_differs(tmp_path: Path) -> None:
+def refuse_copies(request: Request) -> None:
+    if request.operation in {"put_from_url", "put_block_from_url"}:
+        raise CopySourceRefusedError("the service may not read the source")
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["by the service", "through the relay"])
+def test_a_copy_between_clusters_moves_only_what_differs(tmp_path: Path, *, refused: bool) -> None:
     world = World(tmp_path, cluster("eu", data=account("eu")), cluster("us", data=account("us")), relay_allowed=True)
-    world.store("us").add("store/data/voc/a", b"1", content_type="image/x-odd")
+    world.store("us").add("store/data/voc/a", b"1", properties=BlobProperties(content_type="image/x-odd"))
     world.store("us").add("store/data/voc/b", b"22")
+    if refused:
+        world.store("eu").before = refuse_copies
     assert counts(world.run("u", "data/voc", copy=True)) == (2, 0, 0)
     assert blobs(world) == blobs(world, "us")
     assert world.store("eu").properties("store/data/voc/a").content_type == "image/x-odd"
@@ -231,6 +241,7 @@ def test_a_copy_between_clusters_moves_only_what_differs(tmp_path: Path) -> None
 def test_a_refused_copy_names_the_way_out(tmp_path: Path) -> None:
     world = World(tmp_path, cluster("eu", data=account("eu")), cluster("us", data=account("us")))
     world.store("us").add("store/data/a", b"1")
+    world.store("eu").before = refuse_copies
     result = world.run("u", "data/a", copy=True)
     assert result.exit_code == 1
     assert result.failures[0].code == "copy_source_refused"
