@@ -40,7 +40,7 @@ _HOPELESS_IN_A_ROW = (AccessDeniedError, CopySourceRefusedError, StorageUnreacha
 _ROW = 16
 
 
-class Stopped(Exception):  # noqa: N818 - a signal between our own threads, never shown
+class Stopped(Exception):
     """The run was interrupted: the thread is to give up its piece."""
 
 
@@ -250,8 +250,8 @@ class WorkerPool:
                 if begun is None:
                     return
                 self._advance(begun)
-        except BaseException as error:
-            # A bug of ours, in one of many threads: stop them all and show it.
+        except BaseException as error:  # noqa: BLE001 - shown by the thread that waits for this one
+            # A bug of ours, in one of many threads: stop them all.
             self._bug = error
             self._run.stop.set()
         finally:
