@@ -54,6 +54,10 @@ class Signer(Protocol):
         """Forget a credential that the service has just refused; True where a new one may do better."""
         ...
 
+    def ended(self) -> bool:
+        """Whether the credential is known to be past its end."""
+        ...
+
 
 class SharedKeySigner:
     """Account key: an HMAC over the request, the key itself never travels."""
@@ -79,12 +83,16 @@ class SharedKeySigner:
     def renew(self) -> bool:
         return False
 
+    def ended(self) -> bool:
+        return False
+
 
 class SasSigner:
     """SAS token: appended to the query, and to nothing that is kept."""
 
-    def __init__(self, token: SasToken) -> None:
+    def __init__(self, token: SasToken, *, clock: Callable[[], float] = time.time) -> None:
         self._token = token
+        self._clock = clock
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         own = encode_query(query)
@@ -92,6 +100,10 @@ class SasSigner:
 
     def renew(self) -> bool:
         return False
+
+    def ended(self) -> bool:
+        ends = self._token.expires_at
+        return ends is not None and ends.timestamp() <= self._clock()
 
 
 class BearerSigner:
@@ -113,6 +125,9 @@ class BearerSigner:
         with self._lock:
             self._token = None
         return True
+
+    def ended(self) -> bool:
+        return False
 
     def _current(self) -> Secret:
         with self._lock:

@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def error(self) -> ServiceError:
-        """The service's code, from the header (HEAD has no body) or the body."""
+        """The service's code, from the header (the answer to a HEAD has no body) or from the body."""
         found = service_error(self.body) if self.body else ServiceError()
         code = self.headers.get("x-ms-error-code") or found.code
         return ServiceError(code, found.message, found.detail)
@@ -70,7 +70,7 @@ _RELAY_HINT = "--relay streams the bytes through this machine instead"
 _MEANINGS: dict[str, _Meaning] = {
     "AuthenticationFailed": _Meaning(
         AccessDeniedError,
-        "{account} does not accept the credential: the signature does not match",
+        "{account} does not accept the credential: a wrong key, or a SAS that is damaged or for another container",
         "check account_key or sas_token in the storage account file; `blobsync doctor` tests it",
     ),
     "InvalidAuthenticationInfo": _Meaning(
@@ -193,58 +193,78 @@ def redact(text: str) -> str:
 
 
 def translate(
-    answer: Answer, what: str, container: ContainerUrl, name: str = "", *, now: float, copying: bool = False
+    answer: Answer,
+    what: str,
+    container: ContainerUrl,
+    name: str = "",
+    *,
+    now: float,
+    copying: bool = False,
+    sas_ended: bool = False,
 ) -> StorageError | SasExpiredError:
     """The error for an answer.
 
     ``what`` is the verb for sentences (``read``, ``write``, ``list``, ``delete``), ``name`` the blob, empty
     for the container itself; ``now`` is this machine's clock in seconds since 1970; ``copying`` says
-    that the service had to read another blob.
+    that the service had to read another blob, ``sas_ended`` that our SAS is past its end.
     """
     error = answer.error
-    request_id = answer.headers.get("x-ms-request-id", "")
+    if answer.status == 403 and (sas_ended or _sas_time_refused(error)) and not _clock_sentence(answer, now):
+        return SasExpiredError(
+            f"the SAS for {container.account} is not valid now: ended, or not yet begun",
+            hint="put a new sas_token into the storage account file",
+        )
     held = f"{container.account}/{container.container}"
     where = f"{_shown(name)} in {held}" if name else held
     words = {"what": what, "where": where, "account": container.account, "container": container.container}
+    meaning = _copy_meaning(answer) if copying else None
+    meaning = meaning or _clock_meaning(answer, now) or _MEANINGS.get(_code(answer, name)) or _unknown(answer)
+    return meaning.kind(
+        redact(meaning.sentence.format(**words)),
+        status=answer.status,
+        service_code=error.code,
+        request_id=answer.headers.get("x-ms-request-id", ""),
+        hint=meaning.hint.format(**words) if meaning.hint else None,
+        path=name or None,
+    )
 
-    def make(kind: type[StorageError], sentence: str, hint: str | None) -> StorageError:
-        return kind(
-            redact(sentence),
-            status=answer.status,
-            service_code=error.code,
-            request_id=request_id,
-            hint=hint,
-            path=name or None,
-        )
 
-    if copying and error.code in _COPY_REFUSALS:
-        return make(CopySourceRefusedError, _COPY_REFUSALS[error.code].format(**words), _RELAY_HINT)
-    if copying and answer.status in (400, 500, 501) and not error.code:
-        return make(CopySourceRefusedError, f"{container.account} does not copy from a URL", _RELAY_HINT)
-    if answer.status in (401, 403):
-        skewed = _clock_sentence(answer, now)
-        if skewed and error.code in ("AuthenticationFailed", "AuthorizationFailure", ""):
-            return make(AccessDeniedError, skewed, "set the clock: timedatectl set-ntp true")
-        if _sas_time_refused(error):
-            return SasExpiredError(
-                f"the SAS for {container.account} is not valid now: ended, or not yet begun",
-                hint="put a new sas_token into the storage account file",
-            )
-    code = error.code or _BY_STATUS.get(answer.status, "")
+def _code(answer: Answer, name: str) -> str:
+    """The service's code, or the one that the status stands for where there is none."""
+    error = answer.error
     if answer.status == 400 and "contentmd5" in error.message.lower():
         # Azurite has no code of its own for it.
-        code = "Md5Mismatch"
-    if code == "BlobNotFound" and not name:
-        code = "ContainerNotFound"
-    if code == "ResourceNotFound":
-        code = "BlobNotFound" if name else "ContainerNotFound"
-    meaning = _MEANINGS.get(code)
-    if meaning is not None:
-        hint = meaning.hint.format(**words) if meaning.hint else None
-        return make(meaning.kind, meaning.sentence.format(**words), hint)
+        return "Md5Mismatch"
+    if "failed to authenticate" in error.message.lower():
+        # Azurite calls a wrong signature AuthorizationFailure, which in Azure means the network rules.
+        return "AuthenticationFailed"
+    code = error.code or _BY_STATUS.get(answer.status, "")
+    if code in ("BlobNotFound", "ResourceNotFound"):
+        return "BlobNotFound" if name else "ContainerNotFound"
+    return code
+
+
+def _copy_meaning(answer: Answer) -> _Meaning | None:
+    code = answer.error.code
+    if code in _COPY_REFUSALS:
+        return _Meaning(CopySourceRefusedError, _COPY_REFUSALS[code], _RELAY_HINT)
+    if answer.status in (400, 500, 501) and not code:
+        return _Meaning(CopySourceRefusedError, _COPY_REFUSALS["NotImplemented"], _RELAY_HINT)
+    return None
+
+
+def _clock_meaning(answer: Answer, now: float) -> _Meaning | None:
+    if answer.status not in (401, 403) or answer.error.code not in ("AuthenticationFailed", "AuthorizationFailure", ""):
+        return None
+    sentence = _clock_sentence(answer, now)
+    return _Meaning(AccessDeniedError, sentence, "set the clock: timedatectl set-ntp true") if sentence else None
+
+
+def _unknown(answer: Answer) -> _Meaning:
     kind = ThrottledError if answer.status in RETRYABLE_STATUS else StorageError
-    said = ": ".join(part for part in (error.code, error.message) if part)
-    return make(kind, f"cannot {what} {where}: the service answered {answer.status} {said}".rstrip(), None)
+    said = ": ".join(part for part in (answer.error.code, answer.error.message) if part)
+    said = said.replace("{", "{{").replace("}", "}}")
+    return _Meaning(kind, f"cannot {{what}} {{where}}: the service answered {answer.status} {said}".rstrip())
 
 
 def skew_seconds(headers: Mapping[str, str], now: float) -> float | None:
@@ -268,8 +288,7 @@ def _clock_sentence(answer: Answer, now: float) -> str | None:
 
 
 def _sas_time_refused(error: ServiceError) -> bool:
-    # Azure: "Signature not valid in the specified time frame: Start [...] - Expiry [...] - Current [...]";
-    # Azurite puts the like into its message.
+    # The detail says "Signature not valid in the specified time frame", with the times.
     text = f"{error.message} {error.detail}".lower()
     return error.code == "AuthenticationFailed" and ("time frame" in text or "expiry" in text or "expired" in text)
 

@@ -113,13 +113,14 @@ class BlobHttp:
     ) -> None:
         parts = urlsplit(container.endpoint)
         self._host = parts.hostname or ""
-        self._signer = signer
+        self.signer = signer
         self._retry = retry or RetryPolicy()
         self._closing = threading.Event()
         self._answered = False
         self._account = container.account
         self.clock = clock
         self.root = f"{parts.path.rstrip('/')}/{container.container}"
+        self.service_root = f"{parts.path.rstrip('/')}/"
         scheme = parts.scheme or "https"
         proxy = _proxy_for(scheme, parts.netloc, environ)
         # A plain-http proxy wants the whole URL in the request line.
@@ -149,7 +150,7 @@ class BlobHttp:
             signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
             if body is not None:
                 signed["Content-Length"] = str(len(body))
-            text = self._signer.sign(method, path, query, signed)
+            text = self.signer.sign(method, path, query, signed)
             asked = None
             try:
                 response = self._pool.urlopen(
@@ -170,7 +171,7 @@ class BlobHttp:
             else:
                 self._answered = True
                 status = response.status
-                if status == 401 and failures == 0 and self._signer.renew():
+                if status == 401 and failures == 0 and self.signer.renew():
                     failures += 1
                     response.drain_conn()
                     continue
@@ -201,7 +202,7 @@ class BlobHttp:
             return 1
         # A wrong host name or port should not take half a minute to say so; a network that worked a
         # moment ago gets the patience.
-        if not self._answered and isinstance(_inner(error), (NewConnectionError, ConnectTimeoutError)):
+        if not self._answered and isinstance(_inner(error), (ConnectTimeoutError, NewConnectionError, SSLError)):
             return min(_FIRST_CONTACT_TRIES, self._retry.tries)
         return self._retry.tries
 
@@ -225,10 +226,10 @@ def describe_failure(error: Exception, host: str) -> tuple[str, str | None]:
         return f"the TLS connection to {host} failed", "check that blob_endpoint is an https endpoint"
     if isinstance(inner, NameResolutionError):
         return f"there is no host {host}", "check account_name and blob_endpoint, and this machine's DNS"
-    if isinstance(inner, ConnectTimeoutError):
-        return f"{host} does not answer: connecting timed out", "check the network, the firewall and the proxy"
     if isinstance(inner, NewConnectionError):
         return f"{host} refuses connections or cannot be reached", "check blob_endpoint and the network"
+    if isinstance(inner, ConnectTimeoutError):
+        return f"{host} does not answer: connecting timed out", "check the network, the firewall and the proxy"
     if isinstance(inner, ReadTimeoutError):
         return f"{host} stopped answering in the middle of a request", "check the network; run it again"
     return f"the connection to {host} broke", "check the network; run it again"

@@ -7,19 +7,20 @@ service itself refuses damaged bytes.
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import final
 
-from blobsync.blob_auth import Signer
+from blobsync.blob_batch import MAX_BATCH, batch_of_deletes, batch_parts
 from blobsync.blob_errors import translate
 from blobsync.blob_headers import add_condition, add_properties, info, properties_of, with_sas
 from blobsync.blob_http import BlobHttp, Reply
 from blobsync.blob_reader import RestBlobReader
-from blobsync.blob_xml import BadAnswerError, batch_parts, list_page, next_marker
+from blobsync.blob_xml import BadAnswerError, delegation_key, list_page, next_marker, soft_delete_days
 from blobsync.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -27,13 +28,20 @@ from blobsync.errors import (
     StorageError,
 )
 from blobsync.locations import ContainerUrl, SasToken, quote_blob_name
+from blobsync.sas import DelegationKey
 from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, Precondition
 
-# https://learn.microsoft.com/rest/api/storageservices/blob-batch: at most 256 deletes in one request.
-MAX_BATCH = 256
 _DELETE_THREADS = 16
 _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What brings deleted blobs back: days of soft delete (0: none), versioning; None where unknown."""
+
+    soft_delete_days: int | None = None
+    versioning: bool | None = None
 
 
 @final
@@ -44,10 +52,9 @@ class RestBlobStore:
     waiting retries.
     """
 
-    def __init__(self, container: ContainerUrl, signer: Signer, http: BlobHttp | None = None) -> None:
+    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
         self._container = container
-        self._signer = signer
-        self._http = http or BlobHttp(container, signer, environ=os.environ)
+        self._http = http
         self._batch_works = True
         self._put_from_url_works = True
 
@@ -214,10 +221,35 @@ class RestBlobStore:
             singly += self._delete_batch(chunk) if self._batch_works else chunk
         if singly:
             with ThreadPoolExecutor(min(_DELETE_THREADS, len(singly))) as pool:
-                for name, reason in zip(singly, pool.map(self._why_not_deleted, singly)):
+                for name, reason in zip(singly, pool.map(self._why_not_deleted, singly), strict=True):
                     if reason:
                         failures[name] = reason
         return failures
+
+    # -- about the account --------------------------------------------------------------------------------
+
+    def user_delegation_key(self, starts: datetime, ends: datetime) -> DelegationKey:
+        """Get User Delegation Key: what signs a SAS in the name of the identity; needs a bearer token."""
+        times = f"<Start>{starts:%Y-%m-%dT%H:%M:%SZ}</Start><Expiry>{ends:%Y-%m-%dT%H:%M:%SZ}</Expiry>"
+        reply = self._http.send(
+            "POST",
+            self._http.service_root,
+            {"restype": "service", "comp": "userdelegationkey"},
+            {"Content-Type": "application/xml"},
+            f'<?xml version="1.0" encoding="utf-8"?><KeyInfo>{times}</KeyInfo>'.encode(),
+        )
+        if reply.status != 200:
+            raise self._error(reply, "sign for")
+        return delegation_key(reply.body)
+
+    def recovery(self) -> Recovery:
+        """Get Blob Service Properties, and a look at one blob: can what is deleted be had back?"""
+        query = {"restype": "service", "comp": "properties"}
+        reply = self._http.send("GET", self._http.service_root, query, _NOTHING)
+        days = soft_delete_days(reply.body) if reply.status == 200 else None
+        query = {"restype": "container", "comp": "list", "maxresults": "1", "include": "versions"}
+        reply = self._http.send("GET", self._http.root, query, _NOTHING)
+        return Recovery(days, b"<VersionId>" in reply.body if reply.status == 200 else None)
 
     # -- inside -------------------------------------------------------------------------------------------
 
@@ -225,7 +257,15 @@ class RestBlobStore:
         return f"{self._http.root}/{quote_blob_name(name)}"
 
     def _error(self, reply: Reply, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
-        return translate(reply.answer(), what, self._container, name, now=self._http.clock(), copying=copying)
+        return translate(
+            reply.answer(),
+            what,
+            self._container,
+            name,
+            now=self._http.clock(),
+            copying=copying,
+            sas_ended=self._http.signer.ended(),
+        )
 
     def _copy(self, name: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Reply:
         return self._http.send("PUT", self._path(name), query, headers, b"", retry_bare_500=False)
@@ -280,25 +320,13 @@ class RestBlobStore:
 
     def _delete_batch(self, names: Sequence[str]) -> Sequence[str]:
         """Delete up to 256; returns those that need a closer look, which a single delete then takes."""
-        boundary = "batch_blobsync"
-        body = bytearray()
-        for number, name in enumerate(names):
-            path = self._path(name)
-            # No x-ms-version: parts take it from the whole request and must not repeat it.
-            headers = {"x-ms-delete-snapshots": "include", "Content-Length": "0"}
-            query = self._signer.sign("DELETE", path, _NOTHING, headers)
-            lines = [f"{key}: {value}" for key, value in headers.items()]
-            target = f"{path}?{query}" if query else path
-            head = f"Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: {number}"
-            text = "\r\n".join([f"--{boundary}", head, "", f"DELETE {target} HTTP/1.1", *lines, "", ""])
-            body += text.encode()
-        body += f"--{boundary}--\r\n".encode()
+        body, content_type = batch_of_deletes([self._path(name) for name in names], self._http.signer)
         reply = self._http.send(
             "POST",
             self._http.root,
             {"restype": "container", "comp": "batch"},
-            {"Content-Type": f"multipart/mixed; boundary={boundary}"},
-            bytes(body),
+            {"Content-Type": content_type},
+            body,
         )
         if reply.status != 202:
             self._batch_works = False

@@ -1,6 +1,6 @@
-"""The XML and multipart bodies of the Blob service, read without trusting them to be clean.
+"""The XML bodies of the Blob service, read without trusting them to be clean.
 
-https://learn.microsoft.com/rest/api/storageservices/list-blobs and .../blob-batch. The work is done by
+https://learn.microsoft.com/rest/api/storageservices/list-blobs and .../get-user-delegation-key. The work is done by
 expat inside ElementTree: a page of 5,000 blobs costs tens of milliseconds.
 """
 
@@ -17,6 +17,8 @@ from html import unescape
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
+from blobsync.locations import Secret
+from blobsync.sas import DelegationKey
 from blobsync.storage import BlobInfo
 
 _MONTHS = {
@@ -45,15 +47,6 @@ class ServiceError:
     code: str = ""
     message: str = ""
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPart:
-    """One answer inside a batch: which sub-request (Content-ID), its HTTP status and error code."""
-
-    content_id: int
-    status: int
-    code: str = ""
 
 
 def next_marker(page: bytes) -> str:
@@ -117,41 +110,31 @@ def service_error(body: bytes) -> ServiceError:
     return ServiceError((root.findtext("Code") or "").strip(), message, detail)
 
 
-def texts(body: bytes) -> dict[str, str]:
-    """The direct children of a small document, tag to text: Get User Delegation Key answers like that."""
+def delegation_key(body: bytes) -> DelegationKey:
+    """The answer of Get User Delegation Key."""
     root, _ = _parse(body)
-    return {element.tag: element.text or "" for element in root}
-
-
-def uncommitted_blocks(body: bytes) -> dict[str, int]:
-    """Get Block List: the ids of uncommitted blocks (base64, as they were put) and their sizes in bytes."""
-    root, _ = _parse(body)
-    found = {}
-    for block in root.iterfind("UncommittedBlocks/Block"):
-        found[block.findtext("Name") or ""] = int(block.findtext("Size") or 0)
-    return found
-
-
-def batch_parts(body: bytes, content_type: str) -> list[BatchPart]:
-    """The answers inside a ``multipart/mixed`` body, in the order in which they come."""
-    match = re.search(r'boundary="?([^";]+)"?', content_type)
-    if match is None:
-        raise BadAnswerError("a batch answer without a boundary")
-    parts = []
-    for chunk in body.split(b"--" + match.group(1).encode())[1:]:
-        status = re.search(rb"HTTP/1\.[01] (\d{3})", chunk)
-        if status is None:
-            continue
-        content_id = re.search(rb"(?im)^content-id:\s*(\d+)", chunk)
-        code = re.search(rb"(?im)^x-ms-error-code:\s*(\S+)", chunk)
-        parts.append(
-            BatchPart(
-                int(content_id.group(1)) if content_id else -1,
-                int(status.group(1)),
-                code.group(1).decode() if code else "",
-            )
+    fields = {element.tag: element.text or "" for element in root}
+    try:
+        return DelegationKey(
+            object_id=fields["SignedOid"],
+            tenant_id=fields["SignedTid"],
+            starts=fields["SignedStart"],
+            expires=fields["SignedExpiry"],
+            service=fields["SignedService"],
+            version=fields["SignedVersion"],
+            value=Secret(fields["Value"]),
         )
-    return parts
+    except KeyError as error:
+        raise BadAnswerError(f"a user delegation key without {error}") from error
+
+
+def soft_delete_days(body: bytes) -> int | None:
+    """Get Blob Service Properties: for how many days deleted blobs are kept; 0 for not at all."""
+    root, _ = _parse(body)
+    policy = root.find("DeleteRetentionPolicy")
+    if policy is None:
+        return None
+    return int(policy.findtext("Days") or 0) if policy.findtext("Enabled") == "true" else 0
 
 
 def decode_md5(text: str | None) -> bytes | None:

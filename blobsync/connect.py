@@ -1,0 +1,149 @@
+"""From a storage account file to a store, and to the SAS tokens that are handed to others.
+
+Which credential is used: the SAS of the file, else its account key, else an identity; ``auth`` forces one.
+What is handed to azcopy, to another account or to a person is minted for it: one container or one blob, the
+rights that are asked for, an end in sight. Nothing here uses the network before the first request, but
+for :func:`mint_sas` and :func:`sas_url` with an identity, which ask for a user delegation key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+
+from blobsync import sas
+from blobsync.blob_auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.blob_http import BlobHttp
+from blobsync.blob_rest import RestBlobStore
+from blobsync.config.model import StorageAccount
+from blobsync.errors import CredentialError
+from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
+
+# https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at
+# most; a quarter of an hour is left for clocks that differ.
+MAX_DELEGATION_SECONDS = 7 * 86_400 - 900
+
+
+def connect(
+    account: StorageAccount, *, environ: Mapping[str, str] = os.environ, use_cli_auth: bool = False
+) -> RestBlobStore:
+    """The container of ``account``, with the credential to use it. Touches no network.
+
+    Raises ``CredentialError`` for a credential that cannot work: missing, malformed, ended.
+    """
+    signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
+    check_sas(account, "")
+    return RestBlobStore(account.container, BlobHttp(account.container, signer, environ=environ))
+
+
+def signer_for(
+    account: StorageAccount, *, environ: Mapping[str, str] = os.environ, use_cli_auth: bool = False
+) -> Signer:
+    """What signs requests to ``account``; raises ``CredentialError``."""
+    credential = account.credential
+    if credential == "sas":
+        return SasSigner(_own_sas(account))
+    if credential == "key":
+        return SharedKeySigner(account.account_name, _own_key(account))
+    if not account.blob_endpoint.startswith("https:"):
+        raise CredentialError(
+            f"{account.file}: neither account_key nor sas_token, and an identity needs an https blob_endpoint",
+            hint="put sas_token or account_key into the file",
+        )
+    from blobsync.azure_store import token_provider
+
+    return BearerSigner(token_provider(environ, use_cli_auth=use_cli_auth))
+
+
+def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: datetime | None = None) -> tuple[str, ...]:
+    """Check the file's own SAS, where that is what will be used, before anything starts.
+
+    ``needs`` are letters of rights, ``seconds`` is how long the work may take. Returns warnings, and raises
+    ``SasExpiredError``, ``SasPermissionError`` or ``CredentialError``.
+    """
+    if account.credential != "sas":
+        return ()
+    return sas.check(_own_sas(account), account.container, needs, now=now or _now(), seconds=seconds)
+
+
+def mint_sas(
+    account: StorageAccount,
+    rights: str,
+    seconds: int,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    use_cli_auth: bool = False,
+) -> SasToken:
+    """A SAS of the one container, with ``rights`` (letters such as ``rl``), good for ``seconds``.
+
+    Signed with the account key, or with a user delegation key of the identity (seven days at most). Where the
+    file has a SAS only, that is what there is: it is checked for the rights and returned as it is.
+    """
+    if account.credential == "sas":
+        check_sas(account, rights, seconds=seconds)
+        return _own_sas(account)
+    return _mint(account, account.container, rights, seconds, environ=environ, use_cli_auth=use_cli_auth)
+
+
+def sas_url(
+    account: StorageAccount,
+    target: BlobUrl,
+    rights: str,
+    seconds: int,
+    *,
+    is_blob: bool = True,
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """A URL to give away, good for ``seconds``: of one blob, or of the container with ``target`` as folder.
+
+    It holds a signature: whoever has it has the rights. Raises ``CredentialError`` where the file has only
+    a SAS, unless that grants no more than ``rights``: a narrower one cannot be made from it.
+    """
+    if account.credential == "sas":
+        own = _own_sas(account)
+        check_sas(account, rights)
+        if set(own.permissions) != set(rights):
+            raise CredentialError(
+                f"{account.file} has a SAS only, with the rights {own.permissions}: none with fewer can be made of it",
+                hint="use account_key or an identity, or ask for exactly its rights with --permission",
+            )
+        return f"{target}?{own.reveal()}"
+    scope = target if is_blob else target.container
+    return f"{target}?{_mint(account, scope, rights, seconds, environ=environ).reveal()}"
+
+
+def _mint(
+    account: StorageAccount,
+    target: ContainerUrl | BlobUrl,
+    rights: str,
+    seconds: int,
+    *,
+    environ: Mapping[str, str],
+    use_cli_auth: bool = False,
+) -> SasToken:
+    now = _now()
+    if account.credential == "key":
+        key = _own_key(account)
+        SharedKeySigner(account.account_name, key)  # says so when the key is no base64
+        return sas.mint(target, rights, key=key, expires=now + timedelta(seconds=seconds))
+    ends = now + timedelta(seconds=min(seconds, MAX_DELEGATION_SECONDS))
+    with connect(account, environ=environ, use_cli_auth=use_cli_auth) as store:
+        delegation = store.user_delegation_key(now, ends)
+    return sas.mint(target, rights, key=delegation, expires=ends)
+
+
+def _own_sas(account: StorageAccount) -> SasToken:
+    if account.sas_token is None:
+        raise CredentialError(f"{account.file} says auth: sas and has no sas_token", hint="add it, or drop auth")
+    return account.sas_token
+
+
+def _own_key(account: StorageAccount) -> Secret:
+    if account.account_key is None:
+        raise CredentialError(f"{account.file} says auth: key and has no account_key", hint="add it, or drop auth")
+    return account.account_key
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
