@@ -28,7 +28,6 @@ SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/none
 CredType=cred/none
-CryptoType=
 StateSaveLocation={base}/state
 SlurmctldPidFile={base}/slurmctld.pid
 SlurmctldLogFile={base}/slurmctld.log
@@ -49,12 +48,13 @@ ReturnToService=2
 KillWait=5
 MinJobAge={min_job_age}
 InactiveLimit=0
-ReconfigFlags=KeepPartState
+SlurmdParameters=config_overrides
+GresTypes=card
 MailProg=/bin/true
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs={cpus} State=UNKNOWN
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs={cpus} State=UNKNOWN
-PartitionName=normal Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE OverSubscribe=NO
-PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF OverSubscribe=NO
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=4 Gres=card:4 State=UNKNOWN
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=4 Gres=card:4 State=UNKNOWN
+PartitionName=normal Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
 
@@ -72,6 +72,8 @@ class SlurmCluster:
         base.mkdir(parents=True, exist_ok=True)
         (base / "state").mkdir(exist_ok=True)
         self.config = base / "slurm.conf"
+        # Counted only: no device files are behind them.
+        (base / "gres.conf").write_text("Name=card Count=4\n")
         ports = _free_ports(3)
         self.config.write_text(
             _CONF.format(
@@ -81,7 +83,6 @@ class SlurmCluster:
                 controller_port=ports[0],
                 port1=ports[1],
                 port2=ports[2],
-                cpus=os.cpu_count(),
                 min_job_age=min_job_age,
             )
         )

@@ -1,0 +1,30 @@
+"""Which backend a cluster's ``platform`` means; each is imported when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Protocol, cast
+
+from blobsync.errors import BackendUnavailableError
+from blobsync.jobs.backends.base import Backend, Surroundings
+
+MODULES = {
+    "local": "blobsync.jobs.backends.local",
+    "slurm": "blobsync.jobs.backends.slurm",
+}
+
+
+class _Module(Protocol):
+    def create(self, around: Surroundings) -> Backend: ...
+
+
+def create_backend(platform: str, around: Surroundings) -> Backend:
+    """The backend of ``platform``. Raises ``BackendUnavailableError`` for a word that is none of ours."""
+    try:
+        module = MODULES[platform]
+    except KeyError:
+        raise BackendUnavailableError(
+            f"cluster {around.cluster}: there is no platform {platform!r}",
+            hint=f"platform: is one of {', '.join(sorted(MODULES))}",
+        ) from None
+    return cast(_Module, import_module(module)).create(around)

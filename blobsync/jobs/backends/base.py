@@ -1,0 +1,116 @@
+"""What every place that runs jobs has to offer; all else is built once, on top of this."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+from blobsync.process import ProcessRunner
+
+# What a backend may be able to do beyond the protocol's required part.
+CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would be handed over, decided without looking at anything outside.
+
+    ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's own form of the same.
+    Neither holds a secret.
+    """
+
+    spec: JobSpec
+    text: str
+    request: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody's job on the cluster, as ``blame`` shows it."""
+
+    user: str
+    native_id: str
+    name: str
+    state: State
+    gpus: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    """What a cluster has and what is taken; None where it cannot be told."""
+
+    nodes_total: int | None = None
+    nodes_free: int | None = None
+    gpus_total: int | None = None
+    gpus_free: int | None = None
+    jobs_running: int = 0
+    jobs_queued: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a backend is built from. ``settings`` are the cluster's options that only the backend understands."""
+
+    cluster: str
+    project: Path
+    state_dir: Path
+    settings: Mapping[str, Any]
+    environ: Mapping[str, str] = field(repr=False)
+    process: ProcessRunner
+
+
+class Backend(Protocol):
+    """One place that runs jobs. Every method but :meth:`plan` may look outside.
+
+    Errors: ``BackendUnavailableError`` when the place cannot be asked at all, ``SubmissionError`` when it
+    refuses a job, ``JobError`` for the rest.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def capabilities(self) -> frozenset[str]: ...
+
+    def plan(self, spec: JobSpec) -> Plan:
+        """Pure: the same spec gives the same plan, and nothing is asked or written."""
+        ...
+
+    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
+        """Hand the plan over. Submitting one ``run_id`` twice makes one job where the place allows it."""
+        ...
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        """The state of all of them, in their order, in as few questions as possible; forgotten ones are ``UNKNOWN``."""
+        ...
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        """Jobs that the place knows of and that blobsync submitted, newest first."""
+        ...
+
+    def cancel(self, ref: JobRef) -> None:
+        """Stop it. Safe to call twice, and for a job that has ended."""
+        ...
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        """The logs there are so far, sorted by name."""
+        ...
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        """Bytes ``start`` to ``end`` (exclusive; None: all there is)."""
+        ...
+
+    def summary(self) -> ClusterSummary: ...
+
+    def blame(self) -> Sequence[Holder]:
+        """Who holds the cluster; only with capability ``blame``."""
+        ...
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        """The command that opens a shell beside the job; only with capability ``ssh``."""
+        ...

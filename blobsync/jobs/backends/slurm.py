@@ -1,0 +1,176 @@
+"""Slurm: sbatch, squeue, sacct and scancel, on this machine or on a login node.
+
+Made for Slurm 22.05 and later. Its JSON output differs between versions, so the fixed-width output of
+``squeue -O`` and the parsable one of ``sacct`` are read instead. Where there is no accounting, a job is
+forgotten minutes after its end; then its own ``exit_code`` file says how it went.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.errors import BackendUnavailableError, JobError, SubmissionError
+from blobsync.jobs.backends import slurm_replies
+from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
+from blobsync.jobs.backends.slurm_script import build_script
+from blobsync.jobs.login import LoginNode
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+
+CAPABILITIES = frozenset({"array", "blame", "live_logs", "nodes", "requeue", "ssh"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmRequest:
+    """Everything that is handed over except secrets."""
+
+    folder: str
+    script: str
+    command: tuple[str, ...]
+
+
+def create(around: Surroundings) -> SlurmBackend:
+    """The backend of a cluster file with ``platform: slurm``."""
+    return SlurmBackend(around)
+
+
+class SlurmBackend:
+    """One cluster with Slurm."""
+
+    name = "slurm"
+    capabilities = CAPABILITIES
+
+    def __init__(self, around: Surroundings) -> None:
+        self._settings = around.settings
+        self._python = str(around.settings.get("python") or "python3")
+        ssh = around.settings.get("ssh")
+        self._login = LoginNode(around.process, str(ssh) if ssh else None, around.environ, self._python)
+        root = around.settings.get("job_root")
+        self._job_root = str(root) if root else "~/.blobsync/jobs" if ssh else str(around.state_dir / "jobs")
+
+    def plan(self, spec: JobSpec) -> Plan:
+        folder = f"{self._job_root}/{spec.run_id}"
+        script = build_script(spec, {**self._settings, **spec.options})
+        request = SlurmRequest(folder, script, ("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
+        shown = (
+            f"# {shlex.join(self._login.argv(request.command))}",
+            f"# with {folder}/job.sh:",
+            script,
+            f"# and {folder}/job.json:",
+            spec.to_json(),
+        )
+        return Plan(spec, "\n".join(shown), request)
+
+    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
+        request: SlurmRequest = plan.request
+        folder = self._login.write(
+            request.folder,
+            {
+                "job.sh": request.script,
+                "job.json": plan.spec.to_json(),
+                "runner.py": _runner_source(),
+                "secrets.json": secrets.to_json(),
+            },
+        )
+        done = self._login.run(("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
+        if done.returncode:
+            raise SubmissionError(
+                f"Slurm does not take the job: {slurm_replies.complaint(done.stderr)}",
+                hint="blobsync submit --dry-run ... shows what it was given",
+            )
+        return JobRef(plan.spec.run_id, slurm_replies.submitted_id(done.stdout), folder)
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        if not refs:
+            return ()
+        ids = ",".join(ref.native_id for ref in refs)
+        found = slurm_replies.read_squeue(self._squeue("-j", ids))
+        missing = [ref.native_id for ref in refs if ref.native_id not in found]
+        if missing:
+            found = {**self._accounting(missing), **found}
+        lost = [ref for ref in refs if ref.native_id not in found]
+        over = [ref.place for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
+        codes: dict[str, tuple[int, float] | None] = {}
+        if lost or over:
+            answers = self._login.exit_codes([ref.place for ref in lost], over)
+            codes = {ref.run_id: answers[number] for number, ref in enumerate(lost)}
+        return tuple(
+            slurm_replies.as_run_info(ref.run_id, found[ref.native_id])
+            if ref.native_id in found
+            else _from_exit_code(ref.run_id, codes[ref.run_id])
+            for ref in refs
+        )
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        mine = slurm_replies.read_squeue(self._squeue("--me"))
+        ours = [job for job in mine.values() if job.comment.startswith("blobsync:")]
+        infos = [slurm_replies.as_run_info(job.name, job) for job in reversed(ours)]
+        yield from [info for info in infos if not states or info.state in states][:limit]
+
+    def cancel(self, ref: JobRef) -> None:
+        done = self._login.run(("scancel", ref.native_id))
+        # "Invalid job id": it ended so long ago that Slurm has forgotten it.
+        if done.returncode and "Invalid job id" not in done.stderr:
+            raise JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        return self._login.logs(ref.place)
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        return self._login.read(log.handle, start, end)
+
+    def summary(self) -> ClusterSummary:
+        nodes = self._ask(("sinfo", "-h", "-N", "-O", slurm_replies.SINFO_FORMAT))
+        return slurm_replies.read_summary(nodes, self._squeue().splitlines())
+
+    def blame(self) -> Sequence[Holder]:
+        return slurm_replies.read_holders(self._squeue().splitlines())
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        info = self.get([ref])[0]
+        if node >= len(info.nodes):
+            raise JobError(f"{ref.run_id} is {info.state} and has no node {node}")
+        inside = ("srun", "--overlap", "--jobid", ref.native_id, "-w", info.nodes[node], "-N1", "-n1", "--pty", "bash")
+        argv = self._login.argv(inside)
+        return (argv[0], "-t", *argv[1:]) if argv[0] == "ssh" else argv
+
+    def _squeue(self, *selection: str) -> str:
+        done = self._login.run(("squeue", "-h", "-t", "all", "-O", slurm_replies.SQUEUE_FORMAT, *selection))
+        # Asked for one job only that it has forgotten, squeue fails instead of answering nothing.
+        if done.returncode and "Invalid job id" not in done.stderr:
+            raise _unavailable("squeue", done.stderr)
+        return done.stdout
+
+    def _accounting(self, ids: Sequence[str]) -> Mapping[str, slurm_replies.SlurmJob]:
+        command = ("sacct", "-n", "--parsable2", "-X", "-o", slurm_replies.SACCT_FORMAT, "-j", ",".join(ids))
+        try:
+            done = self._login.run(command)
+        except BackendUnavailableError:
+            return {}
+        # Without slurmdbd it says that accounting is disabled; our exit_code file is next in line.
+        return {} if done.returncode else slurm_replies.read_sacct(done.stdout)
+
+    def _ask(self, command: Sequence[str]) -> Sequence[str]:
+        done = self._login.run(command)
+        if done.returncode:
+            raise _unavailable(command[0], done.stderr)
+        return done.stdout.splitlines()
+
+
+def _from_exit_code(run_id: str, answer: tuple[int, float] | None) -> RunInfo:
+    if answer is None:
+        return RunInfo(run_id, State.UNKNOWN, reason="Slurm has forgotten it, and it left no exit code")
+    code, ended = answer
+    return RunInfo(run_id, State.FAILED if code else State.COMPLETED, exit_code=code, ended=ended)
+
+
+def _unavailable(program: str, stderr: str) -> BackendUnavailableError:
+    return BackendUnavailableError(f"{program} gives no answer: {slurm_replies.complaint(stderr)}")
+
+
+def _runner_source() -> str:
+    from blobsync.jobs import runner
+
+    return Path(runner.__file__).read_text(encoding="utf-8")

@@ -1,0 +1,123 @@
+"""The batch script of a job. Pure: the same specification gives the same text."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from blobsync.jobs.spec import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, JobSpec
+
+# The submitting shell's variables that a job sees: where programs are, no more. Values of the job itself come
+# from its specification, because a comma in a value breaks --export.
+EXPORTED = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "MODULEPATH",
+    "LOADEDMODULES",
+)
+
+# Options that sbatch has under the same name, in the order of the script.
+_DIRECTIVES = ("partition", "qos", "account", "constraint", "reservation", "gres", "mem", "array")
+
+_BODY = """\
+# --chdir is the job's own folder.
+RUN=$PWD
+TASK=$RUN${{SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}}
+mkdir -p "$TASK/user_logs" "$TASK/system_logs"
+rm -f "$TASK/exit_code"
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
+PLACE=({place})
+ONCE_PER_NODE=(srun --export=ALL --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1)
+ended() {{
+    echo "$1" > "$TASK/exit_code.new" && mv "$TASK/exit_code.new" "$TASK/exit_code"
+    exit "$1"
+}}
+
+# Once per node: the code, the folders, the setup commands.
+"${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
+    {runner} prepare "${{PLACE[@]}}" || ended {setup_failed}
+
+# Once per process, in the background so that the traps act at once.
+{launch} \\
+    {runner} exec "${{PLACE[@]}}"{log} &
+child=$!
+trap 'kill -USR1 "$child"' USR1
+trap 'kill -TERM "$child"' TERM
+while :; do
+    wait "$child"; code=$?
+    kill -0 "$child" 2>/dev/null || break
+done
+
+# Once per node: the last uploads, and nothing left behind.
+"${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
+    {runner} finish "${{PLACE[@]}}" --code "$code" || {{ [ "$code" -ne 0 ] || code={output_failed}; }}
+ended "$code"
+"""
+
+_SRUN = 'srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/{log}"'
+_MPIRUN = "mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
+
+
+def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
+    """The text for sbatch. ``options`` are the cluster's ``slurm:`` keys with the submission's own on top."""
+    lines = ["#!/bin/bash", *(f"#SBATCH --{text}" for text in _directives(spec, options)), ""]
+    if options.get("scratch"):
+        lines.append(f"export BLOBSYNC_SCRATCH={shlex.quote(str(options['scratch']))}")
+    place = ['--job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN"']
+    for name in ("sync_seconds", "keep_root"):
+        if options.get(name) is not None:
+            place.append(f"--{name.replace('_', '-')} {shlex.quote(str(options[name]))}")
+    # Slurm gives each task a log of its own; under mpirun the runner opens them.
+    mpirun = options.get("launcher") == "mpirun"
+    body = _BODY.format(
+        place=" ".join(place),
+        runner=f'{shlex.quote(str(options.get("python") or "python3"))} "$RUN/runner.py"',
+        launch=(_MPIRUN if mpirun else _SRUN).format(procs=spec.procs_per_node, log=_log_name(spec)),
+        log=" --log" if mpirun else "",
+        setup_failed=SETUP_FAILED_EXIT,
+        output_failed=OUTPUT_FAILED_EXIT,
+    )
+    return "\n".join([*lines, body])
+
+
+def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
+    export = (*EXPORTED, *(options.get("export") or ()))
+    lines = [
+        f"job-name={spec.run_id}",
+        f"comment=blobsync:{spec.cluster}",
+        f"nodes={spec.nodes}",
+        f"ntasks-per-node={spec.procs_per_node}",
+        "requeue",
+        "open-mode=append",
+        "signal=B:USR1@60",
+        "output=system_logs/batch.txt",
+        f"export={','.join(export)}",
+    ]
+    if spec.gpus_per_node and not options.get("gres"):
+        lines.append(f"gpus-per-node={spec.gpus_per_node}")
+    if options.get("time") or spec.timeout_s:
+        lines.append(f"time={options.get('time') or -(-int(spec.timeout_s or 0) // 60)}")
+    for name in _DIRECTIVES:
+        if options.get(name):
+            value = str(options[name]).replace("{gpus}", str(spec.gpus_per_node))
+            lines.append(f"{name}={shlex.quote(value)}")
+    if options.get("cpus_per_task"):
+        lines.append(f"cpus-per-task={options['cpus_per_task']}")
+    if options.get("exclusive"):
+        lines.append("exclusive")
+    return [*lines, *(str(argument).lstrip("-") for argument in options.get("args") or ())]
+
+
+def _log_name(spec: JobSpec) -> str:
+    return "std_log.txt" if spec.world_size == 1 else "std_log_process_%t.txt"

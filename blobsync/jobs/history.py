@@ -1,0 +1,187 @@
+"""The jobs that were submitted from this project: one row each, in SQLite. Works without any network.
+
+Several processes may use it at a time. The file holds no secret, but it does hold whole command lines, so it
+is readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from blobsync.errors import AmbiguousJobError, JobError, JobNotFoundError
+from blobsync.jobs.spec import JobRef, JobSpec, RunInfo, State
+
+_SCHEMA = """
+create table if not exists jobs (
+    run_id text primary key,
+    native_id text not null,
+    place text not null,
+    backend text not null,
+    cluster text not null,
+    spec text not null,
+    state text not null,
+    exit_code integer,
+    restarts integer not null,
+    reason text not null,
+    submitted real not null,
+    started real,
+    ended real,
+    nodes text not null,
+    cancel_asked integer not null,
+    successor_of text not null
+);
+create index if not exists by_time on jobs (submitted);
+"""
+_VERSION = 1
+_BUSY_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One submitted job and the last that is known of it. Times in seconds since 1970."""
+
+    spec: JobSpec
+    ref: JobRef
+    backend: str
+    info: RunInfo
+    submitted: float
+    cancel_asked: bool = False
+    successor_of: str = ""
+
+    @property
+    def run_id(self) -> str:
+        """Our id of the job."""
+        return self.spec.run_id
+
+    @property
+    def cluster(self) -> str:
+        """The cluster file that it was submitted with."""
+        return self.spec.cluster
+
+
+class History:
+    """The project's ``jobs.sqlite``. Raises ``JobError`` when the file cannot be used."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def add(self, spec: JobSpec, ref: JobRef, backend: str, *, successor_of: str = "") -> JobRecord:
+        """Record a job that was just accepted."""
+        now = time.time()
+        record = JobRecord(spec, ref, backend, RunInfo(spec.run_id, State.QUEUED), now, False, successor_of)
+        values = (
+            *(spec.run_id, ref.native_id, ref.place, backend, spec.cluster, spec.to_json()),
+            *(State.QUEUED.value, None, 0, "", now, None, None, "", 0, successor_of),
+        )
+        with self._open() as database:
+            database.execute(f"insert or replace into jobs values ({','.join('?' * len(values))})", values)
+        return record
+
+    def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
+        """Remember what a backend said; nothing is forgotten that it has forgotten."""
+        settled = _settle(record, info)
+        if settled != record.info:
+            with self._open() as database:
+                database.execute(
+                    "update jobs set state=?, exit_code=?, restarts=?, reason=?, started=?, ended=?, nodes=? where run_id=?",
+                    (
+                        *(settled.state.value, settled.exit_code, settled.restarts, settled.reason),
+                        *(settled.started, settled.ended, ",".join(settled.nodes), record.run_id),
+                    ),
+                )
+        return replace(record, info=settled)
+
+    def ask_cancel(self, record: JobRecord) -> JobRecord:
+        """Remember that we asked for its end: a backend may forget the job before it says so."""
+        with self._open() as database:
+            database.execute("update jobs set cancel_asked=1 where run_id=?", (record.run_id,))
+        return replace(record, cancel_asked=True)
+
+    def find(self, suffix: str) -> JobRecord:
+        """The one job whose id, or whose id on its cluster, ends with ``suffix``; a whole id always wins.
+
+        Raises ``JobNotFoundError``, or ``AmbiguousJobError`` with the candidates.
+        """
+        found = self._select("where run_id=?", suffix) or self._select(
+            "where substr(run_id, -?)=? or native_id=?", len(suffix), suffix, suffix
+        )
+        if not found or not suffix:
+            raise JobNotFoundError(f"no job of this project ends with {suffix!r}", hint="blobsync history lists them")
+        if len(found) > 1:
+            names = ", ".join(record.run_id for record in found[:8])
+            raise AmbiguousJobError(f"{len(found)} jobs end with {suffix!r}: {names}", hint="give more of the id")
+        return found[0]
+
+    def recent(
+        self, *, states: Collection[State] = (), cluster: str | None = None, limit: int | None = None
+    ) -> tuple[JobRecord, ...]:
+        """Newest first."""
+        records = [
+            record
+            for record in self._select("order by submitted desc, rowid desc")
+            if (not states or record.info.state in states) and cluster in (None, record.cluster)
+        ]
+        return tuple(records[:limit])
+
+    def _select(self, rest: str, *values: object) -> list[JobRecord]:
+        with self._open() as database:
+            return [_record(row) for row in database.execute(f"select * from jobs {rest}", values)]
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS)) as database, database:
+                database.row_factory = sqlite3.Row
+                self._prepare(database)
+                yield database
+        except (sqlite3.Error, OSError) as error:
+            raise JobError(
+                f"the job history {self._file} cannot be used: {error}",
+                hint=f"move {self._file.name} away; jobs that run are not touched by that",
+                path=str(self._file),
+            ) from error
+
+    def _prepare(self, database: sqlite3.Connection) -> None:
+        version = database.execute("pragma user_version").fetchone()[0]
+        if version == 0:
+            self._file.chmod(0o600)
+            database.executescript(_SCHEMA)
+            database.execute(f"pragma user_version={_VERSION}")
+        elif version != _VERSION:
+            raise JobError(f"{self._file} was written by a newer blobsync", path=str(self._file))
+
+
+def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
+    if info.state is State.UNKNOWN:
+        if record.info.state.is_final:
+            return record.info
+        if record.cancel_asked:
+            return replace(record.info, state=State.CANCELED, reason="cancelled by us")
+    return replace(
+        info,
+        started=info.started or record.info.started,
+        ended=info.ended or record.info.ended,
+        nodes=info.nodes or record.info.nodes,
+    )
+
+
+def _record(row: sqlite3.Row) -> JobRecord:
+    spec = JobSpec.from_json(row["spec"])
+    info = RunInfo(
+        row["run_id"],
+        State(row["state"]),
+        row["exit_code"],
+        row["restarts"],
+        row["reason"],
+        row["started"],
+        row["ended"],
+        tuple(node for node in row["nodes"].split(",") if node),
+    )
+    ref = JobRef(row["run_id"], row["native_id"], row["place"])
+    return JobRecord(spec, ref, row["backend"], info, row["submitted"], bool(row["cancel_asked"]), row["successor_of"])

@@ -1,0 +1,91 @@
+"""The computer from which a cluster is driven: this one, or one that is reached with ssh."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blobsync.errors import BackendUnavailableError, JobError, ProcessError
+from blobsync.jobs.spec import LogFile
+from blobsync.process import Completed, ProcessRunner
+
+LOG_FOLDERS = ("user_logs", "system_logs")
+
+# ssh itself ends with 255 when there is no connection; a shell with 127 when there is no such program.
+_SSH_FAILED = 255
+_NO_PROGRAM = 127
+
+
+class LoginNode:
+    """Runs commands and handles job files there. ``ssh`` is ``user@host``, or None for this computer."""
+
+    def __init__(self, process: ProcessRunner, ssh: str | None, environ: Mapping[str, str], python: str) -> None:
+        self._process = process
+        self._ssh = ssh
+        self._environ = environ
+        self._python = python
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return self._ssh or "this machine"
+
+    def argv(self, command: Sequence[str]) -> tuple[str, ...]:
+        """The command as it has to be started from here. A password cannot be asked for: nobody is there to type it."""
+        if self._ssh is None:
+            return tuple(command)
+        return ("ssh", "-o", "BatchMode=yes", self._ssh, "--", shlex.join(command))
+
+    def run(self, command: Sequence[str], *, input: str | None = None, timeout: float = 120.0) -> Completed:
+        """Run to the end, whatever its exit code. Raises ``BackendUnavailableError`` when it cannot even start."""
+        try:
+            done = self._process.run(self.argv(command), input=input, env=self._environ, timeout=timeout)
+        except ProcessError as error:
+            raise BackendUnavailableError(
+                f"{command[0]} cannot be run on {self.where}: {error.message}",
+                hint="set ssh: user@login in the cluster file when the cluster is driven from another machine",
+            ) from error
+        if self._ssh and done.returncode == _SSH_FAILED:
+            raise BackendUnavailableError(
+                f"there is no connection to {self._ssh}: {_last_line(done.stderr)}",
+                hint=f"check that `ssh {self._ssh} true` works without asking for a password",
+            )
+        if done.returncode == _NO_PROGRAM:
+            raise BackendUnavailableError(f"{command[0]} is not on {self.where}: {_last_line(done.stderr)}")
+        return done
+
+    def write(self, folder: str, files: Mapping[str, str]) -> str:
+        """Make a private folder and its files; returns the folder's absolute path there."""
+        return str(self._ask(verb="write", folder=folder, folders=["", *LOG_FOLDERS], files=dict(files)))
+
+    def logs(self, folder: str) -> tuple[LogFile, ...]:
+        """The log files below a job's folder, sorted by name."""
+        found = self._ask(verb="logs", folder=folder, log_folders=LOG_FOLDERS)
+        return tuple(LogFile(name, size, f"{folder}/{name}") for name, size in found)
+
+    def read(self, path: str, start: int, end: int | None) -> bytes:
+        return base64.b64decode(self._ask(verb="read", path=path, start=start, end=end))
+
+    def exit_codes(self, folders: Sequence[str], ended: Sequence[str] = ()) -> list[tuple[int, float] | None]:
+        """What each job's own ``exit_code`` file says, with its time; secrets of the ``ended`` ones are removed."""
+        answers = self._ask(verb="codes", folders=list(folders), ended=list(ended))
+        return [None if answer is None else (int(answer[0]), float(answer[1])) for answer in answers]
+
+    def _ask(self, **request: Any) -> Any:
+        program = Path(__file__).with_name("login_side.py").read_text(encoding="utf-8")
+        done = self.run((self._python, "-c", program), input=json.dumps(request))
+        if done.returncode:
+            raise JobError(f"file work on {self.where} failed: {_last_line(done.stderr)}")
+        answer = json.loads(done.stdout)
+        if "error" in answer:
+            raise JobError(f"on {self.where}: {answer['error']}")
+        return answer["answer"]
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no reason given"

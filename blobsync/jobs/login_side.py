@@ -1,0 +1,86 @@
+"""The file work of a job on a login node. Standard library only, Python 3.8 or newer.
+
+Its source text is given to ``python3 -c`` there (see ``login.py``): one JSON request on standard input, one
+JSON answer on standard output.
+"""
+
+from __future__ import annotations
+
+import base64
+import glob
+import json
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+
+def write(request: dict[str, Any]) -> Any:
+    """Make the job's directory, for its owner only, and the files in it; answers with its absolute path."""
+    folder = os.path.realpath(os.path.expanduser(request["folder"]))
+    for name in request["folders"]:
+        os.makedirs(os.path.join(folder, name), exist_ok=True)
+    os.chmod(folder, 0o700)
+    for name, text in request["files"].items():
+        handle = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as target:
+            target.write(text)
+    return folder
+
+
+def logs(request: dict[str, Any]) -> Any:
+    """Name and size of each text file below the job's log folders."""
+    found = []
+    base = request["folder"]
+    for folder, _, names in os.walk(base):
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.basename(folder) in request["log_folders"] and os.path.isfile(path):
+                found.append([os.path.relpath(path, base), os.path.getsize(path)])
+    return sorted(found)
+
+
+def read(request: dict[str, Any]) -> Any:
+    """Bytes ``start`` to ``end`` of a file, in base64."""
+    with open(request["path"], "rb") as source:
+        source.seek(request["start"])
+        length = -1 if request["end"] is None else max(0, request["end"] - request["start"])
+        return base64.b64encode(source.read(length)).decode()
+
+
+def codes(request: dict[str, Any]) -> Any:
+    """The exit code that each job wrote down and when (null: none), and removal of what only running jobs need."""
+    for folder in request["ended"]:
+        with suppress(OSError):
+            os.remove(os.path.join(folder, "secrets.json"))
+    return [_code(folder) for folder in request["folders"]]
+
+
+def _code(folder: str) -> list[float] | None:
+    """Of an array's tasks, the worst code and the last time."""
+    found = []
+    for path in [
+        os.path.join(folder, "exit_code"),
+        *glob.glob(os.path.join(glob.escape(folder), "task_*", "exit_code")),
+    ]:
+        with suppress(OSError, ValueError), open(path, encoding="ascii") as source:
+            found.append([int(source.read()), os.path.getmtime(path)])
+    return [max(code for code, _ in found), max(when for _, when in found)] if found else None
+
+
+VERBS = {"write": write, "logs": logs, "read": read, "codes": codes}
+
+
+def main() -> int:
+    """Answer one request; what the file system refuses is an answer too."""
+    request = json.load(sys.stdin)
+    try:
+        answer = {"answer": VERBS[request["verb"]](request)}
+    except OSError as error:
+        answer = {"error": f"{error.strerror}: {error.filename}"}
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

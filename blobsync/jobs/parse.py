@@ -1,0 +1,269 @@
+"""Why a job failed, read from its logs: known messages, what each means, and whether trying again helps.
+
+The table is data. ``code`` is stable and is what ``--json`` shows; where ACT had a word for a cause, it is
+ACT's. A pattern may only count when another text stands shortly before it (``after``), or from so many
+occurrences on (``at_least``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# How many lines back ``after`` is looked for.
+CONTEXT_LINES = 100
+# How long a shown line may be.
+_SHOWN_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A known cause of failure."""
+
+    code: str
+    pattern: str
+    meaning: str
+    retriable: bool = False
+    after: str = ""
+    unless_after: str = ""
+    at_least: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause that was found: where first, and how often."""
+
+    cause: Cause
+    log: str
+    line_number: int
+    line: str
+    count: int
+
+
+_BARRIER = r"barrier\(\)"
+
+CAUSES: tuple[Cause, ...] = (
+    # Memory
+    Cause(
+        "OOM",
+        r"CUDA out of memory|CUDA error: out of memory|torch\.(cuda\.)?OutOfMemoryError|HIP out of memory",
+        "a GPU has too little memory: a smaller batch, activation checkpointing, or more GPUs",
+        unless_after=_BARRIER,
+    ),
+    Cause(
+        "HostOOM",
+        r"OOMKilled|oom-kill|oom_kill|Out Of Memory|Out of memory: Killed process|^MemoryError",
+        "the machine ran out of main memory: fewer loader workers, smaller caches, or a larger machine",
+    ),
+    Cause(
+        "Loader",
+        r"DataLoader worker \(pid|RuntimeError: DataLoader worker",
+        "a data loader process died; often too little main or shared memory (docker.shm_size)",
+    ),
+    # GPUs
+    Cause("ECC", r"ECC error|uncorrectable ECC|Xid.*: (48|63|64|94|95)\b", "a GPU has faulty memory", retriable=True),
+    Cause(
+        "GPULost",
+        r"GPU has fallen off the bus|Xid.*: 79\b|Unable to determine the device handle for GPU",
+        "a GPU is no longer reachable: the machine is faulty",
+        retriable=True,
+    ),
+    Cause(
+        "Init",
+        r"CUDA driver initialization failed|cuda runtime error \(3\) : initialization error",
+        "the GPU driver did not start: the machine is faulty",
+        retriable=True,
+    ),
+    Cause(
+        "Init",
+        r"NCCL error in|CUDA error: misaligned address|Connection reset by peer|all CUDA-capable devices"
+        r"|CUDA out of memory|CUDA error: out of memory",
+        "the processes did not find together at the start: a machine is faulty",
+        retriable=True,
+        after=_BARRIER,
+    ),
+    Cause(
+        "init_access",
+        r"an illegal memory access was encountered",
+        "a GPU failed at the first synchronisation: the machine is faulty",
+        retriable=True,
+        after=_BARRIER,
+    ),
+    Cause(
+        "illegal_access",
+        r"an illegal memory access was encountered",
+        "a GPU kernel read or wrote outside its memory: most often a bug in a custom operator or an index",
+        unless_after=_BARRIER,
+    ),
+    Cause("assert", r"device-side assert triggered", "an index or label is out of range on the GPU"),
+    Cause(
+        "DriverVersion",
+        r"CUDA driver version is insufficient|no kernel image is available for execution",
+        "the program was built for another CUDA version or GPU than this machine has",
+    ),
+    Cause("cuda", r"CUDA error|unhandled cuda error", "CUDA failed; CUDA_LAUNCH_BLOCKING=1 shows where"),
+    # Network between the processes
+    Cause(
+        "NCCLTimeout",
+        r"Watchdog caught collective operation timeout",
+        "a collective operation timed out: one process was late, hung or dead",
+        retriable=True,
+    ),
+    Cause(
+        "NCCLSocket",
+        r"ncclSystemError: System call|NCCL WARN.*(Net|socket).*(closed|refused|failed)",
+        "NCCL could not use the network between the nodes",
+        retriable=True,
+    ),
+    Cause(
+        "NCCLRemote",
+        r"ncclRemoteError|remote process exited or there was a network error",
+        "another process ended first: look in the logs of the other ranks",
+        retriable=True,
+    ),
+    Cause(
+        "IBVModifyQP",
+        r"Call to ibv_modify_qp failed",
+        "InfiniBand could not connect two nodes",
+        retriable=True,
+    ),
+    Cause(
+        "IBError",
+        r"Got async event : local catastrophic error",
+        "an InfiniBand card failed",
+        retriable=True,
+    ),
+    Cause("connect", r"connect\(\) timed out|The client socket has timed out", "a process could not reach the master"),
+    Cause(
+        "PortInUse",
+        r"Address already in use|EADDRINUSE",
+        "the master's port is taken; MASTER_PORT in env chooses another",
+        retriable=True,
+    ),
+    Cause(
+        "ORTE_comm",
+        r"ORTE has lost communication with a remote daemon|PRTE has lost communication",
+        "mpirun lost a node",
+        retriable=True,
+    ),
+    Cause(
+        "waiting",
+        r"has not done sshd setup wait",
+        "the nodes of the job never found each other",
+        retriable=True,
+        at_least=1000,
+    ),
+    Cause("before", r"Signal code: Address not mapped", "a process crashed in native code", retriable=True),
+    # Machines and clusters
+    Cause(
+        "Preempted",
+        r"DUE TO PREEMPTION|DisruptionTarget|Job was preempted|\bEvicted\b|\bPREEMPTED\b",
+        "the machine was needed for something else",
+        retriable=True,
+    ),
+    Cause("NodeFail", r"DUE TO NODE FAILURE|NODE_FAIL\b", "a machine went down", retriable=True),
+    Cause("TimeLimit", r"DUE TO TIME LIMIT|^TIMEOUT\b", "the job reached its time limit"),
+    Cause(
+        "Image",
+        r"ImagePullBackOff|ErrImagePull|manifest unknown|pull access denied",
+        "the docker image cannot be pulled: wrong name, or no right to it",
+    ),
+    Cause("daemon", r"Error response from daemon", "docker refused to start the container"),
+    Cause("Setup", r"this node could not be made ready", "code, folders or setup commands failed on a node"),
+    Cause("CodeNotAvail", r"unzip: +cannot find or open|the code archive .* does not hold", "the code was not there"),
+    # Storage
+    Cause("NoSpace", r"No space left on device", "a disk is full", retriable=True),
+    Cause("Quota", r"Disk quota exceeded", "a disk quota is used up"),
+    Cause("blobIO", r"Errno 5\] Input/output error", "a mounted blob folder failed", retriable=True),
+    Cause("BlobThrottle", r"ErrorCode:BlockCountExceedsLimit", "a blob has too many blocks: append less often"),
+    Cause(
+        "BlobAuth",
+        r"AuthenticationFailed|AuthorizationPermissionMismatch|AuthorizationFailure",
+        "the blob service refused the job: its SAS has ended or lacks a right",
+    ),
+    Cause("TooMany", r"Errno 24\] Too many open files", "too many open files: fewer workers, or ulimit -n"),
+    # The program
+    Cause("ModuleErr", r"ModuleNotFoundError|No module named", "a Python package is missing: setup can install it"),
+    Cause(
+        "SharedLibrary",
+        r"error while loading shared libraries|cannot open shared object file",
+        "a system library is missing in the image",
+    ),
+    Cause("FileNotFound", r"FileNotFoundError|No such file or directory: ", "a file is not where the program looks"),
+    Cause("CommandNotFound", r"command not found|cannot start .*: No such file", "the command is not on the node"),
+    Cause("Permission", r"PermissionError|Permission denied", "a file or folder may not be used"),
+    Cause("NaN", r"NaN encountered!|[Ll]oss is (NaN|nan|inf)\b", "the loss is not a number any more"),
+    Cause("RegNaN", r"regression_loss is NaN", "the regression loss is not a number any more"),
+    Cause("ScaleNaN", r"ZeroDivisionError: float division by zero", "the loss scale became zero", after=r"1\./scale"),
+    Cause("DSNaN", r"Attempted loss scale: 1, reducing to 1", "DeepSpeed cannot reduce the loss scale any further"),
+    Cause("InputSmall", r"Output size is too small", "an input is smaller than the network can take"),
+    Cause("copy_if", r"copy_if failed to synchronize", "a GPU kernel failed earlier than where it shows"),
+    Cause(
+        "mask compile",
+        r"module 'maskrcnn_benchmark\._C'",
+        "the native part of the project was not compiled: add it to setup",
+    ),
+    Cause(
+        "DeprecatedNoIterInSampler",
+        r"recommended to set attach_iter_in_sampler as True",
+        "the sampler runs without an iteration number",
+    ),
+    Cause(
+        "HuggingFaceConnect",
+        r"(Internal Server Error|Server Error|Too Many Requests) for url: https://huggingface\.co",
+        "Hugging Face did not answer",
+        retriable=True,
+    ),
+    Cause("Segfault", r"Segmentation fault|SIGSEGV", "a process crashed in native code"),
+    Cause(
+        "Killed", r"exit(ed with)? code 137|exitcode: -9|^Killed$", "a process was killed, most often for its memory"
+    ),
+    Cause(
+        "Hang",
+        r"GPU (100%/\S+ ?)+$",
+        "all GPUs show 100 % for hours while nothing is logged: the processes wait for each other",
+        at_least=128,
+    ),
+)
+
+
+def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES) -> tuple[Finding, ...]:
+    """The causes that one log shows, in the order of the table."""
+    compiled = [(cause, re.compile(cause.pattern)) for cause in causes]
+    seen: dict[int, tuple[int, str, int]] = {}
+    all_lines = list(lines)
+    for index, line in enumerate(all_lines):
+        for number, (cause, pattern) in enumerate(compiled):
+            if pattern.search(line) and _fits(cause, all_lines[max(0, index - CONTEXT_LINES) : index]):
+                first, text, count = seen.get(number, (index + 1, line.strip()[:_SHOWN_CHARS], 0))
+                seen[number] = (first, text, count + 1)
+    return tuple(
+        Finding(cause, log, *seen[number])
+        for number, (cause, _) in enumerate(compiled)
+        if number in seen and seen[number][2] >= cause.at_least
+    )
+
+
+def summarise(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding per code, counts added up; the plain ``cuda`` only where nothing says more about a GPU."""
+    merged: dict[str, Finding] = {}
+    for finding in findings:
+        known = merged.get(finding.cause.code)
+        count = finding.count + (known.count if known else 0)
+        first = known or finding
+        merged[finding.cause.code] = Finding(first.cause, first.log, first.line_number, first.line, count)
+    if merged.keys() & {"OOM", "ECC", "illegal_access", "init_access", "assert", "Init"}:
+        merged.pop("cuda", None)
+    return tuple(merged.values())
+
+
+def is_retriable(findings: Iterable[Finding]) -> bool:
+    """Whether there is a cause that another try may not meet."""
+    return any(finding.cause.retriable for finding in findings)
+
+
+def _fits(cause: Cause, before: Sequence[str]) -> bool:
+    if cause.after:
+        return any(re.search(cause.after, line) for line in before)
+    return not (cause.unless_after and any(re.search(cause.unless_after, line) for line in before))

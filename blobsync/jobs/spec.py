@@ -1,0 +1,194 @@
+"""What a job is: the frozen description that is submitted, recorded and submitted again, and its state.
+
+A :class:`JobSpec` holds no secret. Environment values that look like one are kept by name only
+(``secret_env``) and taken from the cluster's configuration again whenever the job is submitted; SAS
+tokens are minted per submission and travel in :class:`Secrets`, beside the spec.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+VERSION = 1
+
+# The node could not be made ready (code, folders, setup commands): not the user's program's doing.
+SETUP_FAILED_EXIT = 72
+# The program succeeded, but its outputs could not be brought out.
+OUTPUT_FAILED_EXIT = 73
+
+FOLDER_MODES = ("link", "mount", "download", "upload")
+
+
+class State(str, Enum):
+    """Where a job stands, in ACT's words. A job that was preempted and waits again is ``QUEUED``."""
+
+    QUEUED = "Queued"
+    PREPARING = "Preparing"
+    RUNNING = "Running"
+    CANCELING = "Canceling"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+    UNKNOWN = "Unknown"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing will change any more."""
+        return self in _FINAL
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
+ACTIVE = tuple(state for state in State if state not in _FINAL)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRef:
+    """The code archive that a job runs: a blob (``container`` is a URL without a SAS) and the digest of its content.
+
+    The node refuses other content; an empty digest means that it is not known.
+    """
+
+    container: str
+    blob: str
+    digest: str
+    git_commit: str = ""
+    git_dirty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLink:
+    """One folder entry as a node sees it: ``$ROOT/<name>`` stands for ``<container>/<path>``.
+
+    ``source`` is the directory that mode ``link`` points at. ``include`` names the parts of the folder
+    that ``download`` brings; empty means all of it. ``cache_seconds`` is for mounts.
+    """
+
+    name: str
+    container: str
+    path: str
+    mode: str
+    source: str = ""
+    include: tuple[str, ...] = ()
+    cache_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogMirror:
+    """The blob folder that rank logs are copied to while the job runs, so that they outlive the machine."""
+
+    container: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """Everything that is needed to run a job, and to run it again elsewhere.
+
+    ``argv`` is what the user's shell passed, never joined and split again; one single argument with
+    spaces in it is a shell line. ``setup`` are shell lines, run once per node. ``options`` are the
+    backend's own (partition, array, ...), as JSON values.
+    """
+
+    run_id: str
+    argv: tuple[str, ...]
+    cluster: str
+    platform: str
+    name: str = ""
+    nodes: int = 1
+    procs_per_node: int = 1
+    gpus_per_node: int = 0
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    image: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    secret_env: tuple[str, ...] = ()
+    code: CodeRef | None = None
+    folders: tuple[FolderLink, ...] = ()
+    logs: LogMirror | None = None
+    setup: tuple[str, ...] = ()
+    timeout_s: int | None = None
+    preemptible: bool = False
+    retries: int = 0
+    retry_exit_codes: tuple[int, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """How many processes run the command."""
+        return self.nodes * self.procs_per_node
+
+    def to_json(self) -> str:
+        """One line of JSON, the same for equal specs."""
+        return json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        """The inverse of :meth:`to_json`; ``ValueError`` for another version's text."""
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.pop("version", None) != VERSION:
+            raise ValueError("not a job specification of this version of blobsync")
+        code, logs = values.pop("code"), values.pop("logs")
+        folders = tuple(FolderLink(**{**entry, "include": tuple(entry["include"])}) for entry in values.pop("folders"))
+        for name in ("argv", "secret_env", "setup", "retry_exit_codes"):
+            values[name] = tuple(values[name])
+        return cls(
+            **values,
+            code=CodeRef(**code) if code else None,
+            logs=LogMirror(**logs) if logs else None,
+            folders=folders,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What a node needs and nobody may read: SAS tokens by container URL, and secret environment values."""
+
+    sas: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> str:
+        """For a file that only its owner can read."""
+        return json.dumps({"sas": dict(self.sas), "env": dict(self.env)}, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    """How a job is found again: our id, the backend's own, and where its files are (empty: nowhere)."""
+
+    run_id: str
+    native_id: str
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a backend says about a job now. Times in seconds since 1970; ``reason`` is for people.
+
+    ``restarts`` counts how often the job was taken off its machines and put back into the queue.
+    """
+
+    run_id: str
+    state: State
+    exit_code: int | None = None
+    restarts: int = 0
+    reason: str = ""
+    started: float | None = None
+    ended: float | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One log of a job: its name (``user_logs/std_log.txt``), bytes so far, and the backend's handle on it."""
+
+    name: str
+    size: int | None
+    handle: str
