@@ -1,0 +1,263 @@
+"""Starts, finds and stops the blob server that takes the place of a storage account: Azurite on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import tempfile
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from blobsync.emulator.azurite import find_azurite, install_azurite, pinned_version
+from blobsync.errors import EmulatorError
+from blobsync.locations import Secret
+from blobsync.nodejs import NodeJs, ensure_node
+from blobsync.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.user_data import data_home
+
+# The account that every Azure emulator knows, with its published key:
+# https://learn.microsoft.com/azure/storage/common/storage-use-azurite#well-known-storage-account-and-key
+WELL_KNOWN_ACCOUNT = "devstoreaccount1"
+WELL_KNOWN_KEY = Secret("Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==")
+
+_GUARD = Path(__file__).with_name("guard.js")
+_READY = re.compile(r"successfully listens on http://127\.0\.0\.1:(\d+)")
+_START_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+_POLL_SECONDS = 0.05
+# Linux lets us go on before it shows the new program's command line.
+_SHOWN_SECONDS = 0.3
+
+
+def new_key() -> Secret:
+    """A random account key."""
+    return Secret(b64encode(os.urandom(64)).decode())
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatorState:
+    """A running emulator. Holds names of accounts, never their keys. ``location`` None: all in memory."""
+
+    pid: int
+    port: int
+    accounts: tuple[str, ...]
+    location: str | None
+    version: str
+
+    def endpoint(self, account: str) -> str:
+        """The blob endpoint of ``account``, as ``blob_endpoint`` of an account file wants it."""
+        return f"http://127.0.0.1:{self.port}/{account}"
+
+
+class Emulator:
+    """The emulator of one user. ``home`` holds the programs, the state file, the log and stored blobs."""
+
+    def __init__(
+        self,
+        home: Path | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        runner: ProcessRunner | None = None,
+        note: Callable[[str], None] = lambda text: None,
+        preloads: Sequence[Path] = (),
+    ) -> None:
+        """``note`` is told what takes long; ``preloads`` are scripts that Node.js loads before the server."""
+        self._home = home or data_home(environ)
+        self._environ = environ
+        self._runner = runner or SubprocessRunner()
+        self._note = note
+        self._preloads = (_GUARD, *preloads)
+
+    @property
+    def log(self) -> Path:
+        """What the server of :meth:`start` wrote."""
+        return self._home / "emulator" / "azurite.log"
+
+    def install(self) -> Path:
+        """Node.js and Azurite, where they are missing; returns the server's main script."""
+        return self._programs()[1]
+
+    def start(
+        self,
+        accounts: Mapping[str, Secret] | None = None,
+        *,
+        port: int = 0,
+        in_memory: bool = False,
+        idle_seconds: float | None = None,
+    ) -> EmulatorState:
+        """Start a server that outlives this process, and wait until it answers.
+
+        ``port`` 0 takes a free one. ``accounts`` None means the well-known one. Raises ``EmulatorError`` when
+        one runs already, the port is taken, or it does not come up.
+        """
+        running = self.status()
+        if running:
+            raise EmulatorError(
+                f"the emulator is running already (process {running.pid}, port {running.port})",
+                hint="blobsync emulator stop",
+            )
+        accounts = accounts or {WELL_KNOWN_ACCOUNT: WELL_KNOWN_KEY}
+        nodejs, script = self._programs()
+        folder = self._folder()
+        location = None if in_memory else folder / "blobs"
+        self.log.unlink(missing_ok=True)
+        pid = self._runner.spawn_detached(
+            self._argv(nodejs, script, port, location),
+            log=self.log,
+            env=self._server_environ(accounts, idle_seconds=idle_seconds),
+            cwd=folder,
+        )
+        state = EmulatorState(
+            pid, self._await_port(pid, port), tuple(accounts), str(location) if location else None, pinned_version()
+        )
+        self._state_file().write_text(json.dumps(asdict(state)), encoding="utf-8")
+        return state
+
+    def status(self) -> EmulatorState | None:
+        """The server that :meth:`start` started, if it is alive; a stale record is removed."""
+        try:
+            raw = json.loads(self._state_file().read_text(encoding="utf-8"))
+            state = EmulatorState(**{**raw, "accounts": tuple(raw["accounts"])})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError):
+            state = None
+        if state is None or not self._is_ours(state.pid):
+            self._state_file().unlink(missing_ok=True)
+            return None
+        return state
+
+    def stop(self) -> EmulatorState | None:
+        """Stop it and wait for its end; None when none runs. Only ever signals a process that is the server."""
+        state = self.status()
+        if state is None:
+            return None
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.kill(state.pid, signum)
+            if self._await_end(state.pid):
+                break
+        self._state_file().unlink(missing_ok=True)
+        return state
+
+    @contextmanager
+    def session(
+        self, accounts: Mapping[str, Secret], *, port: int = 0, location: Path | None = None
+    ) -> Iterator[EmulatorState]:
+        """A server of its own that ends with the block, and with this process however that ends.
+
+        Not on record: ``status`` and ``stop`` do not see it. ``location`` None keeps everything in memory.
+        """
+        nodejs, script = self._programs()
+        environ = self._server_environ(accounts)
+        with tempfile.TemporaryDirectory(prefix="blobsync-emulator-") as folder:
+            process = self._runner.start(
+                self._argv(nodejs, script, port, location),
+                env={**environ, "BLOBSYNC_EMULATOR_WITH_PARENT": "1"},
+                cwd=Path(folder),
+            )
+            try:
+                yield EmulatorState(
+                    process.pid,
+                    _read_port(process, port),
+                    tuple(accounts),
+                    str(location) if location else None,
+                    pinned_version(),
+                )
+            finally:
+                process.stop()
+
+    def _programs(self) -> tuple[NodeJs, Path]:
+        nodejs = ensure_node(self._home, environ=self._environ, runner=self._runner, note=self._note)
+        script = find_azurite(self._home, environ=self._environ) or install_azurite(
+            self._home, nodejs, environ=self._environ, runner=self._runner, note=self._note
+        )
+        return nodejs, script
+
+    def _argv(self, nodejs: NodeJs, script: Path, port: int, location: Path | None) -> list[str]:
+        loaded = [word for each in self._preloads for word in ("-r", str(each))]
+        # Azurite refuses --location together with --inMemoryPersistence.
+        where = ["--location", str(location)] if location else ["--inMemoryPersistence"]
+        fixed = ["--blobHost", "127.0.0.1", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+        return [str(nodejs.node), *loaded, str(script), "--blobPort", str(port), *fixed, *where]
+
+    def _server_environ(self, accounts: Mapping[str, Secret], *, idle_seconds: float | None = None) -> dict[str, str]:
+        # In the environment, not in the arguments: those are for everybody on the machine to read.
+        known = ";".join(f"{name}:{key.reveal()}" for name, key in accounts.items())
+        environ = {**self._environ, "AZURITE_ACCOUNTS": known}
+        if idle_seconds:
+            environ["BLOBSYNC_EMULATOR_IDLE_SECONDS"] = f"{idle_seconds:g}"
+        return environ
+
+    def _folder(self) -> Path:
+        folder = self._home / "emulator"
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        return folder
+
+    def _state_file(self) -> Path:
+        return self._home / "emulator" / "state.json"
+
+    def _await_port(self, pid: int, port: int) -> int:
+        started = time.monotonic()
+        while True:
+            said = self.log.read_text(encoding="utf-8", errors="replace")
+            ready = _READY.search(said)
+            if ready:
+                return int(ready.group(1))
+            waited = time.monotonic() - started
+            if waited > _SHOWN_SECONDS and not self._is_ours(pid):
+                raise _start_error(said, port)
+            if waited > _START_SECONDS:
+                os.kill(pid, signal.SIGKILL)
+                raise _start_error(said, port)
+            time.sleep(_POLL_SECONDS)
+
+    def _await_end(self, pid: int) -> bool:
+        deadline = time.monotonic() + _STOP_SECONDS
+        while self._is_ours(pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether ``pid`` is an Azurite that we started: numbers of dead processes are given out again."""
+        proc = Path("/proc")
+        if (proc / "self").exists():
+            try:
+                command = (proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace")
+            except OSError:
+                return False
+        else:
+            command = self._runner.run(["ps", "-p", str(pid), "-o", "command="]).stdout
+        return str(_GUARD) in command
+
+
+def _read_port(process: RunningProcess, port: int) -> int:
+    lines = process.lines()
+    said: list[str] = []
+    for line in lines:
+        said.append(line)
+        ready = _READY.search(line)
+        if ready:
+            # Whatever it says from now on must be read, or it would stop at a full pipe.
+            threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
+            return int(ready.group(1))
+    raise _start_error("\n".join([*said, process.stderr_tail()]), port)
+
+
+def _start_error(said: str, port: int) -> EmulatorError:
+    if "EADDRINUSE" in said:
+        return EmulatorError(
+            f"port {port} of 127.0.0.1 is taken by another program", hint="choose another port, or 0 for a free one"
+        )
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return EmulatorError(f"Azurite did not start: {' / '.join(lines[-5:]) or 'it said nothing'}")
