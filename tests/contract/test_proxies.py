@@ -192,6 +192,10 @@ def test_resets(faulty: FaultHandle, upstream: RecordingServer) -> None:
         faulty.inject(Fault(kind, at=(1,), seconds=0.05))
         with pytest.raises(Reset):
             _exchange(faulty.url, request)
+        # The server's thread notes a request that broke off a moment after its client knows.
+        deadline = time.monotonic() + 5
+        while len(upstream.requests) < arrives and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert len(upstream.requests) == arrives, kind
         if kind == "reset_after":
             assert upstream.requests[0].endswith(body)

@@ -49,8 +49,9 @@ class ServerProcess:
             start_new_session=True,
         )
         self._lock = threading.Lock()
-        self.port = int(self._read()["port"])
-        self.url = f"http://127.0.0.1:{self.port}"
+        started = self._read()
+        self.port = int(started["port"])
+        self.url = f"http://{started['host']}:{self.port}"
 
     def ask(self, command: str, **values: Any) -> Any:
         """One command, one answer; safe from several threads."""
@@ -95,6 +96,7 @@ def parser(about: str) -> ArgumentParser:
     """The options that every server takes."""
     options = ArgumentParser(description=about)
     options.add_argument("--upstream", required=True, help="http://host:port of the blob service")
+    options.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     options.add_argument("--port", type=int, default=0, help="0 takes a free one, which is printed")
     options.add_argument("--stay", action="store_true", help="go on after the end of standard input")
     return options
@@ -103,15 +105,15 @@ def parser(about: str) -> ArgumentParser:
 def run(served: Served, options: Namespace) -> None:
     """Serve until the parent is gone."""
     with suppress(KeyboardInterrupt):
-        asyncio.run(_run(served, options.port, stay=options.stay or sys.stdin.isatty()))
+        asyncio.run(_run(served, options.host, options.port, stay=options.stay or sys.stdin.isatty()))
 
 
-async def _run(served: Served, port: int, *, stay: bool) -> None:
+async def _run(served: Served, host: str, port: int, *, stay: bool) -> None:
     tasks: set[asyncio.Task[None]] = set()
     server = await asyncio.start_server(
-        _tracked(served.serve, tasks), "127.0.0.1", port, limit=MAX_HEAD_BYTES * 8, backlog=1024
+        _tracked(served.serve, tasks), host, port, limit=MAX_HEAD_BYTES * 8, backlog=1024
     )
-    _print({"port": server.sockets[0].getsockname()[1]})
+    _print(dict(zip(("host", "port"), server.sockets[0].getsockname(), strict=True)))
     if stay:
         await server.serve_forever()
     loop = asyncio.get_running_loop()

@@ -219,9 +219,9 @@ class CopySourceHandle(child.ServerProcess):
 
 
 @contextmanager
-def copy_source_proxy(upstream: str, *refusals: Refusal) -> Iterator[CopySourceHandle]:
-    """Run the proxy before ``upstream`` (``http://host:port``) in a process of its own."""
-    handle = CopySourceHandle("copy_source_proxy", ["--upstream", upstream])
+def copy_source_proxy(upstream: str, *refusals: Refusal, host: str = "127.0.0.1") -> Iterator[CopySourceHandle]:
+    """Run the proxy before ``upstream`` (``http://host:port``) in a process of its own, listening at ``host``."""
+    handle = CopySourceHandle("copy_source_proxy", ["--upstream", upstream, "--host", host])
     with handle:
         if refusals:
             handle.refuse(*refusals)

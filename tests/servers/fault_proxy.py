@@ -11,9 +11,11 @@ import json
 import random
 import re
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -46,6 +48,7 @@ class Fault:
         truncate_upload   the service gets half of the body, with a Content-Length that agrees
         flip_down         one bit of a downloaded body is another
         flip_up           one bit of an uploaded body is another
+        skew              403 as from a service whose clock is ``seconds`` ahead of this machine's
         expire            from this request on, every SAS seen so far is refused as expired
 
     A request is looked at when its operation (see ``proxy.operation``) is in ``operations`` (empty: all that the
@@ -141,6 +144,12 @@ class FaultProxy(Proxy):
         wait = [] if fault.retry_after is None else [("Retry-After", str(fault.retry_after))]
         code = _CODES.get(fault.status, "InternalError")
         return await self._refuse(link, request, error_response(fault.status, code, "Injected.", wait))
+
+    async def _skew(self, link: Link, request: Request, fault: Fault) -> bool:
+        self.injected(fault.kind)
+        date = formatdate(time.time() + fault.seconds, usegmt=True)
+        message = "Server failed to authenticate the request. Request date header too old."
+        return await self._refuse(link, request, error_response(403, "AuthenticationFailed", message, [("Date", date)]))
 
     async def _reset_before(self, link: Link, request: Request, fault: Fault) -> bool:
         self.injected(fault.kind)
@@ -312,6 +321,7 @@ _DAMAGES: Mapping[str, tuple[str, ...]] = {
 }
 
 _ACTIONS: Mapping[str, Callable[[FaultProxy, Link, Request, Fault], Awaitable[bool]]] = {
+    "skew": FaultProxy._skew,
     "reset_before": FaultProxy._reset_before,
     "reset_after": FaultProxy._reset_after,
     "reset_upload": FaultProxy._reset_upload,
