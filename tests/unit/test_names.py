@@ -1,0 +1,74 @@
+"""Names: what may become a file here, what may become a blob, and which cannot stand side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+from blobsync.names import blob_problem, case_clashes, is_temporary, local_problem, shape_clashes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a", "a/b", "a b", " a", "a ", "é", "e\u0301", "日本/語", "🙂", "a#b?c%20d", "a\\b", "C:\\x",
+        "a*b;c", "-rf", "...", "~",
+        ".git/x", "x" * 255, "\tx\r\n", "con", "a:b", "\u202ertl",
+    ],
+)  # fmt: skip
+def test_names_that_a_disk_can_hold(name: str) -> None:
+    assert local_problem(name, "/data") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "empty part"),
+        ("/etc/passwd", "empty part"),
+        ("a//b", "empty part"),
+        ("a/", "empty part"),
+        ("../x", "part '..'"),
+        ("a/../../x", "part '..'"),
+        ("a/./b", "part '.'"),
+        ("a\x00b", "NUL"),
+        ("x" * 256, "255 bytes"),
+        ("é" * 128, "255 bytes"),
+        ("/".join(["x" * 200] * 25), "4095 bytes"),
+        ("\ud800", "Unicode"),
+        ("d/.blobsync-0123abcd.part", "unfinished download"),
+        (".azDownload-01234567-89ab-cdef-0123-456789abcdef-x", "unfinished download"),
+    ],
+)
+def test_names_that_must_not_be_written_say_why(name: str, said: str) -> None:
+    assert said in (local_problem(name, "/data") or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a\nb", "control character '\\n'"),
+        ("a\x7fb", "control character '\\x7f'"),
+        ("a\udcffb", "not valid UTF-8"),
+        ("x" * 1025, "1024 characters"),
+        ("a/" * 254 + "b", "254 parts"),
+        ("a/../b", "URLs cannot carry"),
+    ],
+)
+def test_names_that_the_service_refuses_say_why(name: str, said: str) -> None:
+    assert said in (blob_problem(name) or "")
+
+
+def test_a_long_name_of_the_allowed_length_is_a_blob() -> None:
+    assert blob_problem("é" * 1024) is None
+    assert blob_problem("a/" * 253 + "b") is None
+
+
+def test_clashes_are_found_whatever_lies_between() -> None:
+    assert [name for name, _ in shape_clashes(["x", "x-y", "x/y", "z/a/b", "z/a"])] == ["x", "z/a"]
+    assert list(shape_clashes(["a", "ab", "b/c"])) == []
+    assert [name for name, _ in case_clashes(["A", "b", "a"])] == ["a"]
+
+
+@pytest.mark.parametrize("name", [".blobsync-0123abcd.part", ".azDownload-01234567-89ab-cdef-0123-456789abcdef-a.jpg"])
+def test_unfinished_downloads_are_known_by_their_names(name: str) -> None:
+    assert is_temporary(name)
+    assert not is_temporary(name[1:])

@@ -1,0 +1,112 @@
+"""``verify``: three pictures of the same data, compared."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.engines import LocalEnd
+from blobsync.errors import NothingMatchedError
+from blobsync.local_tree import link_policy
+from blobsync.plan import Route
+from blobsync.survey import Request
+from blobsync.verify import VerifyReport, verify
+from tests.fakes.ground import World, account, cluster
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "project", cluster("eu", data=account("eu")))
+    folder = world.root / "data" / "v"
+    folder.mkdir(parents=True)
+    for name in "abc":
+        (folder / name).write_bytes(name.encode() * 4)
+    world.run("u", "data/v")
+    return world
+
+
+def look(world: World, *, deep: bool = False) -> VerifyReport:
+    ground = world.ground()
+    entry = world.here.folders[0]
+    request = Request(
+        shown="data/v",
+        route=Route.UPLOAD,
+        source=LocalEnd(world.root / "data" / "v"),
+        destination=ground.connections.end(entry.remote.child("v")),
+        links=link_policy("follow", world.root),
+        records=world.index.pair("data", str(entry.remote)),
+        record_path="v",
+    )
+    return verify(request, lambda _: None, deep=deep)
+
+
+def classes(report: VerifyReport) -> dict[str, str]:
+    return {finding.path.rpartition("/")[2]: finding.status for finding in report.not_equal}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_was_just_uploaded_is_equal(world: World, *, deep: bool) -> None:
+    report = look(world, deep=deep)
+    assert (report.counts, report.bytes_equal, report.exit_code) == ({"equal": 3}, 12, 0)
+
+
+def test_each_way_to_differ_has_its_class(world: World) -> None:
+    folder = world.root / "data" / "v"
+    (folder / "a").write_bytes(b"edit")
+    world.store("eu").add("store/data/v/b", b"them")
+    (folder / "new").write_bytes(b"n")
+    world.store("eu").add("store/data/v/far", b"f")
+    (folder / "c").write_bytes(b"mine")
+    world.store("eu").add("store/data/v/c", b"them")
+    report = look(world)
+    assert classes(report) == {
+        "a": "changed_here",
+        "b": "changed_there",
+        "c": "differs",
+        "new": "local_only",
+        "far": "remote_only",
+    }
+    assert report.exit_code == 1
+
+
+def test_deep_sees_rot_that_stat_and_the_listing_hide(world: World) -> None:
+    blob = world.store("eu").blobs["store/data/v/a"]
+    blob.body = b"rott"
+    file = world.root / "data" / "v" / "b"
+    before = file.stat()
+    with file.open("r+b") as stream:
+        stream.write(b"rott")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert look(world).counts.get("equal", 0) >= 1
+    report = look(world, deep=True)
+    assert classes(report) == {"a": "damaged", "b": "changed_here"}
+    assert report.exit_code == 3
+
+
+def test_equal_size_without_an_md5_is_unknown_until_read(world: World) -> None:
+    folder = world.root / "data" / "v"
+    (folder / "d").write_bytes(b"dddd")
+    world.store("eu").add("store/data/v/d", b"dddd", with_md5=False)
+    assert classes(look(world)) == {"d": "unknown"}
+    assert look(world, deep=True).exit_code == 0
+
+
+def test_a_side_that_is_missing_altogether_is_told_file_by_file(world: World) -> None:
+    for file in (world.root / "data" / "v").iterdir():
+        file.unlink()
+    (world.root / "data" / "v").rmdir()
+    report = look(world)
+    assert report.counts == {"remote_only": 3}
+    world.store("eu").blobs.clear()
+    with pytest.raises(NothingMatchedError):
+        look(world)
+
+
+def test_a_report_with_only_equal_files_and_an_unreadable_one_is_no_success(world: World) -> None:
+    (world.root / "data" / "v" / "dangling").symlink_to("nowhere")
+    report = look(world)
+    assert report.exit_code == 3
+    assert replace(report, unreadable=()).exit_code == 0
