@@ -1,0 +1,91 @@
+"""What every test stands on: a clean environment, and one blob server and one azcopy for those that ask."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from blobsync.emulator import Emulator, new_key
+
+ROOT = Path(__file__).resolve().parent.parent
+# Where ./dev installs what the tests need; BLOBSYNC_TEST_HOME names another place that has it.
+TOOLS = Path(os.environ.get("BLOBSYNC_TEST_HOME") or ROOT / ".tools" / "blobsync")
+INDEX_PRELOAD = ROOT / "tests" / "servers" / "azurite_index.js"
+
+# A developer's own accounts, proxies and clusters must not reach the tests; what says where programs are may.
+_STRIPPED = (
+    "AZURE_",
+    "AZCOPY_",
+    "SLURM_",
+    "AML_",
+    "BLOBSYNC_",
+    "OMPI_",
+    "PMIX_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+)
+_KEPT = ("BLOBSYNC_AZCOPY", "BLOBSYNC_AZURITE", "BLOBSYNC_TEST_HOME")
+
+_FOR_INSTALLERS = dict(os.environ)
+
+
+def _is_stripped(name: str) -> bool:
+    return name.upper().startswith(_STRIPPED) and name not in _KEPT
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in [name for name in os.environ if _is_stripped(name)]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A HOME without anybody's configuration, for this process and all that it starts."""
+    folder = tmp_path_factory.mktemp("home")
+    before = {name: os.environ.get(name) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
+    for name in before:
+        os.environ.pop(name, None)
+    os.environ["HOME"] = str(folder)
+    yield folder
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+@dataclass(frozen=True)
+class Azurite:
+    """A running blob server; ``keys`` by account: ``one`` and ``two``."""
+
+    url: str
+    keys: Mapping[str, str]
+    pid: int
+
+    def endpoint(self, account: str) -> str:
+        return f"{self.url}/{account}"
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    """Real Azurite in memory with two accounts, this test process's own; ends with it however that ends."""
+    emulator = Emulator(TOOLS, environ=_FOR_INSTALLERS, preloads=[INDEX_PRELOAD])
+    keys = {"one": new_key(), "two": new_key()}
+    with emulator.session(keys) as state:
+        yield Azurite(f"http://127.0.0.1:{state.port}", {name: key.reveal() for name, key in keys.items()}, state.pid)
+
+
+@pytest.fixture(scope="session")
+def azcopy_path() -> Path:
+    """An azcopy to run: ``BLOBSYNC_AZCOPY``, the one that ./dev installed, or the machine's."""
+    places = [os.environ.get("BLOBSYNC_AZCOPY"), *sorted(TOOLS.glob("azcopy*/**/azcopy*")), shutil.which("azcopy")]
+    for place in places:
+        if place and Path(place).is_file() and Path(place).stat().st_mode & stat.S_IXUSR:
+            return Path(place)
+    pytest.skip("no azcopy: run ./dev setup, or set BLOBSYNC_AZCOPY")

@@ -1,0 +1,213 @@
+"""What ``./dev`` does: makes this checkout ready to use, then runs the demo, the tests or the checks.
+
+Standard library only. Everything that it installs goes into the checkout (``.venv``, ``.tools``), through pip and
+npm as they are configured on this machine; only the programs that need root are asked of apt-get.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = Path(os.environ.get("BLOBSYNC_VENV") or ROOT / ".venv").absolute()
+PYTHON = VENV / "bin" / "python"
+TOOLS = ROOT / ".tools"
+
+# What decides whether the set-up is up to date.
+INPUTS = (
+    "pyproject.toml",
+    "tools/dev.py",
+    "blobsync/emulator/package-lock.json",
+    "blobsync/nodejs.py",
+    "blobsync/azcopy",
+)
+
+# Debian package -> program that shows it is there. azcopy wants libsecret's library; the rest is for tests.
+FOR_TESTS = {
+    "git": "git",
+    "openmpi-bin": "mpirun",
+    "slurm-wlm": "slurmctld",
+    "unzip": "unzip",
+    "zip": "zip",
+}
+LIBSECRET = "libsecret-1-0"
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="./dev", description="Set up this checkout and use it.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser(
+        "demo", help="carry a real data set through blobsync against a local blob server", add_help=False
+    )
+    commands.add_parser("test", help="ruff, mypy and all tests; with arguments: pytest with these", add_help=False)
+    commands.add_parser("check", help="ruff, mypy and the tests of the code's shape")
+    commands.add_parser("setup", help="only make everything ready")
+    given, rest = parser.parse_known_args(words)
+    if rest and given.command not in ("demo", "test"):
+        parser.error(f"{given.command} takes no arguments")
+    try:
+        set_up(for_tests=given.command in ("test", "setup"))
+        return COMMANDS[given.command](rest)
+    except SetupError as error:
+        print(f"dev: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+class SetupError(Exception):
+    """Something that only the user can mend; the text says how."""
+
+
+def demo(rest: Sequence[str]) -> int:
+    return run([VENV / "bin" / "blobsync", "demo", *rest])
+
+
+def test(rest: Sequence[str]) -> int:
+    if rest:
+        return run([PYTHON, "-m", "pytest", *rest])
+    checked = lint()
+    workers = min(os.cpu_count() or 1, 4)
+    tested = run([PYTHON, "-m", "pytest", "-n", str(workers), "--dist", "loadfile"])
+    return tested or checked
+
+
+def check(rest: Sequence[str]) -> int:
+    """The linters, and the tests that read the code instead of running it."""
+    shape = [f"tests/test_{name}.py" for name in ("layering", "budgets", "hygiene")]
+    return lint() or run([PYTHON, "-m", "pytest", "-q", *shape])
+
+
+def lint() -> int:
+    """All of the linters, so that one run shows everything."""
+    codes = [
+        run([PYTHON, "-m", "ruff", "check", "."]),
+        run([PYTHON, "-m", "ruff", "format", "--check", "."]),
+        run([PYTHON, "-m", "mypy"]),
+    ]
+    return next((code for code in codes if code), 0)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "demo": demo,
+    "test": test,
+    "check": check,
+    "setup": lambda rest: 0,
+}
+
+
+def set_up(*, for_tests: bool) -> None:
+    """Bring the virtual environment, the system's programs and the servers up to date; quick when they are."""
+    system_packages(for_tests=for_tests)
+    stamp, now = VENV / "blobsync.stamp", fingerprint()
+    if stamp.is_file() and stamp.read_text() == now and (VENV / "bin" / "blobsync").exists():
+        return
+    make_venv()
+    say(f"installing blobsync and what its tests need into {shown(VENV)}")
+    must([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", f"{ROOT}[test]"])
+    install = (
+        "from blobsync.emulator import Emulator; Emulator(note=lambda text: print('dev:', text, flush=True)).install()"
+    )
+    must([PYTHON, "-c", install])
+    must([VENV / "bin" / "blobsync", "-q", "azcopy", "install"])
+    stamp.write_text(now)
+
+
+def fingerprint() -> str:
+    digest = hashlib.sha256(f"{ROOT} {VENV}".encode())
+    for name in INPUTS:
+        path = ROOT / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def make_venv() -> None:
+    if PYTHON.exists() and subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0:
+        return
+    say(f"making a virtual environment in {shown(VENV)} with Python {sys.version.split()[0]}")
+    argv = [sys.executable, "-m", "venv", "--clear", str(VENV)]
+    made = subprocess.run(argv, capture_output=True, text=True)
+    if made.returncode and apt_install([f"python3.{sys.version_info.minor}-venv"]):
+        made = subprocess.run(argv, capture_output=True, text=True)
+    if made.returncode:
+        lines = (made.stdout + made.stderr).strip().splitlines() or ["no reason given"]
+        raise SetupError(
+            f"{sys.executable} cannot make a virtual environment ({lines[0]}); "
+            f"install the package python3.{sys.version_info.minor}-venv, or set PYTHON to another Python"
+        )
+
+
+def system_packages(*, for_tests: bool) -> None:
+    """Install Debian packages that are missing when we are root; else say which, and go on."""
+    if sys.platform != "linux":
+        return
+    missing = [] if has_libsecret() else [LIBSECRET]
+    if for_tests:
+        path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+        missing += [package for package, program in FOR_TESTS.items() if not shutil.which(program, path=path)]
+    if missing and not apt_install(missing):
+        who = "" if os.geteuid() == 0 else "sudo "
+        say(f"not installed: {', '.join(missing)}; what needs them is skipped or refuses with a reason")
+        say(f"to mend that: {who}apt-get install {' '.join(missing)}   (or this system's packages of that kind)")
+
+
+def has_libsecret() -> bool:
+    try:
+        ctypes.CDLL("libsecret-1.so.0")
+    except OSError:
+        return False
+    return True
+
+
+def apt_install(packages: Sequence[str]) -> bool:
+    """Whether apt-get installed them; False where there is no apt-get or we are not root."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return False
+    say(f"installing with apt-get: {' '.join(packages)}")
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    argv = ["apt-get", "-qq", "-y", "-o", "DPkg::Lock::Timeout=120", "install", "--no-install-recommends", *packages]
+    for before in ([], ["apt-get", "-qq", "update"]):
+        if before:
+            subprocess.run(before, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        done = subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode == 0:
+            return True
+    print(done.stderr.strip(), file=sys.stderr)
+    return False
+
+
+def run(argv: Sequence[str | Path]) -> int:
+    """Run in the checkout with its own tools; returns the exit code."""
+    environ = {**os.environ, "XDG_DATA_HOME": str(TOOLS), "PYTHONUNBUFFERED": "1"}
+    environ["PATH"] = os.pathsep.join([str(VENV / "bin"), environ.get("PATH", os.defpath)])
+    return subprocess.run([str(word) for word in argv], cwd=ROOT, env=environ).returncode
+
+
+def must(argv: Sequence[str | Path]) -> None:
+    code = run(argv)
+    if code:
+        raise SetupError(
+            f"{Path(argv[0]).name} {' '.join(str(word) for word in argv[1:4])} failed (exit code {code}); see above"
+        )
+
+
+def say(text: str) -> None:
+    print(f"dev: {text}", flush=True)
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
