@@ -11,13 +11,20 @@ from blobsync.locations import BlobUrl, ContainerUrl
 from blobsync.storage import BlobStore
 
 Connect = Callable[[StorageAccount], BlobStore]
+# Looks at a credential before anything starts: the rights that are needed, to warnings. Raises CredentialError.
+CheckRights = Callable[[StorageAccount, str], tuple[str, ...]]
+
+
+def _no_check(account: StorageAccount, needs: str) -> tuple[str, ...]:
+    return ()
 
 
 class Connections:
     """Stores are made on first use and kept; making one touches no network."""
 
-    def __init__(self, clusters: Sequence[Cluster], connect: Connect) -> None:
+    def __init__(self, clusters: Sequence[Cluster], connect: Connect, check_rights: CheckRights = _no_check) -> None:
         self._connect = connect
+        self._check_rights = check_rights
         self._stores: dict[ContainerUrl, BlobStore] = {}
         self._accounts: dict[ContainerUrl, StorageAccount] = {}
         for cluster in clusters:
@@ -39,6 +46,13 @@ class Connections:
         if container not in self._stores:
             self._stores[container] = self._connect(self.account(container))
         return self._stores[container]
+
+    def check(self, end: RemoteEnd, needs: str) -> tuple[str, ...]:
+        """Whether the credential of this end can do what is coming, as far as it shows; returns warnings.
+
+        ``needs`` are letters of SAS rights. Raises ``CredentialError``.
+        """
+        return self._check_rights(self.account(end.store.container), needs)
 
     def end(self, url: BlobUrl) -> RemoteEnd:
         """A blob or folder with its store."""

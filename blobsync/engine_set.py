@@ -29,7 +29,8 @@ def engine_set(ground: Ground, state: StateDir, plan: TransferPlan, environ: Map
     def mint(end: RemoteEnd, rights: str) -> SasToken | None:
         from blobsync.connect import mint_sas
 
-        return mint_sas(ground.connections.account(end.store.container), rights, seconds)
+        account = ground.connections.account(end.store.container)
+        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=ground.cluster.flag("use_cli_auth"))
 
     def direct() -> Engine:
         from blobsync.direct import DirectEngine

@@ -189,8 +189,9 @@ def make_plan(
     missing: list[tuple[Leg, NothingMatchedError]] = []
     extras = 0
     chosen = legs(ground, command, given, options)
+    warnings += _check_rights(ground, chosen, options)
     for leg in chosen:
-        if leg.source == leg.destination or _same_blobs(leg):
+        if _same_blobs(leg):
             warnings.append(f"{leg.shown}: source and destination are the same place; nothing to do")
             continue
         try:
@@ -222,6 +223,17 @@ def make_plan(
         azcopy_problem() if options.engine == "azcopy" or (options.engine == "auto" and is_bulk(files, size)) else None
     )
     return replace(plan, engine=choose_engine(options.engine, files, size, problem))
+
+
+def _check_rights(ground: Ground, chosen: Sequence[Leg], options: TransferOptions) -> list[str]:
+    """Look at both credentials before the first request: what is expired or too narrow stops the command here."""
+    found: list[str] = []
+    for leg in chosen:
+        if not isinstance(leg.source, LocalEnd):
+            found += ground.connections.check(leg.source, "rl")
+        if not isinstance(leg.destination, LocalEnd):
+            found += ground.connections.check(leg.destination, "rwld" if options.mirror else "rwl")
+    return list(dict.fromkeys(found))
 
 
 def _same_blobs(leg: Leg) -> bool:

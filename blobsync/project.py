@@ -165,10 +165,11 @@ class Project:
         return verify(self._request(place), self.listener.seen, deep=deep)
 
     def find_removal(self, paths: Sequence[str]) -> tuple[browse.Doomed, ...]:
-        """What ``rm`` of these paths would delete."""
+        """What ``rm`` of these paths would delete. Raises ``CredentialError`` where it plainly may not."""
         doomed: list[browse.Doomed] = []
         for path in paths:
             place = self.resolve(path)
+            self.connections.check(self.connections.end(place.remote), "rld")
             doomed += browse.find_doomed(self.connections, place, self._inner(place))
         return tuple(doomed)
 
@@ -185,22 +186,28 @@ class Project:
         is_blob = not place.folder_only and bool(end.name) and end.store.head(end.name) is not None
         if not is_blob and next(iter(end.store.list_blobs(f"{end.name}/" if end.name else "")), None) is None:
             raise browse.nothing_at(place)
-        return sas_url(place.entry.account, place.remote, permission, int(expiry.total_seconds()), is_blob=is_blob)
+        seconds = int(expiry.total_seconds())
+        return sas_url(place.entry.account, place.remote, permission, seconds, is_blob=is_blob, environ=self.environ)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
     @property
     def _standing(self) -> Ground:
         if self._ground is None:
-            from blobsync.connect import connect
+            from blobsync.connect import check_sas, connect
 
+            cli_login = self.cluster.flag("use_cli_auth")
             clusters = [self.cluster, *([self.from_cluster] if self.from_cluster else [])]
             self._ground = Ground(
                 root=self.root,
                 cwd=self.cwd,
                 cluster=self.cluster,
                 from_cluster=self.from_cluster,
-                connections=Connections(clusters, lambda account: connect(account, environ=self.environ)),
+                connections=Connections(
+                    clusters,
+                    lambda account: connect(account, environ=self.environ, use_cli_auth=cli_login),
+                    lambda account, needs: check_sas(account, needs),
+                ),
                 index=Index(self.state.index_file, lambda text: self.listener.note(text)),
             )
         return self._ground
