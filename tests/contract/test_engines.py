@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 import threading
@@ -12,13 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from azure.storage.blob import ContainerClient
 
+from blobsync.config.model import StorageAccount
+from blobsync.connect import connect
 from blobsync.direct import DirectEngine
 from blobsync.engines import Engine, MoveReport, MoveTask
 from blobsync.errors import StorageError
+from blobsync.locations import Secret
 from blobsync.plan import LocalState, RemoteState
 from blobsync.relay import RelayEngine
 from blobsync.storage import BlobProperties, BlobStore
+from tests.conftest import Azurite
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, capped, copy, ctrl_c_after, download, upload
 
@@ -28,6 +34,7 @@ _BLOCK = 8 * _MIB
 # Around every boundary: empty, one request or two, the largest single request, several blocks.
 SIZES = (0, 1, 4095, 4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, _BLOCK, _BLOCK + 1, 16 * _MIB, 16 * _MIB + 1, 30 * _MIB)
 
+# No backslash among them: Azurite takes it for a slash.
 NAMES = (
     "plain.txt",
     "a b",
@@ -44,7 +51,6 @@ NAMES = (
     "a%2Fb",
     "a+b",
     "a&b=c;d,e",
-    "a\\b",
     "a*b",
     "quo\"te's",
     "<[{(|)}]>",
@@ -93,6 +99,20 @@ def read(store: BlobStore, name: str) -> bytes:
         return b"".join(iter(lambda: reader.read(_MIB), b""))
 
 
+_number = itertools.count()
+
+
+def azurite_containers(server: Azurite) -> tuple[BlobStore, BlobStore]:
+    """A new, empty container in each of the two accounts."""
+    name = f"engines{os.getpid()}n{next(_number)}"
+    stores = []
+    for account in ("one", "two"):
+        key, endpoint = server.keys[account], server.endpoint(account)
+        ContainerClient(endpoint, name, credential=key).create_container()
+        stores.append(connect(StorageAccount("test.yaml", account, name, endpoint, account_key=Secret(key))))
+    return stores[0], stores[1]
+
+
 @pytest.fixture(params=["memory", "azurite"])
 def stores(request: pytest.FixtureRequest) -> Iterator[tuple[BlobStore, BlobStore]]:
     """Two empty containers of two accounts."""
@@ -102,7 +122,7 @@ def stores(request: pytest.FixtureRequest) -> Iterator[tuple[BlobStore, BlobStor
         known["two"] = MemoryStore("two", known)
         yield known["one"], known["two"]
     else:
-        yield request.getfixturevalue("two_containers")
+        yield azurite_containers(request.getfixturevalue("azurite"))
 
 
 @pytest.fixture
