@@ -68,8 +68,8 @@ def _decide_known(
         (near_changed, far_changed) if source_is_near(route) else (far_changed, near_changed)
     )
     if not source_changed and not destination_changed:
-        if near.md5 is None and isinstance(near, LocalState) and record.remote.etag == getattr(far, "etag", None):
-            # The index vouches for it just as it is: nothing to record, so the states need no memory.
+        if _vouched(near, record.near) and _vouched(far, record.remote):
+            # The index has it just as it is: nothing to record, so the states need no memory.
             return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size)
         return FileAction(
             pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size, *_with_md5(source, destination, record.md5)
@@ -85,6 +85,13 @@ def _decide_known(
     if equal_content(source, destination):
         return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
     return _settle(pair.path, source, destination, Reason.BOTH_CHANGED, route, options)
+
+
+def _vouched(now: FileState, then: FileState) -> bool:
+    """Whether the record shows this side exactly as it is now."""
+    if isinstance(now, LocalState):
+        return isinstance(then, LocalState) and now.same_file(then)
+    return not isinstance(then, LocalState) and now.etag == then.etag
 
 
 def _with_md5(source: FileState, destination: FileState, md5: bytes | None) -> tuple[FileState, FileState]:
