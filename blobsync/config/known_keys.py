@@ -51,6 +51,7 @@ FREE_MAPPING = Key(Kind.MAPPING)
 
 
 def one_of(*choices: str) -> Key:
+    """A text that must be one of these."""
     return Key(Kind.TEXT, choices=choices)
 
 
@@ -122,7 +123,21 @@ SLURM: Mapping[str, Key] = {
     "exclusive": FLAG,
     "launcher": one_of("srun", "mpirun"),
     "shared_root": TEXT,
+    "job_root": TEXT,
+    "export": TEXTS,
     "args": TEXTS,
+}
+
+LOCAL: Mapping[str, Key] = {
+    "slots": WHOLE,
+    "gpus": WHOLE,
+}
+
+RUNTIME: Mapping[str, Key] = {
+    "python": TEXT,
+    "scratch": TEXT,
+    "keep_root": one_of("never", "failed", "always"),
+    "sync_seconds": WHOLE,
 }
 
 KUBERNETES: Mapping[str, Key] = {
@@ -207,7 +222,8 @@ _OURS: Mapping[str, Key] = {
     "ssh_public_key": TEXT,
     "identity": Key(Kind.TEXT_OR_MAPPING),
     "secret_env": TEXTS,
-    "runtime": FREE_MAPPING,
+    "runtime": Key(Kind.MAPPING, keys=RUNTIME),
+    "local": Key(Kind.MAPPING, keys=LOCAL),
     "slurm": Key(Kind.MAPPING, keys=SLURM),
     "kubernetes": Key(Kind.MAPPING, keys=KUBERNETES),
     "singularity": FREE_MAPPING,
