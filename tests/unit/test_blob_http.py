@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from email.utils import formatdate
+
+import pytest
+
+from blobsync.blob_auth import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.blob_http import BlobHttp, RetryPolicy, Timeouts
+from blobsync.blob_rest import RestBlobStore
+from blobsync.errors import (
+    AccessDeniedError,
+    BlobNotFoundError,
+    ChecksumError,
+    CopySourceRefusedError,
+    PreconditionFailedError,
+    SasExpiredError,
+    StorageError,
+    StorageUnreachableError,
+    ThrottledError,
+)
+from blobsync.locations import ContainerUrl, SasToken, Secret
+from blobsync.storage import Precondition
+from tests.fakes.scripted_http import Script, Step, scripted
+
+SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL%3D")
+QUICK = RetryPolicy(tries=4, base=0.001, longest=0.002, longest_asked=0.3)
+
+
+def md5(body: bytes) -> bytes:
+    return hashlib.md5(body).digest()
+
+
+def store(script: Script, *, signer: SasSigner | SharedKeySigner | BearerSigner | None = None) -> RestBlobStore:
+    container = ContainerUrl("acct", "box", script.url)
+    http = BlobHttp(container, signer or SasSigner(SAS), environ={}, retry=QUICK, timeouts=Timeouts(2.0, 0.5))
+    return RestBlobStore(container, http)
+
+
+def blob(body: bytes, *, status: int = 200, cut: int | None = None, **headers: str) -> Step:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    facts = {"ETag": '"0x1"', "Content-MD5": base64.b64encode(md5(b"0123456789")).decode(), **named}
+    return Step(status, body, facts, cut)
+
+
+def error(status: int, code: str, message: str = "", **headers: str) -> Step:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+    return Step(status, body, {"x-ms-error-code": code, "x-ms-request-id": "req-7", **headers})
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_answers_that_ask_for_another_try_get_it(status: int) -> None:
+    with scripted([error(status, "ServerBusy"), Step(201, headers={"ETag": '"0x2"'})]) as script:
+        written = store(script).put("a", b"hi", md5=md5(b"hi"))
+    assert written.etag == "0x2"
+    assert [seen.body for seen in script.seen] == [b"hi", b"hi"]
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 412, 501])
+def test_other_answers_are_final(status: int) -> None:
+    with scripted([error(status, "Whatever")]) as script, pytest.raises(StorageError) as caught:
+        store(script).put("a", b"hi", md5=md5(b"hi"))
+    assert len(script.seen) == 1
+    assert caught.value.status == status
+
+
+def test_retry_after_is_waited_for_and_bounded() -> None:
+    with scripted([error(503, "ServerBusy", **{"Retry-After": "77"}), blob(b"0123456789")]) as script:
+        before = time.monotonic()
+        found = store(script).head("a")
+        waited = time.monotonic() - before
+    assert found is not None
+    assert 0.29 < waited < 2
+
+
+def test_a_service_that_stays_busy_is_reported_after_all_tries() -> None:
+    with scripted([error(503, "ServerBusy")] * 9) as script, pytest.raises(ThrottledError) as caught:
+        store(script).put("a", b"hi", md5=md5(b"hi"))
+    assert len(script.seen) == QUICK.tries
+    assert (caught.value.status, caught.value.service_code, caught.value.request_id) == (503, "ServerBusy", "req-7")
+
+
+def test_a_connection_that_is_reset_is_tried_again() -> None:
+    with scripted([Step(reset=True), Step(reset=True), Step(201)]) as script:
+        store(script).put("a", b"hi", md5=md5(b"hi"))
+    assert len(script.seen) == 3
+
+
+def test_a_connection_that_always_breaks_says_so_without_the_signature() -> None:
+    with scripted([Step(reset=True)] * 9) as script, pytest.raises(StorageUnreachableError) as caught:
+        store(script).put("a", b"hi", md5=md5(b"hi"))
+    assert str(caught.value) == "the connection to 127.0.0.1 broke (4 tries)"
+    assert "SENTINEL" not in repr(caught.value) + str(caught.value.__dict__)
+
+
+def test_a_port_where_nobody_listens_is_reported_quickly() -> None:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    container = ContainerUrl("acct", "box", f"http://127.0.0.1:{port}/acct")
+    http = BlobHttp(container, SasSigner(SAS), environ={}, retry=QUICK)
+    with pytest.raises(StorageUnreachableError, match="refuses connections") as caught:
+        RestBlobStore(container, http).head("a")
+    assert "3 tries" in str(caught.value)
+
+
+def test_a_server_that_stops_answering_is_a_timeout() -> None:
+    with closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(9)
+        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
+        http = BlobHttp(container, SasSigner(SAS), environ={}, retry=RetryPolicy(2, 0.001), timeouts=Timeouts(1, 0.05))
+        with pytest.raises(StorageUnreachableError, match="stopped answering"):
+            RestBlobStore(container, http).head("a")
+
+
+def test_a_broken_body_is_resumed_where_it_broke_from_the_same_version() -> None:
+    rest = blob(b"456789", status=206, Content_Range="bytes 4-9/10")
+    with scripted([blob(b"0123456789", cut=4), rest]) as script, store(script).open("a") as reader:
+        body = b"".join(iter(lambda: reader.read(3), b""))
+    assert body == b"0123456789"
+    resumed = script.seen[1].headers
+    assert resumed["x-ms-range"] == "bytes=4-9"
+    assert resumed["if-match"] == '"0x1"'
+
+
+def test_a_blob_that_changed_while_it_was_resumed_is_no_mixture() -> None:
+    steps = [blob(b"0123456789", cut=4), error(412, "ConditionNotMet")]
+    with scripted(steps) as script, store(script).open("a") as reader, pytest.raises(PreconditionFailedError):
+        list(iter(lambda: reader.read(3), b""))
+
+
+def test_a_body_that_always_ends_short_is_an_error() -> None:
+    with scripted([blob(b"0123456789", cut=0)] * 9) as script, store(script).open("a") as reader:
+        with pytest.raises(StorageError, match="ended at byte 0 of 10"):
+            reader.read(10)
+
+
+def test_a_put_whose_answer_was_lost_counts_when_the_blob_there_is_ours() -> None:
+    there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"hi")).decode(), "Content-Length": "2"})
+    with scripted([Step(reset=True), error(409, "BlobAlreadyExists"), there]) as script:
+        written = store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(absent=True))
+    assert written.etag == "0x9"
+    assert [seen.method for seen in script.seen] == ["PUT", "PUT", "HEAD"]
+
+
+def test_a_put_whose_answer_was_lost_does_not_claim_the_blob_of_another() -> None:
+    there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"no")).decode(), "Content-Length": "2"})
+    with scripted([Step(reset=True), error(412, "ConditionNotMet"), there]) as script:
+        with pytest.raises(PreconditionFailedError):
+            store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(etag="0x1"))
+
+
+def test_a_first_answer_that_says_exists_is_believed() -> None:
+    with scripted([error(409, "BlobAlreadyExists")]) as script, pytest.raises(PreconditionFailedError):
+        store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(absent=True))
+    assert len(script.seen) == 1
+
+
+def test_a_delete_whose_answer_was_lost_counts() -> None:
+    with scripted([Step(reset=True), error(404, "BlobNotFound"), error(404, "BlobNotFound")]) as script:
+        assert store(script).delete("a")
+        assert not store(script).delete("a")
+
+
+def test_requests_carry_the_md5_and_the_conditions() -> None:
+    with scripted([Step(201), Step(201)]) as script:
+        store(script).put("d/a b", b"hi", md5=md5(b"hi"), condition=Precondition(etag="0x5"))
+        store(script).put("a", b"", md5=md5(b""), condition=Precondition(absent=True))
+    first, second = script.seen
+    assert first.target.startswith("/acct/box/d/a%20b?")
+    assert first.headers["content-md5"] == "SfaKXIST7CwL9ImCHCH8Ow=="
+    assert first.headers["if-match"] == '"0x5"'
+    assert second.headers["if-none-match"] == "*"
+    assert second.headers["content-length"] == "0"
+
+
+def test_a_damaged_body_is_a_checksum_error() -> None:
+    with scripted([error(400, "Md5Mismatch")]) as script, pytest.raises(ChecksumError):
+        store(script).put("a", b"hi", md5=md5(b"ho"))
+
+
+def test_a_clock_that_is_off_is_told_apart_from_a_bad_signature() -> None:
+    behind = formatdate(time.time() - 3660, usegmt=True)
+    denied = error(403, "AuthenticationFailed", Date=behind)
+    with scripted([denied, error(403, "AuthenticationFailed")]) as script:
+        with pytest.raises(AccessDeniedError, match="clock is 1 h 1 min ahead of the service's"):
+            store(script).head("a")
+        with pytest.raises(AccessDeniedError, match="a wrong key, or a SAS"):
+            store(script).head("a")
+
+
+def test_a_sas_that_ended_on_the_way_is_recognised() -> None:
+    ended = SasSigner(SasToken.parse("sp=r&sr=c&se=2020-01-01T00:00:00Z&sig=SENTINEL"))
+    with scripted([error(403, "AuthenticationFailed")]) as script, pytest.raises(SasExpiredError):
+        store(script, signer=ended).head("a")
+
+
+def test_a_refused_bearer_token_is_renewed_once() -> None:
+    tokens = iter(["one", "two"])
+    signer = BearerSigner(lambda: (Secret(next(tokens)), time.time() + 3600))
+    with scripted([error(401, "InvalidAuthenticationInfo"), blob(b"0123456789")]) as script:
+        assert store(script, signer=signer).head("a") is not None
+    assert [seen.headers["authorization"] for seen in script.seen] == ["Bearer one", "Bearer two"]
+
+
+def test_a_page_that_is_no_xml_is_an_error_of_ours() -> None:
+    with scripted([Step(200, b"<html>login</html><br>")]) as script, pytest.raises(StorageError, match="listing"):
+        list(store(script).list_blobs())
+
+
+def test_the_next_page_is_asked_for_while_this_one_is_read() -> None:
+    pages = [
+        f"<EnumerationResults><Blobs><Blob><Name>b{n}</Name><Properties/></Blob></Blobs>{more}</EnumerationResults>"
+        for n, more in enumerate(["<NextMarker>a&amp;b</NextMarker>", "<NextMarker/>"])
+    ]
+    with scripted([Step(200, page.encode()) for page in pages]) as script:
+        listing = store(script).list_blobs("b")
+        first = next(listing)
+        deadline = time.monotonic() + 5
+        while len(script.seen) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert "marker=a%26b" in script.seen[1].target
+        assert [first.name, *(found.name for found in listing)] == ["b0", "b1"]
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (error(403, "CannotVerifyCopySource"), "acct may not read the source"),
+        (error(404, "CannotVerifyCopySource"), "acct may not read the source"),
+        (error(501, "NotImplemented"), "acct does not copy from a URL (an emulator?)"),
+        (Step(500), "acct does not copy from a URL (an emulator?)"),
+        (error(400, "UnsupportedHeader"), "acct does not copy from a URL"),
+    ],
+)
+def test_refused_copies_have_their_own_error(step: Step, why: str) -> None:
+    with scripted([step]) as script, pytest.raises(CopySourceRefusedError) as caught:
+        store(script).put_block_from_url("a", "YWFh", "https://src/c/b", SAS, start=0, length=4)
+    assert str(caught.value) == why
+    assert caught.value.hint == "--relay streams the bytes through this machine instead"
+
+
+def test_a_copy_sends_the_source_sas_in_its_header_only() -> None:
+    with scripted([Step(201)]) as script:
+        store(script).put_block_from_url("a", "YWFh", "https://src/c/b", SAS, start=8, length=4)
+    seen = script.seen[0]
+    assert seen.headers["x-ms-copy-source"] == f"https://src/c/b?{SAS.reveal()}"
+    assert seen.headers["x-ms-source-range"] == "bytes=8-11"
+
+
+def test_a_server_without_put_blob_from_url_gets_copy_blob_from_url() -> None:
+    info = blob(b"0123456789")
+    with scripted([Step(500), Step(202), info, Step(202), info]) as script:
+        copier = store(script)
+        copier.put_from_url("a", "http://src/c/b", None)
+        copier.put_from_url("a", "http://src/c/b", None, condition=Precondition(absent=True), tier="Cool")
+    first, second, _, third, _ = script.seen
+    assert first.headers["x-ms-blob-type"] == "BlockBlob"
+    assert second.headers["x-ms-requires-sync"] == third.headers["x-ms-requires-sync"] == "true"
+    assert third.headers["if-none-match"] == "*" and third.headers["x-ms-access-tier"] == "Cool"
+
+
+def test_batches_fall_back_to_single_deletes() -> None:
+    with scripted([error(501, "NotImplemented"), *[Step(202)] * 3]) as script:
+        assert store(script).delete_many(["a", "b", "c"]) == {}
+    assert sorted(seen.method for seen in script.seen) == ["DELETE", "DELETE", "DELETE", "POST"]
+
+
+def test_closing_ends_a_waiting_retry() -> None:
+    with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
+        container = ContainerUrl("acct", "box", script.url)
+        waiting = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ={}))
+        waiting.close()
+        with pytest.raises(StorageUnreachableError, match="was closed"):
+            waiting.head("a")
+
+
+def test_a_missing_blob_is_none_for_head_and_an_error_for_reads() -> None:
+    with scripted([error(404, "BlobNotFound"), error(404, "BlobNotFound")]) as script:
+        assert store(script).head("a") is None
+        with pytest.raises(BlobNotFoundError, match="there is no blob a in acct/box"):
+            store(script).open("a")
+
+
+def proxied(script: Script, environ: dict[str, str]) -> Sequence[str]:
+    container = ContainerUrl("acct", "box", "http://blob.invalid/acct")
+    http = BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK)
+    RestBlobStore(container, http).head("a")
+    return [seen.target for seen in script.seen]
+
+
+def test_an_http_proxy_of_the_environment_is_used() -> None:
+    with scripted([blob(b"")]) as script:
+        proxy = script.url.removesuffix("/acct")
+        assert proxied(script, {"HTTP_PROXY": proxy})[0].startswith("http://blob.invalid/acct/box/a?")
+
+
+@pytest.mark.parametrize("listed", ["blob.invalid", ".invalid", "other, invalid", "*"])
+def test_no_proxy_wins(listed: str) -> None:
+    with scripted([blob(b"")]) as script, pytest.raises(StorageUnreachableError, match="there is no host blob"):
+        proxied(script, {"HTTP_PROXY": script.url.removesuffix("/acct"), "no_proxy": listed})
+    assert script.seen == []
+
+
+def test_a_proxy_that_is_gone_is_named() -> None:
+    with pytest.raises(StorageUnreachableError, match="the proxy on the way to blob"):
+        proxied(Script(), {"HTTP_PROXY": "http://127.0.0.1:1"})

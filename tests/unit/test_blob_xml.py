@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import pytest
+
+from blobsync.blob_auth import SasSigner
+from blobsync.blob_batch import BatchPart, batch_of_deletes, batch_parts
+from blobsync.blob_xml import (
+    BadAnswerError,
+    ServiceError,
+    decode_md5,
+    delegation_key,
+    list_page,
+    next_marker,
+    parse_http_date,
+    service_error,
+    soft_delete_days,
+)
+from blobsync.locations import SasToken
+from blobsync.storage import BlobInfo
+
+HEAD = '<?xml version="1.0" encoding="utf-8"?><EnumerationResults ContainerName="box">'
+
+
+def page(*items: str, marker: str = "<NextMarker />") -> bytes:
+    return f"{HEAD}<Blobs>{''.join(items)}</Blobs>{marker}</EnumerationResults>".encode()
+
+
+def item(name: str, properties: str = "", metadata: str = "") -> str:
+    return f"<Blob>{name}<Properties>{properties}</Properties><Metadata>{metadata}</Metadata></Blob>"
+
+
+def names(body: bytes) -> list[str]:
+    return [entry if isinstance(entry, str) else entry.name for entry in list_page(body)]
+
+
+def test_a_blob_with_everything() -> None:
+    properties = (
+        "<Creation-Time>Fri, 20 Nov 2026 06:00:00 GMT</Creation-Time>"
+        "<Last-Modified>Fri, 20 Nov 2026 06:13:00 GMT</Last-Modified><Etag>0x8D</Etag>"
+        "<Content-Length>12</Content-Length><Content-Type>image/png</Content-Type><Content-Encoding />"
+        "<Content-MD5>SfaKXIST7CwL9ImCHCH8Ow==</Content-MD5><BlobType>AppendBlob</BlobType>"
+        "<AccessTier>Cool</AccessTier><AccessTierInferred>true</AccessTierInferred>"
+    )
+    assert list(list_page(page(item("<Name>a/b</Name>", properties)))) == [
+        BlobInfo(
+            name="a/b",
+            size=12,
+            etag="0x8D",
+            md5=bytes.fromhex("49f68a5c8493ec2c0bf489821c21fc3b"),
+            last_modified=1795155180.0,
+            tier="Cool",
+            content_type="image/png",
+            blob_type="AppendBlob",
+        )
+    ]
+
+
+def test_a_blob_with_next_to_nothing() -> None:
+    assert list(list_page(page("<Blob><Name>a</Name></Blob>"))) == [BlobInfo("a", 0, "")]
+
+
+@pytest.mark.parametrize(
+    ("properties", "metadata"),
+    [
+        ("", "<hdi_isfolder>true</hdi_isfolder>"),
+        ("", "<Hdi_IsFolder>True</Hdi_IsFolder>"),
+        ("<ResourceType>directory</ResourceType>", ""),
+    ],
+)
+def test_stubs_of_folders(properties: str, metadata: str) -> None:
+    (entry,) = list_page(page(item("<Name>d</Name>", properties, metadata)))
+    assert isinstance(entry, BlobInfo) and entry.is_folder_stub
+
+
+def test_other_metadata_makes_no_folder() -> None:
+    (entry,) = list_page(page(item("<Name>d</Name>", "", "<hdi_isfolder>false</hdi_isfolder><Etag>x</Etag>")))
+    assert isinstance(entry, BlobInfo) and not entry.is_folder_stub and entry.etag == ""
+
+
+def test_folders_come_as_names() -> None:
+    assert names(page("<BlobPrefix><Name>d/</Name></BlobPrefix>", item("<Name>e</Name>"))) == ["d/", "e"]
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("<Name>a&amp;b &lt;c&gt; &quot;'</Name>", "a&b <c> \"'"),
+        ("<Name>é/\U0001f600/e\u0301</Name>", "é/\U0001f600/e\u0301"),
+        ('<Name Encoded="true">a%20%EF%BF%BE%2541</Name>', "a \ufffe%41"),
+        ("<Name>100%25</Name>", "100%25"),
+        ("<Name> lead and trail </Name>", " lead and trail "),
+        ("<Name>cr&#xD;lf&#xA;tab&#x9;</Name>", "cr\rlf\ntab\t"),
+        ("<Name>a\x01b\x1f</Name>", "a\x01b\x1f"),
+        ("<Name>a&#x1;b&#31;&#65;</Name>", "a\x01b\x1fA"),
+        ("<Name>a\ufffeb</Name>", "a\ufffeb"),
+        ("<Name>\x7f\u0081</Name>", "\x7f\u0081"),
+    ],
+)
+def test_names_come_back_as_they_are(written: str, name: str) -> None:
+    assert names(page(item(written))) == [name]
+
+
+@pytest.mark.parametrize(
+    ("written", "marker"),
+    [
+        ("<NextMarker />", ""),
+        ("<NextMarker></NextMarker>", ""),
+        ("<NextMarker>2!80!a&amp;b-</NextMarker>", "2!80!a&b-"),
+    ],
+)
+def test_the_marker_is_found_without_parsing(written: str, marker: str) -> None:
+    assert next_marker(page(item("<Name>&lt;NextMarker&gt;no</Name>"), marker=written)) == marker
+
+
+@pytest.mark.parametrize("body", [b"", b"<html><br></html>", b"\xff\xfe", b"<EnumerationResults><Blobs><Blob>"])
+def test_a_page_that_is_no_page(body: bytes) -> None:
+    with pytest.raises(BadAnswerError):
+        list(list_page(body))
+
+
+def test_a_blob_without_a_name_is_no_blob() -> None:
+    with pytest.raises(BadAnswerError):
+        list(list_page(page("<Blob></Blob>")))
+
+
+def test_errors() -> None:
+    body = (
+        "\ufeff<?xml version='1.0'?><Error><Code>AuthenticationFailed</Code><Message>Server failed.\nRequestId:1\n"
+        "Time:x</Message><AuthenticationErrorDetail>in the specified time frame</AuthenticationErrorDetail></Error>"
+    )
+    assert service_error(body.encode()) == ServiceError(
+        "AuthenticationFailed", "Server failed.", "in the specified time frame"
+    )
+    assert service_error(b"<html>proxy</html>") == service_error(b"502") == ServiceError()
+
+
+def test_a_delegation_key() -> None:
+    parts = {"SignedOid": "o", "SignedTid": "t", "SignedStart": "s", "SignedExpiry": "e", "SignedService": "b"}
+    body = "".join(
+        f"<{name}>{text}</{name}>" for name, text in {**parts, "SignedVersion": "v", "Value": "eA=="}.items()
+    )
+    key = delegation_key(f"<UserDelegationKey>{body}</UserDelegationKey>".encode())
+    assert (key.object_id, key.tenant_id, key.starts, key.expires, key.service, key.version) == tuple("otsebv")
+    assert key.value.reveal() == "eA=="
+    with pytest.raises(BadAnswerError):
+        delegation_key(b"<UserDelegationKey/>")
+
+
+@pytest.mark.parametrize(
+    ("policy", "days"),
+    [
+        ("<DeleteRetentionPolicy><Enabled>true</Enabled><Days>7</Days></DeleteRetentionPolicy>", 7),
+        ("<DeleteRetentionPolicy><Enabled>false</Enabled></DeleteRetentionPolicy>", 0),
+        ("", None),
+    ],
+)
+def test_soft_delete(policy: str, days: int | None) -> None:
+    assert soft_delete_days(f"<StorageServiceProperties>{policy}</StorageServiceProperties>".encode()) == days
+
+
+def test_a_batch_of_deletes() -> None:
+    body, content_type = batch_of_deletes(["/box/a", "/box/b%20"], SasSigner(SasToken.parse("sp=d&sig=x")))
+    assert content_type == "multipart/mixed; boundary=batch_blobsync"
+    assert body == (
+        b"--batch_blobsync\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 0\r\n"
+        b"\r\nDELETE /box/a?sp=d&sig=x HTTP/1.1\r\nx-ms-delete-snapshots: include\r\nContent-Length: 0\r\n\r\n"
+        b"--batch_blobsync\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 1\r\n"
+        b"\r\nDELETE /box/b%20?sp=d&sig=x HTTP/1.1\r\nx-ms-delete-snapshots: include\r\nContent-Length: 0\r\n\r\n"
+        b"--batch_blobsync--\r\n"
+    )
+
+
+def test_the_answers_of_a_batch() -> None:
+    body = (
+        b"--r_1\r\nContent-Type: application/http\r\nContent-ID: 1\r\n\r\nHTTP/1.1 404 The specified blob\r\n"
+        b"x-ms-error-code: BlobNotFound\r\n\r\n<Error/>\r\n"
+        b"--r_1\r\nContent-Type: application/http\r\nContent-ID: 0\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n--r_1--\r\n"
+    )
+    assert batch_parts(body, 'multipart/mixed; boundary="r_1"') == [
+        BatchPart(1, 404, "BlobNotFound"),
+        BatchPart(0, 202),
+    ]
+    with pytest.raises(BadAnswerError):
+        batch_parts(body, "text/html")
+
+
+@pytest.mark.parametrize("text", ["", "Friday", "Fri, 20 Foo 2026 06:13:00 GMT"])
+def test_dates_that_are_none(text: str) -> None:
+    assert parse_http_date(text) == 0.0
+
+
+@pytest.mark.parametrize("text", [None, "", "????", "YWJj"])
+def test_texts_that_are_no_md5(text: str | None) -> None:
+    assert decode_md5(text) is None

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from blobsync.blob_auth import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.config.model import StorageAccount
+from blobsync.connect import check_sas, connect, mint_sas, sas_url, signer_for
+from blobsync.errors import CredentialError, SasExpiredError, SasPermissionError
+from blobsync.locations import SasToken, Secret
+
+KEY = Secret(base64.b64encode(b"k" * 64).decode())
+SAS = SasToken.parse("sv=2023-11-03&sp=rl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL")
+BARE = StorageAccount("vig.yaml", "acct", "box", "https://acct.blob.core.windows.net")
+
+
+@pytest.mark.parametrize(
+    ("account", "kind"),
+    [
+        (replace(BARE, account_key=KEY, sas_token=SAS), SasSigner),
+        (replace(BARE, account_key=KEY), SharedKeySigner),
+        (BARE, BearerSigner),
+        (replace(BARE, account_key=KEY, sas_token=SAS, auth="key"), SharedKeySigner),
+        (replace(BARE, account_key=KEY, sas_token=SAS, auth="identity"), BearerSigner),
+    ],
+)
+def test_which_credential_is_used(account: StorageAccount, kind: type) -> None:
+    assert type(signer_for(account, environ={})) is kind
+
+
+@pytest.mark.parametrize(
+    ("account", "says"),
+    [
+        (replace(BARE, auth="sas"), "vig.yaml says auth: sas and has no sas_token"),
+        (replace(BARE, auth="key"), "vig.yaml says auth: key and has no account_key"),
+        (replace(BARE, account_key=Secret("not base64!")), "the account_key of acct is not base64 text"),
+        (replace(BARE, blob_endpoint="http://127.0.0.1:1/acct"), "an identity needs an https blob_endpoint"),
+    ],
+)
+def test_credentials_that_cannot_work(account: StorageAccount, says: str) -> None:
+    with pytest.raises(CredentialError) as caught:
+        connect(account, environ={})
+    assert says in str(caught.value)
+
+
+def test_a_sas_that_ended_is_refused_before_anything_starts() -> None:
+    ended = replace(BARE, sas_token=SasToken.parse("sp=rl&sr=c&se=2020-01-01&sig=x"))
+    with pytest.raises(SasExpiredError):
+        connect(ended, environ={})
+    with pytest.raises(SasExpiredError):
+        mint_sas(ended, "r", 60)
+
+
+def test_from_a_key_comes_a_narrow_sas() -> None:
+    token = mint_sas(replace(BARE, account_key=KEY), "lr", 3600)
+    assert (token.permissions, token.field("sr"), token.field("srt"), token.field("spr")) == ("rl", "c", None, "https")
+    assert token.expires_at is not None
+    left = token.expires_at - datetime.now(timezone.utc)
+    assert timedelta(minutes=59) < left <= timedelta(hours=1)
+    assert KEY.reveal() not in token.reveal()
+
+
+def test_a_sas_of_the_file_is_all_there_is() -> None:
+    account = replace(BARE, sas_token=SAS)
+    assert mint_sas(account, "rl", 3600) is SAS
+    with pytest.raises(SasPermissionError, match="needs w"):
+        mint_sas(account, "rw", 3600)
+
+
+def test_only_a_sas_is_checked() -> None:
+    assert check_sas(replace(BARE, account_key=KEY), "rwdl") == ()
+    with pytest.raises(SasPermissionError):
+        check_sas(replace(BARE, sas_token=SAS), "d")
+
+
+def test_a_url_for_one_blob() -> None:
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d/a é.txt"), "r", 60)
+    place, _, query = url.partition("?")
+    assert place == "https://acct.blob.core.windows.net/box/d/a%20%C3%A9.txt"
+    assert SasToken.parse(query).field("sr") == "b"
+
+
+def test_a_url_for_a_folder_opens_its_container() -> None:
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d"), "rl", 60, is_blob=False)
+    assert SasToken.parse(url.partition("?")[2]).field("sr") == "c"
+
+
+def test_the_sas_of_the_file_is_not_given_away_when_it_grants_more() -> None:
+    account = replace(BARE, sas_token=SAS)
+    with pytest.raises(CredentialError, match="none with fewer can be made"):
+        sas_url(account, BARE.container.blob("a"), "r", 60)
+    assert sas_url(account, BARE.container.blob("a"), "lr", 60).endswith(SAS.reveal())
