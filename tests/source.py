@@ -1,0 +1,67 @@
+"""The project's own source as data, for the tests that read it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the package; ``name`` is ``blobsync.azcopy.driver``."""
+
+    name: str
+    path: Path
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, filename=str(self.path))
+
+    @property
+    def file(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """Each import, wherever it stands: line and module; ``from blobsync import x`` imports ``blobsync.x``."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "blobsync":
+                for alias in node.names:
+                    yield node.lineno, f"blobsync.{alias.name}"
+            elif isinstance(node, ast.ImportFrom):
+                yield node.lineno, "." * node.level + (node.module or "")
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield node.lineno, alias.name
+
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield node
+
+
+def modules() -> list[Module]:
+    """Every module of the package."""
+    found = []
+    for path in sorted((ROOT / "blobsync").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found.append(Module(".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
+    return found
+
+
+def tracked_files() -> list[Path]:
+    """Every file that the repository holds; without a repository, every file of the source tree."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0 and listed.stdout:
+        return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    hidden = {".git", ".venv", ".tools", "__pycache__"}
+    return [path for path in ROOT.rglob("*") if path.is_file() and not hidden & set(path.relative_to(ROOT).parts)]

@@ -1,0 +1,87 @@
+"""What must not stand in the repository: machines, registries, secrets, conflict marks, unfinished work."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.source import ROOT, tracked_files
+
+# Words are put together here so that this file does not hold them itself.
+_DOT = r"\."
+FORBIDDEN: dict[str, str] = {
+    "the host name of a package registry (pip, npm and apt know theirs)": "|".join(
+        _DOT.join(parts)
+        for parts in (
+            ("registry", "npm" + "js"),
+            ("pypi", "org/simple"),
+            ("files", "python" + "hosted"),
+            ("deb", "debian", "org"),
+            ("archive", "ubuntu", "com"),
+        )
+    ),
+    "a path of somebody's machine": r"(?<![\w.])/(?:"
+    + "|".join(["wo" + "rk", "ro" + "ot", "fa" + "rm", "opt/bs" + r"\w*"])
+    + r")/",
+    "the mark of a merge that was not finished": r"^(?:" + "<" * 7 + "|" + ">" * 7 + r") ",
+    "a note of unfinished work": r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"]) + r")\b",
+    "the signature of a real-looking SAS": r"sig=[A-Za-z0-9%+/]{43}(?:=|%3[dD])",
+}
+# Data that we did not write, kept as it was: package -> checksums, formats.
+SKIPPED = ("blobsync/emulator/package-lock.json",)
+
+
+def _texts() -> list[tuple[str, str]]:
+    found = []
+    for path in tracked_files():
+        name = path.relative_to(ROOT).as_posix()
+        if name in SKIPPED or path.stat().st_size > 1_000_000:
+            continue
+        try:
+            found.append((name, path.read_text(encoding="utf-8")))
+        except UnicodeDecodeError:
+            continue
+    return found
+
+
+TEXTS = _texts()
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_holds(what: str) -> None:
+    pattern = re.compile(FORBIDDEN[what], re.MULTILINE)
+    hits = [
+        f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {match.group(0)}"
+        for name, text in TEXTS
+        for match in pattern.finditer(text)
+    ]
+    assert not hits
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    text = (ROOT / SKIPPED[0]).read_text(encoding="utf-8")
+    assert '"resolved"' not in text
+    assert text.count('"integrity"') > 200
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "https://" + "registry." + "npmjs" + ".org/x",
+        "index " + "https://pypi." + "org/simple",
+    ],
+)
+def test_registries_are_seen(sample: str) -> None:
+    assert re.search(next(iter(FORBIDDEN.values())), sample)
+
+
+def test_files_end_with_one_newline_and_have_no_tabs_in_python() -> None:
+    wrong = []
+    for name, text in TEXTS:
+        if name.endswith((".py", ".md", ".toml", ".yaml", ".yml", ".js")) and text:
+            if not text.endswith("\n") or text.endswith("\n\n"):
+                wrong.append(f"{name}: end of file")
+            if name.endswith(".py") and re.search(r"^ *\t", text, re.MULTILINE):
+                wrong.append(f"{name}: tab")
+    assert not wrong
