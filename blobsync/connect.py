@@ -19,6 +19,7 @@ from blobsync.blob_rest import RestBlobStore
 from blobsync.config.model import StorageAccount
 from blobsync.errors import CredentialError
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.storage import BlobStore
 
 # https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at
 # most; a quarter of an hour is left for clocks that differ.
@@ -111,6 +112,26 @@ def sas_url(
         return f"{target}?{own.reveal()}"
     scope = target if is_blob else target.container
     return f"{target}?{_mint(account, scope, rights, seconds, environ=environ).reveal()}"
+
+
+def recovery_sentence(store: BlobStore) -> str:
+    """Whether blobs that are deleted from ``store`` can be had back, and how; asks the service."""
+    if not isinstance(store, RestBlobStore):
+        return f"whether blobs deleted from {store.container} can be restored is not known"
+    found = store.recovery()
+    if found.versioning:
+        return (
+            f"{store.container} keeps versions: what is deleted can be restored by copying its last version back"
+            " (az storage blob list --include v, then az storage blob copy start --source-uri URL?versionid=...)"
+        )
+    if found.soft_delete_days:
+        return (
+            f"{store.container} keeps deleted blobs for {found.soft_delete_days} days: restore them with"
+            " 'az storage blob undelete', or in the portal"
+        )
+    if found.soft_delete_days == 0:
+        return f"{store.container} has neither versioning nor soft delete: what is deleted is gone"
+    return f"whether blobs deleted from {store.container} can be restored could not be seen with this credential"
 
 
 def _mint(

@@ -172,7 +172,8 @@ class TransferOptions:
     files that changed on both sides (in a copy between blobs ``local`` means the source). ``links``:
     ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
     each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
-    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``.
+    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
+    is the source's path where it differs. ``receipt`` uploads the receipt beside the data.
     """
 
     engine: str = "auto"
@@ -188,6 +189,7 @@ class TransferOptions:
     cap_mbps: float | None = None
     relay: bool = False
     from_path: str | None = None
+    receipt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

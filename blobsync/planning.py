@@ -15,7 +15,7 @@ from blobsync.errors import NothingMatchedError, UsageError
 from blobsync.index import Index
 from blobsync.ledger import LivePart
 from blobsync.local_tree import link_policy
-from blobsync.mapping import Resolution, resolve
+from blobsync.mapping import Resolution, project_relative, resolve
 from blobsync.plan import (
     Action,
     End,
@@ -58,14 +58,23 @@ class Leg:
     elsewhere: tuple[str, ...]
 
 
-def legs(ground: Ground, command: str, given: Sequence[str], options: TransferOptions) -> tuple[Leg, ...]:
-    """Both ends of each PATH, for ``u`` or ``d``. Raises mapping errors, and ``UsageError`` on a bad combination."""
-    if options.from_path is not None and len(given) != 1:
+def rooted(ground: Ground, given: str) -> str:
+    """A PATH as typed, from the project's root; a slash at its end stays. Raises ``MappingError``."""
+    path = project_relative(given, cwd=ground.cwd, root=ground.root)
+    return f"{path}/" if given.endswith("/") else path
+
+
+def legs(ground: Ground, command: str, paths: Sequence[str], options: TransferOptions) -> tuple[Leg, ...]:
+    """Both ends of each PATH (from the project's root), for ``u`` or ``d``.
+
+    Raises mapping errors, and ``UsageError`` on a bad combination.
+    """
+    if options.from_path is not None and len(paths) != 1:
         raise UsageError("--from-path goes with exactly one PATH", hint="run one command for each")
     if command == "u" and options.from_path is not None and ground.from_cluster is None:
         raise UsageError("--from-path of an upload names a path of another cluster", hint="pass -f CLUSTER with it")
     found: list[Leg] = []
-    for path in given:
+    for path in paths:
         found += _legs_of(ground, command, path, options)
     chosen: list[Leg] = []
     for leg in found:
@@ -82,20 +91,22 @@ def _covers(one: Leg, other: Leg) -> bool:
     )
 
 
-def _legs_of(ground: Ground, command: str, given: str, options: TransferOptions) -> Iterator[Leg]:
+def _legs_of(ground: Ground, command: str, path: str, options: TransferOptions) -> Iterator[Leg]:
     far = ground.from_cluster
     here = ground.cluster if command == "u" or far is None else far
-    target = resolve(given, cwd=ground.cwd, root=ground.root, cluster=here)
+
+    def place(path: str, cluster: Cluster) -> Resolution:
+        return resolve(path, cwd=ground.root, root=ground.root, cluster=cluster)
+
+    target = place(path, here)
     origin = target
     if options.from_path is not None or (command == "u" and far is not None):
-        origin = resolve(options.from_path or given, cwd=ground.cwd, root=ground.root, cluster=far or ground.cluster)
+        origin = place(options.from_path or path, far or ground.cluster)
     yield _leg(ground, command, origin, target, optional=False)
     if options.from_path is None:
         for prefix in nested(target.path, here):
-            inner = resolve(f"{ground.root}/{prefix}/", cwd=ground.cwd, root=ground.root, cluster=here)
-            start = inner
-            if command == "u" and far is not None:
-                start = resolve(f"{ground.root}/{prefix}/", cwd=ground.cwd, root=ground.root, cluster=far)
+            inner = place(f"{prefix}/", here)
+            start = place(f"{prefix}/", far) if command == "u" and far is not None else inner
             yield _leg(ground, command, start, inner, optional=True)
 
 
@@ -188,7 +199,10 @@ def make_plan(
     unreadable: list[FileFailure] = []
     missing: list[tuple[Leg, NothingMatchedError]] = []
     extras = 0
-    chosen = legs(ground, command, given, options)
+    paths = tuple(rooted(ground, path) for path in given)
+    if options.from_path is not None:
+        options = replace(options, from_path=rooted(ground, options.from_path))
+    chosen = legs(ground, command, paths, options)
     warnings += _check_rights(ground, chosen, options)
     for leg in chosen:
         if _same_blobs(leg):
@@ -209,7 +223,7 @@ def make_plan(
         route=route_of(chosen[0].source, chosen[0].destination),
         cluster=ground.cluster.name,
         from_cluster=ground.from_cluster.name if ground.from_cluster else None,
-        paths=tuple(given),
+        paths=paths,
         options=options,
         parts=tuple(parts),
         engine=choose_engine("direct", 0, 0, None),

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from blobsync import browse, plan_file
+from blobsync import browse, plan_file, receipts
 from blobsync.config.loader import find_project, load_cluster
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.connections import Connections
-from blobsync.engines import Listener, LocalEnd, SilentListener
+from blobsync.engines import Listener, LocalEnd, RemoteEnd, SilentListener
 from blobsync.errors import UsageError
 from blobsync.index import Index
 from blobsync.local_tree import link_policy
+from blobsync.locations import BlobUrl, ContainerUrl
 from blobsync.mapping import Resolution, resolve
-from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.plan import Action, Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.planning import Ground, live_parts, make_plan, nested
 from blobsync.state_dir import StateDir, open_state_dir
 from blobsync.survey import Request
@@ -127,7 +129,12 @@ class Project:
         """Do what ``plan`` says, look again, and return what is verified and what is not."""
         command = "d" if plan.route is Route.DOWNLOAD else "u"
         parts = live_parts(self._standing, plan, command)
-        return carry_out(plan, parts, self._engines(plan), self.listener, self.state.folder("receipts"))
+        result = carry_out(plan, parts, self._engines(plan), self.listener, self.state.folder("receipts"))
+        if plan.options.receipt and result.receipt is not None:
+            for part in parts:
+                if isinstance(part.destination, RemoteEnd):
+                    self.listener.note(f"receipt: {receipts.publish(result.receipt, part.destination)}")
+        return result
 
     def save_plan(self, plan: TransferPlan, file: Path) -> None:
         """Write the plan, without secrets, for :meth:`load_plan`."""
@@ -135,13 +142,28 @@ class Project:
 
     def load_plan(self, saved: plan_file.SavedPlan) -> TransferPlan:
         """Make the saved plan anew; ``PlanFileError`` when it would now do something else."""
-        plan = self._plan(saved.command, [f"{self.root}/{path}" for path in saved.paths], saved.options)
+        options = saved.options
+        if options.from_path is not None:
+            options = replace(options, from_path=f"{self.root}/{options.from_path}")
+        plan = self._plan(saved.command, [f"{self.root}/{path}" for path in saved.paths], options)
         saved.check(plan)
         return plan
 
     def _plan(self, command: str, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
         _check(options, self.from_cluster)
-        return make_plan(self._standing, command, paths, options, self._azcopy_problem, self.listener)
+        plan = make_plan(self._standing, command, paths, options, self._azcopy_problem, self.listener)
+        doomed = {
+            part.destination.container
+            for part, action in plan.each()
+            if action.action is Action.DELETE and isinstance(part.destination, BlobUrl)
+        }
+        return replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(doomed))))
+
+    def recovery(self, container: ContainerUrl) -> str:
+        """Whether what is deleted from a container can be had back, and how: one sentence."""
+        from blobsync.connect import recovery_sentence
+
+        return recovery_sentence(self.connections.store(container))
 
     # -- looking --------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -9,8 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from blobsync.engines import RemoteEnd
 from blobsync.ledger import Ledger
 from blobsync.plan import Action, FileState, TransferResult
+from blobsync.storage import BlobProperties
 
 VERSION = 1
 _KEEP = 200
@@ -34,6 +37,18 @@ def write(folder: Path, result: TransferResult, ledgers: Sequence[Ledger]) -> Pa
     for old in sorted(folder.glob("*.json"))[:-_KEEP]:
         old.unlink(missing_ok=True)
     return file
+
+
+def publish(file: Path, end: RemoteEnd) -> str:
+    """Upload a receipt beside the data that it is about, as ``<folder or file>.receipts/<name>``.
+
+    Returns the blob's URL. Raises what the store raises.
+    """
+    body = file.read_bytes()
+    name = f"{end.name}.receipts/{file.name}" if end.name else f".receipts/{file.name}"
+    properties = BlobProperties(content_type="application/json")
+    end.store.put(name, body, md5=hashlib.md5(body).digest(), properties=properties)
+    return str(end.store.container.blob(name))
 
 
 def _head(result: TransferResult) -> dict[str, object]:
