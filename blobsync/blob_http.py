@@ -147,23 +147,9 @@ class BlobHttp:
         """
         failures = 0
         while True:
-            signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
-            if body is not None:
-                signed["Content-Length"] = str(len(body))
-            text = self.signer.sign(method, path, query, signed)
             asked = None
             try:
-                response = self._pool.urlopen(
-                    method,
-                    f"{self._prefix}{path}?{text}" if text else self._prefix + path,
-                    body=body,
-                    headers=signed,
-                    retries=_NO_RETRIES,
-                    redirect=False,
-                    assert_same_host=False,
-                    preload_content=not stream,
-                    decode_content=False,
-                )
+                response = self._once(method, path, query, headers, body, stream=stream)
             except (HTTPError, OSError) as error:
                 failures += 1
                 if failures >= self._tries(error):
@@ -171,17 +157,41 @@ class BlobHttp:
             else:
                 self._answered = True
                 status = response.status
-                if status == 401 and failures == 0 and self.signer.renew():
-                    failures += 1
-                    response.drain_conn()
-                    continue
-                final = status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
-                if final or status not in RETRYABLE_STATUS or failures + 1 >= self._retry.tries:
+                bare_500 = status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
+                refused = status == 401 and failures == 0 and self.signer.renew()
+                patient = status in RETRYABLE_STATUS and not bare_500 and failures + 1 < self._retry.tries
+                if not refused and not patient:
                     return Reply(status, response, failures + 1)
                 failures += 1
                 asked = response.headers.get("Retry-After")
                 response.drain_conn()
             self.pause(failures, asked)
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        stream: bool,
+    ) -> BaseHTTPResponse:
+        signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
+        if body is not None:
+            signed["Content-Length"] = str(len(body))
+        text = self.signer.sign(method, path, query, signed)
+        return self._pool.urlopen(
+            method,
+            f"{self._prefix}{path}?{text}" if text else self._prefix + path,
+            body=body,
+            headers=signed,
+            retries=_NO_RETRIES,
+            redirect=False,
+            assert_same_host=False,
+            preload_content=not stream,
+            decode_content=False,
+        )
 
     def pause(self, failures: int, asked: str | None = None) -> None:
         """Wait before the next try; raises ``StorageUnreachableError`` when the store is closed meanwhile."""
