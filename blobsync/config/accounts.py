@@ -146,8 +146,10 @@ def _warn_if_others_can_read(path: Path, document: Document) -> list[str]:
     if not held or not mode & 0o077:
         return []
     return [
-        f"{document.file}: holds {' and '.join(held)} and can be read by other users (mode {mode:o}); "
-        f"run: chmod 600 {document.file}"
+        (
+            f"{document.file}: holds {' and '.join(held)} and can be read by other users (mode {mode:o}); "
+            f"run: chmod 600 {document.file}"
+        )
     ]
 
 

@@ -37,8 +37,10 @@ def test_all_problems_of_all_files_are_told_once_each(tmp_path: Path) -> None:
             "aux_data/configs/acct.yaml:2: account_key: is not base64: copy the whole key, with the = signs at its end",
         ],
         "aux_data/configs/unused.yaml": [
-            "aux_data/configs/unused.yaml:2: container_name: 'A' is no container name: "
-            "3 to 63 lowercase letters, digits and single hyphens",
+            (
+                "aux_data/configs/unused.yaml:2: container_name: 'A' is no container name: "
+                "3 to 63 lowercase letters, digits and single hyphens"
+            ),
         ],
     }
 
@@ -94,10 +96,14 @@ def test_new_files_ask_for_what_only_the_user_knows(tmp_path: Path) -> None:
     new_project(tmp_path)
     assert [str(problem) for item in check(tmp_path).values() for problem in item.problems] == [
         "aux_data/aml/aml.yaml:7: config_param.code_path.path: still holds the example's placeholder: fill in your own",
-        "aux_data/aml/aml.yaml:11: config_param.data_folder.path: "
-        "still holds the example's placeholder: fill in your own",
-        "aux_data/aml/aml.yaml:14: config_param.output_folder.path: "
-        "still holds the example's placeholder: fill in your own",
+        (
+            "aux_data/aml/aml.yaml:11: config_param.data_folder.path: "
+            "still holds the example's placeholder: fill in your own"
+        ),
+        (
+            "aux_data/aml/aml.yaml:14: config_param.output_folder.path: "
+            "still holds the example's placeholder: fill in your own"
+        ),
         "aux_data/configs/storage.yaml:3: account_name: still holds the example's placeholder: fill in your own",
         "aux_data/configs/storage.yaml:4: container_name: still holds the example's placeholder: fill in your own",
     ]

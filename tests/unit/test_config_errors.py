@@ -66,8 +66,10 @@ CLUSTER_MISTAKES = {
     ),
     "an account file that is not there": (
         "config_param:\n  data_folder:\n    path: p\n    azure_blob_config_file: aux_data/configs/acc.yaml\n",
-        f"{AML}:4: config_param.data_folder.azure_blob_config_file: "
-        "names aux_data/configs/acc.yaml, which is not there",
+        (
+            f"{AML}:4: config_param.data_folder.azure_blob_config_file: "
+            "names aux_data/configs/acc.yaml, which is not there"
+        ),
     ),
     "an entry without an account": (
         "config_param:\n  data_folder: some/path\n",
@@ -98,8 +100,10 @@ CLUSTER_MISTAKES = {
         f"{AML}:3: config_param../data_folder: there is another entry for the folder data",
     ),
     "a path under no mount point": (
-        f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
-        "config_param:\n  data_folder: /hdfs/input/data\n",
+        (
+            f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
+            "config_param:\n  data_folder: /hdfs/input/data\n"
+        ),
         f"{AML}:4: config_param.data_folder: /hdfs/input/data lies below no blob_mount_point (/blob)",
     ),
     "a mount without an account": (
@@ -155,13 +159,17 @@ ACCOUNT_MISTAKES = {
     "no container": ("account_name: acct\n", f"{ACCT}: container_name: is missing"),
     "an account that is a URL": (
         "account_name: acct.blob.core.windows.net\ncontainer_name: cont\n",
-        f"{ACCT}:1: account_name: 'acct.blob.core.windows.net' is no storage account name: "
-        "3 to 24 lowercase letters and digits",
+        (
+            f"{ACCT}:1: account_name: 'acct.blob.core.windows.net' is no storage account name: "
+            "3 to 24 lowercase letters and digits"
+        ),
     ),
     "a container with capitals": (
         "account_name: acct\ncontainer_name: My_Data\n",
-        f"{ACCT}:2: container_name: 'My_Data' is no container name: "
-        "3 to 63 lowercase letters, digits and single hyphens",
+        (
+            f"{ACCT}:2: container_name: 'My_Data' is no container name: "
+            "3 to 63 lowercase letters, digits and single hyphens"
+        ),
     ),
     "a key cut short": (
         BASE + "account_key: abcde\n",

@@ -90,14 +90,18 @@ def test_why_is_a_sentence() -> None:
     [
         (
             "dta/voc20",
-            "dta/voc20 belongs to no folder entry of aux_data/aml/aml.yaml; "
-            "there are: data, data/coco, output, everything",
+            (
+                "dta/voc20 belongs to no folder entry of aux_data/aml/aml.yaml; "
+                "there are: data, data/coco, output, everything"
+            ),
             "did you mean data/voc20?",
         ),
         (
             "src/x.py",
-            "src/x.py belongs to no folder entry of aux_data/aml/aml.yaml; "
-            "there are: data, data/coco, output, everything",
+            (
+                "src/x.py belongs to no folder entry of aux_data/aml/aml.yaml; "
+                "there are: data, data/coco, output, everything"
+            ),
             "add src_folder under config_param",
         ),
         (

@@ -1,0 +1,167 @@
+"""The command tree. A word's module is imported when the word is used, not before.
+
+Each module has ``register(app)``, which adds all of its commands to a ``typer.Typer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from blobsync.cli.options import SETTINGS, group_callback
+from blobsync.cli.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One command: its names, the first being the main one, its module, and its line in ``--help``."""
+
+    names: tuple[str, ...]
+    module: str
+    help: str
+
+
+SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
+    (
+        "Data",
+        (
+            Word(("u", "upload"), "copy", "Upload files or folders; with -f: copy them from another cluster."),
+            Word(("d", "download"), "copy", "Download files or folders."),
+            Word(("plan",), "copy", "Show what u or d would do with each file, and why."),
+            Word(("apply",), "copy", "Carry out a plan that was saved with 'plan --save'."),
+            Word(("verify",), "copy", "Compare the local files, the blobs and the record of both."),
+            Word(("ls",), "look", "List blobs, or the folder entries where no PATH is given."),
+            Word(("du",), "look", "Count the blobs and bytes below a path."),
+            Word(("stat",), "look", "Show one path as it is here, in the container, and on record."),
+            Word(("resolve",), "look", "Show where a path lives, and why."),
+            Word(("url",), "look", "Make a URL that opens a blob for a limited time."),
+            Word(("rm",), "remove", "Delete blobs, after asking."),
+        ),
+    ),
+    (
+        "Code and jobs",
+        (
+            Word(("init", "initi"), "code", "Pack the project's code and upload it, for jobs to run."),
+            Word(("initc",), "code", "Compile in the cluster's docker image, then do what init does."),
+            Word(("submit",), "jobs", "Run a command on the cluster."),
+            Word(("local",), "jobs", "Run a command here, as a job would, in the foreground."),
+            Word(("q", "query"), "jobs", "List jobs, or show some with their logs."),
+            Word(("qq",), "jobs", "List queued jobs."),
+            Word(("qr",), "jobs", "List running jobs."),
+            Word(("qf", "f", "failed"), "jobs", "List failed jobs."),
+            Word(("logs",), "jobs", "Print a job's logs; -F follows them."),
+            Word(("a", "abort"), "jobs", "Stop jobs."),
+            Word(("resubmit",), "jobs", "Submit recorded jobs again, here or on another cluster."),
+            Word(("ssh",), "jobs", "Open a shell where a job runs."),
+            Word(("summary", "s"), "jobs", "Show what the cluster has free."),
+            Word(("blame",), "jobs", "Show who holds the cluster."),
+            Word(("parse",), "jobs", "Look for known causes of failure in a job's logs."),
+            Word(("watch",), "jobs", "Submit a job again when it fails for a reason that passes."),
+            Word(("history",), "jobs", "List all jobs that were ever submitted here."),
+        ),
+    ),
+    (
+        "Set-up",
+        (
+            Word(("config",), "settings", "Check the configuration files, or write the first ones."),
+            Word(("doctor",), "settings", "Try everything that transfers need, and say how to mend it."),
+            Word(("azcopy",), "settings", "Install azcopy, or show which one is used."),
+            Word(("emulator",), "settings", "Start and stop a blob server on this machine."),
+            Word(("demo",), "settings", "Carry a real data set through the whole main job, here."),
+        ),
+    ),
+)
+
+_PACKAGE = "blobsync.cli"
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Name -> command, each built on first use."""
+
+    def __init__(self) -> None:
+        self._words = {name: word for _, words in SECTIONS for word in words for name in word.names}
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = _build(self._words[name])
+        return self._built[name]
+
+    def __setitem__(self, name: str, built: Any) -> None:
+        self._built[name] = built
+
+    def __delitem__(self, name: str) -> None:
+        del self._words[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._words)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+
+def _build(word: Word) -> Any:
+    """The command ``word`` alone, of all that its module registers."""
+    module = import_module(f"{_PACKAGE}.{word.module}")
+    app = typer.Typer(**SETTINGS)
+    module.register(app)
+    name = word.names[0]
+    app.registered_commands = [info for info in app.registered_commands if info.name == name]
+    app.registered_groups = [info for info in app.registered_groups if info.name == name]
+    if app.registered_groups:
+        return get_command(app).commands[name]  # type: ignore[attr-defined]
+    return get_command(app)
+
+
+class CommandTree(TyperGroup):
+    """The top level: builds commands lazily and lists them in sections."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands()
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The command list of ``--help``; both the list and the lines come from the table above."""
+        for title, words in SECTIONS:
+            with formatter.section(title):
+                formatter.write_dl([(", ".join(word.names), word.help) for word in words])
+
+
+def _start(ctx: typer.Context, version: bool, **options: Any) -> None:
+    """Data, code and jobs between a project and its clusters.
+
+    Start with 'blobsync config new', then 'blobsync u data/voc20' here and 'blobsync d data/voc20' there.
+    'blobsync COMMAND --help' explains each command with examples.
+    """
+    session: Session = ctx.obj
+    session.merge(options)
+    if version:
+        from blobsync import __version__
+
+        typer.echo(f"blobsync {__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        session.started(session)
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The whole command line as one Typer app."""
+    app = typer.Typer(
+        cls=CommandTree, invoke_without_command=True, **{**SETTINGS, "add_completion": True}, epilog=_EPILOG
+    )
+    app.callback()(group_callback(_start))
+    return app
+
+
+_EPILOG = (
+    "Exit codes: 0 done and verified, 1 failed, 2 usage or configuration (nothing was touched), "
+    "3 some files failed or conflict, 4 nothing of that name, 130 interrupted."
+)

@@ -1,0 +1,180 @@
+"""``u``, ``d``, ``plan``, ``apply`` and ``verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blobsync.cli.confirm import confirm
+from blobsync.cli.options import PathsArgument, command
+from blobsync.cli.output import Result, count_text, size_text
+from blobsync.cli.reports import conflicts, plan_data, plan_lines, result_data, result_lines
+from blobsync.cli.session import Session
+from blobsync.cli.transfer_options import TRANSFER_OPTIONS
+from blobsync.errors import ExitCode, UsageError
+from blobsync.plan import Action, FileFailure, TransferOptions
+
+if TYPE_CHECKING:
+    from blobsync.plan import TransferPlan
+    from blobsync.project import Project
+    from blobsync.verify import VerifyReport
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and touch nothing.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before deleting.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    command(app, "u", bundle=TRANSFER_OPTIONS)(upload)
+    command(app, "d", bundle=TRANSFER_OPTIONS)(download)
+    command(app, "plan", bundle=TRANSFER_OPTIONS)(plan)
+    command(app, "apply")(apply)
+    command(app, "verify")(verify)
+
+
+def upload(
+    session: Session, paths: PathsArgument, options: TransferOptions, dry_run: DryRun = False, yes: Yes = False
+) -> Result:
+    """Upload files or folders to where the cluster file maps them.
+
+    Only what differs moves; nothing at the destination is deleted, and nothing there that changed since it
+    was last verified is replaced. With -f the source is the other cluster's storage, and the bytes go from
+    server to server.
+
+    \b
+      blobsync u data/voc20                     a folder, or a file: found out, never asked
+      blobsync u data/a.zip output/run7         several at once
+      blobsync -c eu -f we3v32 u data/voc20     from cluster we3v32's storage to cluster eu's
+    """
+    return _transfer(session, "u", paths, options, dry_run=dry_run, yes=yes)
+
+
+def download(
+    session: Session, paths: PathsArgument, options: TransferOptions, dry_run: DryRun = False, yes: Yes = False
+) -> Result:
+    """Download files or folders to their place in the project.
+
+    Only what differs moves. A file appears whole or not at all, and a local edit is never replaced unless
+    you say so.
+
+    \b
+      blobsync d data/voc20                     into data/voc20, whatever is there already
+      blobsync d output/run7 --include '*.pt'   only some files
+      blobsync -f we3v32 d data/voc20           from cluster we3v32's storage
+    """
+    return _transfer(session, "d", paths, options, dry_run=dry_run, yes=yes)
+
+
+def plan(
+    session: Session,
+    direction: Annotated[str, typer.Argument(metavar="u|d", help="Up or down.")],
+    paths: PathsArgument,
+    options: TransferOptions,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the plan, for 'blobsync apply FILE'.")] = None,
+) -> Result:
+    """Show what u or d would do with each file, and why; touches nothing.
+
+    \b
+      blobsync plan u data/voc20
+      blobsync plan d data/voc20 --save voc20.plan
+    """
+    project = session.project(copies=True)
+    made = _plan(project, direction, paths, options)
+    if save:
+        project.save_plan(made, save)
+    return _shown_plan(made, every_file=session.verbose > 0)
+
+
+def apply(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What 'blobsync plan --save' wrote.")],
+    yes: Yes = False,
+) -> Result:
+    """Carry out a saved plan, if it would still do the same.
+
+    \b
+      blobsync apply voc20.plan
+    """
+    from blobsync.plan_file import load
+
+    saved = load(file)
+    session.cluster, session.from_cluster = saved.cluster, saved.from_cluster
+    project = session.project(copies=True)
+    return _carry_out(project, project.load_plan(saved), yes=yes)
+
+
+def verify(
+    session: Session,
+    paths: PathsArgument,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte on both sides.")] = False,
+) -> Result:
+    """Compare the local files, the blobs, and the record of when they were last equal.
+
+    Ends with 0 when all is equal, 3 when some of it is not, 1 when nothing is.
+
+    \b
+      blobsync verify data/voc20
+      blobsync verify data/voc20 --deep
+    """
+    project = session.project()
+    reports = [project.verify(path, deep=deep) for path in paths]
+    return _verified(reports)
+
+
+def _transfer(
+    session: Session, direction: str, paths: list[str], options: TransferOptions, *, dry_run: bool, yes: bool
+) -> Result:
+    project = session.project(copies=True)
+    made = _plan(project, direction, paths, options)
+    if dry_run:
+        return _shown_plan(made, every_file=session.verbose > 0)
+    return _carry_out(project, made, yes=yes)
+
+
+def _plan(project: Project, direction: str, paths: list[str], options: TransferOptions) -> TransferPlan:
+    if direction not in ("u", "d", "upload", "download"):
+        raise UsageError(f"'{direction}' is neither u nor d", hint="for example: blobsync plan u data/voc20")
+    make = project.plan_upload if direction.startswith("u") else project.plan_download
+    made = make(paths, options)
+    for warning in made.warnings:
+        project.listener.note(warning)
+    return made
+
+
+def _shown_plan(made: TransferPlan, *, every_file: bool) -> Result:
+    left = (*conflicts(made), *made.unreadable)
+    code = ExitCode.PARTIAL if left else ExitCode.DONE
+    return Result(plan_data(made), plan_lines(made, every_file=every_file), left, code)
+
+
+def _carry_out(project: Project, made: TransferPlan, *, yes: bool) -> Result:
+    doomed = [action for _, action in made.each() if action.action is Action.DELETE]
+    if doomed and not yes:
+        size = size_text(sum(action.size for action in doomed))
+        confirm(f"delete {count_text(len(doomed), 'file')}, {size}, that the source does not have?")
+    result = project.carry_out(made)
+    failures = (*result.failures, *conflicts(made))
+    return Result(result_data(result), result_lines(result), failures, result.exit_code)
+
+
+def _verified(reports: list[VerifyReport]) -> Result:
+    counts: dict[str, int] = {}
+    for report in reports:
+        for status, count in report.counts.items():
+            counts[status] = counts.get(status, 0) + count
+    findings = [finding for report in reports for finding in report.not_equal]
+    size = sum(report.bytes_equal for report in reports)
+    unreadable: list[FileFailure] = [failure for report in reports for failure in report.unreadable]
+    lines = [f"{finding.status.replace('_', ' ')}: {finding.path}" for finding in findings]
+    lines.append(", ".join(f"{count:,} {status.replace('_', ' ')}" for status, count in counts.items()))
+    lines[-1] += f"; {size_text(size)} equal"
+    data = {
+        "counts": counts,
+        "bytes_equal": size,
+        "not_equal": [{"path": finding.path, "status": finding.status, "size": finding.size} for finding in findings],
+    }
+    codes = {report.exit_code for report in reports}
+    code = codes.pop() if len(codes) == 1 else ExitCode.PARTIAL
+    return Result(data, lines, unreadable, code)

@@ -1,0 +1,278 @@
+"""``ls``, ``du``, ``stat``, ``resolve`` and ``url``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blobsync.cli.options import OptionalPaths, PathsArgument, command
+from blobsync.cli.output import Result, count_text, size_text
+from blobsync.cli.session import Session
+from blobsync.errors import UsageError
+
+if TYPE_CHECKING:
+    from blobsync.browse import Entry, Status, Usage
+    from blobsync.mapping import Resolution
+    from blobsync.project import Project
+
+_EXPIRY = re.compile(r"(\d+)([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    command(app, "ls")(ls)
+    command(app, "du")(du)
+    command(app, "stat")(stat)
+    command(app, "resolve")(resolve)
+    command(app, "url")(url)
+
+
+def ls(
+    session: Session,
+    paths: OptionalPaths = None,
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Everything below.")] = False,
+    long: Annotated[bool, typer.Option("-l", "--long", help="With size, time and tier.")] = False,
+    sizes: Annotated[bool, typer.Option("--du", help="With the blobs and bytes below each folder.")] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line, as they come.")] = False,
+) -> Result:
+    """List blobs; without a PATH, the folder entries of the cluster.
+
+    A path means that blob, or what is below that folder: data/voc never shows data/voc20.
+
+    \b
+      blobsync ls                       which folders there are, and where they live
+      blobsync ls data/voc20 -l         one folder
+      blobsync ls data -r --jsonl       everything, in bounded memory
+    """
+    if jsonl and session.json:
+        raise UsageError("--json and --jsonl exclude each other")
+    project = session.project()
+    if not paths:
+        return _usages(project, list(project.cluster.prefixes)) if sizes else _folders(project, jsonl=jsonl)
+    if sizes:
+        return _usages(project, [entry.path for entry in _entries(project, paths, recursive=False)])
+    entries = _entries(project, paths, recursive=recursive)
+    if jsonl:
+        return Result(lines=(json.dumps(entry_data(entry)) for entry in entries))
+    return _listing(entries, long=long) if session.json else Result(lines=_entry_lines(entries, long=long))
+
+
+def du(session: Session, paths: OptionalPaths = None) -> Result:
+    """Count the blobs and bytes below each path; without a PATH, of every folder entry.
+
+    \b
+      blobsync du data/voc20
+    """
+    project = session.project()
+    return _usages(project, paths or list(project.cluster.prefixes))
+
+
+def stat(session: Session, paths: PathsArgument) -> Result:
+    """Show each path as it is here, in the container, and as it was when both were last verified.
+
+    \b
+      blobsync stat data/voc20/a.jpg
+    """
+    project = session.project()
+    found = [(project.resolve(path), project.status(path)) for path in paths]
+    data = {"paths": [_status_data(place, status) for place, status in found]}
+    return Result(data, [line for place, status in found for line in _status_lines(place, status)])
+
+
+def resolve(session: Session, paths: PathsArgument) -> Result:
+    """Show where each path lives in the container, and which key of the cluster file says so.
+
+    Asks neither the network nor the disk.
+
+    \b
+      blobsync resolve data/voc20
+    """
+    places = _places(session, paths)
+    lines: list[str] = []
+    for place in places:
+        lines += [place.path, f"  blob:  {place.remote}", f"  local: {place.local}", f"  why:   {place.why}"]
+        lines += [f"  but:   {inner.prefix} has an entry of its own, {inner.remote}" for inner in place.nested]
+    return Result({"paths": [_place_data(place) for place in places]}, lines)
+
+
+def _places(session: Session, paths: list[str]) -> list[Resolution]:
+    """Without ``Project``, which brings all that transfers need: this command is asked often, and by scripts."""
+    from blobsync.config.loader import find_project, load_cluster
+    from blobsync.mapping import resolve as find_place
+
+    if session.from_cluster:
+        raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
+    cwd = Path.cwd()
+    root = find_project(cwd)
+    cluster = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
+    session.warn(cluster)
+    return [find_place(path, cwd=cwd, root=root, cluster=cluster) for path in paths]
+
+
+def url(
+    session: Session,
+    paths: PathsArgument,
+    expiry: Annotated[str, typer.Option(metavar="7d", help="How long it works: 30m, 12h, 7d, 2w.")] = "7d",
+    permission: Annotated[
+        str, typer.Option(metavar="r", help="What it allows: r read, l list, w write, c create, a add, d delete.")
+    ] = "r",
+) -> Result:
+    """Make a URL that opens a blob for a limited time. Whoever has it can use it: treat it as a password.
+
+    \b
+      blobsync url output/run7/model.pt
+      blobsync url output/run7/model.pt --expiry 12h
+    """
+    if not permission or set(permission) - set("rlwcad"):
+        raise UsageError(f"--permission {permission}: only the letters r, l, w, c, a and d")
+    duration = _duration(expiry)
+    project = session.project()
+    urls = [(path, project.url(path, expiry=duration, permission=permission)) for path in paths]
+    seconds = int(duration.total_seconds())
+    data = {"urls": [{"path": path, "url": made, "seconds": seconds, "permission": permission} for path, made in urls]}
+    return Result(data, [made for _, made in urls])
+
+
+def _duration(text: str) -> timedelta:
+    match = _EXPIRY.fullmatch(text)
+    if not match or not int(match[1]):
+        raise UsageError(f"--expiry {text}: not a duration", hint="write 30m, 12h, 7d or 2w")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def _entries(project: Project, paths: Iterable[str], *, recursive: bool) -> Iterator[Entry]:
+    for path in paths:
+        yield from project.list(path, recursive=recursive)
+
+
+def _listing(entries: Iterator[Entry], *, long: bool) -> Result:
+    found = list(entries)
+    data = {
+        "entries": [entry_data(entry) for entry in found],
+        "count": len(found),
+        "bytes": sum(entry.size or 0 for entry in found),
+    }
+    return Result(data, _entry_lines(iter(found), long=long))
+
+
+def entry_data(entry: Entry) -> dict[str, Any]:
+    """One line of ``ls --jsonl``, one item of ``ls --json``. ``md5`` in hexadecimal, times in UTC."""
+    return {
+        "path": entry.path,
+        "size": entry.size,
+        "last_modified": None if entry.last_modified is None else _time(entry.last_modified),
+        "md5": entry.md5.hex() if entry.md5 else None,
+        "tier": entry.tier,
+        "etag": entry.etag,
+    }
+
+
+def _entry_lines(entries: Iterator[Entry], *, long: bool) -> Iterator[str]:
+    for entry in entries:
+        if not long:
+            yield entry.path
+        elif entry.is_folder:
+            yield f"{'folder':>10}  {'':20}  {'':8}  {entry.path}"
+        else:
+            modified = _time(entry.last_modified or 0)
+            yield f"{size_text(entry.size or 0):>10}  {modified:20}  {entry.tier or '':8}  {entry.path}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _folders(project: Project, *, jsonl: bool) -> Result:
+    entries = [
+        {
+            "path": f"{entry.prefix}/",
+            "size": None,
+            "last_modified": None,
+            "md5": None,
+            "tier": None,
+            "etag": None,
+            "url": str(entry.remote),
+        }
+        for entry in project.cluster.folders
+    ]
+    if jsonl:
+        return Result(lines=[json.dumps(entry) for entry in entries])
+    width = max((len(str(entry["path"])) for entry in entries), default=0)
+    lines = [f"{entry['path']:<{width}}  {entry['url']}" for entry in entries]
+    if not lines:
+        lines = [f"{project.cluster.file} has no folder entries"]
+    return Result({"entries": entries, "count": len(entries), "bytes": 0}, lines)
+
+
+def _usages(project: Project, paths: list[str]) -> Result:
+    found = [_usage(project, path) for path in paths]
+    count, size = sum(each.count for each in found), sum(each.size for each in found)
+    lines = [f"{size_text(each.size):>10}  {count_text(each.count, 'blob'):>14}  {each.path}" for each in found]
+    if len(found) != 1:
+        lines.append(f"{size_text(size):>10}  {count_text(count, 'blob'):>14}  in all")
+    entries = [{"path": each.path, "size": each.size, "count": each.count} for each in found]
+    return Result({"entries": entries, "count": count, "bytes": size}, lines)
+
+
+def _usage(project: Project, path: str) -> Usage:
+    from blobsync.browse import Usage
+    from blobsync.errors import NothingMatchedError
+
+    try:
+        return project.usage(path)
+    except NothingMatchedError:
+        # A folder entry in which nothing is yet.
+        if path in project.cluster.prefixes:
+            return Usage(path, 0, 0)
+        raise
+
+
+def _place_data(place: Resolution) -> dict[str, Any]:
+    return {
+        "path": place.path,
+        "url": str(place.remote),
+        "local": str(place.local),
+        "folder": place.entry.prefix,
+        "account": place.entry.account.account_name,
+        "container": place.entry.account.container_name,
+        "blob": place.remote.name,
+        "why": place.why,
+    }
+
+
+def _status_data(place: Resolution, status: Status) -> dict[str, Any]:
+    local = status.local
+    return {
+        "path": status.path,
+        "local": {"size": local.size, "md5": local.md5.hex() if local.md5 else None} if local else None,
+        "local_is_folder": status.local_is_folder,
+        "remote": entry_data(status.remote) if status.remote else None,
+        "remote_is_folder": status.remote_is_folder,
+        "verified_md5": status.verified_md5.hex() if status.verified_md5 else None,
+        "equal": status.equal,
+        "url": str(place.remote),
+    }
+
+
+def _status_lines(place: Resolution, status: Status) -> Iterator[str]:
+    yield status.path
+    local, remote = status.local, status.remote
+    here = "a folder" if status.local_is_folder else "nothing"
+    if local:
+        here = f"{size_text(local.size)}, MD5 {local.md5.hex() if local.md5 else 'unknown'}"
+    there = "a folder" if status.remote_is_folder else "nothing"
+    if remote:
+        md5 = remote.md5.hex() if remote.md5 else "unknown"
+        there = f"{size_text(remote.size or 0)}, MD5 {md5}, {_time(remote.last_modified or 0)}, {remote.tier or ''}"
+    yield f"  here:      {here}"
+    yield f"  container: {there.rstrip(', ')} ({place.remote})"
+    record = f"last verified with MD5 {status.verified_md5.hex()}" if status.verified_md5 else "never verified"
+    equal = {True: "equal", False: "they differ", None: ""}[status.equal]
+    yield f"  record:    {record}" + (f"; {equal}" if equal else "")

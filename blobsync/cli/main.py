@@ -1,0 +1,120 @@
+"""``blobsync``: from the words of the command line to an exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from blobsync.cli.app import build_app
+from blobsync.cli.output import Console, Result, forget_stdout, redact, start_logging
+from blobsync.cli.progress import choose_listener
+from blobsync.cli.session import Session
+from blobsync.errors import BlobsyncError, ExitCode, TransferCancelledError, UsageError
+
+# Typer exports the most special of its parser's errors only; the bases say what all of them are.
+_PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
+
+# From these words on, everything belongs to the command that is to be run as a job.
+_ENDS_WITH_A_COMMAND = ("submit", "local")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Never raises, never shows a traceback for a user's mistake."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    console = Console(_without_secrets(words), as_json=_wants_json(words))
+    _stop_on_sigterm()
+    try:
+        return _run(words, console)
+    except BrokenPipeError:
+        # `blobsync ls -r data | head`: the reader had enough.
+        forget_stdout()
+        return ExitCode.DONE
+    except KeyboardInterrupt:
+        return console.fail(TransferCancelledError("interrupted"))
+    except BlobsyncError as error:
+        return console.fail(error)
+    except Exception as error:  # noqa: BLE001 - the last place that can turn a fault of ours into an answer
+        return console.fail(_fault(error, words))
+
+
+def _run(words: Sequence[str], console: Console) -> int:
+    session = Session()
+    closing: list[Any] = []
+
+    def start(session: Session) -> None:
+        console.as_json, console.quiet = session.json, session.quiet
+        session.listener = choose_listener(console, session)
+        closing.append(session.listener)
+        if session.verbose and not closing[1:]:
+            start_logging(session.verbose)
+
+    session.started = start
+    try:
+        answer = build_app()(list(words), prog_name="blobsync", standalone_mode=False, obj=session)
+        return console.show(answer) if isinstance(answer, Result) else int(answer or 0)
+    except typer.Abort:
+        raise UsageError("nothing was confirmed, nothing was touched") from None
+    except _PARSER_ERROR as error:
+        raise _usage(error) from None
+    finally:
+        for listener in closing:
+            listener.close()
+
+
+def _usage(error: Any) -> UsageError:
+    """The parser's complaint as one of ours."""
+    path = error.ctx.command_path if getattr(error, "ctx", None) else "blobsync"
+    message = error.format_message().rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], hint=f"'{path} --help' shows what it takes")
+
+
+def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
+    if any(word.startswith("-vv") for word in words):
+        from traceback import format_exc
+
+        sys.stderr.write(redact(format_exc()))
+    fault = BlobsyncError(
+        f"a fault in blobsync itself: {type(error).__name__}: {redact(str(error))}",
+        hint="please report it, with what the same command prints with -vv",
+    )
+    fault.code = "internal"
+    return fault
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether ``--json`` was asked for, even where the rest cannot be parsed."""
+    for word in words:
+        if word == "--json":
+            return True
+        if word == "--" or word in _ENDS_WITH_A_COMMAND:
+            return False
+    return False
+
+
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """The command as it is shown in ``--json``; what ``-p`` holds may be a password."""
+    shown: list[str] = []
+    for before, word in zip(["", *words], words):  # noqa: B905 - the first list is longer by one on purpose
+        if before in ("-p", "--param"):
+            word = "***"
+        elif word.startswith("--param="):
+            word = "--param=***"
+        shown.append(redact(word))
+    return shown
+
+
+def _stop_on_sigterm() -> None:
+    """What stops a batch job stops us as Ctrl-C does: cleanly."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

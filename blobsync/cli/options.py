@@ -1,0 +1,193 @@
+"""The global options, and how a command function becomes a command that knows them.
+
+They stand before the command word, and for most commands after it as well:
+``blobsync -c eu -f we3v32 u data/voc20`` and ``blobsync u data/voc20 -c eu -f we3v32`` are the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from blobsync.cli.output import Result
+from blobsync.cli.session import Session
+from blobsync.errors import BlobsyncError, TransferCancelledError
+
+SETTINGS: dict[str, Any] = {
+    # Rich would add 80 ms to every command, and its tracebacks show local variables.
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "add_completion": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
+}
+
+
+def complete_cluster(incomplete: str) -> list[str]:
+    """The cluster files of the project around the current folder."""
+    from blobsync.config.loader import cluster_names, find_project
+
+    try:
+        names = cluster_names(find_project(Path()))
+    except BlobsyncError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_path(incomplete: str) -> list[str]:
+    """Local names below the current folder, and the folder entries of the default cluster."""
+    folder, _, start = incomplete.rpartition("/")
+    found = _local_names(folder, start)
+    if not folder:
+        found += [f"{prefix}/" for prefix in _prefixes() if prefix.startswith(incomplete) and f"{prefix}/" not in found]
+    return found
+
+
+def _local_names(folder: str, start: str) -> list[str]:
+    try:
+        items = sorted(Path(folder or ".").iterdir())
+    except OSError:
+        return []
+    lead = f"{folder}/" if folder else ""
+    hidden = start.startswith(".")
+    return [
+        f"{lead}{item.name}" + ("/" if item.is_dir() else "")
+        for item in items
+        if item.name.startswith(start) and (hidden or not item.name.startswith("."))
+    ]
+
+
+def _prefixes() -> tuple[str, ...]:
+    from blobsync.config.loader import find_project, load_cluster
+
+    try:
+        root = find_project(Path())
+        return load_cluster(root).prefixes if root == Path.cwd() else ()
+    except BlobsyncError:
+        return ()
+
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "-c",
+        "--cluster",
+        metavar="NAME",
+        help="The cluster: aux_data/aml/NAME.yaml. Default: $AML_CONFIG_PATH, else aml.",
+        autocompletion=complete_cluster,
+    ),
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--from-cluster",
+        metavar="NAME",
+        help="Copy from this cluster's storage.",
+        autocompletion=complete_cluster,
+    ),
+]
+ParamOption = Annotated[
+    str | None,
+    typer.Option("-p", "--param", metavar="YAML", help="Override keys of the cluster file: '{gpu_per_node: 8}'."),
+]
+GpuOption = Annotated[int | None, typer.Option("-n", "--num-gpu", metavar="N", help="How many GPUs a job gets.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON document on standard output.")]
+VerboseOption = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Say more; -vv says everything.")
+]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes, only errors.")]
+
+_PATHS: Any = typer.Argument(metavar="PATH", help="Paths inside the project.", autocompletion=complete_path)
+PathsArgument = Annotated[list[str], _PATHS]
+OptionalPaths = Annotated[list[str] | None, _PATHS]
+
+# Name, annotation with its typer.Option, default.
+OptionRow = tuple[str, Any, Any]
+
+_GLOBALS: tuple[OptionRow, ...] = (
+    ("cluster", ClusterOption, None),
+    ("from_cluster", FromOption, None),
+    ("param", ParamOption, None),
+    ("num_gpu", GpuOption, None),
+    ("json", JsonOption, False),
+    ("verbose", VerboseOption, 0),
+    ("quiet", QuietOption, False),
+)
+CommandFunction = Callable[..., Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Options that several commands share; ``build`` makes one value of theirs, passed as ``name``."""
+
+    name: str
+    rows: tuple[OptionRow, ...]
+    build: Callable[..., Any]
+
+
+def command(
+    app: typer.Typer, name: str, *, bundle: Bundle | None = None, globals_after: bool = True, **settings: Any
+) -> Callable[[CommandFunction], CommandFunction]:
+    """Register ``function(session, ...) -> Result`` as the command ``name``.
+
+    ``globals_after`` False keeps the global options before the word: for commands that end with another
+    command line. The function itself stays what it was.
+    """
+
+    def register(function: CommandFunction) -> CommandFunction:
+        app.command(name, **settings)(_with_session(function, bundle, globals_after=globals_after))
+        return function
+
+    return register
+
+
+def _with_session(function: CommandFunction, bundle: Bundle | None, *, globals_after: bool) -> Callable[..., Result]:
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    if bundle:
+        own = [each for each in own if each.name != bundle.name]
+    shared = bundle.rows if bundle else ()
+    globals_here = _GLOBALS if globals_after else ()
+
+    def run(ctx: typer.Context, **values: Any) -> Result:
+        session: Session = ctx.obj
+        session.merge({name: values.pop(name) for name, _, _ in globals_here})
+        session.started(session)
+        try:
+            if bundle:
+                values[bundle.name] = bundle.build(**{name: values.pop(name) for name, _, _ in shared})
+            return function(session, **values)
+        except KeyboardInterrupt as error:
+            raise TransferCancelledError("interrupted", hint="the same command again finishes the work") from error
+
+    extra = [_parameter(*row) for row in (*shared, *globals_here)]
+    signed: Callable[..., Result] = _signed(run, [_parameter("ctx", typer.Context), *own, *extra], function.__doc__)
+    return signed
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _signed(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], doc: str | None) -> Any:
+    """Typer builds a command from the signature, the annotations and the docstring."""
+    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    function.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in keyword}
+    function.__doc__ = doc
+    return function
+
+
+def group_callback(function: Callable[..., None]) -> Callable[..., None]:
+    """``function(ctx, **globals)`` as the callback of the top-level group."""
+    version = _parameter(
+        "version", Annotated[bool, typer.Option("--version", help="Print the version and end.")], False
+    )
+    signed: Callable[..., None] = _signed(
+        function, [_parameter("ctx", typer.Context), *(_parameter(*row) for row in _GLOBALS), version], function.__doc__
+    )
+    return signed

@@ -1,0 +1,165 @@
+"""The one place that prints.
+
+Standard output is the answer and nothing else; errors, hints, notes and progress go to standard error.
+With ``--json`` the answer is one document, also when the command fails:
+
+    {"blobsync": 1, "command": [...], "status": "success|partial|error|cancelled", "exit_code": N,
+     "data": {...}, "errors": [{"code", "message", "hint", "path"}]}
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
+
+from blobsync.errors import BlobsyncError, ExitCode
+
+if TYPE_CHECKING:
+    from blobsync.plan import FileFailure
+
+VERSION = 1
+# How many failures are told one by one on a terminal; --json has them all.
+SHOWN_FAILURES = 20
+
+_STATUS = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
+_SECRETS = re.compile(r"(\bsig=|AccountKey=|account_key\s*[:=]\s*|SharedKey [^:\s]+:)[^\s&;'\",]+", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Result:
+    """What a command has to say.
+
+    ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it comes).
+    ``failures`` are single files, jobs or checks that are not as they should be.
+    """
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    lines: Iterable[str] = ()
+    failures: Sequence[FileFailure | BlobsyncError] = ()
+    exit_code: int = ExitCode.DONE
+
+
+def redact(text: str) -> str:
+    """``text`` without signatures and keys: the last line of defence, not the first."""
+    return _SECRETS.sub(r"\1***", text)
+
+
+class Console:
+    """Prints results and errors for one command."""
+
+    def __init__(
+        self,
+        command: Sequence[str] = (),
+        *,
+        as_json: bool = False,
+        quiet: bool = False,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+    ) -> None:
+        self.command = list(command)
+        self.as_json = as_json
+        self.quiet = quiet
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+
+    def show(self, result: Result) -> int:
+        """Print the answer and return the exit code."""
+        if self.as_json:
+            self._document(result.exit_code, result.data, [_error(failure) for failure in result.failures])
+            return int(result.exit_code)
+        for line in result.lines:
+            self._out.write(_printable(line) + "\n")
+        self._out.flush()
+        for failure in result.failures[:SHOWN_FAILURES]:
+            self.say(_sentence(failure), failure.hint)
+        if len(result.failures) > SHOWN_FAILURES:
+            self.say(f"and {len(result.failures) - SHOWN_FAILURES} more; --json lists them all")
+        return int(result.exit_code)
+
+    def fail(self, error: BlobsyncError) -> int:
+        """Print an error with its hint and return the exit code."""
+        if self.as_json:
+            self._document(error.exit_code, {}, [_error(error)])
+        else:
+            self._out.flush()
+            self.say(error.message, error.hint)
+        return int(error.exit_code)
+
+    def say(self, text: str, hint: str | None = None) -> None:
+        """One sentence on standard error."""
+        self._err.write(f"blobsync: {_printable(redact(text))}\n")
+        if hint:
+            self._err.write(f"  hint: {_printable(redact(hint))}\n")
+        self._err.flush()
+
+    def _document(self, exit_code: int, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]) -> None:
+        import json
+
+        document = {
+            "blobsync": VERSION,
+            "command": self.command,
+            "status": _STATUS.get(ExitCode(exit_code), "error"),
+            "exit_code": int(exit_code),
+            "data": data,
+            "errors": errors,
+        }
+        self._out.write(json.dumps(document, indent=1) + "\n")
+        self._out.flush()
+
+
+def _sentence(failure: FileFailure | BlobsyncError) -> str:
+    if failure.path and failure.path not in failure.message:
+        return f"{failure.path}: {failure.message}"
+    return failure.message
+
+
+def _error(error: FileFailure | BlobsyncError) -> dict[str, str | None]:
+    hint = redact(error.hint) if error.hint else None
+    return {"code": error.code, "message": redact(error.message), "hint": hint, "path": error.path}
+
+
+def _printable(text: str) -> str:
+    """No control characters of a hostile name on a terminal; names that are not UTF-8 stay readable."""
+    shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text)
+    return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
+
+
+def start_logging(verbose: int) -> None:
+    """``-v`` shows each decision, ``-vv`` each request and command line, on standard error, without secrets."""
+    import logging
+
+    def without_secrets(record: logging.LogRecord) -> bool:
+        record.msg = redact(record.getMessage())
+        record.args = ()
+        return True
+
+    handler = logging.StreamHandler()
+    handler.addFilter(without_secrets)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s", "%H:%M:%S"))
+    root = logging.getLogger("blobsync")
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+
+
+def forget_stdout() -> None:
+    """After the reader of a pipe has gone: nothing more is written, and nothing complains at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def size_text(size: int) -> str:
+    """``1.5 MB``: powers of ten, as disks and Azure count."""
+    value = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{int(value)} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def count_text(count: int, noun: str) -> str:
+    """``1 file``, ``1,234 files``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,77 @@
+"""What every command gets: the global options, and the project that they choose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blobsync.cli.progress import QuietListener
+from blobsync.errors import UsageError
+
+if TYPE_CHECKING:
+    from blobsync.cli.progress import ClosingListener
+    from blobsync.config.model import Cluster
+    from blobsync.project import Project
+
+
+@dataclass(slots=True)
+class Session:
+    """The global options of one call, wherever on the command line they stood.
+
+    ``started`` is called with the session as soon as all of them are known.
+    """
+
+    cluster: str | None = None
+    from_cluster: str | None = None
+    param: str | None = None
+    num_gpu: int | None = None
+    json: bool = False
+    verbose: int = 0
+    quiet: bool = False
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    listener: ClosingListener = field(default_factory=QuietListener)
+    started: Callable[[Session], None] = field(default=lambda session: None, repr=False)
+
+    def merge(self, options: Mapping[str, Any]) -> None:
+        """Options after the command word win over those before it."""
+        for name, value in options.items():
+            if value:
+                setattr(self, name, value)
+
+    def overrides(self) -> Mapping[str, Any]:
+        """What ``-p`` and ``-n`` change in the cluster file. Raises ``ConfigError``."""
+        from blobsync.config.overrides import parse_overrides
+
+        merged = dict(parse_overrides(self.param)) if self.param else {}
+        return {**merged, "num_gpu": self.num_gpu} if self.num_gpu is not None else merged
+
+    def project(self, *, copies: bool = False, cluster: str | None = None) -> Project:
+        """The project around the current folder, through the chosen cluster.
+
+        ``copies`` says that the command knows what to do with ``-f``; ``cluster`` is another cluster than
+        that of ``-c``. Raises ``ConfigError`` and ``UsageError``; the files' warnings go to the listener.
+        """
+        from blobsync.project import Project
+
+        if self.from_cluster and not copies:
+            raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
+        project = Project.open(
+            cluster=cluster or self.cluster,
+            from_cluster=self.from_cluster,
+            overrides=self.overrides(),
+            environ=self.environ,
+        )
+        project.listener = self.listener
+        self.warn(project.cluster, project.from_cluster)
+        return project
+
+    def warn(self, *clusters: Cluster | None) -> None:
+        """Tell what is odd about the configuration files, once."""
+        seen: set[str] = set()
+        for cluster in clusters:
+            for warning in cluster.warnings if cluster else ():
+                if warning not in seen:
+                    seen.add(warning)
+                    self.listener.note(warning)

@@ -1,0 +1,91 @@
+"""The options that ``u``, ``d`` and ``plan`` share, and the ``TransferOptions`` that they mean."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+from blobsync.cli.options import Bundle, OptionRow, complete_path
+from blobsync.errors import UsageError
+from blobsync.plan import TransferOptions
+
+_DEFAULTS = TransferOptions()
+_LIMIT = re.compile(r"(\d+)(%?)")
+
+
+def _flag(text: str, *names: str) -> Any:
+    return Annotated[bool, typer.Option(*names, help=text)]
+
+
+def _word(text: str, metavar: str, *names: str) -> Any:
+    return Annotated[str | None, typer.Option(*names, metavar=metavar, help=text)]
+
+
+def _words(text: str, metavar: str, *names: str) -> Any:
+    return Annotated[list[str] | None, typer.Option(*names, metavar=metavar, help=text)]
+
+
+_ROWS: tuple[OptionRow, ...] = (
+    ("engine", Annotated[str, typer.Option(metavar="auto|azcopy|direct|relay", help="How the bytes move.")], "auto"),
+    ("overwrite", _flag("Replace what differs at the destination, whatever changed there.", "--overwrite"), False),
+    (
+        "keep",
+        _word("Settle files that changed on both sides.", "local|remote|both", "--keep"),
+        None,
+    ),
+    ("include", _words("Only files that match, as in .gitignore; repeatable.", "PATTERN", "--include"), None),
+    ("exclude", _words("No files that match, as in .gitignore; repeatable.", "PATTERN", "--exclude"), None),
+    ("mirror", _flag("Also delete what the source does not have, after asking.", "--mirror"), False),
+    (
+        "max_delete",
+        _words("How much --mirror may delete; a number of files, or percent. [1000 and 10%]", "N|P%", "--max-delete"),
+        None,
+    ),
+    ("links", Annotated[str, typer.Option(metavar="follow|skip|error", help="What to do with symlinks.")], "follow"),
+    ("compare_content", _flag("Read blobs that have no MD5, to compare them.", "--compare-content"), False),
+    (
+        "cap_mbps",
+        Annotated[float | None, typer.Option(metavar="N", help="At most N megabits a second.")],
+        None,
+    ),
+    (
+        "from_path",
+        Annotated[
+            str | None,
+            typer.Option(metavar="PATH", help="The source, where its path differs.", autocompletion=complete_path),
+        ],
+        None,
+    ),
+    ("relay", _flag("Where the service refuses to copy, go through this machine.", "--relay"), False),
+)
+
+
+def _build(**values: Any) -> TransferOptions:
+    files, percent = _limits(values.pop("max_delete") or [])
+    cap = values["cap_mbps"]
+    if cap is not None and cap <= 0:
+        raise UsageError("--cap-mbps must be more than 0")
+    values["include"] = tuple(values["include"] or ())
+    values["exclude"] = tuple(values["exclude"] or ())
+    return TransferOptions(**values, max_delete_files=files, max_delete_percent=percent)
+
+
+def _limits(given: list[str]) -> tuple[int, float]:
+    """A limit that is given lifts the other one: ``--max-delete 50%`` means half, however many files that is."""
+    if not given:
+        return _DEFAULTS.max_delete_files, _DEFAULTS.max_delete_percent
+    files, percent = 10**12, 100.0
+    for text in given:
+        match = _LIMIT.fullmatch(text)
+        if not match:
+            raise UsageError(f"--max-delete {text}: neither a number of files nor a percentage such as 25%")
+        if match[2]:
+            percent = float(match[1])
+        else:
+            files = int(match[1])
+    return files, percent
+
+
+TRANSFER_OPTIONS = Bundle("options", _ROWS, _build)
