@@ -2,7 +2,7 @@
 
     from blobsync import Project
 
-    project = Project.find()
+    project = Project.open()
     result = project.upload(["data/voc20"])
 
 Public names are loaded when they are first used, so that ``import blobsync`` costs next to nothing.
