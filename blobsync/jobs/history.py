@@ -79,7 +79,9 @@ class History:
             *(State.QUEUED.value, None, 0, "", now, None, None, "", 0, successor_of),
         )
         with self._open() as database:
-            database.execute(f"insert or replace into jobs values ({','.join('?' * len(values))})", values)
+            database.execute(
+                "insert or replace into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values
+            )
         return record
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
@@ -88,7 +90,8 @@ class History:
         if settled != record.info:
             with self._open() as database:
                 database.execute(
-                    "update jobs set state=?, exit_code=?, restarts=?, reason=?, started=?, ended=?, nodes=? where run_id=?",
+                    "update jobs set state=?, exit_code=?, restarts=?, reason=?, started=?, ended=?, nodes=?"
+                    " where run_id=?",
                     (
                         *(settled.state.value, settled.exit_code, settled.restarts, settled.reason),
                         *(settled.started, settled.ended, ",".join(settled.nodes), record.run_id),
@@ -107,8 +110,8 @@ class History:
 
         Raises ``JobNotFoundError``, or ``AmbiguousJobError`` with the candidates.
         """
-        found = self._select("where run_id=?", suffix) or self._select(
-            "where substr(run_id, -?)=? or native_id=?", len(suffix), suffix, suffix
+        found = self._select("select * from jobs where run_id=?", suffix) or self._select(
+            "select * from jobs where substr(run_id, -?)=? or native_id=?", len(suffix), suffix, suffix
         )
         if not found or not suffix:
             raise JobNotFoundError(f"no job of this project ends with {suffix!r}", hint="blobsync history lists them")
@@ -123,14 +126,14 @@ class History:
         """Newest first."""
         records = [
             record
-            for record in self._select("order by submitted desc, rowid desc")
+            for record in self._select("select * from jobs order by submitted desc, rowid desc")
             if (not states or record.info.state in states) and cluster in (None, record.cluster)
         ]
         return tuple(records[:limit])
 
-    def _select(self, rest: str, *values: object) -> list[JobRecord]:
+    def _select(self, query: str, *values: object) -> list[JobRecord]:
         with self._open() as database:
-            return [_record(row) for row in database.execute(f"select * from jobs {rest}", values)]
+            return [_record(row) for row in database.execute(query, values)]
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

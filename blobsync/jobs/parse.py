@@ -231,9 +231,13 @@ CAUSES: tuple[Cause, ...] = (
 def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES) -> tuple[Finding, ...]:
     """The causes that one log shows, in the order of the table."""
     compiled = [(cause, re.compile(cause.pattern)) for cause in causes]
+    # Most lines show nothing: one look tells, instead of one for each cause.
+    anything = re.compile("|".join(f"(?:{cause.pattern})" for cause in causes))
     seen: dict[int, tuple[int, str, int]] = {}
     all_lines = list(lines)
     for index, line in enumerate(all_lines):
+        if not anything.search(line):
+            continue
         for number, (cause, pattern) in enumerate(compiled):
             if pattern.search(line) and _fits(cause, all_lines[max(0, index - CONTEXT_LINES) : index]):
                 first, text, count = seen.get(number, (index + 1, line.strip()[:_SHOWN_CHARS], 0))

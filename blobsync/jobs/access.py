@@ -1,0 +1,92 @@
+"""The rights that a job's nodes get: one SAS per container, no more than the job needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.errors import ConfigError, CredentialError
+from blobsync.jobs.spec import JobSpec, Secrets
+from blobsync.locations import SasToken
+
+# A user delegation SAS, and with it what an identity can give, ends after seven days at the latest; jobs that
+# run longer keep what they have unpacked and mounted, but their last uploads fail.
+LIFETIME_SECONDS = 7 * 86_400 - 900
+
+_MODE_RIGHTS = {"download": "rl", "upload": "rcwl", "mount": "rcwdl", "link": ""}
+_MIRROR_RIGHTS = "racw"
+# The order that the service demands: https://learn.microsoft.com/rest/api/storageservices/create-service-sas
+_ORDER = "racwdl"
+
+Mint = Callable[[StorageAccount, str, int], SasToken]
+
+
+def rights_needed(spec: JobSpec) -> Mapping[str, str]:
+    """Letters of rights by container URL, without those for mirrored logs."""
+    needed: dict[str, str] = {}
+    if spec.code:
+        needed[spec.code.container] = "rl"
+    for folder in spec.folders:
+        needed[folder.container] = needed.get(folder.container, "") + _MODE_RIGHTS[folder.mode]
+    return {container: _ordered(letters) for container, letters in needed.items() if letters}
+
+
+def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: Mint) -> tuple[JobSpec, Secrets, tuple[str, ...]]:
+    """Mint what the job needs. Returns the specification, its secrets and warnings.
+
+    ``clusters`` know the containers: the one to submit to and, when a job moves, the one that it comes from.
+
+    Logs are mirrored where a credential allows it; where it does not, the specification comes back without.
+    Raises ``CredentialError`` for rights that the job cannot do without.
+    """
+    accounts = {str(account.container): account for cluster in reversed(clusters) for account in _accounts(cluster)}
+    env = _secret_env(spec, clusters)
+    warnings: tuple[str, ...] = ()
+    needed = dict(rights_needed(spec))
+    if spec.logs:
+        try:
+            sas = _mint(accounts, {**needed, spec.logs.container: _with_mirror(needed, spec.logs.container)}, mint)
+            return spec, Secrets(sas, env), warnings
+        except CredentialError as error:
+            warnings = (f"logs will not be kept in the container: {error.message}",)
+    secrets = Secrets(_mint(accounts, needed, mint), env)
+    return replace(spec, logs=None), secrets, warnings
+
+
+def _with_mirror(needed: Mapping[str, str], container: str) -> str:
+    return _ordered(needed.get(container, "") + _MIRROR_RIGHTS)
+
+
+def _mint(accounts: Mapping[str, StorageAccount], needed: Mapping[str, str], mint: Mint) -> dict[str, str]:
+    missing = [container for container in needed if container not in accounts]
+    if missing:
+        raise CredentialError(
+            f"the job needs {missing[0]}, and this cluster file does not have it",
+            hint="submit with the cluster file that the job was first submitted with",
+        )
+    return {
+        container: mint(accounts[container], letters, LIFETIME_SECONDS).reveal()
+        for container, letters in needed.items()
+    }
+
+
+def _secret_env(spec: JobSpec, clusters: Sequence[Cluster]) -> dict[str, str]:
+    known = {name: value for cluster in reversed(clusters) for name, value in cluster.env.items()}
+    missing = [name for name in spec.secret_env if name not in known]
+    if missing:
+        raise ConfigError(
+            f"the job needs the secret variable {missing[0]}, which is not recorded with it",
+            file=clusters[0].file,
+            key="env",
+            hint=f"add {missing[0]} to env: in {clusters[0].file}",
+        )
+    return {name: known[name] for name in spec.secret_env}
+
+
+def _accounts(cluster: Cluster) -> list[StorageAccount]:
+    return [*(entry.account for entry in cluster.folders), *([cluster.code.account] if cluster.code else [])]
+
+
+def _ordered(letters: str) -> str:
+    return "".join(letter for letter in _ORDER if letter in letters)

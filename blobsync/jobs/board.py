@@ -1,0 +1,157 @@
+"""All that can be done with jobs once they are submitted: one history, and the backends of all clusters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from blobsync.config.loader import load_cluster
+from blobsync.config.model import Cluster
+from blobsync.connect import connect
+from blobsync.errors import BlobsyncError, JobError
+from blobsync.jobs.backends import create_backend
+from blobsync.jobs.backends.base import Backend, Surroundings
+from blobsync.jobs.history import History, JobRecord
+from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
+from blobsync.jobs.parse import Finding, read_causes, summarise
+from blobsync.jobs.spec import LogMirror, State
+from blobsync.process import ProcessRunner, SubprocessRunner
+from blobsync.project import Project
+
+# Where ACT put logs, too; never part of the code archive.
+ASSETS = "assets"
+FOLLOW_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """Records with what is known now, and a sentence for each cluster that could not be asked."""
+
+    records: tuple[JobRecord, ...]
+    problems: tuple[str, ...] = ()
+
+
+class Board:
+    """The jobs of a project, on whatever cluster they are."""
+
+    def __init__(self, project: Project, process: ProcessRunner | None = None) -> None:
+        self.project = project
+        self.history = History(project.state.jobs_file)
+        self._process = process or SubprocessRunner()
+        self._backends: dict[str, Backend] = {}
+
+    # -- which cluster, which backend ---------------------------------------------------------------------------
+
+    def cluster(self, name: str) -> Cluster:
+        """The cluster file ``name``; the project's own keeps what ``-p`` changed. Raises ``ConfigError``."""
+        if name == self.project.cluster.name:
+            return self.project.cluster
+        return load_cluster(self.project.root, name, environ=self.project.environ)
+
+    def backend(self, name: str) -> Backend:
+        """The backend of a cluster. Raises ``ConfigError`` and ``BackendUnavailableError``."""
+        if name not in self._backends:
+            cluster = self.cluster(name)
+            around = Surroundings(
+                cluster=name,
+                project=self.project.root,
+                state_dir=self.project.state.root,
+                settings=settings_of(cluster),
+                environ=self.project.environ,
+                process=self._process,
+            )
+            self._backends[name] = create_backend(cluster.platform, around)
+        return self._backends[name]
+
+    # -- states -------------------------------------------------------------------------------------------------
+
+    def find(self, suffixes: Iterable[str]) -> tuple[JobRecord, ...]:
+        """The jobs whose ids end so, in this order. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
+        return tuple(self.history.find(suffix) for suffix in suffixes)
+
+    def refresh(self, records: Sequence[JobRecord]) -> Refreshed:
+        """Ask each cluster once for all its jobs that have not ended; one that does not answer is told of."""
+        fresh = {record.run_id: record for record in records}
+        problems = []
+        open_jobs = [record for record in records if not record.info.state.is_final]
+        for name in dict.fromkeys(record.cluster for record in open_jobs):
+            asked = [record for record in open_jobs if record.cluster == name]
+            try:
+                infos = self.backend(name).get([record.ref for record in asked])
+            except BlobsyncError as error:
+                problems.append(f"cluster {name}: {error.message}; shown is what was known last")
+                continue
+            for record, info in zip(asked, infos, strict=True):
+                fresh[record.run_id] = self.history.update(record, info)
+        return Refreshed(tuple(fresh[record.run_id] for record in records), tuple(problems))
+
+    def recent(self, states: Collection[State] = (), limit: int | None = None) -> Refreshed:
+        """The newest jobs in these states, as they are now."""
+        refreshed = self.refresh(self.history.recent(limit=None if states else limit))
+        chosen = [record for record in refreshed.records if not states or record.info.state in states]
+        return replace(refreshed, records=tuple(chosen[:limit]))
+
+    def cancel(self, record: JobRecord) -> JobRecord:
+        """Stop a job; one that has ended stays as it is. Safe to repeat."""
+        if record.info.state.is_final:
+            return record
+        self.backend(record.cluster).cancel(record.ref)
+        return self.refresh([self.history.ask_cancel(record)]).records[0]
+
+    def wait(self, record: JobRecord, *, seconds: float = FOLLOW_SECONDS) -> JobRecord:
+        """Until the job has ended."""
+        while not record.info.state.is_final:
+            time.sleep(seconds)
+            record = self.refresh([record]).records[0]
+        return record
+
+    # -- logs ---------------------------------------------------------------------------------------------------
+
+    def logs(self, record: JobRecord) -> FetchedLogs:
+        """Bring the logs in ``assets/<ID>/`` up to date."""
+        folder = assets_folder(self.project.root, record.run_id)
+        sources: list[Callable[[], LogSource]] = [lambda: BackendLogs(self.backend(record.cluster), record.ref)]
+        if record.spec.logs:
+            mirror = record.spec.logs
+            sources.append(lambda: self._mirrored(record.cluster, mirror))
+        return fetch_logs(sources, folder)
+
+    def follow(self, record: JobRecord) -> Iterator[tuple[str, str]]:
+        """The ranks' lines as they come, with the log's name, until the job has ended."""
+        return follow(lambda: self.logs(record), lambda: self._has_ended(record), lambda: time.sleep(FOLLOW_SECONDS))
+
+    def causes(self, fetched: FetchedLogs) -> tuple[Finding, ...]:
+        """What the fetched logs say about why a job failed."""
+        found: list[Finding] = []
+        for name in sorted(fetched.names, key=lambda name: (rank_of(name) is None, name)):
+            with fetched.path(name).open(encoding="utf-8", errors="replace") as lines:
+                found += read_causes(name, lines)
+        return summarise(found)
+
+    def _has_ended(self, record: JobRecord) -> bool:
+        return self.refresh([self.history.find(record.run_id)]).records[0].info.state.is_final
+
+    def _mirrored(self, cluster: str, mirror: LogMirror) -> LogSource:
+        known = self.cluster(cluster)
+        accounts = [*(entry.account for entry in known.folders), *([known.code.account] if known.code else [])]
+        for account in accounts:
+            if str(account.container) == mirror.container:
+                return MirroredLogs(connect(account, environ=self.project.environ), mirror)
+        raise JobError(f"cluster {cluster} no longer knows {mirror.container}, where the logs are")
+
+
+def settings_of(cluster: Cluster) -> Mapping[str, object]:
+    """What a backend needs to know of its cluster file, under the names that it uses."""
+    return {
+        **cluster.values,
+        **cluster.mapping("runtime"),
+        **cluster.mapping(cluster.platform),
+        "local": cluster.mapping("local"),
+    }
+
+
+def assets_folder(root: Path, run_id: str) -> Path:
+    """Where the logs of a job are kept in the project."""
+    return root / ASSETS / run_id

@@ -1,0 +1,172 @@
+"""From a cluster file and what was asked for to a job's specification. Pure: nothing is looked up anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blobsync.config.model import Cluster, FolderEntry
+from blobsync.errors import ConfigError, UsageError
+from blobsync.jobs.spec import CodeRef, FolderLink, JobSpec, LogMirror
+
+# Where the node sees a shared file system, or this very machine, links are cheapest; elsewhere mounts are.
+_DEFAULT_MODES = {"local": "link", "slurm": "link"}
+
+# Values of variables named like this are kept out of every record.
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
+
+_TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one submission asks for; None leaves it to the cluster file."""
+
+    argv: tuple[str, ...]
+    num_gpu: int | None = None
+    nodes: int | None = None
+    name: str = ""
+    multi_process: bool | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a job spreads over machines."""
+
+    nodes: int
+    procs_per_node: int
+    gpus_per_node: int
+
+
+def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) -> JobSpec:
+    """The specification of one submission. Raises ``UsageError`` and ``ConfigError``."""
+    if not wish.argv:
+        raise UsageError("there is no command to run", hint="blobsync submit python train.py --data voc20")
+    shape = find_shape(cluster, wish)
+    secret = secret_names(cluster)
+    options: dict[str, Any] = dict(wish.options)
+    if code is None:
+        options["work_dir"] = str(cluster.root)
+    return JobSpec(
+        run_id=run_id,
+        argv=wish.argv,
+        cluster=cluster.name,
+        platform=cluster.platform,
+        name=wish.name,
+        nodes=shape.nodes,
+        procs_per_node=shape.procs_per_node,
+        gpus_per_node=shape.gpus_per_node,
+        min_nodes=cluster.number("min_nodes"),
+        max_nodes=cluster.number("max_nodes"),
+        image=cluster.docker.reference,
+        env={name: value for name, value in cluster.env.items() if name not in secret},
+        secret_env=secret,
+        code=code,
+        folders=tuple(folder_link(cluster, entry) for entry in cluster.folders),
+        logs=find_mirror(cluster, run_id),
+        setup=setup_lines(cluster),
+        timeout_s=read_seconds(cluster, "timeout"),
+        preemptible=cluster.flag("preemption_allowed"),
+        retries=cluster.number("retries") or 0,
+        options=options,
+    )
+
+
+def find_shape(cluster: Cluster, wish: Wish) -> Shape:
+    """ACT's rule: up to ``gpu_per_node`` GPUs are one node, more have to fill whole nodes.
+
+    ``gpu_per_node: 0`` is a cluster without GPUs; then ``-n`` counts processes.
+    """
+    asked = wish.num_gpu if wish.num_gpu is not None else cluster.num_gpu
+    per_node = cluster.gpu_per_node
+    nodes = wish.nodes if wish.nodes is not None else cluster.number("nodes")
+    count = asked or (per_node or 1) * (nodes or 1)
+    if nodes is None:
+        nodes = 1 if not per_node or count <= per_node else -(-count // per_node)
+    if nodes < 1 or count % nodes:
+        raise UsageError(
+            f"{count} processes do not spread evenly over {nodes} nodes",
+            hint=f"-n has to be a multiple of {per_node or nodes}",
+        )
+    each = count // nodes
+    # On this machine a job takes one GPU unless told otherwise; a cluster is asked for what was asked for.
+    uses_gpus = per_node != 0 and (asked is not None or per_node is not None or cluster.platform == "local")
+    several = wish.multi_process if wish.multi_process is not None else cluster.multi_process
+    return Shape(nodes, each if several else 1, each if uses_gpus else 0)
+
+
+def secret_names(cluster: Cluster) -> tuple[str, ...]:
+    """The variables whose values are never recorded: those in ``secret_env``, and those that are named like secrets."""
+    listed = cluster.texts("secret_env")
+    return tuple(sorted(name for name in cluster.env if name in listed or _SECRET_NAME.search(name)))
+
+
+def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
+    """How a job on ``cluster`` sees the folder entry."""
+    mode = entry.mode or _DEFAULT_MODES.get(cluster.platform, "mount")
+    if entry.storage_type == "file" and cluster.platform in _DEFAULT_MODES and mode != "link":
+        raise ConfigError(
+            f"an Azure file share cannot be brought to a {cluster.platform} job",
+            file=cluster.file,
+            key=f"config_param.{entry.key}",
+            hint="mount the share yourself and use mode: link",
+        )
+    return FolderLink(
+        entry.prefix,
+        str(entry.account.container),
+        entry.path,
+        mode,
+        source=_link_source(cluster, entry) if mode == "link" else "",
+        include=entry.include,
+        cache_seconds=entry.blob_cache_timeout,
+    )
+
+
+def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
+    base = cluster.text("slurm.shared_root") if cluster.platform == "slurm" else None
+    if base is None and cluster.platform == "slurm" and cluster.text("ssh"):
+        raise ConfigError(
+            f"mode link needs slurm.shared_root, the project's folder on {cluster.text('ssh')}",
+            file=cluster.file,
+            key=f"config_param.{entry.key}",
+            hint="set slurm: {shared_root: /path/there}, or mode: download",
+        )
+    return f"{base or cluster.root}/{entry.prefix}"
+
+
+def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
+    """Logs go beside the output folder, not into it: ``u --mirror output`` must not take them for extras."""
+    entries = sorted(cluster.folders, key=lambda entry: (not entry.prefix.startswith("output"), entry.mode != "upload"))
+    if entries and (entries[0].prefix.startswith("output") or entries[0].mode == "upload"):
+        place = entries[0].remote
+    elif cluster.code:
+        place = cluster.code.remote
+    else:
+        return None
+    return LogMirror(str(place.container), f"{place.name or 'blobsync'}.logs/{run_id}")
+
+
+def setup_lines(cluster: Cluster) -> tuple[str, ...]:
+    """``setup``; without it, on Azure ML, what ACT did there: requirements.txt and compile.aml.sh, where they exist."""
+    given = cluster.texts("setup")
+    if given or cluster.platform in _DEFAULT_MODES:
+        return given
+    compile_args = cluster.text("compile_args") or ""
+    return (
+        "if [ -e requirements.txt ]; then python -m pip install -r requirements.txt; fi",
+        f"if [ -e compile.aml.sh ]; then bash compile.aml.sh {compile_args}; fi",
+    )
+
+
+def read_seconds(cluster: Cluster, key: str) -> int | None:
+    """``90m``, ``5h``, ``2d``, or a number of seconds."""
+    text = cluster.text(key)
+    if not text:
+        return None
+    match = re.fullmatch(r"(\d+)\s*([smhd]?)", text.strip())
+    if not match:
+        raise ConfigError(f"{text!r} is no time: write 90m, 5h or 2d", file=cluster.file, key=key)
+    return int(match[1]) * _TIME_UNITS[match[2] or "s"]

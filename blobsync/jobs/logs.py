@@ -1,0 +1,164 @@
+"""A job's logs on this machine: fetched bit by bit into ``assets/<ID>/``, from the backend or from the container.
+
+While the backend has the job, it is asked; when it is gone, or has nothing, the copies that the nodes left in
+the container are read. Both hold the same bytes, so that what was fetched from one is continued from the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from blobsync.errors import JobError, StorageError
+from blobsync.jobs.backends.base import Backend
+from blobsync.jobs.spec import JobRef, LogFile, LogMirror
+from blobsync.storage import BlobStore
+
+# More is fetched in several rounds (bytes).
+_CHUNK = 8 * 1024 * 1024
+
+# The logs of users' programs: Azure ML's and our names, and those of Azure ML before 2021.
+_RANK_LOG = re.compile(
+    r"(?:task_(?P<task>\d+)/)?(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?\.txt"
+    r"|azureml-logs/70_driver_log(?:_(?P<b>\d+))?\.txt|azureml-logs/00_stdout\.txt|azureml-logs/ps-(?P<c>\d+)_stdout\.txt)"
+)
+
+
+class LogSource(Protocol):
+    """Where logs can be read from."""
+
+    def files(self) -> Sequence[LogFile]: ...
+
+    def read(self, log: LogFile, start: int, end: int | None) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackendLogs:
+    """The logs as the backend has them."""
+
+    backend: Backend
+    ref: JobRef
+
+    def files(self) -> Sequence[LogFile]:
+        return self.backend.logs(self.ref)
+
+    def read(self, log: LogFile, start: int, end: int | None) -> bytes:
+        return self.backend.read_log(log, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredLogs:
+    """The copies in the container."""
+
+    store: BlobStore
+    mirror: LogMirror
+
+    def files(self) -> Sequence[LogFile]:
+        prefix = f"{self.mirror.path}/"
+        blobs = [blob for blob in self.store.list_blobs(prefix) if not blob.is_folder_stub]
+        return tuple(LogFile(blob.name[len(prefix) :], blob.size, blob.name) for blob in blobs)
+
+    def read(self, log: LogFile, start: int, end: int | None) -> bytes:
+        if log.size is not None and start >= log.size:
+            return b""
+        length = None if end is None else end - start
+        with self.store.open(log.handle, start=start, length=length) as reader:
+            return b"".join(iter(lambda: reader.read(_CHUNK), b""))
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedLogs:
+    """What is here now: the files, sorted by name, and what could not be had."""
+
+    folder: Path
+    names: tuple[str, ...]
+    problem: str = ""
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    @property
+    def leading(self) -> str | None:
+        """The log of rank 0, or what the node says where no rank got that far."""
+        ranked = sorted((rank_of(name), name) for name in self.names if rank_of(name) is not None)
+        told = [name for name in self.names if name.startswith("system_logs/node_")]
+        return ranked[0][1] if ranked else next(iter([*told, *self.names]), None)
+
+    def tail(self, name: str, lines: int) -> list[str]:
+        """The last lines of one log."""
+        text = self.path(name).read_text(encoding="utf-8", errors="replace")
+        return text.splitlines()[-lines:] if lines else []
+
+
+def rank_of(name: str) -> tuple[int, int] | None:
+    """Array task and rank that a log belongs to, or None for a log of the system."""
+    match = _RANK_LOG.fullmatch(name)
+    if not match:
+        return None
+    rank = match["a"] or match["b"] or match["c"] or "0"
+    return int(match["task"] or 0), int(rank)
+
+
+def fetch_logs(sources: Sequence[Callable[[], LogSource]], folder: Path) -> FetchedLogs:
+    """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice."""
+    problem = ""
+    for make in sources:
+        try:
+            source = make()
+            files = source.files()
+            for log in files:
+                _continue(source, log, folder / log.name)
+        except (JobError, StorageError) as error:
+            problem = problem or error.message
+            continue
+        if files:
+            break
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.txt")) if folder.is_dir() else []
+    return FetchedLogs(folder, tuple(names), problem)
+
+
+def follow(
+    fetch: Callable[[], FetchedLogs], ended: Callable[[], bool], pause: Callable[[], None]
+) -> Iterator[tuple[str, str]]:
+    """Each line of the ranks' logs as it appears, with its log's name, until the job has ended."""
+    seen: dict[str, int] = {}
+    over = False
+    while True:
+        fetched = fetch()
+        names = [name for name in fetched.names if rank_of(name) is not None]
+        for name in names or ([fetched.leading] if over and fetched.leading else []):
+            yield from ((name, line) for line in _new_lines(fetched.path(name), name, seen, everything=over))
+        if over:
+            return
+        over = ended()
+        if not over:
+            pause()
+
+
+def _new_lines(path: Path, name: str, seen: dict[str, int], *, everything: bool) -> list[str]:
+    with path.open("rb") as log:
+        log.seek(seen.get(name, 0))
+        body = log.read()
+    # A line without its end is still being written.
+    whole = len(body) if everything else body.rfind(b"\n") + 1
+    seen[name] = seen.get(name, 0) + whole
+    return body[:whole].decode("utf-8", "replace").splitlines()
+
+
+def _continue(source: LogSource, log: LogFile, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    have = path.stat().st_size if path.exists() else 0
+    if log.size is not None and have > log.size:
+        # It was begun anew on the node.
+        path.unlink()
+        have = 0
+    with path.open("ab") as target:
+        while log.size is None or have < log.size:
+            body = source.read(log, have, have + _CHUNK)
+            if not body:
+                return
+            target.write(body)
+            have += len(body)

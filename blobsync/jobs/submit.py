@@ -1,0 +1,127 @@
+"""Submitting: the one place that orders code archive, specification, plan, access, hand-over and record."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import secrets as random_source
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.connect import mint_sas
+from blobsync.errors import BlobsyncError
+from blobsync.jobs.access import grant
+from blobsync.jobs.backends.base import Plan
+from blobsync.jobs.board import Board
+from blobsync.jobs.describe import Wish, describe, find_mirror
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.spec import CodeRef, JobSpec
+from blobsync.locations import SasToken
+
+# A SAS from the configuration is checked for this much time ahead only; how long it lasts is the user's choice.
+_OWN_SAS_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class CodeChoice:
+    """The code that a job is to run, None for the project's folder as it is, and what the user should know."""
+
+    ref: CodeRef | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that was accepted, and what the user should know."""
+
+    record: JobRecord
+    warnings: tuple[str, ...] = ()
+
+
+ChooseCode = Callable[[Cluster], CodeChoice]
+
+
+def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
+    """``<user>_<unix time>_<8 hex>``: sorts by time, and is a legal name for every service that we use."""
+    user = environ.get("USER") or getpass.getuser()
+    plain = re.sub(r"[^a-z0-9-]+", "-", user.lower()).strip("-")[:24] or "job"
+    return f"{plain}_{int(now or time.time())}_{random_source.token_hex(4)}"
+
+
+def plan_job(board: Board, wish: Wish, choose_code: ChooseCode) -> tuple[Plan, tuple[str, ...]]:
+    """What would be handed over, and warnings; nothing is submitted, minted or recorded."""
+    cluster = board.project.cluster
+    code = choose_code(cluster)
+    spec = describe(cluster, wish, new_run_id(board.project.environ), code.ref)
+    return board.backend(cluster.name).plan(spec), code.warnings
+
+
+def submit(board: Board, wish: Wish, choose_code: ChooseCode) -> Submitted:
+    """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
+    plan, warnings = plan_job(board, wish, choose_code)
+    submitted = _hand_over(board, plan.spec)
+    return Submitted(submitted.record, warnings + submitted.warnings)
+
+
+def resubmit(
+    board: Board, old: JobRecord, *, to: str | None = None, choose_code: ChooseCode | None = None
+) -> Submitted:
+    """Submit a recorded job again, then cancel the old one if it has not ended.
+
+    In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
+    ``choose_code`` takes today's code instead of the job's own.
+    """
+    cluster = board.cluster(to or old.cluster)
+    code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
+    spec = _spec_again(board, old, cluster, code.ref)
+    new = _hand_over(board, spec, successor_of=old.run_id)
+    warnings = code.warnings + new.warnings
+    try:
+        board.cancel(board.refresh([old]).records[0])
+    except BlobsyncError as error:
+        warnings += (f"the old job {old.run_id} could not be cancelled: {error.message}",)
+    return Submitted(new.record, warnings)
+
+
+def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None) -> JobSpec:
+    run_id = new_run_id(board.project.environ)
+    spec = old.spec
+    if cluster.name == spec.cluster and cluster.platform == spec.platform:
+        return replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
+    # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
+    several = spec.procs_per_node > 1 or spec.world_size > 1
+    wish = Wish(
+        argv=spec.argv,
+        num_gpu=spec.nodes * max(spec.gpus_per_node, spec.procs_per_node),
+        name=spec.name,
+        multi_process=several,
+    )
+    return describe(cluster, wish, run_id, code)
+
+
+def _hand_over(board: Board, spec: JobSpec, *, successor_of: str = "") -> Submitted:
+    backend = board.backend(spec.cluster)
+    clusters = [board.cluster(spec.cluster)]
+    if successor_of:
+        origin = board.history.find(successor_of).cluster
+        clusters += [board.cluster(origin)] if origin != spec.cluster else []
+    spec, secrets, warnings = grant(spec, clusters, _minter(board))
+    ref = backend.submit(backend.plan(spec), secrets)
+    return Submitted(board.history.add(spec, ref, backend.name, successor_of=successor_of), warnings)
+
+
+def _minter(board: Board) -> Callable[[StorageAccount, str, int], SasToken]:
+    cluster = board.project.cluster
+
+    def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
+        return mint_sas(
+            account,
+            rights,
+            _OWN_SAS_SECONDS if account.credential == "sas" else seconds,
+            environ=board.project.environ,
+            use_cli_auth=cluster.flag("use_cli_auth"),
+        )
+
+    return mint

@@ -1,0 +1,147 @@
+"""A blob container behind HTTP, in memory: just what a compute node asks for, with faults on demand."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+CONTAINER = "/acct/box"
+SAS = "sv=2021-12-02&sp=rwl&sig=SENTINEL"
+
+
+class BlobService:
+    """``blobs`` holds the bytes. ``refuse`` answers the next so many requests with 503, ``cut`` breaks off bodies."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.md5: dict[str, str] = {}
+        self.blocks: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        self.refuse = 0
+        self.cut = 0
+        self.page = 2
+        self.url = ""
+
+    def put(self, name: str, body: bytes) -> None:
+        self.blobs[name] = body
+        self.md5[name] = base64.b64encode(hashlib.md5(body).digest()).decode()
+
+    def listing(self, prefix: str, marker: str) -> bytes:
+        names = sorted(name for name in self.blobs if name.startswith(prefix) and name >= marker)
+        shown, rest = names[: self.page], names[self.page :]
+        blobs = "".join(
+            f"<Blob><Name>{escape(name)}</Name><Properties><Content-Length>{len(self.blobs[name])}</Content-Length>"
+            "</Properties></Blob>"
+            for name in shown
+        )
+        return (
+            f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker>{escape(rest[0]) if rest else ''}</NextMarker>"
+            "</EnumerationResults>"
+        ).encode()
+
+
+@contextmanager
+def serve() -> Iterator[BlobService]:
+    service = BlobService()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if self._refused():
+                return
+            name, query = self._where()
+            if query.get("comp") == "list":
+                self._answer(200, service.listing(query.get("prefix", ""), query.get("marker", "")))
+            elif name not in service.blobs:
+                self._answer(404, b"", code="BlobNotFound")
+            else:
+                self._send(name)
+
+        do_HEAD = do_GET
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self._refused():
+                return
+            name, query = self._where()
+            sent = self.headers.get("Content-MD5")
+            if sent and sent != base64.b64encode(hashlib.md5(body).digest()).decode():
+                self._answer(400, b"", code="Md5Mismatch")
+                return
+            comp = query.get("comp")
+            if comp == "block":
+                service.blocks[query["blockid"]] = body
+            elif comp == "blocklist":
+                ids = [part.split("</Latest>")[0] for part in body.decode().split("<Latest>")[1:]]
+                service.blobs[name] = b"".join(service.blocks[block] for block in ids)
+                service.md5[name] = self.headers["x-ms-blob-content-md5"]
+            elif comp == "appendblock":
+                if int(self.headers["x-ms-blob-condition-appendpos"]) != len(service.blobs[name]):
+                    self._answer(412, b"", code="AppendPositionConditionNotMet")
+                    return
+                service.blobs[name] += body
+            else:
+                service.put(name, body)
+            self._answer(201, b"")
+
+        def _send(self, name: str) -> None:
+            body = service.blobs[name]
+            first = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0]
+            rest = body[int(first) :]
+            self.send_response(206 if int(first) else 200)
+            self.send_header("Content-Length", str(len(rest)))
+            if name in service.md5 and not int(first):
+                self.send_header("Content-MD5", service.md5[name])
+            self.end_headers()
+            if self.command == "GET" and service.cut and len(rest) > 1:
+                service.cut -= 1
+                self.wfile.write(rest[: len(rest) // 2])
+                self.close_connection = True
+            elif self.command == "GET":
+                self.wfile.write(rest)
+
+        def _refused(self) -> bool:
+            service.requests.append(f"{self.command} {urlsplit(self.path).path}")
+            if "sig=SENTINEL" not in self.path:
+                self._answer(403, b"", code="AuthenticationFailed")
+                return True
+            if service.refuse:
+                service.refuse -= 1
+                self._answer(503, b"", code="ServerBusy")
+                return True
+            return False
+
+        def _where(self) -> tuple[str, dict[str, str]]:
+            parts = urlsplit(self.path)
+            query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+            return unquote(parts.path[len(CONTAINER) :]).lstrip("/"), query
+
+        def _answer(self, status: int, body: bytes, *, code: str = "") -> None:
+            self.send_response(status)
+            if code:
+                self.send_header("x-ms-error-code", code)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    service.url = f"http://127.0.0.1:{server.server_address[1]}{CONTAINER}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,394 @@
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blobsync.jobs import runner
+from blobsync.jobs.spec import CodeRef
+from tests.fakes.blob_service import BlobService, serve
+from tests.fakes.jobs import CODE, Node, make_spec, zip_of
+
+LINK = 0o120777
+SHOW = "import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+
+
+@pytest.fixture
+def service() -> Iterator[BlobService]:
+    with serve() as service:
+        yield service
+
+
+@pytest.fixture
+def node(tmp_path: Path, service: BlobService) -> Node:
+    return Node(tmp_path, service)
+
+
+def oldest_python() -> str | None:
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    candidates = [*sorted(map(str, home.glob(".pyenv/versions/3.8.*/bin/python3.8"))), shutil.which("python3.8")]
+    # A version manager's shim is on PATH whether or not it has that version.
+    return next(
+        (path for path in candidates if path and subprocess.run([path, "-c", ""], check=False).returncode == 0), None
+    )
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+
+
+def test_arguments_arrive_as_they_were_given(node: Node) -> None:
+    awkward = ["two words", "$HOME", ";", "a'b\"c", "*", "", "--job"]
+    spec = make_spec(sys.executable, "-c", SHOW, *awkward, code=node.code({"a.py": ""}))
+    assert node.do("node", spec, "--keep-root", "always").returncode == 0
+    assert json.loads(node.log())[0] == awkward
+
+
+def test_one_argument_with_spaces_is_a_shell_line(node: Node) -> None:
+    spec = make_spec('echo "$WORLD_SIZE ranks" | tr a-z A-Z; exit 7', code=node.code({"a.py": ""}))
+    assert node.do("node", spec).returncode == 7
+    assert node.log() == "1 RANKS\n"
+
+
+def test_a_program_that_is_not_there_is_127_as_in_a_shell(node: Node) -> None:
+    assert node.do("node", make_spec("no-such-program", code=node.code({"a": ""}))).returncode == 127
+    assert "cannot start no-such-program" in node.log()
+
+
+def test_each_process_knows_who_it_is(node: Node) -> None:
+    spec = make_spec(
+        *(sys.executable, "-c", SHOW),
+        procs_per_node=2,
+        env={"LIST": "a,b c"},
+        code=node.code({"a.py": ""}),
+    )
+    assert node.do("node", spec, secret_env={"MY_TOKEN": "hush"}).returncode == 0
+    for rank in (0, 1):
+        env = json.loads(node.log(rank))[1]
+        expected = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "NODE_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+            "AZ_BATCH_HOST_LIST": "127.0.0.1",
+            "AZ_BATCHAI_JOB_MASTER_NODE_IP": "127.0.0.1",
+            "LIST": "a,b c",
+            "MY_TOKEN": "hush",
+        }
+        assert {name: env.get(name) for name in expected} == expected
+        assert env["AZ_BATCH_MASTER_NODE"] == f"127.0.0.1:{env['MASTER_PORT']}"
+
+
+def test_the_first_failure_ends_the_other_processes_and_is_the_exit_code(node: Node) -> None:
+    script = 'import os,sys,time; sys.exit(5) if os.environ["RANK"] == "1" else time.sleep(60)'
+    spec = make_spec(sys.executable, "-c", script, procs_per_node=2, code=node.code({"a": ""}))
+    started = time.monotonic()
+    assert node.do("node", spec).returncode == 5
+    assert time.monotonic() - started < 20
+
+
+def test_exec_takes_its_place_from_the_launcher(node: Node) -> None:
+    spec = make_spec(sys.executable, "-c", SHOW, nodes=2, procs_per_node=2, code=node.code({"a": ""}))
+    node.env = {
+        "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "SLURM_PROCID": "1",
+        "AZ_BATCH_MASTER_NODE": "head:1234",
+    }
+    done = node.do("exec", spec)
+    env = json.loads(done.stdout)[1]
+    assert [env[name] for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR")] == [
+        *("3", "1", "1", "4", "head")
+    ]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 40), (signal.SIGUSR1, 41)])
+def test_signals_reach_the_program_and_its_exit_code_comes_back(
+    node: Node, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    marker = tmp_path / "ready"
+    script = (
+        "import signal,sys,time,pathlib\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40)); signal.signal(signal.SIGUSR1, lambda *_: sys.exit(41))\n"
+        f"pathlib.Path({str(marker)!r}).touch(); time.sleep(60)"
+    )
+    spec = make_spec(sys.executable, "-c", script, code=node.code({"a": ""}))
+    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+        wait_for(marker)
+        running.send_signal(number)
+        assert running.wait(20) == code
+
+
+# -- the code --------------------------------------------------------------------------------------------------
+
+
+def test_code_is_unpacked_with_run_bits_and_links(node: Node) -> None:
+    code = node.code(
+        {"run.sh": ("#!/bin/sh\ncat sub/link\n", 0o100755), "sub/a.txt": "hello", "sub/link": ("a.txt", LINK)}
+    )
+    assert node.do("node", make_spec("./run.sh", code=code), "--keep-root", "always").returncode == 0
+    assert node.log() == "hello"
+    assert os.readlink(node.root / "sub" / "link") == "a.txt"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("../evil", "x"),
+        ("/evil", "x"),
+        ("a/../../evil", "x"),
+        ("link", ("/etc", LINK)),
+        ("link", ("../..", LINK)),
+    ],
+)
+def test_nothing_of_an_archive_leads_outside(node: Node, name: str, value: str | tuple[str, int]) -> None:
+    done = node.do("node", make_spec("true", code=node.code({"a": "", name: value})))
+    assert done.returncode == 72
+    assert "outside" in done.stderr
+    assert not list(node.folder.rglob("evil"))
+
+
+def test_other_code_than_was_submitted_is_refused(node: Node, service: BlobService) -> None:
+    spec = make_spec("true", code=node.code({"a.py": "one"}))
+    service.put(CODE, zip_of({"a.py": "two"})[0])
+    done = node.do("node", spec)
+    assert done.returncode == 72
+    assert "not hold the code that was submitted" in done.stderr
+
+
+def test_a_body_that_breaks_off_and_a_busy_service_are_tried_again(node: Node, service: BlobService) -> None:
+    spec = make_spec("cat", "a.txt", code=node.code({"a.txt": "x" * 5000}))
+    service.cut, service.refuse = 2, 1
+    assert node.do("node", spec).returncode == 0
+    assert node.log() == "x" * 5000
+
+
+def test_a_damaged_download_is_refused(node: Node, service: BlobService) -> None:
+    spec = make_spec("true", code=node.code({"a": "1"}))
+    service.md5[CODE] = "AAAAAAAAAAAAAAAAAAAAAA=="
+    done = node.do("node", spec)
+    assert done.returncode == 72 and "damaged" in done.stderr
+
+
+def test_processes_of_a_node_prepare_it_once(node: Node, service: BlobService) -> None:
+    spec = make_spec("true", procs_per_node=4, code=node.code({"a": ""}), setup=("echo once >> ../setups",))
+    commands = [node.command("prepare", spec) for _ in range(4)]
+    running = [subprocess.Popen(command, env=node.environ()) for command in commands]
+    assert [process.wait(30) for process in running] == [0, 0, 0, 0]
+    assert (node.folder / "setups").read_text() == "once\n"
+    assert service.requests.count(f"GET /acct/box/{CODE}") == 1
+
+
+def test_a_node_that_died_while_preparing_is_prepared_again(node: Node, service: BlobService) -> None:
+    spec = make_spec("cat", "a.txt", code=node.code({"a.txt": "whole"}), setup=("touch ../begun; sleep 60",))
+    with subprocess.Popen(node.command("prepare", spec), env=node.environ()) as first:
+        wait_for(node.folder / "begun")
+        first.kill()
+    (node.root / "a.txt").write_text("half")
+    again = make_spec("cat", "a.txt", code=spec.code)
+    assert node.do("node", again).returncode == 0
+    assert node.log() == "whole"
+
+
+# -- folders -----------------------------------------------------------------------------------------------------
+
+
+def test_linked_folders_are_made_and_linked(node: Node, tmp_path: Path) -> None:
+    source = tmp_path / "shared" / "output"
+    folders = (node.folder_link("output", "link", source=str(source)),)
+    spec = make_spec("sh", "-c", "echo result > output/r.txt", code=node.code({"a": ""}), folders=folders)
+    assert node.do("node", spec).returncode == 0
+    assert (source / "r.txt").read_text() == "result\n"
+
+
+def test_nested_links_and_what_the_archive_has_in_their_place(node: Node, tmp_path: Path) -> None:
+    folders = (
+        node.folder_link("data/coco", "link", source=str(tmp_path / "p" / "data" / "coco")),
+        node.folder_link("data", "link", source=str(tmp_path / "p" / "data")),
+    )
+    code = node.code({"data/old.txt": "from the archive"})
+    done = node.do("node", make_spec("ls data", code=code, folders=folders), "--keep-root", "always")
+    assert (done.returncode, node.log()) == (0, "coco\n")
+
+
+def test_a_download_inside_a_linked_folder_is_refused(node: Node, tmp_path: Path) -> None:
+    folders = (
+        node.folder_link("data", "link", source=str(tmp_path / "data")),
+        node.folder_link("data/coco", "download"),
+    )
+    done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
+    assert done.returncode == 72 and "lies inside another folder" in done.stderr
+
+
+def test_downloads_bring_the_folder_or_the_included_parts(node: Node, service: BlobService) -> None:
+    for name in ("voc/a.txt", "voc/b/c.txt", "voc20/x.txt", "coco.txt", "log1.csv", "log2.csv"):
+        service.put(f"mine/data/{name}", name.encode())
+    service.put("mine/database/no.txt", b"no")
+    for include, expected in (
+        ((), "./coco.txt ./log1.csv ./log2.csv ./voc/a.txt ./voc/b/c.txt ./voc20/x.txt"),
+        (("voc", "coco.txt", "log*.csv"), "./coco.txt ./log1.csv ./log2.csv ./voc/a.txt ./voc/b/c.txt"),
+    ):
+        folders = (node.folder_link("data", "download", include=include),)
+        spec = make_spec("cd data; find . -type f | sort | xargs", code=node.code({"a": ""}), folders=folders)
+        assert node.do("node", spec).returncode == 0
+        assert node.log().splitlines()[-1] == expected
+
+
+def test_an_included_part_that_is_not_there_fails_the_setup(node: Node) -> None:
+    folders = (node.folder_link("data", "download", include=("vco",)),)
+    done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
+    assert done.returncode == 72 and "nothing called vco" in done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_outputs_reach_the_container_whatever_the_exit_code(node: Node, service: BlobService, code: int) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    line = f"mkdir output/s; echo model > output/s/m.bin; exit {code}"
+    assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == code
+    assert service.blobs["mine/output/s/m.bin"] == b"model\n"
+    assert not node.root.exists()
+
+
+def test_large_outputs_go_in_blocks(node: Node, service: BlobService) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    line = "head -c 40000000 /dev/zero > output/big.bin"
+    assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == 0
+    assert service.blobs["mine/output/big.bin"] == b"\0" * 40_000_000
+    assert len(service.blocks) == 3
+
+
+def test_outputs_are_uploaded_while_the_job_runs(node: Node, service: BlobService, tmp_path: Path) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    old = "touch -d '1 hour ago' output/early.txt"
+    line = f"echo early > output/early.txt; {old}; while [ ! -e {tmp_path}/stop ]; do sleep 0.1; done"
+    spec = make_spec(line, code=node.code({"a": ""}), folders=folders, logs=node.mirror)
+    with subprocess.Popen(node.command("node", spec, "--sync-seconds", "0.2"), env=node.environ()) as running:
+        until = time.monotonic() + 20
+        while "mine/output/early.txt" not in service.blobs and time.monotonic() < until:
+            time.sleep(0.05)
+        assert running.poll() is None
+        (tmp_path / "stop").touch()
+        assert running.wait(20) == 0
+    assert service.blobs["mine/output/early.txt"] == b"early\n"
+    assert "heartbeat: disk" in node.node_log
+
+
+def test_outputs_that_cannot_be_brought_out_fail_the_job_and_stay(node: Node) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    spec = make_spec("echo x > output/x; rm -f ../run/secrets.json", code=node.code({"a": ""}), folders=folders)
+    broken = json.loads(spec.to_json())
+    broken["folders"][0]["container"] = node.service.url + "-gone"
+    (node.run).mkdir()
+    command = node.command("node", spec)
+    (node.run / "job.json").write_text(json.dumps(broken))
+    assert subprocess.run(command, env=node.environ(), timeout=60).returncode == 73
+    assert (node.root / "output" / "x").exists()
+
+
+def test_mount_says_what_is_missing(node: Node, tmp_path: Path) -> None:
+    node.env = {"PATH": f"{tmp_path}:/bin:/usr/bin"}
+    folders = (node.folder_link("data", "mount"),)
+    done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
+    assert done.returncode == 72 and "no blobfuse2" in done.stderr
+
+
+def test_mount_gives_blobfuse2_its_token_in_the_environment_only(node: Node, tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "blobfuse2"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv; env > {tmp_path}/env; echo mounted > "$2/m.txt"\n')
+    fake.chmod(0o755)
+    node.env = {"PATH": f"{fake.parent}:{os.environ['PATH']}"}
+    folders = (node.folder_link("data", "mount", cache_seconds=30),)
+    assert node.do("node", make_spec("cat data/m.txt", code=node.code({"a": ""}), folders=folders)).returncode == 0
+    assert node.log() == "mounted\n"
+    argv = (tmp_path / "argv").read_text()
+    assert "--container-name=box" in argv and "--subdirectory=mine/data" in argv and "--file-cache-timeout=30" in argv
+    assert "SENTINEL" not in argv
+    assert "AZURE_STORAGE_SAS_TOKEN=sv=2021-12-02" in (tmp_path / "env").read_text()
+
+
+# -- setup, logs, secrets ------------------------------------------------------------------------------------------
+
+
+def test_a_setup_command_that_fails_is_not_the_programs_failure(node: Node) -> None:
+    spec = make_spec("echo never", code=node.code({"a": ""}), setup=("echo about to fail", "exit 9"), logs=node.mirror)
+    done = node.do("node", spec)
+    assert done.returncode == 72
+    assert "the setup command ended with 9: exit 9" in done.stderr
+    assert "about to fail" in node.node_log
+    assert not (node.run / "user_logs").exists()
+    assert b"ended with 9" in node.service.blobs["mine/output.logs/me/system_logs/node_0.txt"]
+
+
+def test_logs_are_mirrored_and_continued(node: Node, service: BlobService) -> None:
+    spec = make_spec("echo line", code=node.code({"a": ""}), logs=node.mirror)
+    assert node.do("node", spec).returncode == 0
+    assert service.blobs["mine/output.logs/me/user_logs/std_log.txt"] == b"line\n"
+    assert node.do("node", spec).returncode == 0
+    assert service.blobs["mine/output.logs/me/user_logs/std_log.txt"] == b"line\nline\n"
+
+
+def test_no_secret_reaches_a_log(node: Node, service: BlobService) -> None:
+    spec = make_spec(
+        "hush-program",
+        code=node.code({"a": ""}),
+        setup=("echo hush",),
+        folders=(node.folder_link("data", "download"),),
+        logs=node.mirror,
+    )
+    service.refuse = 3
+    done = node.do("node", spec, secret_env={"MY_TOKEN": "hush"})
+    told = done.stdout + done.stderr + "".join(path.read_text() for path in node.run.rglob("*.txt"))
+    assert "SENTINEL" not in told
+    assert "setup: echo ***" in node.node_log and "***-program" in node.log()
+
+
+def test_a_refused_request_names_no_token(node: Node, service: BlobService) -> None:
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, "gone.zip", "")))
+    assert done.returncode == 72
+    assert "gone.zip: BlobNotFound (HTTP 404)" in done.stderr and "SENTINEL" not in done.stderr
+
+
+# -- old Pythons ------------------------------------------------------------------------------------------------------
+
+
+def test_it_runs_on_python_3_8(node: Node, service: BlobService) -> None:
+    python = oldest_python()
+    if python is None:
+        pytest.skip("there is no Python 3.8 on this machine")
+    service.put("mine/data/a.txt", b"data")
+    node.python = python
+    folders = (node.folder_link("data", "download"), node.folder_link("output", "upload"))
+    spec = make_spec(
+        "cp data/a.txt output/$RANK.txt",
+        procs_per_node=2,
+        code=node.code({"a": ""}),
+        folders=folders,
+        setup=("true",),
+        logs=node.mirror,
+    )
+    assert node.do("node", spec).returncode == 0
+    assert service.blobs["mine/output/1.txt"] == b"data"
+    assert "Python 3.8" in node.node_log
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", runner.__file__, "--help"], capture_output=True, timeout=30)
+    assert done.returncode == 0
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} did not appear"
+        time.sleep(0.02)
