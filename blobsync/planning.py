@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ def _leg(ground: Ground, command: str, origin: Resolution, target: Resolution, *
     source: LiveEnd
     destination: LiveEnd
     if command == "d":
-        source, destination = connections.end(origin.remote), LocalEnd(target.local)
+        source, destination = connections.end(origin.remote), LocalEnd(target.local, _boundary(ground, target))
     elif ground.from_cluster is not None:
         source, destination = connections.end(origin.remote), connections.end(target.remote)
     else:
@@ -138,6 +139,13 @@ def _leg(ground: Ground, command: str, origin: Resolution, target: Resolution, *
         optional=optional,
         elsewhere=tuple(sorted({prefix[len(target.path) + 1 :] for prefix in inner})),
     )
+
+
+def _boundary(ground: Ground, target: Resolution) -> Path:
+    """What no link may lead a download out of: the project, or the mapped folder where that is on another disk."""
+    real_root = Path(os.path.realpath(ground.root))
+    mapped = ground.root / target.entry.prefix
+    return ground.root if Path(os.path.realpath(mapped)).is_relative_to(real_root) else mapped
 
 
 def _record_place(
