@@ -206,12 +206,11 @@ def choose_engine(requested: str, files: int, size: int, azcopy_problem: str | N
         return EngineChoice(requested, f"--engine {requested} was given")
     if files == 0:
         return EngineChoice("direct", "nothing to move")
-    amount = f"{files} file{'s' if files != 1 else ''}, {size / 1e6:,.1f} MB to move"
     if not is_bulk(files, size):
-        return EngineChoice("direct", f"{amount}: less than starting azcopy is worth")
+        return EngineChoice("direct", "this little is here before azcopy would have started")
     if azcopy_problem is not None:
-        return EngineChoice("direct", f"{amount}: bulk, but azcopy is not used because {azcopy_problem}")
-    return EngineChoice("azcopy", f"{amount}: bulk")
+        return EngineChoice("direct", f"this is bulk, but azcopy is not used because {azcopy_problem}")
+    return EngineChoice("azcopy", "this is bulk")
 
 
 def check_names(
