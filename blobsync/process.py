@@ -109,7 +109,10 @@ class ProcessRunner(Protocol):
 
 
 class SubprocessRunner:
-    """The real :class:`ProcessRunner`."""
+    """The real :class:`ProcessRunner`; patience in seconds, for children that do not stop when asked."""
+
+    def __init__(self, *, terminate_after: float = TERMINATE_AFTER, kill_after: float = KILL_AFTER) -> None:
+        self._patience = (terminate_after, kill_after)
 
     def run(
         self,
@@ -160,7 +163,7 @@ class SubprocessRunner:
                 # child in the order that we choose.
                 start_new_session=True,
             )
-        return _PipedProcess(process)
+        return _PipedProcess(process, self._patience)
 
     def spawn_detached(
         self,
@@ -200,8 +203,9 @@ class SubprocessRunner:
 
 
 class _PipedProcess:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], patience: tuple[float, float]) -> None:
         self._process = process
+        self._patience = patience
         self._tail = bytearray()
         self._drain = threading.Thread(target=self._keep_tail, daemon=True)
         self._drain.start()
@@ -229,7 +233,7 @@ class _PipedProcess:
         return code
 
     def stop(self) -> int:
-        for signum, patience in ((signal.SIGINT, TERMINATE_AFTER), (signal.SIGTERM, KILL_AFTER)):
+        for signum, patience in zip((signal.SIGINT, signal.SIGTERM), self._patience, strict=True):
             if self._process.poll() is None:
                 self._signal(signum)
             with suppress(subprocess.TimeoutExpired):

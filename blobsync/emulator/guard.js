@@ -13,7 +13,7 @@ let lastRequest = Date.now();
 const emit = http.Server.prototype.emit;
 http.Server.prototype.emit = function (event, ...rest) {
   if (event === "listening") servers.add(this);
-  if (event === "request") lastRequest = Date.now();
+  if (event === "listening" || event === "request") lastRequest = Date.now();
   return emit.call(this, event, ...rest);
 };
 
@@ -40,6 +40,6 @@ if (process.env.BLOBSYNC_EMULATOR_WITH_PARENT === "1") {
 const idleSeconds = Number(process.env.BLOBSYNC_EMULATOR_IDLE_SECONDS || 0);
 if (idleSeconds > 0) {
   setInterval(() => {
-    if (Date.now() - lastRequest > idleSeconds * 1000) end();
+    if (servers.size && Date.now() - lastRequest > idleSeconds * 1000) end();
   }, Math.min(idleSeconds * 1000, 5000)).unref();
 }

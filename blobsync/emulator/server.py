@@ -259,5 +259,6 @@ def _start_error(said: str, port: int) -> EmulatorError:
         return EmulatorError(
             f"port {port} of 127.0.0.1 is taken by another program", hint="choose another port, or 0 for a free one"
         )
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    # Of a crash, what was thrown matters, not the calls that led there.
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.strip().startswith("at ")]
     return EmulatorError(f"Azurite did not start: {' / '.join(lines[-5:]) or 'it said nothing'}")

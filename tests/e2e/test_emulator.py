@@ -1,0 +1,201 @@
+"""The emulator is real Azurite: it starts, answers, keeps what it should keep, and never lingers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+from azure.storage.blob import BlobServiceClient
+
+from blobsync.emulator import WELL_KNOWN_ACCOUNT, WELL_KNOWN_KEY, Emulator, EmulatorState, new_key
+from blobsync.errors import EmulatorError
+from tests.conftest import TOOLS, Azurite
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def emulator(tmp_path: Path) -> Iterator[Emulator]:
+    """One with a data directory of its own, where the installed programs are borrowed."""
+    for installed in TOOLS.glob("azurite-*"):
+        (tmp_path / installed.name).symlink_to(installed)
+    emulator = Emulator(tmp_path, environ=dict(os.environ))
+    yield emulator
+    emulator.stop()
+
+
+def client(state: EmulatorState, account: str, key: str) -> BlobServiceClient:
+    return BlobServiceClient(state.endpoint(account), credential=key, retry_total=0)
+
+
+def gone(pid: int) -> bool:
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def await_true(what: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_it_serves_the_well_known_account_and_keeps_blobs_over_a_restart(emulator: Emulator) -> None:
+    state = emulator.start()
+    assert emulator.status() == state
+    assert state.accounts == (WELL_KNOWN_ACCOUNT,)
+    with client(state, WELL_KNOWN_ACCOUNT, WELL_KNOWN_KEY.reveal()) as service:
+        service.create_container("box").upload_blob("a", b"kept")
+    assert emulator.stop() == state
+    assert emulator.status() is None
+    assert gone(state.pid)
+    again = emulator.start(port=state.port)
+    assert again.port == state.port
+    with client(again, WELL_KNOWN_ACCOUNT, WELL_KNOWN_KEY.reveal()) as service:
+        assert service.get_blob_client("box", "a").download_blob().readall() == b"kept"
+
+
+def test_keys_are_given_by_the_caller_and_written_nowhere(emulator: Emulator, tmp_path: Path) -> None:
+    key = new_key()
+    state = emulator.start({"mine": key}, in_memory=True)
+    with client(state, "mine", key.reveal()) as service:
+        service.create_container("box")
+    for file in (tmp_path / "emulator").rglob("*"):
+        assert not file.is_file() or key.reveal() not in file.read_text(errors="replace")
+    command = Path(f"/proc/{state.pid}/cmdline").read_text()
+    assert key.reveal() not in command
+
+
+def test_a_second_start_says_that_one_runs(emulator: Emulator) -> None:
+    state = emulator.start(in_memory=True)
+    with pytest.raises(EmulatorError, match=f"process {state.pid}, port {state.port}") as caught:
+        emulator.start()
+    assert caught.value.hint == "blobsync emulator stop"
+
+
+def test_a_port_that_is_taken_is_said_so(emulator: Emulator) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EmulatorError, match=f"port {port} of"):
+            emulator.start(port=port)
+        with pytest.raises(EmulatorError, match=f"port {port} of"), emulator.session({"one": new_key()}, port=port):
+            pass
+    assert emulator.status() is None
+
+
+def test_a_server_that_crashes_at_the_start_is_quoted(emulator: Emulator, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.js"
+    broken.write_text("throw new Error('no such luck');\n")
+    crashing = Emulator(tmp_path, environ=dict(os.environ), preloads=[broken])
+    with pytest.raises(EmulatorError, match="no such luck"):
+        crashing.start()
+    with pytest.raises(EmulatorError, match="no such luck"), crashing.session({"one": new_key()}):
+        pass
+
+
+def test_stop_never_signals_a_process_that_got_the_number_of_a_dead_server(emulator: Emulator, tmp_path: Path) -> None:
+    state = emulator.start(in_memory=True)
+    os.kill(state.pid, signal.SIGKILL)
+    await_true(lambda: gone(state.pid))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as innocent:
+        record = tmp_path / "emulator" / "state.json"
+        record.write_text(record.read_text().replace(str(state.pid), str(innocent.pid)))
+        assert emulator.stop() is None
+        assert innocent.poll() is None
+        assert not record.exists()
+        innocent.kill()
+
+
+def test_a_record_that_cannot_be_read_is_no_server(emulator: Emulator, tmp_path: Path) -> None:
+    (tmp_path / "emulator").mkdir()
+    for text in ("", "{}", "[1]", '{"pid": 1}'):
+        (tmp_path / "emulator" / "state.json").write_text(text)
+        assert emulator.status() is None
+
+
+def test_it_ends_after_a_time_without_requests(emulator: Emulator) -> None:
+    state = emulator.start(in_memory=True, idle_seconds=0.5)
+    await_true(lambda: emulator.status() is None)
+    assert gone(state.pid)
+
+
+def test_open_connections_do_not_hold_up_the_stop(emulator: Emulator) -> None:
+    key = new_key()
+    state = emulator.start({"mine": key})
+    with client(state, "mine", key.reveal()) as service:
+        service.create_container("box")
+        started = time.monotonic()
+        emulator.stop()
+        assert time.monotonic() - started < 4
+
+
+def test_a_session_ends_when_its_process_is_killed() -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom blobsync.emulator import Emulator, new_key\n"
+        "with Emulator(Path(sys.argv[1])).session({'one': new_key()}) as state:\n"
+        "    print(state.pid, flush=True)\n    time.sleep(60)\n"
+    )
+    argv = [sys.executable, "-c", code, str(TOOLS)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        server = int(owner.stdout.readline())
+        owner.kill()
+    await_true(lambda: not Path(f"/proc/{server}/cmdline").exists() or not Path(f"/proc/{server}/cmdline").read_bytes())
+
+
+def test_the_preload_of_the_tests_changes_no_answer(azurite: Azurite, tmp_path: Path) -> None:
+    """Stock Azurite and the one with the index answer the same to the same requests."""
+    stock_keys = {"one": new_key()}
+    with Emulator(TOOLS).session(stock_keys) as stock:
+        answers = []
+        for endpoint, key in (
+            (stock.endpoint("one"), stock_keys["one"].reveal()),
+            (azurite.endpoint("one"), azurite.keys["one"]),
+        ):
+            with BlobServiceClient(endpoint, credential=key) as service:
+                answers.append(_conversation(service))
+    assert answers[0] == answers[1]
+    assert len(answers[0]) > 20
+
+
+def _conversation(service: BlobServiceClient) -> list[object]:
+    heard: list[object] = []
+    for container in ("same-a", "same-b"):
+        box = service.create_container(container)
+        for name in ("x", "x/y", "x.y", "é", "a/b/c", "a/b/d"):
+            box.upload_blob(name, f"{container} {name}".encode())
+        box.upload_blob("x", b"second", overwrite=True)
+    for container in ("same-a", "same-b", "same-missing"):
+        box = service.get_container_client(container)
+        for prefix in (None, "x", "a/b/", "none"):
+            try:
+                heard.append([(blob.name, blob.size) for blob in box.list_blobs(name_starts_with=prefix)])
+            except HttpResponseError as error:
+                heard.append(getattr(error, "error_code", None))
+        for name in ("x", "x/y", "a/b", "é"):
+            try:
+                heard.append(box.download_blob(name).readall())
+            except HttpResponseError as error:
+                heard.append(getattr(error, "error_code", None))
+        with suppress(HttpResponseError):
+            box.delete_blob("x")
+            heard.append([blob.name for blob in box.list_blobs()])
+    for container in ("same-a", "same-b"):
+        service.delete_container(container)
+    return heard
