@@ -29,16 +29,21 @@ def read_info(name: str, reply: Reply) -> BlobInfo:
     if reply.status == 206 and total.isdigit():
         # Of a range, Content-MD5 would be the range's own.
         return info(name, headers, int(total), decode_md5(headers.get("x-ms-blob-content-md5")))
-    return info(name, headers, int(headers.get("Content-Length") or 0))
+    return whole_info(name, headers)
 
 
-def info(name: str, headers: Mapping[str, str], size: int, md5: bytes | None = None) -> BlobInfo:
-    """What the headers of an answer say about a blob of ``size`` bytes; ``md5`` wins over theirs."""
+def whole_info(name: str, headers: Mapping[str, str]) -> BlobInfo:
+    """What the answer to a HEAD, or to a GET of the whole blob, says."""
+    return info(name, headers, int(headers.get("Content-Length") or 0), decode_md5(headers.get("Content-MD5")))
+
+
+def info(name: str, headers: Mapping[str, str], size: int, md5: bytes | None) -> BlobInfo:
+    """What the headers of an answer say about a blob of ``size`` bytes with this Content-MD5."""
     return BlobInfo(
         name,
         size,
         (headers.get("ETag") or "").strip('"'),
-        md5 or decode_md5(headers.get("Content-MD5")),
+        md5,
         parse_http_date(headers.get("Last-Modified") or ""),
         headers.get("x-ms-access-tier"),
         headers.get("Content-Type"),

@@ -17,10 +17,10 @@ from typing import final
 
 from blobsync.blob_batch import MAX_BATCH, batch_of_deletes, batch_parts
 from blobsync.blob_errors import translate
-from blobsync.blob_headers import add_condition, add_properties, info, properties_of, with_sas
+from blobsync.blob_headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
 from blobsync.blob_http import BlobHttp, Reply
 from blobsync.blob_reader import RestBlobReader
-from blobsync.blob_xml import BadAnswerError, delegation_key, list_page, next_marker, soft_delete_days
+from blobsync.blob_xml import BadAnswerError, decode_md5, delegation_key, list_page, next_marker, soft_delete_days
 from blobsync.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -90,7 +90,7 @@ class RestBlobStore:
         """Get Blob Properties; None where there is no such blob."""
         reply = self._http.send("HEAD", self._path(name), _NOTHING, _NOTHING)
         if reply.status == 200:
-            return info(name, reply.headers, int(reply.headers.get("Content-Length") or 0))
+            return whole_info(name, reply.headers)
         error = self._error(reply, "read", name)
         if isinstance(error, BlobNotFoundError):
             return None
@@ -126,7 +126,8 @@ class RestBlobStore:
         add_properties(headers, properties)
         add_condition(headers, condition)
         reply = self._http.send("PUT", self._path(name), _NOTHING, headers, body)
-        return self._written(reply, name, len(body), md5)
+        # The service answers with the MD5 that it computed itself.
+        return self._written(reply, name, len(body), md5, decode_md5(reply.headers.get("Content-MD5")))
 
     def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
         """Put Block: one uncommitted block, checked by the service."""
@@ -145,7 +146,10 @@ class RestBlobStore:
         properties: BlobProperties = _NO_PROPERTIES,
         condition: Precondition = ANYTHING,
     ) -> BlobInfo:
-        """Put Block List. ``Latest`` makes a second try after a lost answer find the blocks it committed."""
+        """Put Block List. An empty ``md5`` stores none.
+
+        ``Latest`` makes a second try after a lost answer find the blocks that the first one committed.
+        """
         blocks = "".join(f"<Latest>{block_id}</Latest>" for block_id in block_ids)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{blocks}</BlockList>'.encode()
         headers = {"Content-Type": "application/xml"}
@@ -154,7 +158,7 @@ class RestBlobStore:
         add_properties(headers, properties)
         add_condition(headers, condition)
         reply = self._http.send("PUT", self._path(name), {"comp": "blocklist"}, headers, body)
-        return self._written(reply, name, size, md5)
+        return self._written(reply, name, size, md5 or None, md5 or None)
 
     def put_from_url(
         self,
@@ -281,14 +285,14 @@ class RestBlobStore:
             raise self._error(reply, "read", name)
         return reply
 
-    def _written(self, reply: Reply, name: str, size: int, md5: bytes) -> BlobInfo:
+    def _written(self, reply: Reply, name: str, size: int, sent_md5: bytes | None, seen_md5: bytes | None) -> BlobInfo:
         if reply.status == 201:
-            return info(name, reply.headers, size, md5)
+            return info(name, reply.headers, size, seen_md5)
         error = self._error(reply, "write", name)
         if reply.attempts > 1 and isinstance(error, PreconditionFailedError):
             # The first try may have done it and only its answer was lost: then the blob there is ours.
             there = self.head(name)
-            if there is not None and there.size == size and there.md5 == md5:
+            if there is not None and there.size == size and there.md5 == sent_md5:
                 return there
         raise error
 
