@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync import names
@@ -187,6 +187,16 @@ def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
     return lambda path: not path.startswith(folders) and (chosen is None or chosen(path))
 
 
+@dataclass(slots=True)
+class _Found:
+    """What the legs of one plan add up to."""
+
+    parts: list[PlanPart] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unreadable: list[FileFailure] = field(default_factory=list)
+    extras: int = 0
+
+
 def make_plan(
     ground: Ground,
     command: str,
@@ -202,49 +212,46 @@ def make_plan(
     if not given:
         raise UsageError("no PATH was given", hint="'blobsync ls' shows the folder entries")
     listener.phase("surveying")
-    parts: list[PlanPart] = []
-    warnings: list[str] = []
-    unreadable: list[FileFailure] = []
-    missing: list[tuple[Leg, NothingMatchedError]] = []
-    extras = 0
     paths = tuple(rooted(ground, path) for path in given)
     if options.from_path is not None:
         options = replace(options, from_path=rooted(ground, options.from_path))
     chosen = legs(ground, command, paths, options)
-    warnings += _check_rights(ground, chosen, options)
-    for leg in chosen:
-        if _same_blobs(leg):
-            warnings.append(f"{leg.shown}: source and destination are the same place; nothing to do")
-            continue
-        try:
-            part, only_there = _plan_leg(ground, leg, options, listener, warnings, unreadable)
-        except NothingMatchedError as nothing:
-            missing.append((leg, nothing))
-            continue
-        parts.append(part)
-        extras += only_there
-    for leg, error in missing:
-        # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
-        if not leg.optional and not any(part.path.startswith(f"{leg.shown}/") for part in parts):
-            raise error
+    found = _Found(warnings=_check_rights(ground, chosen, options))
+    _plan_legs(ground, chosen, options, listener, found)
     plan = TransferPlan(
         route=route_of(chosen[0].source, chosen[0].destination),
         cluster=ground.cluster.name,
         from_cluster=ground.from_cluster.name if ground.from_cluster else None,
         paths=paths,
         options=options,
-        parts=tuple(parts),
+        parts=tuple(found.parts),
         engine=choose_engine("direct", 0, 0, None),
-        warnings=tuple(warnings),
-        unreadable=tuple(unreadable),
-        extras=extras,
+        warnings=tuple(found.warnings),
+        unreadable=tuple(found.unreadable),
+        extras=found.extras,
         created_at=time.time(),
     )
     files, size = plan.count(Action.TRANSFER), plan.bytes_to_transfer
-    problem = (
-        azcopy_problem() if options.engine == "azcopy" or (options.engine == "auto" and is_bulk(files, size)) else None
-    )
-    return replace(plan, engine=choose_engine(options.engine, files, size, problem))
+    asked = options.engine == "azcopy" or (options.engine == "auto" and is_bulk(files, size))
+    return replace(plan, engine=choose_engine(options.engine, files, size, azcopy_problem() if asked else None))
+
+
+def _plan_legs(
+    ground: Ground, chosen: Sequence[Leg], options: TransferOptions, listener: Listener, found: _Found
+) -> None:
+    missing: list[tuple[Leg, NothingMatchedError]] = []
+    for leg in chosen:
+        if _same_blobs(leg):
+            found.warnings.append(f"{leg.shown}: source and destination are the same place; nothing to do")
+            continue
+        try:
+            _plan_leg(ground, leg, options, listener, found)
+        except NothingMatchedError as nothing:
+            missing.append((leg, nothing))
+    for leg, error in missing:
+        # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
+        if not leg.optional and not any(part.path.startswith(f"{leg.shown}/") for part in found.parts):
+            raise error
 
 
 def _check_rights(ground: Ground, chosen: Sequence[Leg], options: TransferOptions) -> list[str]:
@@ -265,34 +272,28 @@ def _same_blobs(leg: Leg) -> bool:
     return one.same_service(other) and (one.container, leg.source.name) == (other.container, leg.destination.name)
 
 
-def _plan_leg(
-    ground: Ground,
-    leg: Leg,
-    options: TransferOptions,
-    listener: Listener,
-    warnings: list[str],
-    unreadable: list[FileFailure],
-) -> tuple[PlanPart, int]:
+def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
     request = request_for(ground, leg, options)
-    found = survey(request, listener.seen)
-    actions, extras = decide_all(found.pairs, request.route, options)
-    if found.shape is Shape.FOLDER:
+    looked = survey(request, listener.seen)
+    actions, extras = decide_all(looked.pairs, request.route, options)
+    if looked.shape is Shape.FOLDER:
         check_names(actions, extras, leg.shown, _name_rule(request))
     if options.mirror:
-        guard_mirror(actions, found.destination_files, found.source_files, len(found.unreadable), options)
-    warnings += found.warnings
-    unreadable += found.unreadable
+        guard_mirror(actions, looked.destination_files, looked.source_files, len(looked.unreadable), options)
     moving = sum(action.action is Action.TRANSFER and action.target is None for action in actions)
-    whole = found.shape is Shape.FOLDER and moving == found.source_files == len(actions) and request.wanted is None
+    whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and request.wanted is None
     part = PlanPart(
         path=leg.shown,
-        shape=found.shape,
+        shape=looked.shape,
         source=_plain(leg.source),
         destination=_plain(leg.destination),
         actions=actions,
-        whole=whole and not found.warnings and not found.unreadable,
+        whole=whole and not looked.warnings and not looked.unreadable,
     )
-    return part, len(extras)
+    found.parts.append(part)
+    found.warnings += looked.warnings
+    found.unreadable += looked.unreadable
+    found.extras += len(extras)
 
 
 def _name_rule(request: Request) -> Callable[[str], str | None]:
