@@ -159,7 +159,7 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
 def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     """HEAD of the exact name beside the first page of the folder: two requests, file or folder or both."""
     prefix = f"{end.name}/" if end.name else ""
-    listing = (blob for blob in end.store.list_blobs(prefix) if not _is_marker(blob, prefix))
+    listing = (blob for blob in end.store.list_blobs(prefix) if not _is_marker(blob))
     with ThreadPoolExecutor(1) as pool:
         head = pool.submit(end.store.head, end.name) if end.name and not request.folder_only else None
         first = list(islice(listing, 1))
@@ -170,11 +170,13 @@ def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     return _Side(file, entries, is_folder=bool(first))
 
 
-def _is_marker(blob: BlobInfo, prefix: str) -> bool:
+def _is_marker(blob: BlobInfo) -> bool:
     """Blobs that only say "here is a folder" and hold no data: ``hdi_isfolder``, or an empty ``name/``."""
-    if blob.is_folder_stub or (blob.size == 0 and blob.name.endswith("/")):
+    if blob.is_folder_stub or (blob.size == 0 and blob.name[-1:] == "/"):
         return True
-    return is_temporary(blob.name.rpartition("/")[2]) and blob.name != prefix
+    # Once for each blob of a listing: almost no last part begins with a dot.
+    last = blob.name.rfind("/") + 1
+    return blob.name[last : last + 1] == "." and is_temporary(blob.name[last:])
 
 
 def _state(blob: BlobInfo) -> RemoteState:
@@ -268,7 +270,13 @@ def _with_records(request: Request, batch: list[Pair]) -> list[Pair]:
         return batch
     at = {pair.path: below(request.record_path, pair.path) for pair in both}
     records = request.records.get(list(at.values()))
-    return [replace(pair, record=records[at[pair.path]]) if at.get(pair.path) in records else pair for pair in batch]
+    if not records:
+        return batch
+    # Not `replace`: this line runs once for each file of an unchanged tree.
+    return [
+        Pair(pair.path, pair.source, pair.destination, records.get(at[pair.path])) if pair.path in at else pair
+        for pair in batch
+    ]
 
 
 def below(record_path: str, path: str) -> str:
