@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(_without_secrets(words), as_json=_wants_json(words))
     _stop_on_sigterm()
+    # A plan of a million files is millions of objects that live to the end: looking through all of them for
+    # cycles again and again would cost more than making them. Young garbage is still collected.
+    gc.set_threshold(100_000, 50, 1000)
     try:
         return _run(words, console)
     except BrokenPipeError:
@@ -46,7 +50,7 @@ def _run(words: Sequence[str], console: Console) -> int:
     closing: list[Any] = []
 
     def start(session: Session) -> None:
-        console.as_json, console.quiet = session.json, session.quiet
+        console.as_json, console.quiet = console.as_json or session.json, session.quiet
         session.listener = choose_listener(console, session)
         closing.append(session.listener)
         if session.verbose and not closing[1:]:
