@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from blobsync.cli.options import SETTINGS, group_callback
 from blobsync.cli.session import Session
+from blobsync.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ def _start(ctx: typer.Context, version: bool, **options: Any) -> None:
         typer.echo(f"blobsync {__version__}")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        session.started(session)
+        if session.json:
+            raise UsageError("no command was given", hint="'blobsync --help' lists them")
         typer.echo(ctx.get_help())
         raise typer.Exit
 

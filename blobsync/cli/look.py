@@ -273,6 +273,8 @@ def _status_lines(place: Resolution, status: Status) -> Iterator[str]:
         there = f"{size_text(remote.size or 0)}, MD5 {md5}, {_time(remote.last_modified or 0)}, {remote.tier or ''}"
     yield f"  here:      {here}"
     yield f"  container: {there.rstrip(', ')} ({place.remote})"
+    if status.local_is_folder or status.remote_is_folder:
+        return
     record = f"last verified with MD5 {status.verified_md5.hex()}" if status.verified_md5 else "never verified"
     equal = {True: "equal", False: "they differ", None: ""}[status.equal]
     yield f"  record:    {record}" + (f"; {equal}" if equal else "")

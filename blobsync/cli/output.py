@@ -163,3 +163,11 @@ def size_text(size: int) -> str:
 def count_text(count: int, noun: str) -> str:
     """``1 file``, ``1,234 files``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def duration_text(seconds: float) -> str:
+    """``25 s``, ``3 min``, ``1 h 20 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from blobsync.cli.output import Console, count_text, size_text
+from blobsync.cli.output import Console, count_text, duration_text, size_text
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session
@@ -206,11 +206,3 @@ class BarListener(_Counting):
         self._bar = tqdm(
             unit=unit, unit_scale=unit == "B", leave=False, file=sys.stderr, dynamic_ncols=True, mininterval=0
         )
-
-
-def duration_text(seconds: float) -> str:
-    """``25 s``, ``3 min``, ``1 h 20 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from blobsync.cli.output import count_text, size_text
+from blobsync.cli.output import count_text, duration_text, size_text
 from blobsync.plan import Action, FileFailure, Shape, TransferPlan, TransferResult
 from blobsync.plan_file import VERBS, verb
 
@@ -109,9 +109,7 @@ def result_lines(result: TransferResult) -> Iterator[str]:
     plan = result.plan
     for part, action in _first(plan, Action.NEWER_AT_DESTINATION):
         yield f"newer at the destination, left alone: {part.shown(action)}"
-    done = _DONE[VERBS[plan.route]]
-    words = [f"{done} {count_text(result.transferred, 'file')}, {size_text(result.bytes_transferred)}"]
-    words[0] += f" in {result.seconds:.1f} s"
+    words = [_moved(result)]
     if result.deleted:
         words.append(f"deleted {result.deleted:,}")
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS[1:] if plan.count(action)]
@@ -119,6 +117,15 @@ def result_lines(result: TransferResult) -> Iterator[str]:
         words.append(f"{len(result.failures):,} failed")
     words.append(f"{result.verified:,} verified")
     yield "; ".join(words)
+
+
+def _moved(result: TransferResult) -> str:
+    verb = VERBS[result.plan.route]
+    if not result.transferred and not result.plan.count(Action.TRANSFER):
+        return f"nothing to {verb}"
+    files = count_text(result.transferred, "file")
+    seconds = f"{result.seconds:.2f} s" if result.seconds < 10 else duration_text(result.seconds)
+    return f"{_DONE[verb]} {files}, {size_text(result.bytes_transferred)} in {seconds}"
 
 
 def _first(plan: TransferPlan, kind: Action) -> Iterator[Any]:

@@ -1,0 +1,145 @@
+"""``config check``, ``config new`` and ``emulator``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blobsync.cli.options import SETTINGS, command
+from blobsync.cli.output import Result, count_text
+from blobsync.cli.session import Session
+from blobsync.errors import EmulatorError, ExitCode
+
+if TYPE_CHECKING:
+    from blobsync.config.check import CheckedFile
+    from blobsync.emulator import Emulator, EmulatorState
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    config = typer.Typer(**SETTINGS, help="Check the configuration files, or write the first ones.")
+    command(config, "check")(config_check)
+    command(config, "new")(config_new)
+    app.add_typer(config, name="config")
+    emulator = typer.Typer(**SETTINGS, help="A blob server on this machine (Azurite), for trying things out.")
+    command(emulator, "start")(emulator_start)
+    command(emulator, "stop")(emulator_stop)
+    command(emulator, "status")(emulator_status)
+    app.add_typer(emulator, name="emulator")
+
+
+def config_check(session: Session) -> Result:
+    """Check every cluster file, account file and workspace file, and tell everything that is wrong at once.
+
+    Ends with 2 when something is wrong; warnings alone end with 0. Asks no network: that is 'blobsync doctor'.
+
+    \b
+      blobsync config check
+    """
+    from blobsync.config.check import check_project
+    from blobsync.config.loader import find_project
+
+    checked = check_project(find_project(Path.cwd()), environ=session.environ)
+    problems = [problem for item in checked for problem in item.problems]
+    for item in checked:
+        for warning in item.warnings:
+            session.listener.note(warning)
+    data = {"files": [_checked_data(item) for item in checked]}
+    lines = [_checked_line(item) for item in checked]
+    return Result(data, lines, problems, ExitCode.USAGE if problems else ExitCode.DONE)
+
+
+def config_new(
+    session: Session,
+    emulator: Annotated[
+        bool, typer.Option("--emulator", help="For 'blobsync emulator start' on this machine.")
+    ] = False,
+) -> Result:
+    """Write the first configuration files of a project into the current folder; never changes one that is there.
+
+    \b
+      blobsync config new               then fill in what is in <angle brackets>
+      blobsync config new --emulator    works at once, with 'blobsync emulator start'
+    """
+    from blobsync.config.scaffold import new_project
+
+    made = new_project(Path.cwd(), emulator=emulator)
+    lines = [f"wrote {name}" for name in made.written] + [f"kept {name} as it is" for name in made.kept]
+    steps = (
+        "blobsync emulator start" if emulator else "fill in what is in <angle brackets>, then: blobsync config check"
+    )
+    lines.append(f"next: {steps}")
+    return Result({"written": list(made.written), "kept": list(made.kept)}, lines)
+
+
+def emulator_start(
+    session: Session,
+    port: Annotated[int, typer.Option(metavar="N", help="The port on 127.0.0.1; 0 takes a free one.")] = 10000,
+    in_memory: Annotated[bool, typer.Option("--in-memory", help="Forget everything when it stops.")] = False,
+) -> Result:
+    """Start a blob server on this machine, installing it on first use.
+
+    \b
+      blobsync emulator start
+    """
+    state = _emulator(session).start(port=port, in_memory=in_memory)
+    return Result(_state_data(state), [f"running at {state.endpoint(state.accounts[0])}, process {state.pid}"])
+
+
+def emulator_stop(session: Session) -> Result:
+    """Stop the blob server on this machine; what it holds is kept, unless it was started with --in-memory."""
+    state = _emulator(session).stop()
+    if state is None:
+        return Result({"running": False}, ["no emulator was running"])
+    return Result({**_state_data(state), "running": False}, [f"stopped process {state.pid}"])
+
+
+def emulator_status(session: Session) -> Result:
+    """Say whether the blob server runs, and where."""
+    state = _emulator(session).status()
+    if state is None:
+        return Result({"running": False}, ["not running; start it: blobsync emulator start"])
+    kept = f"blobs in {state.location}" if state.location else "all in memory"
+    lines = [f"running at {state.endpoint(state.accounts[0])}, process {state.pid}, Azurite {state.version}, {kept}"]
+    return Result(_state_data(state), lines)
+
+
+def _emulator(session: Session) -> Emulator:
+    from blobsync.emulator import Emulator
+
+    return Emulator(environ=session.environ, note=session.listener.note)
+
+
+def _state_data(state: EmulatorState) -> dict[str, Any]:
+    if not state.accounts:
+        raise EmulatorError("the emulator runs without an account", hint="blobsync emulator stop, then start it again")
+    return {
+        "running": True,
+        "pid": state.pid,
+        "port": state.port,
+        "endpoint": state.endpoint(state.accounts[0]),
+        "location": state.location,
+        "version": state.version,
+    }
+
+
+def _checked_data(item: CheckedFile) -> dict[str, Any]:
+    return {
+        "file": item.file,
+        "ok": not item.problems,
+        "problems": [problem.message for problem in item.problems],
+        "warnings": list(item.warnings),
+        "folders": {entry.prefix: str(entry.remote) for entry in item.cluster.folders} if item.cluster else None,
+        "platform": item.cluster.platform if item.cluster else None,
+    }
+
+
+def _checked_line(item: CheckedFile) -> str:
+    if item.problems:
+        return f"{item.file}: {count_text(len(item.problems), 'mistake')}"
+    if item.cluster:
+        entries = ", ".join(item.cluster.prefixes) or "no folder entries"
+        return f"{item.file}: good ({item.cluster.platform}; {entries})"
+    return f"{item.file}: good"

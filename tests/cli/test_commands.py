@@ -1,0 +1,95 @@
+"""Words on the command line: where options may stand, what is printed where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import CLUSTER
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_resolve_says_where_and_why(cli: Cli) -> None:
+    ended = cli("resolve", "data/voc20")
+    assert ended.out == (
+        "data/voc20\n"
+        "  blob:  http://127.0.0.1:9/acct/cont/p/data/voc20\n"
+        f"  local: {cli.root}/data/voc20\n"
+        "  why:   data_folder in aux_data/aml/aml.yaml maps data to p/data in container cont of account acct\n"
+    )
+    assert (ended.code, ended.err) == (0, "")
+
+
+def test_resolve_tells_of_nested_entries(cli: Cli) -> None:
+    entry = "{azure_blob_config_file: aux_data/configs/acct.yaml, path: c}"
+    cli.write("aux_data/aml/aml.yaml", CLUSTER + f"  data/coco_folder: {entry}\n")
+    assert cli("resolve", "data").out.endswith(
+        "  but:   data/coco has an entry of its own, http://127.0.0.1:9/acct/cont/c\n"
+    )
+
+
+def test_ls_without_path(cli: Cli) -> None:
+    assert cli("ls").out == (
+        "data/    http://127.0.0.1:9/acct/cont/p/data\noutput/  http://127.0.0.1:9/acct/cont/p/output\n"
+    )
+
+
+@pytest.mark.parametrize("words", [("-c", "eu", "ls"), ("ls", "-c", "eu"), ("-c", "nix", "ls", "-c", "eu")])
+def test_global_options_stand_before_or_after_the_word(cli: Cli, words: tuple[str, ...]) -> None:
+    cli.write("aux_data/aml/eu.yaml", CLUSTER.replace("p/data", "eu/data"))
+    assert "cont/eu/data" in cli(*words).out
+
+
+def test_overrides_reach_the_cluster_file(cli: Cli) -> None:
+    ended = cli("resolve", "data", "-p", "{config_param: {data_folder: {path: elsewhere}}}")
+    assert "cont/elsewhere" in ended.out
+
+
+def test_warnings_of_the_configuration_come_once_on_standard_error(cli: Cli) -> None:
+    cli.write("aux_data/aml/aml.yaml", CLUSTER + "mutli_process: true\n")
+    ended = cli("ls")
+    assert ended.err == (
+        "blobsync: aux_data/aml/aml.yaml:4: mutli_process: unknown key, ignored; did you mean 'multi_process'?\n"
+    )
+    assert cli("ls", "-q").err == ""
+
+
+def test_below_the_project_paths_are_relative_to_the_folder(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cli.root / "data/sub").mkdir(parents=True)
+    monkeypatch.chdir(cli.root / "data/sub")
+    assert cli("resolve", "x").out.startswith("data/sub/x\n")
+
+
+def test_config_check_and_new(cli: Cli) -> None:
+    assert cli("config", "check").out == (
+        "aux_data/aml/aml.yaml: good (local; data, output)\naux_data/configs/acct.yaml: good\n"
+    )
+    ended = cli("config", "new", "--emulator")
+    assert ended.out == (
+        "wrote aux_data/configs/storage.yaml\n"
+        "wrote .gitignore\n"
+        "kept aux_data/aml/aml.yaml as it is\n"
+        "next: blobsync emulator start\n"
+    )
+
+
+def test_deleting_needs_an_answer(cli: Cli) -> None:
+    cli.write("aux_data/configs/acct.yaml", "account_name: acct\ncontainer_name: cont\naccount_key: abc\n")
+    assert cli("rm", "data/x").code == 2
+
+
+def test_an_unknown_word_suggests_the_nearest(cli: Cli) -> None:
+    ended = cli("donwload", "data")
+    assert ended.err == (
+        "blobsync: no such command 'donwload'. Did you mean 'download'?\n  hint: 'blobsync --help' shows what it takes\n"
+    )
+
+
+@pytest.mark.parametrize("word", ["u", "upload", "d", "download"])
+def test_a_path_is_required(cli: Cli, word: str) -> None:
+    ended = cli(word)
+    assert ended.code == 2
+    assert ended.err.startswith("blobsync: missing argument 'PATH'\n")

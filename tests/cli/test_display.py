@@ -1,0 +1,121 @@
+"""Sizes, durations, redaction, control characters, and the progress lines."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from blobsync.cli.output import Console, Result, count_text, duration_text, redact, size_text
+from blobsync.cli.progress import BarListener, LineListener
+from blobsync.errors import BlobsyncError
+from blobsync.plan import FileFailure
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (1536, "1.54 KB"), (90_000_000, "90 MB"), (2 * 10**15, "2e+03 TB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_counts_and_durations() -> None:
+    assert (count_text(1, "file"), count_text(1234, "file")) == ("1 file", "1,234 files")
+    assert [duration_text(seconds) for seconds in (3.2, 89, 200, 8000)] == ["3 s", "89 s", "3 min", "2 h 13 min"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://a.blob.core.windows.net/c?sp=r&sig=SENTINEL%2B&se=2026",
+        "AccountKey=SENTINEL==;",
+        "account_key: SENTINEL==",
+        "Authorization: SharedKey acct:SENTINEL=",
+        "'sig=SENTINEL'",
+    ],
+)
+def test_redaction(text: str) -> None:
+    assert "SENTINEL" not in redact(text)
+
+
+def test_redaction_leaves_words_alone() -> None:
+    text = "a.yaml: holds account_key and sas_token and can be read by others"
+    assert redact(text) == text
+
+
+def test_a_hostile_name_cannot_drive_the_terminal() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    console = Console(out=out, err=err)
+    failure = FileFailure("data/\x1b[2J\n", "x", "cannot be read")
+    console.show(Result(lines=["data/\x1b]0;title\x07", "data/é", "data/\udce9"], failures=[failure]))
+    assert out.getvalue() == "data/\\x1b]0;title\\x07\ndata/é\ndata/\\udce9\n"
+    assert err.getvalue() == "blobsync: data/\\x1b[2J\\n: cannot be read\n"
+
+
+def test_many_failures_are_told_as_a_number() -> None:
+    err = io.StringIO()
+    failures = [FileFailure(f"f{number}", "x", "broke") for number in range(25)]
+    Console(out=io.StringIO(), err=err).show(Result(failures=failures, exit_code=3))
+    lines = err.getvalue().splitlines()
+    assert (len(lines), lines[0], lines[-1]) == (
+        21,
+        "blobsync: f0: broke",
+        "blobsync: and 5 more; --json lists them all",
+    )
+
+
+def test_errors_carry_their_hint() -> None:
+    err = io.StringIO()
+    code = Console(out=io.StringIO(), err=err).fail(BlobsyncError("it broke", hint="mend it"))
+    assert (code, err.getvalue()) == (1, "blobsync: it broke\n  hint: mend it\n")
+
+
+def test_lines_now_and_then() -> None:
+    err = io.StringIO()
+    listener = LineListener(Console(out=io.StringIO(), err=err), every=0.0)
+    listener.phase("surveying")
+    listener.seen(5)
+    listener.expect(2, 2_000_000)
+    listener.phase("moving")
+    listener.bytes_moved(1_000_000)
+    listener.file_done("a", None)
+    listener.file_done("b", FileFailure("b", "x", "broke"))
+    lines = err.getvalue().splitlines()
+    assert lines[1] == "blobsync: looking: 5 names"
+    assert lines[-1].startswith("blobsync: moving 2 of 2 files, 1 MB of 2 MB, 1 failed so far, ")
+    assert lines[-1].endswith(" left")
+
+
+def test_few_lines_by_default() -> None:
+    err = io.StringIO()
+    listener = LineListener(Console(out=io.StringIO(), err=err))
+    for _ in range(1000):
+        listener.bytes_moved(1)
+    assert err.getvalue() == ""
+
+
+def test_the_bar_shows_bytes_files_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    listener = BarListener(Console(), after=0.0)
+    listener.expect(2, 2_000_000)
+    listener.phase("moving")
+    listener.bytes_moved(1_000_000)
+    listener.file_done("a", FileFailure("a", "x", "broke"))
+    listener.show(force=True)
+    listener.note("a note")
+    listener.close()
+    shown = capsys.readouterr().err
+    assert "moving:" in shown
+    assert "50%" in shown
+    assert "1.00M/2.00M" in shown
+    assert "1/2 files, 1 failed" in shown
+    assert "blobsync: a note\n" in shown
+
+
+def test_a_quick_command_draws_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    listener = BarListener(Console())
+    listener.expect(1, 10)
+    listener.phase("moving")
+    listener.bytes_moved(10)
+    listener.close()
+    assert capsys.readouterr().err == ""

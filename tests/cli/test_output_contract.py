@@ -1,0 +1,119 @@
+"""The promise of ``--json``: one document, always the same keys, whatever happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+ENVELOPE = ["blobsync", "command", "status", "exit_code", "data", "errors"]
+ERROR = ["code", "message", "hint", "path"]
+ENTRY = ["path", "size", "last_modified", "md5", "tier", "etag"]
+
+
+def test_success(cli: Cli) -> None:
+    ended = cli("resolve", "data/voc20", "--json")
+    document = ended.document
+    assert list(document) == ENVELOPE
+    assert (document["blobsync"], document["status"], document["exit_code"], document["errors"]) == (
+        1,
+        "success",
+        0,
+        [],
+    )
+    assert document["command"] == ["resolve", "data/voc20", "--json"]
+    [place] = document["data"]["paths"]
+    assert place["path"] == "data/voc20"
+    assert place["url"] == "http://127.0.0.1:9/acct/cont/p/data/voc20"
+    assert place["local"] == str(cli.root / "data/voc20")
+    assert ended.err == ""
+
+
+def test_ls_without_path_lists_the_folder_entries(cli: Cli) -> None:
+    data = cli("--json", "ls").document["data"]
+    assert list(data) == ["entries", "count", "bytes"]
+    assert [entry["path"] for entry in data["entries"]] == ["data/", "output/"]
+    assert all(list(entry)[:6] == ENTRY for entry in data["entries"])
+    assert (data["count"], data["bytes"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "exit_code"),
+    [
+        (("resolve", "src/x"), "path_unmapped", 2),
+        (("resolve", "../x"), "path_outside_project", 2),
+        (("u",), "usage", 2),
+        (("uplaod", "data"), "usage", 2),
+        (("ls", "--nonsense"), "usage", 2),
+        (("-c",), "usage", 2),
+        (("-n", "many", "ls"), "usage", 2),
+        (("u", "data", "--max-delete", "lots"), "usage", 2),
+        (("u", "data", "--cap-mbps", "0"), "usage", 2),
+        (("plan", "sideways", "data"), "usage", 2),
+        (("url", "data/x", "--expiry", "soon"), "usage", 2),
+        (("url", "data/x", "--permission", "x"), "usage", 2),
+        (("ls", "-f", "other"), "usage", 2),
+        (("ls", "-c", "other"), "cluster_unknown", 2),
+        (("ls", "-p", "[1]"), "config_invalid", 2),
+        (("apply", "no.plan"), "plan_file_invalid", 2),
+        (("rm",), "usage", 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_mistakes(cli: Cli, words: tuple[str, ...], code: str, exit_code: int) -> None:
+    for given in ((*words, "--json"), ("--json", *words)):
+        ended = cli(*given)
+        document = ended.document
+        assert list(document) == ENVELOPE
+        assert (document["status"], document["exit_code"], ended.code) == ("error", exit_code, exit_code)
+        assert document["data"] == {}
+        [error] = document["errors"]
+        assert list(error) == ERROR
+        assert error["code"] == code, error
+        assert "\n" not in error["message"]
+        assert ended.err == ""
+
+
+def test_the_same_mistake_in_words(cli: Cli) -> None:
+    ended = cli("resolve", "dat/voc20")
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err == (
+        "blobsync: dat/voc20 belongs to no folder entry of aux_data/aml/aml.yaml; there are: data, output\n"
+        "  hint: did you mean data/voc20?\n"
+    )
+
+
+def test_a_broken_configuration_is_listed_whole(cli: Cli) -> None:
+    cli.write("aux_data/aml/aml.yaml", "config_param: []\ngpu_per_node: x\nnum_gpu: -1\n")
+    document = cli("config", "check", "--json").document
+    assert (document["status"], document["exit_code"]) == ("error", 2)
+    assert [error["message"] for error in document["errors"]] == [
+        "aux_data/aml/aml.yaml:1: config_param: must be a mapping of folder entries, not a list",
+        "aux_data/aml/aml.yaml:2: gpu_per_node: must be a whole number, not a text",
+        "aux_data/aml/aml.yaml:3: num_gpu: must not be negative",
+    ]
+    assert [file["ok"] for file in document["data"]["files"]] == [False, True]
+
+
+def test_overrides_are_not_repeated_in_the_answer(cli: Cli) -> None:
+    document = cli("ls", "--json", "-p", "{docker: {password: hidden}}").document
+    assert document["command"] == ["ls", "--json", "-p", "***"]
+    assert cli("--param={password: hidden}", "ls", "--json").document["command"][0] == "--param=***"
+
+
+def test_help_and_version_are_not_json(cli: Cli) -> None:
+    assert cli("--version").out.startswith("blobsync ")
+    assert cli("ls", "--help").code == 0
+
+
+def test_a_fault_of_ours_is_an_answer_too(cli: Cli) -> None:
+    # A file where the state directory belongs.
+    cli.write(".blobsync", "")
+    cli.write("data/x", "1")
+    document = cli("u", "data/x", "--json").document
+    assert document["status"] == "error"
+    assert document["exit_code"] in (1, 2)

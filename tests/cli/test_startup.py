@@ -1,0 +1,80 @@
+"""What starting costs: the modules that each command imports, and how long it takes beside a bare interpreter."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROJECT = {
+    "aux_data/aml/aml.yaml": (
+        "config_param:\n  data_folder: {azure_blob_config_file: aux_data/configs/a.yaml, path: p}\n"
+    ),
+    "aux_data/configs/a.yaml": "account_name: acct\ncontainer_name: cont\n",
+}
+HEAVY = ("azure", "rich", "pydantic", "tqdm", "requests", "aiohttp", "cryptography", "urllib3", "sqlite3", "pathspec")
+SHOW_MODULES = """
+import sys
+from blobsync.cli.main import main
+code = main(sys.argv[1:])
+print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in PROJECT.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "also_absent"),
+    [
+        (("--help",), 0, ("yaml",)),
+        (("--version",), 0, ("yaml",)),
+        (("u", "--help"), 0, ("yaml",)),
+        (("resolve", "data/x"), 0, ()),
+        (("resolve", "elsewhere"), 2, ()),
+        (("ls", "-c", "nix"), 2, ()),
+        (("config", "check"), 0, ()),
+        (("nonsense",), 2, ("yaml",)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_light_commands_import_nothing_heavy(
+    project: Path, words: tuple[str, ...], code: int, also_absent: tuple[str, ...]
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SHOW_MODULES, *words], cwd=project, capture_output=True, text=True, check=False
+    )
+    loaded = set(ended.stderr.splitlines()[-1].split())
+    assert ended.returncode == code, ended.stderr
+    assert "blobsync" in loaded
+    found = loaded.intersection((*HEAVY, *also_absent))
+    # sqlite3 and urllib3 come with what transfers need; these commands transfer nothing.
+    assert not found - ({"sqlite3", "urllib3"} if words[0] == "ls" else set())
+
+
+def test_help_and_resolve_start_within_nine_bare_interpreters(project: Path) -> None:
+    """The target is 9; twice that only fails where something heavy has crept in, not where the machine is busy."""
+    blobsync = str(Path(sys.executable).with_name("blobsync"))
+    bare: list[float] = []
+    ours: list[float] = []
+    for _ in range(7):
+        bare.append(_seconds([sys.executable, "-c", "pass"], project))
+        ours.append(max(_seconds([blobsync, "--help"], project), _seconds([blobsync, "resolve", "data/x"], project)))
+    assert statistics.median(ours) / statistics.median(bare) < 18
+
+
+def _seconds(argv: list[str], cwd: Path) -> float:
+    began = time.perf_counter()
+    subprocess.run(argv, cwd=cwd, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
