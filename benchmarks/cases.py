@@ -1,0 +1,162 @@
+"""What is measured, and the targets: ratios of whole-process wall time, blobsync's over the peer's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from benchmarks.trees import Tree
+
+KIB = 1024
+MIB = 1024 * KIB
+
+ONE_SMALL = Tree(1, KIB)
+ONE_MEDIUM = Tree(1, 8 * MIB)
+ONE_LARGE = Tree(1, 300_000_000)
+WAN_MANY = Tree(500, 4 * KIB)
+MANY = Tree(2_000, 4 * KIB)
+VERY_MANY = Tree(20_000, 16 * KIB)
+VERY_MANY_TINY = Tree(20_000, KIB)
+BULK = Tree(40, 100_000_000)
+
+EVERYBODY = ("blobsync", "azcopy", "rclone", "sdk", "obstore")
+PROGRAMS = ("blobsync", "azcopy", "rclone")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table. ``action`` is up, down, sync-up, sync-down (nothing changed), delta, list, or start."""
+
+    key: str
+    title: str
+    action: str
+    tree: Tree
+    tools: tuple[str, ...] = EVERYBODY
+    targets: Mapping[str, float] = field(default_factory=dict)
+    round_trip_ms: float = 0.0
+    changed: int = 0
+    words: tuple[str, ...] = ()
+    quick: bool = False
+    fresh_server: bool = False
+
+
+def _both(
+    key: str, title: str, tree: Tree, up: Mapping[str, float], down: Mapping[str, float], **more: object
+) -> list[Case]:
+    return [
+        Case(f"{key}-up", f"{title}, up", "up", tree, targets=up, **more),  # type: ignore[arg-type]
+        Case(f"{key}-down", f"{title}, down", "down", tree, targets=down, **more),  # type: ignore[arg-type]
+    ]
+
+
+CASES = (
+    Case(
+        "help", "`--help`", "start", ONE_SMALL, ("blobsync", "python"), {"python": 9.0}, words=("--help",), quick=True
+    ),
+    Case(
+        "resolve",
+        "`resolve data/x`",
+        "start",
+        ONE_SMALL,
+        ("blobsync", "python"),
+        {"python": 9.0},
+        words=("resolve", "data/x"),
+        quick=True,
+    ),
+    *_both(
+        "1k",
+        "one file of 1 KiB",
+        ONE_SMALL,
+        {"azcopy": 0.15, "rclone": 2.5},
+        {"azcopy": 0.15, "rclone": 2.5},
+        quick=True,
+    ),
+    *_both(
+        "8m",
+        "one file of 8 MiB",
+        ONE_MEDIUM,
+        {"azcopy": 0.18, "rclone": 2.0},
+        {"azcopy": 0.18, "rclone": 2.0},
+        quick=True,
+    ),
+    *_both("300m", "one file of 300 MB", ONE_LARGE, {"azcopy": 0.75, "rclone": 0.8}, {"azcopy": 0.75}),
+    *_both(
+        "2000",
+        "2,000 files of 4 KiB",
+        MANY,
+        {"azcopy": 0.7, "rclone": 0.65},
+        {"azcopy": 0.7, "rclone": 1.1},
+        quick=True,
+    ),
+    *_both(
+        "20000",
+        "20,000 files of 16 KiB",
+        VERY_MANY,
+        {"azcopy": 0.9, "rclone": 0.9},
+        {"azcopy": 0.9, "rclone": 0.9},
+        tools=PROGRAMS,
+    ),
+    *_both(
+        "4g",
+        "4 GB in 40 files",
+        BULK,
+        {"azcopy": 1.0},
+        {"azcopy": 1.0},
+        tools=("blobsync", "azcopy"),
+        fresh_server=True,
+    ),
+    Case(
+        "same-2000-up",
+        "nothing changed, 2,000 files, up",
+        "sync-up",
+        MANY,
+        PROGRAMS,
+        {"azcopy": 0.3, "rclone": 1.4},
+        quick=True,
+    ),
+    Case(
+        "same-2000-down",
+        "nothing changed, 2,000 files, down",
+        "sync-down",
+        MANY,
+        PROGRAMS,
+        {"azcopy": 0.3, "rclone": 1.4},
+    ),
+    Case(
+        "same-20000-up",
+        "nothing changed, 20,000 files, up",
+        "sync-up",
+        VERY_MANY_TINY,
+        PROGRAMS,
+        {"azcopy": 0.5, "rclone": 0.8},
+    ),
+    Case(
+        "same-20000-down",
+        "nothing changed, 20,000 files, down",
+        "sync-down",
+        VERY_MANY_TINY,
+        PROGRAMS,
+        {"azcopy": 0.5, "rclone": 0.8},
+    ),
+    Case(
+        "delta",
+        "50 files changed in 20,000, up",
+        "delta",
+        VERY_MANY_TINY,
+        PROGRAMS,
+        {"azcopy": 0.55, "rclone": 0.8},
+        changed=50,
+    ),
+    Case("list", "`ls -r` of 20,000", "list", VERY_MANY_TINY, EVERYBODY, {"azcopy": 1.0, "rclone": 0.85}),
+    Case("list-2000", "`ls -r` of 2,000", "list", MANY, EVERYBODY, quick=True),
+    *_both(
+        "wan-500",
+        "500 files of 4 KiB at 40 ms",
+        WAN_MANY,
+        {"azcopy": 0.35, "rclone": 0.7},
+        {"azcopy": 0.75, "rclone": 1.5},
+        round_trip_ms=40.0,
+        quick=True,
+    ),
+    *_both("wan-8m", "one file of 8 MiB at 40 ms", ONE_MEDIUM, {}, {}, tools=PROGRAMS, round_trip_ms=40.0),
+)

@@ -1,0 +1,77 @@
+"""Azurite for measurements: in memory, its lookups cured (``tests/servers/azurite_index.js``), a container per run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from azure.storage.blob import (
+    AccountSasPermissions,
+    BlobServiceClient,
+    ContainerClient,
+    ResourceTypes,
+    generate_account_sas,
+)
+
+from blobsync.emulator import WELL_KNOWN_ACCOUNT, WELL_KNOWN_KEY
+from blobsync.emulator import Emulator as Azurite
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ROOT / ".tools" / "blobsync"
+_CURE = ROOT / "tests" / "servers" / "azurite_index.js"
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+ACCOUNT = WELL_KNOWN_ACCOUNT
+KEY = WELL_KNOWN_KEY.reveal()
+
+
+class Emulator:
+    """A running server; ``endpoint`` may lead through a line with a delay."""
+
+    def __init__(self, pid: int, port: int) -> None:
+        self._pid = pid
+        self.url = f"http://127.0.0.1:{port}"
+        self._direct = f"{self.url}/{ACCOUNT}"
+        self._containers = 0
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the server so far (``/proc``)."""
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def new_container(self) -> str:
+        """An empty one with a name of its own."""
+        self._containers += 1
+        name = f"c{self._containers:05}"
+        self.container(name).create_container()
+        return name
+
+    def container(self, name: str) -> ContainerClient:
+        """The oracle's view, past every proxy."""
+        return BlobServiceClient(self._direct, credential=KEY).get_container_client(name)
+
+    def count(self, name: str) -> tuple[int, int]:
+        """How many blobs a container holds, and their bytes."""
+        sizes = [blob.size for blob in self.container(name).list_blobs()]
+        return len(sizes), sum(sizes)
+
+
+@contextmanager
+def emulator() -> Iterator[Emulator]:
+    """A fresh server, which ends with the block."""
+    with Azurite(TOOLS, preloads=[_CURE]).session({ACCOUNT: WELL_KNOWN_KEY}) as state:
+        yield Emulator(state.pid, state.port)
+
+
+def account_sas() -> str:
+    """All rights for a day, for the peers."""
+    return generate_account_sas(
+        ACCOUNT,
+        KEY,
+        ResourceTypes(service=True, container=True, object=True),
+        AccountSasPermissions.from_string("rwdlac"),
+        datetime.now(timezone.utc) + timedelta(days=1),
+    )

@@ -1,0 +1,75 @@
+"""Tables from measurements: on the terminal with every figure, and the short one of the README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.cases import Case
+from benchmarks.measure import Series, paired_ratio
+
+# Above this share of one core the emulator's single thread sets the pace, and a real account would be faster.
+_LIMITED_BY_SERVER = 0.9
+
+_BEGIN, _END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
+
+
+def table(case: Case, series: Sequence[Series]) -> str:
+    """One case, every tool."""
+    ours = series[0]
+    lines = [f"\n{case.title}  (n = {len(ours.samples)})"]
+    lines.append(f"  {'':10} {'median s':>9} {'min-max':>15} {'ours/it':>8} {'CPU s':>7} {'server':>7} {'peak MB':>8}")
+    for one in series:
+        ratio = "" if one is ours else f"{paired_ratio(ours, one):.2f}"
+        busy = one.median("server_busy")
+        limited = " (the emulator sets the pace)" if busy > _LIMITED_BY_SERVER else ""
+        lines.append(
+            f"  {one.tool:10} {one.median('wall'):9.3f} {min(one.walls):7.3f}-{max(one.walls):7.3f} {ratio:>8} "
+            f"{one.median('cpu'):7.2f} {busy:7.0%} {one.median('peak_mb'):8.0f}{limited}"
+        )
+    for peer, target in case.targets.items():
+        found = next((one for one in series if one.tool == peer), None)
+        if found is None:
+            lines.append(f"  target {target:g} of {peer}: not measured, {peer} is not there")
+        else:
+            ratio_found = paired_ratio(ours, found)
+            word = "met" if ratio_found <= target else "MISSED"
+            lines.append(f"  target {target:g} of {peer}: {ratio_found:.2f}, {word}")
+    return "\n".join(lines)
+
+
+def readme_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:
+    """Markdown: seconds of each program, and blobsync's ratio to the two."""
+    rows = ["| | blobsync | azcopy | rclone | beside azcopy | beside rclone |", "|---|---|---|---|---|---|"]
+    for case, series in results:
+        by_tool = {one.tool: one for one in series}
+        ours = by_tool["blobsync"]
+        cells = [case.title, f"{ours.median('wall'):.2f} s"]
+        for peer in ("azcopy", "rclone"):
+            cells.append(f"{by_tool[peer].median('wall'):.2f} s" if peer in by_tool else "-")
+        for peer in ("azcopy", "rclone"):
+            cells.append(_ratio_cell(case, ours, by_tool.get(peer), peer))
+        if case.action != "start":
+            rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def _ratio_cell(case: Case, ours: Series, peer: Series | None, name: str) -> str:
+    if peer is None:
+        return "-"
+    ratio = paired_ratio(ours, peer)
+    target = case.targets.get(name)
+    return f"{ratio:.2f}" if target is None or ratio <= target else f"{ratio:.2f} (aim {target:g})"
+
+
+def write_into(file: Path, text: str) -> bool:
+    """Put ``text`` between the markers of ``file``; whether they are there."""
+    if not file.exists():
+        return False
+    whole = file.read_text()
+    pattern = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.DOTALL)
+    if not pattern.search(whole):
+        return False
+    file.write_text(pattern.sub(lambda _: f"{_BEGIN}\n{text}\n{_END}", whole))
+    return True

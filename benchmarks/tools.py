@@ -1,0 +1,200 @@
+"""How each tool is told to do the same thing: its command line, its environment, what it needs beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.emulator import ACCOUNT, KEY, ROOT, TOOLS, account_sas
+
+BLOBSYNC = "blobsync"
+_SCRIPTS = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run works: ``local`` is the file or folder, ``endpoint/container/name`` its counterpart."""
+
+    endpoint: str
+    container: str
+    name: str
+    local: Path
+    single: bool
+
+    @property
+    def url(self) -> str:
+        return f"{self.endpoint}/{self.container}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: list[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+
+
+class Blobsync:
+    """Ours: a project whose ``data`` folder is the run's own."""
+
+    name = BLOBSYNC
+
+    def __init__(self, scratch: Path, program: list[str] | None = None) -> None:
+        script = Path(sys.executable).with_name("blobsync")
+        self._program = program or ([str(script)] if script.exists() else [sys.executable, "-m", "blobsync"])
+        self._scratch = scratch
+
+    def version(self) -> str:
+        return _first_line([*self._program, "--version"])
+
+    def command(self, action: str, place: Place) -> Command:
+        words = {"up": ["u"], "down": ["d"], "sync-up": ["u"], "sync-down": ["d"], "list": ["ls", "-r"]}[action]
+        project = self.project(place)
+        path = os.path.relpath(place.local, project)
+        return Command([*self._program, *words, path], cwd=project)
+
+    def project(self, place: Place) -> Path:
+        """``<project>/data`` holds the run's local side."""
+        project = place.local.parent.parent
+        (project / "aux_data" / "aml").mkdir(parents=True, exist_ok=True)
+        (project / "aux_data" / "configs").mkdir(parents=True, exist_ok=True)
+        account = project / "aux_data" / "configs" / "store.yaml"
+        account.write_text(
+            f"account_name: {ACCOUNT}\ncontainer_name: {place.container}\naccount_key: {KEY}\n"
+            f"blob_endpoint: {place.endpoint}\n"
+        )
+        account.chmod(0o600)
+        (project / "aux_data" / "aml" / "aml.yaml").write_text(
+            "config_param:\n  data_folder:\n    azure_blob_config_file: aux_data/configs/store.yaml\n    path: base\n"
+        )
+        return project
+
+    def bare(self, *words: str) -> Command:
+        """A command that moves nothing, in a project that is there."""
+        return Command([*self._program, *words], cwd=self._scratch)
+
+
+class Azcopy:
+    """``azcopy``, as its documentation says to use it; ``--put-md5`` so that it does what blobsync does."""
+
+    name = "azcopy"
+
+    def __init__(self, scratch: Path) -> None:
+        found = os.environ.get("BLOBSYNC_AZCOPY") or shutil.which("azcopy")
+        installed = sorted(str(path) for path in TOOLS.glob("azcopy*/**/azcopy*") if os.access(path, os.X_OK))
+        self._program = found or (installed[-1] if installed else None)
+        self._sas = account_sas()
+        self._logs = scratch / "azcopy-logs"
+
+    def version(self) -> str:
+        return _first_line([self._program, "--version"]) if self._program else ""
+
+    def command(self, action: str, place: Place) -> Command:
+        url = f"{place.url}?{self._sas}"
+        recursive = [] if place.single else ["--recursive"]
+        common = ["--skip-version-check", "--log-level=ERROR"]
+        words = {
+            "up": ["cp", str(place.local), url, "--from-to=LocalBlob", "--put-md5", "--as-subdir=false", *recursive],
+            "down": ["cp", url, str(place.local), "--from-to=BlobLocal", "--as-subdir=false", *recursive],
+            "sync-up": ["sync", str(place.local), url, "--from-to=LocalBlob", "--put-md5"],
+            "sync-down": ["sync", url, str(place.local), "--from-to=BlobLocal"],
+            "list": ["list", url, "--location=Blob"],
+        }[action]
+        env = {"AZCOPY_LOG_LOCATION": str(self._logs), "AZCOPY_JOB_PLAN_LOCATION": str(self._logs)}
+        return Command([str(self._program), *words, *(common if action != "list" else [])], env)
+
+
+class Rclone:
+    """``rclone`` with as many transfers at once as was measured to be its best here."""
+
+    name = "rclone"
+
+    def __init__(self, scratch: Path) -> None:
+        self._program = shutil.which("rclone")
+        self._config = scratch / "rclone.conf"
+        self._sas = account_sas()
+
+    def version(self) -> str:
+        return _first_line([self._program, "version"]) if self._program else ""
+
+    def command(self, action: str, place: Place) -> Command:
+        remote = f"az:{place.container}/{place.name}"
+        many = ["--transfers", "64", "--checkers", "64", "--retries", "1"]
+        copy = "copyto" if place.single else "copy"
+        words = {
+            "up": [copy, str(place.local), remote, *many],
+            "down": [copy, remote, str(place.local), *many],
+            "sync-up": ["sync", str(place.local), remote, "--size-only", "--fast-list", *many],
+            "sync-down": ["sync", remote, str(place.local), "--size-only", "--fast-list", *many],
+            "list": ["lsf", "-R", "--format", "ps", remote],
+        }[action]
+        # Version 1.60 builds its URL from account and endpoint, which does not fit an emulator; a SAS URL does.
+        self._config.write_text(f"[az]\ntype = azureblob\nsas_url = {place.endpoint}/{place.container}?{self._sas}\n")
+        return Command([str(self._program), *words], {"RCLONE_CONFIG": str(self._config)})
+
+
+class Scripted:
+    """A library, used by a script of ours."""
+
+    def __init__(self, name: str, script: str, module: str, python: Path) -> None:
+        self.name = name
+        self._script = _SCRIPTS / script
+        self._module = module
+        self._python = python
+
+    def version(self) -> str:
+        code = f"import importlib.metadata as m; print(m.version({self._module!r}))"
+        return _first_line([str(self._python), "-c", code]) if self._python.exists() else ""
+
+    def command(self, action: str, place: Place) -> Command:
+        return Command(
+            [str(self._python), str(self._script), action, place.endpoint, KEY, place.container, place.name]
+            + ([str(place.local)] if action != "list" else [])
+        )
+
+
+Tool = Blobsync | Azcopy | Rclone | Scripted
+
+
+def all_tools(scratch: Path, program: list[str] | None) -> tuple[dict[str, Tool], list[str]]:
+    """The tools that are there, and a sentence for each that is not."""
+    peers = _peer_environment(scratch)
+    tools: list[Tool] = [
+        Blobsync(scratch, program),
+        Azcopy(scratch),
+        Rclone(scratch),
+        Scripted("sdk", "peer_sdk.py", "azure-storage-blob", peers),
+        Scripted("obstore", "peer_obstore.py", "obstore", peers),
+    ]
+    there = {tool.name: tool for tool in tools if tool.version()}
+    how = {
+        "azcopy": "blobsync azcopy install",
+        "rclone": "apt-get install rclone",
+        "sdk": "pip install azure-storage-blob",
+        "obstore": "pip install obstore",
+    }
+    return there, [f"{name} is not there ({how[name]})" for name in how if name not in there]
+
+
+def _peer_environment(scratch: Path) -> Path:
+    """A virtual environment with the libraries that are measured but that blobsync does not use."""
+    home = scratch / "peers"
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        install = [str(python), "-m", "pip", "install", "-q", "azure-storage-blob", "obstore"]
+        if subprocess.run(install, check=False, cwd=ROOT).returncode == 0:
+            (home / "ready").touch()
+    return python
+
+
+def _first_line(argv: list[str]) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    except OSError:
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
