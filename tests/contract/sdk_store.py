@@ -1,0 +1,268 @@
+"""The Azure SDK behind ``storage.BlobStore``: the oracle that the REST client is held to.
+
+Plain and slow; whatever the SDK raises becomes the error that the protocol names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from azure.core import MatchConditions
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.storage.blob import BlobBlock, BlobPrefix, BlobType, ContainerClient, ContentSettings, StandardBlobTier
+
+from blobsync.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    ContainerNotFoundError,
+    CopySourceRefusedError,
+    PreconditionFailedError,
+    StorageError,
+)
+from blobsync.locations import ContainerUrl, SasToken
+from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, Precondition
+
+_NO_PROPERTIES = BlobProperties()
+
+
+class SdkBlobStore:
+    """One container through azure-storage-blob."""
+
+    def __init__(self, container: ContainerUrl, key: str) -> None:
+        self._container = container
+        self._client = ContainerClient(container.endpoint, container.container, credential=key)
+
+    @property
+    def container(self) -> ContainerUrl:
+        return self._container
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        with translated(""):
+            for blob in self._client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):
+                yield info(blob)
+
+    def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
+        with translated(""):
+            for found in self._client.walk_blobs(name_starts_with=prefix or None, include=["metadata"]):
+                yield found.name if isinstance(found, BlobPrefix) else info(found)
+
+    def head(self, name: str) -> BlobInfo | None:
+        try:
+            with translated(name):
+                return info(self._client.get_blob_client(name).get_blob_properties())
+        except BlobNotFoundError:
+            return None
+
+    def properties(self, name: str) -> BlobProperties:
+        with translated(name):
+            found = self._client.get_blob_client(name).get_blob_properties()
+        content = found.content_settings
+        return BlobProperties(
+            content_type=content.content_type or "",
+            content_encoding=content.content_encoding or "",
+            content_language=content.content_language or "",
+            content_disposition=content.content_disposition or "",
+            cache_control=content.cache_control or "",
+            tier="" if found.blob_tier_inferred else str(found.blob_tier or ""),
+            metadata=dict(found.metadata or {}),
+        )
+
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SdkReader:
+        with translated(name):
+            blob = self._client.get_blob_client(name)
+            whole = info(blob.get_blob_properties())
+            if not whole.size:
+                start, length = 0, None
+            ranged: dict[str, Any] = {"offset": start, "length": length} if start or length is not None else {}
+            return SdkReader(whole, blob.download_blob(**ranged, **condition_of(etag)).readall())
+
+    def put(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        md5: bytes,
+        properties: BlobProperties = _NO_PROPERTIES,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        # The SDK computes Content-MD5 by itself and offers no way to send a wrong one.
+        if md5_of(body) != md5:
+            raise ChecksumError("the SDK would send the right MD5")
+        with translated(name):
+            self._client.get_blob_client(name).upload_blob(
+                body,
+                overwrite=not condition.absent,
+                blob_type=BlobType.BLOCKBLOB,
+                validate_content=True,
+                **(condition_of(condition.etag)),
+                **settings(properties, md5),
+            )
+        return self._there(name)
+
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+        if md5_of(body) != md5:
+            raise ChecksumError("the SDK would send the right MD5")
+        with translated(name):
+            self._client.get_blob_client(name).stage_block(plain_id(block_id), body, validate_content=True)
+
+    def put_block_list(
+        self,
+        name: str,
+        block_ids: Sequence[str],
+        *,
+        size: int,
+        md5: bytes,
+        properties: BlobProperties = _NO_PROPERTIES,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        more = conditions(condition) | settings(properties, md5 or None)
+        with translated(name):
+            blocks = [BlobBlock(block_id=plain_id(block_id)) for block_id in block_ids]
+            self._client.get_blob_client(name).commit_block_list(blocks, **more)
+        return self._there(name)
+
+    def put_from_url(
+        self,
+        name: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        condition: Precondition = ANYTHING,
+        tier: str = "",
+    ) -> BlobInfo:
+        more = conditions(condition)
+        if tier:
+            more["standard_blob_tier"] = StandardBlobTier(tier)
+        with translated(name, copying=True):
+            self._client.get_blob_client(name).start_copy_from_url(
+                with_sas(source_url, source_sas), requires_sync=True, **more
+            )
+        return self._there(name)
+
+    def put_block_from_url(
+        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+    ) -> None:
+        with translated(name, copying=True):
+            self._client.get_blob_client(name).stage_block_from_url(
+                plain_id(block_id), with_sas(source_url, source_sas), source_offset=start, source_length=length
+            )
+
+    def delete(self, name: str, *, etag: str | None = None) -> bool:
+        try:
+            with translated(name):
+                self._client.get_blob_client(name).delete_blob(delete_snapshots="include", **condition_of(etag))
+        except BlobNotFoundError:
+            return False
+        return True
+
+    def delete_many(self, names: Sequence[str]) -> Mapping[str, str]:
+        failures = {}
+        for name in names:
+            try:
+                self.delete(name)
+            except StorageError as error:
+                failures[name] = error.message
+        return failures
+
+    def _there(self, name: str) -> BlobInfo:
+        found = self.head(name)
+        if found is None:
+            raise StorageError(f"{name} is gone again")
+        return found
+
+
+class SdkReader:
+    """All of the body, read at once."""
+
+    def __init__(self, blob: BlobInfo, body: bytes) -> None:
+        self.info = blob
+        self._body = body
+
+    def __enter__(self) -> SdkReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def read(self, limit: int) -> bytes:
+        piece, self._body = self._body[:limit], self._body[limit:]
+        return piece
+
+
+def info(blob: Any) -> BlobInfo:
+    md5 = blob.content_settings.content_md5
+    return BlobInfo(
+        name=blob.name,
+        size=blob.size,
+        etag=blob.etag.strip('"'),
+        md5=bytes(md5) if md5 else None,
+        last_modified=blob.last_modified.timestamp(),
+        tier=str(blob.blob_tier) if blob.blob_tier else None,
+        content_type=blob.content_settings.content_type,
+        blob_type=str(getattr(blob.blob_type, "value", blob.blob_type)),
+        is_folder_stub=(blob.metadata or {}).get("hdi_isfolder") == "true",
+    )
+
+
+def settings(properties: BlobProperties, md5: bytes | None) -> dict[str, Any]:
+    content: Any = ContentSettings
+    found: dict[str, Any] = {
+        "content_settings": content(
+            content_type=properties.content_type or None,
+            content_encoding=properties.content_encoding or None,
+            content_language=properties.content_language or None,
+            content_disposition=properties.content_disposition or None,
+            cache_control=properties.cache_control or None,
+            content_md5=bytearray(md5) if md5 else None,
+        ),
+        "metadata": dict(properties.metadata) or None,
+    }
+    if properties.tier:
+        found["standard_blob_tier"] = StandardBlobTier(properties.tier)
+    return found
+
+
+def condition_of(etag: str | None) -> dict[str, Any]:
+    return {"etag": f'"{etag}"', "match_condition": MatchConditions.IfNotModified} if etag else {}
+
+
+def conditions(condition: Precondition) -> dict[str, Any]:
+    if condition.absent:
+        return {"match_condition": MatchConditions.IfMissing}
+    return condition_of(condition.etag)
+
+
+def with_sas(url: str, sas: SasToken | None) -> str:
+    return f"{url}?{sas.reveal()}" if sas else url
+
+
+def plain_id(block_id: str) -> str:
+    """The SDK encodes block ids itself."""
+    return base64.b64decode(block_id).decode()
+
+
+def md5_of(body: bytes) -> bytes:
+    return hashlib.md5(body).digest()
+
+
+@contextmanager
+def translated(name: str, *, copying: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except HttpResponseError as error:
+        code = str(getattr(error, "error_code", "") or "")
+        status = error.status_code or 0
+        if "ContainerNotFound" in code:
+            raise ContainerNotFoundError(str(error), status=status) from error
+        if isinstance(error, ResourceNotFoundError) and not copying:
+            raise BlobNotFoundError(str(error), status=status) from error
+        if status in (304, 409, 412):
+            raise PreconditionFailedError(str(error), status=status) from error
+        kind = CopySourceRefusedError if copying else StorageError
+        raise kind(str(error), status=status, service_code=code) from error
