@@ -1,0 +1,288 @@
+"""Which files of a project are its code: what ``init`` packs, and why a file is in or out.
+
+The folders that are left out are never entered. What no pattern can take in again: version control,
+virtual environments, caches, the local sides of folder entries, ``assets/`` (where ``query`` puts logs),
+blobsync's own files, and files above ``max_file_size``. Files below ``aux_data/`` that hold a key are left
+out later, by ``code_snapshot``, which reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.config.model import Cluster
+from blobsync.errors import ArchiveError, NothingMatchedError
+from blobsync.globs import ZipExclude, zip_excludes
+from blobsync.ignore import IgnoreRules, project_rules
+from blobsync.local_files import local_error
+from blobsync.names import is_temporary
+from blobsync.plan import LocalState
+from blobsync.state_dir import NAME as STATE_DIR_NAME
+
+MANIFEST_NAME = ".blobsync-manifest.json"
+
+# Bytes; what is larger is data, not code.
+DEFAULT_MAX_FILE_SIZE = 50 * 1000 * 1000
+
+# Where the logs of jobs are put, in the project's root.
+ASSETS = "assets"
+
+_NEVER = {
+    ".git": "version control",
+    ".hg": "version control",
+    ".svn": "version control",
+    STATE_DIR_NAME: "blobsync's own files",
+    MANIFEST_NAME: "blobsync's own files",
+    ".DS_Store": "a cache",
+    "__pycache__": "a cache",
+    ".cache": "a cache",
+    ".eggs": "a cache",
+    ".hypothesis": "a cache",
+    ".ipynb_checkpoints": "a cache",
+    ".mypy_cache": "a cache",
+    ".nox": "a cache",
+    ".pytest_cache": "a cache",
+    ".ruff_cache": "a cache",
+    ".tox": "a cache",
+}
+
+# The Cache Directory Tagging Specification, https://bford.info/cachedir/
+_CACHE_TAG = "CACHEDIR.TAG"
+_CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """One file of the code. ``mode`` is ``644``, ``755`` or ``link``; ``target`` is where a link points."""
+
+    path: str
+    mode: str
+    state: LocalState
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why ``path`` is in the archive or not; pattern, file and line where a pattern decides."""
+
+    path: str
+    included: bool
+    reason: str
+    pattern: str | None = None
+    file: str | None = None
+    line: int | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRules:
+    """Everything that decides: read once from the cluster and from the ignore files above the project."""
+
+    root: Path
+    ignore: IgnoreRules
+    excludes: tuple[ZipExclude, ...]
+    config_file: str
+    folders: frozenset[str]
+    max_file_size: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTree:
+    """The files in the order of their names, and what the user should know of what is missing."""
+
+    files: tuple[CodeFile, ...]
+    left_out: tuple[Decision, ...]
+    notes: tuple[str, ...]
+
+
+def code_rules(cluster: Cluster, *, max_file_size: int | None = None) -> CodeRules:
+    """The rules of a cluster; ``max_file_size`` (bytes) wins over the cluster file's.
+
+    Raises ``IgnorePatternError`` for a pattern of the configuration or of a file above the project.
+    """
+    excludes, unused = zip_excludes(cluster.zip_options, cluster.file)
+    notes = (f"{cluster.file}: zip_options: only -x means something here, not {' '.join(unused)}",) if unused else ()
+    return CodeRules(
+        root=cluster.root,
+        ignore=project_rules(cluster.root, cluster.ignore, cluster.file),
+        excludes=excludes,
+        config_file=cluster.file,
+        folders=frozenset(prefix for prefix in cluster.prefixes if prefix),
+        max_file_size=max_file_size or cluster.max_file_size or DEFAULT_MAX_FILE_SIZE,
+        notes=notes,
+    )
+
+
+def find_code(rules: CodeRules) -> CodeTree:
+    """Walk the project once.
+
+    Raises ``IgnorePatternError``, ``LocalFileError`` for a folder that cannot be read, ``ArchiveError`` for a
+    name that is not UTF-8.
+    """
+    walk = _Walk(rules)
+    files = sorted(walk.folder("", rules.ignore), key=lambda file: file.path)
+    return CodeTree(tuple(files), tuple(walk.left_out), (*rules.notes, *walk.notes))
+
+
+def why(rules: CodeRules, path: str) -> Decision:
+    """Which rule decides ``path`` (from the project's root; ``/`` at the end means a folder).
+
+    Raises ``NothingMatchedError`` where there is no such file.
+    """
+    local = rules.root / path
+    if not os.path.lexists(local):
+        raise NothingMatchedError(f"there is no {path} in the project", path=path)
+    walk = _Walk(rules)
+    ignore = rules.ignore
+    parts = path.strip("/").split("/")
+    for depth, name in enumerate(parts):
+        here = "/".join(parts[:depth])
+        folder = f"{here}/" if here else ""
+        names = {entry.name for entry in walk.entries(folder)}
+        if here and (marked := _marked(rules.root / here, names)):
+            return Decision(path, included=False, reason=f"{here}/ is {marked}")
+        ignore = ignore.entering(rules.root / here, folder, names)
+        one = folder + name
+        status = os.lstat(rules.root / one)
+        found = _left_out(rules, ignore, one, name, folder=stat.S_ISDIR(status.st_mode))
+        if found:
+            inherited = "" if one == path.strip("/") else f"its folder {one}/ is left out: "
+            return Decision(path, False, inherited + found.reason, found.pattern, found.file, found.line)
+    return _end_of_why(rules, ignore, path.strip("/"))
+
+
+def _end_of_why(rules: CodeRules, ignore: IgnoreRules, path: str) -> Decision:
+    status = os.lstat(rules.root / path)
+    folder = stat.S_ISDIR(status.st_mode)
+    if folder:
+        with os.scandir(rules.root / path) as entries:
+            if marked := _marked(rules.root / path, {entry.name for entry in entries}):
+                return Decision(path, included=False, reason=marked)
+    elif refused := _refused(rules, path, status):
+        return refused
+    rule = ignore.decide(path, folder=folder)
+    size = None if folder else status.st_size
+    if rule is None:
+        return Decision(path, True, "no pattern matches it", size=size)
+    return Decision(path, True, "taken in again by a pattern", rule.pattern, rule.file, rule.line or None, size)
+
+
+class _Walk:
+    def __init__(self, rules: CodeRules) -> None:
+        self.rules = rules
+        self.left_out: list[Decision] = []
+        self.notes: list[str] = []
+
+    def entries(self, path: str) -> list[os.DirEntry[str]]:
+        folder = self.rules.root / path
+        try:
+            with os.scandir(folder) as found:
+                return list(found)
+        except OSError as error:
+            raise local_error(error, folder) from error
+
+    def folder(self, path: str, ignore: IgnoreRules) -> Iterator[CodeFile]:
+        """The files below ``path`` (with its ``/``), to which the rules of its parents apply."""
+        entries = self.entries(path)
+        names = {entry.name for entry in entries}
+        if path and _marked(self.rules.root / path, names):
+            return
+        ignore = ignore.entering(self.rules.root / path, path, names)
+        for entry in entries:
+            one = path + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if _left_out(self.rules, ignore, one, entry.name, folder=is_folder):
+                continue
+            if is_folder:
+                yield from self.folder(f"{one}/", ignore)
+            elif (file := self._file(one, entry)) is not None:
+                yield file
+
+    def _file(self, path: str, entry: os.DirEntry[str]) -> CodeFile | None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+            target = os.readlink(entry.path) if stat.S_ISLNK(status.st_mode) else ""
+        except OSError as error:
+            raise local_error(error, entry.path) from error
+        _check_utf8(path, target)
+        if refused := _refused(self.rules, path, status):
+            self.left_out.append(refused)
+            return None
+        if target:
+            if _leads_out(path, target):
+                self.notes.append(f"{path} is a link that leads out of the project, to {target}: it is packed as it is")
+            return CodeFile(path, "link", LocalState.of(status), target)
+        # The owner's run bit alone: the others depend on the umask of whoever made the file.
+        mode = "755" if status.st_mode & stat.S_IXUSR else "644"
+        return CodeFile(path, mode, LocalState.of(status))
+
+
+def _left_out(rules: CodeRules, ignore: IgnoreRules, path: str, name: str, *, folder: bool) -> Decision | None:
+    """Why an entry is out although its parents are in; None where it is in."""
+    if reason := _never(rules, path, name):
+        return Decision(path, included=False, reason=reason)
+    for exclude in rules.excludes:
+        if exclude.leaves_out(path, folder=folder):
+            file = f"{rules.config_file}: zip_options"
+            return Decision(path, False, "a pattern matches it", exclude.pattern, file)
+    rule = ignore.decide(path, folder=folder)
+    if rule is None or rule.takes_in:
+        return None
+    return Decision(path, False, "a pattern matches it", rule.pattern, rule.file, rule.line or None)
+
+
+def _never(rules: CodeRules, path: str, name: str) -> str | None:
+    if path in rules.folders:
+        return f"the folder entry {path}_folder: its files live in the blob, not in the code"
+    if path == ASSETS:
+        return "the logs of jobs"
+    if name in _NEVER:
+        return _NEVER[name]
+    if name.endswith((".pyc", ".pyo")):
+        return "a cache"
+    return "an unfinished download" if is_temporary(name) else None
+
+
+def _marked(folder: Path, names: set[str]) -> str | None:
+    """What a folder is by a file in it that says so."""
+    if "pyvenv.cfg" in names or ("conda-meta" in names and (folder / "conda-meta" / "history").exists()):
+        return "a virtual environment"
+    if _CACHE_TAG in names:
+        try:
+            with (folder / _CACHE_TAG).open("rb") as tag:
+                return "a cache" if tag.read(len(_CACHE_SIGNATURE)) == _CACHE_SIGNATURE else None
+        except OSError:
+            return None
+    return None
+
+
+def _refused(rules: CodeRules, path: str, status: os.stat_result) -> Decision | None:
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+        return Decision(path, included=False, reason="neither a file, a folder nor a link")
+    if status.st_size > rules.max_file_size:
+        reason = f"larger than max_file_size ({rules.max_file_size / 1e6:g} MB)"
+        return Decision(path, included=False, reason=reason, size=status.st_size)
+    return None
+
+
+def _check_utf8(*texts: str) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            shown = os.fsencode(text).decode("utf-8", "backslashreplace")
+            raise ArchiveError(
+                f"{shown}: the name is not valid UTF-8, and a code archive holds UTF-8 names only",
+                hint="rename it, or leave it out with a pattern in .blobsyncignore",
+                path=shown,
+            ) from error
+
+
+def _leads_out(path: str, target: str) -> bool:
+    end = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    return os.path.isabs(target) or end == ".." or end.startswith("../")

@@ -1,0 +1,237 @@
+"""The code of a project as it is now: every file with the hash of its content, and one digest for all.
+
+The digest names the code archive. It is the SHA-256 of one record per file, in the order of the names as
+Unicode: ``<mode> <sha256 of the content, hex> <path in UTF-8>`` and a zero byte; mode is ``644``, ``755``, or
+``link``, whose content is where it points. Nothing else goes in: no clock, user, umask or commit.
+
+Hashes are kept in ``.blobsync/code/files.json`` with what ``stat`` showed, so that unchanged code is known
+to be unchanged without reading it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.code_files import CodeFile, CodeRules, Decision, find_code
+from blobsync.errors import LocalFileError, SecretsFoundError
+from blobsync.local_files import ChangedWhileReadError, SourceFile
+from blobsync.plan import LocalState
+from blobsync.secrets_scan import MAX_LOOKED_AT, RULES_VERSION, Finding, scan
+
+CONFIGURATION = "aux_data/"
+
+# Archives larger than this (bytes, before compression) come with a list of what is biggest.
+LARGE = 100 * 1000 * 1000
+BIGGEST = 10
+
+_CACHE_VERSION = f"1.{RULES_VERSION}"
+_PIECE = 8 * 1024 * 1024
+_BATCH = 64
+
+# A file written within so many nanoseconds of being hashed may have been written after that, too, on a
+# file system with coarse clocks (FAT: 2 s): its hash is not remembered.
+_SETTLED_NS = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HashedFile:
+    """A file of the code and what it holds; ``crc`` is the CRC-32 that a zip keeps."""
+
+    file: CodeFile
+    sha256: str
+    crc: int
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+    @property
+    def size(self) -> int:
+        """Bytes in the archive before compression; a link's is the length of its target."""
+        return self.file.state.size
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSnapshot:
+    """The code as one value; ``left_out`` and ``notes`` are for the user's eyes."""
+
+    root: Path
+    files: tuple[HashedFile, ...]
+    digest: str
+    left_out: tuple[Decision, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def biggest(self, count: int = BIGGEST) -> tuple[HashedFile, ...]:
+        """The biggest files, the biggest first."""
+        return tuple(sorted(self.files, key=lambda file: (-file.size, file.path))[:count])
+
+
+def take_snapshot(rules: CodeRules, cache_file: Path, *, allow_secrets: bool = False) -> CodeSnapshot:
+    """Look at the project once. ``cache_file`` remembers hashes and may be missing.
+
+    Raises what ``find_code`` raises, ``ChangedWhileReadError``, and ``SecretsFoundError`` when a file looks as
+    if it held a credential and ``allow_secrets`` is not set.
+    """
+    tree = find_code(rules)
+    cache = _Cache.load(cache_file)
+    known = {file.path: found for file in tree.files if (found := cache.find(file)) is not None}
+    for hashed in _hash_all(rules.root, [file for file in tree.files if file.path not in known]):
+        known[hashed.path] = hashed
+    everything = [known[file.path] for file in tree.files]
+    cache.save(everything)
+    left_out = list(tree.left_out)
+    files: list[HashedFile] = []
+    for hashed in everything:
+        if hashed.findings and hashed.path.startswith(CONFIGURATION):
+            left_out.append(secret_configuration(hashed.path, hashed.size))
+        else:
+            files.append(hashed)
+    if not allow_secrets:
+        _refuse_secrets(files)
+    return CodeSnapshot(rules.root, tuple(files), digest_of(files), tuple(left_out), tree.notes)
+
+
+def secret_configuration(path: str, size: int) -> Decision:
+    """The decision on a file of ``aux_data/`` that holds a key."""
+    return Decision(path, included=False, reason="a configuration file that holds a secret", size=size)
+
+
+def holds_secret(root: Path, path: str) -> bool:
+    """Whether the one file ``path`` would be left out for a key in it."""
+    if not path.startswith(CONFIGURATION) or not (root / path).is_file():
+        return False
+    with (root / path).open("rb") as stream:
+        return bool(scan(stream.read(MAX_LOOKED_AT), configuration=True))
+
+
+def digest_of(files: Iterable[HashedFile]) -> str:
+    """The digest of the module's docstring, in hex."""
+    whole = hashlib.sha256()
+    for hashed in files:
+        whole.update(f"{hashed.file.mode} {hashed.sha256} {hashed.path}\0".encode())
+    return whole.hexdigest()
+
+
+def threads() -> int:
+    """One for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _hash_all(root: Path, files: Sequence[CodeFile]) -> Iterator[HashedFile]:
+    batches = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
+    with ThreadPoolExecutor(threads()) as pool:
+        for hashed in pool.map(lambda batch: [_hash(root, file) for file in batch], batches):
+            yield from hashed
+
+
+def _hash(root: Path, file: CodeFile) -> HashedFile:
+    if file.mode == "link":
+        target = file.target.encode()
+        return HashedFile(file, hashlib.sha256(target).hexdigest(), zlib.crc32(target))
+    whole, crc, first = hashlib.sha256(), 0, b""
+    with open_source(root, file) as source:
+        for start in range(0, file.state.size, _PIECE):
+            piece = source.read_at(start, min(_PIECE, file.state.size - start))
+            whole.update(piece)
+            crc = zlib.crc32(piece, crc)
+            first = first or piece
+        source.check_unchanged()
+    findings = scan(first, configuration=file.path.startswith(CONFIGURATION))
+    return HashedFile(file, whole.hexdigest(), crc, findings)
+
+
+@contextmanager
+def open_source(root: Path, file: CodeFile) -> Iterator[SourceFile]:
+    """The file, still as the walk saw it; one that is gone counts as changed (``ChangedWhileReadError``)."""
+    try:
+        source = SourceFile(root / file.path, file.state)
+    except LocalFileError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ChangedWhileReadError(f"{file.path} disappeared meanwhile", path=file.path) from error
+        raise
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def _refuse_secrets(files: Sequence[HashedFile]) -> None:
+    found = [f"{file.path}:{one.line} ({one.what})" for file in files for one in file.findings]
+    if not found:
+        return
+    more = f" and {len(found) - BIGGEST} more" if len(found) > BIGGEST else ""
+    raise SecretsFoundError(
+        f"what looks like a credential would leave this machine: {', '.join(found[:BIGGEST])}{more}",
+        hint="leave the file out with a pattern in .blobsyncignore, or pass --allow-secrets if it is none",
+        path=found[0].partition(" (")[0],
+    )
+
+
+class _Cache:
+    """Hashes of files by path, each valid while ``stat`` shows the same."""
+
+    def __init__(self, file: Path, rows: dict[str, list[object]]) -> None:
+        self._file = file
+        self._rows = rows
+        self._looked_at = time.time_ns()
+
+    @classmethod
+    def load(cls, file: Path) -> _Cache:
+        # Anything wrong with it costs a second look at the files and nothing else.
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            document = json.loads(file.read_bytes())
+            if document["version"] == _CACHE_VERSION and isinstance(document["files"], dict):
+                return cls(file, document["files"])
+        return cls(file, {})
+
+    def find(self, file: CodeFile) -> HashedFile | None:
+        row = self._rows.get(file.path)
+        if row is None or row[:4] != _key(file.state) or file.mode == "link":
+            return None
+        match row[4:]:
+            case [str(sha256), int(crc), list(findings)]:
+                return HashedFile(file, sha256, crc, tuple(Finding(line, what) for line, what in findings))
+        return None
+
+    def save(self, files: Sequence[HashedFile]) -> None:
+        rows = {
+            hashed.path: [*_key(hashed.file.state), hashed.sha256, hashed.crc, _plain(hashed.findings)]
+            for hashed in files
+            if hashed.file.mode != "link" and self._settled(hashed.file.state)
+        }
+        if rows == self._rows:
+            return
+        text = json.dumps({"version": _CACHE_VERSION, "files": rows}, separators=(",", ":"))
+        # Without it the next run is slower; that is no reason to fail this one.
+        with suppress(OSError):
+            handle, temporary = tempfile.mkstemp(dir=self._file.parent, prefix="files-")
+            with open(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            os.replace(temporary, self._file)
+
+    def _settled(self, state: LocalState) -> bool:
+        return max(state.mtime_ns, state.ctime_ns) < self._looked_at - _SETTLED_NS
+
+
+def _key(state: LocalState) -> list[object]:
+    return [state.size, state.mtime_ns, state.ctime_ns, state.inode]
+
+
+def _plain(findings: Sequence[Finding]) -> list[list[object]]:
+    return [[finding.line, finding.what] for finding in findings]
