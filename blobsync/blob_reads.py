@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blobsync.errors import BlobNotFoundError, PreconditionFailedError, StorageError
+from blobsync.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError
 from blobsync.local_files import ChangedWhileReadError
 from blobsync.plan import FileAction, RemoteState
 from blobsync.storage import BlobStore
@@ -46,4 +46,5 @@ def read_range(store: BlobStore, name: str, version: RemoteState, start: int, le
     except (PreconditionFailedError, BlobNotFoundError) as error:
         raise changed(name) from error
     if length:
-        raise StorageError(f"{name}: the body ended {length} bytes early", path=name)
+        # Something on the way gave a false Content-Length: as damaged as a body with a wrong MD5, and as curable.
+        raise ChecksumError(f"{name}: the body ended {length} bytes early", path=name)
