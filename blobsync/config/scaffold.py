@@ -16,6 +16,7 @@ from blobsync.errors import LocalFileError
 EMULATOR_ACCOUNT = "devstoreaccount1"
 EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 EMULATOR_PORT = 10000
+EMULATOR_CONTAINER = "demo"
 
 _CLUSTER = """\
 # One cluster: which blob folders belong to this project's folders, and where jobs run.
@@ -59,7 +60,7 @@ container_name: <your container>
 _EMULATOR_ACCOUNT = f"""\
 # The emulator of `blobsync emulator start`. Its name and key are the same for everybody and open nothing else.
 account_name: {EMULATOR_ACCOUNT}
-container_name: demo
+container_name: {EMULATOR_CONTAINER}
 account_key: {EMULATOR_KEY}
 blob_endpoint: http://127.0.0.1:{EMULATOR_PORT}/{EMULATOR_ACCOUNT}
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from blobsync.emulator.server import WELL_KNOWN_ACCOUNT, WELL_KNOWN_KEY, Emulator, EmulatorState, new_key
+from blobsync.emulator.containers import make_container
+from blobsync.emulator.server import Emulator, EmulatorState, new_key
 
-__all__ = ["WELL_KNOWN_ACCOUNT", "WELL_KNOWN_KEY", "Emulator", "EmulatorState", "new_key"]
+__all__ = ["Emulator", "EmulatorState", "make_container", "new_key"]

@@ -15,17 +15,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from blobsync.config.scaffold import EMULATOR_ACCOUNT, EMULATOR_CONTAINER, EMULATOR_KEY
 from blobsync.emulator.azurite import find_azurite, install_azurite, pinned_version
+from blobsync.emulator.containers import make_container
 from blobsync.errors import EmulatorError
-from blobsync.locations import Secret
+from blobsync.locations import ContainerUrl, Secret
 from blobsync.nodejs import NodeJs, ensure_node
 from blobsync.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.user_data import data_home
-
-# The account that every Azure emulator knows, with its published key:
-# https://learn.microsoft.com/azure/storage/common/storage-use-azurite#well-known-storage-account-and-key
-WELL_KNOWN_ACCOUNT = "devstoreaccount1"
-WELL_KNOWN_KEY = Secret("Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==")
 
 _GUARD = Path(__file__).with_name("guard.js")
 _READY = re.compile(r"successfully listens on http://127\.0\.0\.1:(\d+)")
@@ -54,6 +51,10 @@ class EmulatorState:
     def endpoint(self, account: str) -> str:
         """The blob endpoint of ``account``, as ``blob_endpoint`` of an account file wants it."""
         return f"http://127.0.0.1:{self.port}/{account}"
+
+    def container(self, account: str, name: str) -> ContainerUrl:
+        """The container ``name`` of ``account``, whether it exists or not."""
+        return ContainerUrl(account, name, self.endpoint(account))
 
 
 class Emulator:
@@ -94,8 +95,9 @@ class Emulator:
     ) -> EmulatorState:
         """Start a server that outlives this process, and wait until it answers.
 
-        ``port`` 0 takes a free one. ``accounts`` None means the well-known one. Raises ``EmulatorError`` when
-        one runs already, the port is taken, or it does not come up.
+        ``port`` 0 takes a free one. ``accounts`` None means the well-known one, with the container that
+        ``config new --emulator`` names. Raises ``EmulatorError`` when one runs already, the port is taken, or
+        it does not come up.
         """
         running = self.status()
         if running:
@@ -103,7 +105,7 @@ class Emulator:
                 f"the emulator is running already (process {running.pid}, port {running.port})",
                 hint="blobsync emulator stop",
             )
-        accounts = accounts or {WELL_KNOWN_ACCOUNT: WELL_KNOWN_KEY}
+        well_known = {EMULATOR_ACCOUNT: Secret(EMULATOR_KEY)}
         nodejs, script = self._programs()
         folder = self._folder()
         location = None if in_memory else folder / "blobs"
@@ -111,13 +113,19 @@ class Emulator:
         pid = self._runner.spawn_detached(
             self._argv(nodejs, script, port, location),
             log=self.log,
-            env=self._server_environ(accounts, idle_seconds=idle_seconds),
+            env=self._server_environ(accounts or well_known, idle_seconds=idle_seconds),
             cwd=folder,
         )
         state = EmulatorState(
-            pid, self._await_port(pid, port), tuple(accounts), str(location) if location else None, pinned_version()
+            pid,
+            self._await_port(pid, port),
+            tuple(accounts or well_known),
+            str(location) if location else None,
+            pinned_version(),
         )
         self._state_file().write_text(json.dumps(asdict(state)), encoding="utf-8")
+        if not accounts:
+            make_container(state.container(EMULATOR_ACCOUNT, EMULATOR_CONTAINER), well_known[EMULATOR_ACCOUNT])
         return state
 
     def status(self) -> EmulatorState | None:

@@ -16,8 +16,10 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
-from blobsync.emulator import WELL_KNOWN_ACCOUNT, WELL_KNOWN_KEY, Emulator, EmulatorState, new_key
+from blobsync.config.scaffold import EMULATOR_ACCOUNT, EMULATOR_CONTAINER, EMULATOR_KEY
+from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 from blobsync.errors import EmulatorError
+from blobsync.locations import Secret
 from tests.conftest import TOOLS, Azurite
 
 pytestmark = pytest.mark.e2e
@@ -57,15 +59,16 @@ def await_true(what: Callable[[], bool], seconds: float = 15.0) -> None:
 def test_it_serves_the_well_known_account_and_keeps_blobs_over_a_restart(emulator: Emulator) -> None:
     state = emulator.start()
     assert emulator.status() == state
-    assert state.accounts == (WELL_KNOWN_ACCOUNT,)
-    with client(state, WELL_KNOWN_ACCOUNT, WELL_KNOWN_KEY.reveal()) as service:
+    assert state.accounts == (EMULATOR_ACCOUNT,)
+    with client(state, EMULATOR_ACCOUNT, EMULATOR_KEY) as service:
+        assert [box.name for box in service.list_containers()] == [EMULATOR_CONTAINER]
         service.create_container("box").upload_blob("a", b"kept")
     assert emulator.stop() == state
     assert emulator.status() is None
     assert gone(state.pid)
     again = emulator.start(port=state.port)
     assert again.port == state.port
-    with client(again, WELL_KNOWN_ACCOUNT, WELL_KNOWN_KEY.reveal()) as service:
+    with client(again, EMULATOR_ACCOUNT, EMULATOR_KEY) as service:
         assert service.get_blob_client("box", "a").download_blob().readall() == b"kept"
 
 
@@ -132,7 +135,7 @@ def test_a_record_that_cannot_be_read_is_no_server(emulator: Emulator, tmp_path:
 def test_it_ends_after_a_time_without_requests(emulator: Emulator) -> None:
     state = emulator.start(in_memory=True, idle_seconds=0.5)
     await_true(lambda: emulator.status() is None)
-    assert gone(state.pid)
+    await_true(lambda: gone(state.pid))
 
 
 def test_open_connections_do_not_hold_up_the_stop(emulator: Emulator) -> None:
@@ -157,6 +160,16 @@ def test_a_session_ends_when_its_process_is_killed() -> None:
         server = int(owner.stdout.readline())
         owner.kill()
     await_true(lambda: not Path(f"/proc/{server}/cmdline").exists() or not Path(f"/proc/{server}/cmdline").read_bytes())
+
+
+def test_containers_are_made_once_and_found_again(azurite: Azurite) -> None:
+    state = EmulatorState(azurite.pid, int(azurite.url.rpartition(":")[2]), ("one",), None, "")
+    for _ in range(2):
+        container = make_container(state.container("one", "made-here"), Secret(azurite.keys["one"]))
+    assert str(container) == f"{azurite.url}/one/made-here"
+    with BlobServiceClient(azurite.endpoint("one"), credential=azurite.keys["one"]) as service:
+        assert service.get_container_client("made-here").exists()
+        service.delete_container("made-here")
 
 
 def test_the_preload_of_the_tests_changes_no_answer(azurite: Azurite, tmp_path: Path) -> None:
