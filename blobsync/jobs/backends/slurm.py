@@ -74,6 +74,10 @@ class SlurmBackend:
                 "secrets.json": secrets.to_json(),
             },
         )
+        # An answer that was lost on the way must not make a second job.
+        known = slurm_replies.read_squeue(self._squeue("--me", "-n", plan.spec.run_id))
+        if known:
+            return JobRef(plan.spec.run_id, next(iter(known)), folder)
         done = self._login.run(("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
         if done.returncode:
             raise SubmissionError(
@@ -106,7 +110,8 @@ class SlurmBackend:
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
         mine = slurm_replies.read_squeue(self._squeue("--me"))
         ours = [job for job in mine.values() if job.comment.startswith("blobsync:")]
-        infos = [slurm_replies.as_run_info(job.name, job) for job in reversed(ours)]
+        newest = sorted(ours, key=lambda job: int(job.job_id), reverse=True)
+        infos = [slurm_replies.as_run_info(job.name, job) for job in newest]
         yield from [info for info in infos if not states or info.state in states][:limit]
 
     def cancel(self, ref: JobRef) -> None:
