@@ -1,0 +1,81 @@
+"""A backend in memory, held to the same contract as the real ones: jobs do what their first word says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from blobsync.errors import BackendUnavailableError, JobError
+from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+
+
+@dataclass
+class FakeBackend:
+    """``echo`` ends at once, ``exit`` with the next word's code, ``sleep`` when it is cancelled."""
+
+    name: str = "fake"
+    capabilities: frozenset[str] = frozenset({"blame"})
+    jobs: dict[str, RunInfo] = field(default_factory=dict)
+    specs: dict[str, JobSpec] = field(default_factory=dict)
+    secrets: dict[str, Secrets] = field(default_factory=dict)
+    asked: int = 0
+    gone: bool = False
+
+    def plan(self, spec: JobSpec) -> Plan:
+        return Plan(spec, f"# would run\n{spec.to_json()}")
+
+    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
+        self._check()
+        spec = plan.spec
+        ref = JobRef(spec.run_id, f"n-{spec.run_id}", "memory")
+        if spec.run_id in self.jobs:
+            return ref
+        self.specs[spec.run_id], self.secrets[spec.run_id] = spec, secrets
+        code = 72 if "false" in spec.setup else int(spec.argv[1]) if spec.argv[0] == "exit" else 0
+        state = State.RUNNING if spec.argv[0] == "sleep" else State.FAILED if code else State.COMPLETED
+        now = time.time()
+        self.jobs[spec.run_id] = RunInfo(spec.run_id, state, code if state.is_final else None, started=now, ended=now)
+        return ref
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        self._check()
+        self.asked += 1
+        return tuple(self.jobs.get(ref.run_id, RunInfo(ref.run_id, State.UNKNOWN)) for ref in refs)
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        infos = [info for info in reversed(self.jobs.values()) if not states or info.state in states]
+        yield from infos[:limit]
+
+    def cancel(self, ref: JobRef) -> None:
+        self._check()
+        info = self.jobs.get(ref.run_id)
+        if info and not info.state.is_final:
+            self.jobs[ref.run_id] = replace(info, state=State.CANCELED, ended=time.time())
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        self._check()
+        text = self._text(ref.run_id)
+        return (LogFile("user_logs/std_log.txt", len(text), ref.run_id),) if text else ()
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        return self._text(log.handle)[start:end]
+
+    def summary(self) -> ClusterSummary:
+        return ClusterSummary(nodes_total=1, nodes_free=1, gpus_total=8, gpus_free=8)
+
+    def blame(self) -> Sequence[Holder]:
+        running = [info for info in self.jobs.values() if not info.state.is_final]
+        return tuple(Holder("me", info.run_id, info.run_id, info.state, 1, 1) for info in running)
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        raise JobError("there is nothing to connect to")
+
+    def _text(self, run_id: str) -> bytes:
+        spec = self.specs[run_id]
+        return (" ".join(spec.argv[1:]) + "\n").encode() if spec.argv[0] == "echo" else b""
+
+    def _check(self) -> None:
+        if self.gone:
+            raise BackendUnavailableError("the cluster does not answer")
