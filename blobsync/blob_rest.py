@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import final
 
 from blobsync.blob_batch import MAX_BATCH, batch_of_deletes, batch_parts
-from blobsync.blob_errors import translate
+from blobsync.blob_errors import skew_seconds, translate
 from blobsync.blob_headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
 from blobsync.blob_http import BlobHttp, Reply
 from blobsync.blob_reader import RestBlobReader
@@ -245,6 +245,12 @@ class RestBlobStore:
         if reply.status != 200:
             raise self._error(reply, "sign for")
         return delegation_key(reply.body)
+
+    def clock_skew(self) -> float | None:
+        """By how many seconds this machine's clock is ahead of the service's, whatever else it answers."""
+        query = {"restype": "container", "comp": "list", "maxresults": "1"}
+        answer = self._http.send("GET", self._http.root, query, _NOTHING).answer()
+        return skew_seconds(answer.headers, self._http.clock())
 
     def recovery(self) -> Recovery:
         """Get Blob Service Properties, and a look at one blob: can what is deleted be had back?"""

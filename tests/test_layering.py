@@ -33,11 +33,14 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "work: plans made and carried out, archives made",
-        ("archive", "browse", "code_files", "code_git", "code_snapshot", "engine_set", "planning", "transfer"),
+        (
+            *("archive", "browse", "code_files", "code_git", "code_snapshot", "doctor", "engine_set", "planning"),
+            "transfer",
+        ),
     ),
     ("the public API", ("project",)),
     ("jobs: through the public API", ("jobs",)),
-    ("the command line", ("cli", "__main__")),
+    ("the command line", ("cli", "demo", "demo_data", "__main__")),
 )
 
 # Third-party packages, and standard modules that have one home.

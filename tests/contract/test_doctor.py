@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from blobsync.blob_auth import SasSigner
+from blobsync.blob_http import BlobHttp, RetryPolicy
+from blobsync.blob_rest import RestBlobStore
+from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
+from blobsync.connect import connect, mint_sas
+from blobsync.doctor import Finding, Status, examine
+from blobsync.locations import SasToken, Secret
+from tests.conftest import Azurite
+from tests.contract.test_blob_store import new_account, put, with_sas
+from tests.fakes.scripted_http import Step, scripted
+
+OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
+
+
+def cluster(*accounts: StorageAccount) -> Cluster:
+    entries = [FolderEntry(f"data{number}", account, "me/data") for number, account in enumerate(accounts)]
+    code = CodeEntry(accounts[0], "me/code/code.zip")
+    return Cluster("aml", "aux_data/aml/aml.yaml", Path("/nowhere"), folders=tuple(entries), code=code)
+
+
+def findings(*accounts: StorageAccount, now: datetime | None = None) -> list[Finding]:
+    return list(examine(cluster(*accounts), environ={}, now=now))
+
+
+def by_name(found: list[Finding]) -> dict[str, Status]:
+    """The worst status of each check."""
+    order = (OK, WARN, FAIL)
+    return {
+        name: max((each.status for each in found if each.name == name), key=order.index)
+        for name in {each.name for each in found}
+    }
+
+
+def test_an_account_where_everything_works(azurite: Azurite) -> None:
+    account = new_account(azurite)
+    with connect(account, environ={}) as store:
+        put(store, "me/data/a")
+        found = findings(account, account)
+        assert by_name(found) == dict.fromkeys(("credential", "clock", "listing", "reading", "writing", "recovery"), OK)
+        assert [blob.name for blob in store.list_blobs()] == ["me/data/a"]
+    assert len(found) == 6
+
+
+def test_a_sas_that_may_only_read(azurite: Azurite) -> None:
+    account = new_account(azurite)
+    with connect(account, environ={}) as store:
+        put(store, "me/data/a")
+    found = findings(with_sas(account, "rl"))
+    assert by_name(found)["writing"] is WARN and by_name(found)["reading"] is OK
+    assert "no right to write, delete: no uploads, rm and --mirror" in [each.detail for each in found]
+
+
+def test_a_sas_that_may_not_delete_leaves_nothing_behind(azurite: Azurite) -> None:
+    account = new_account(azurite)
+    found = findings(with_sas(account, "rwl"))
+    assert by_name(found)["writing"] is OK
+    assert "works; deleting is not allowed and was not tried" in [each.detail for each in found]
+    with connect(account, environ={}) as store:
+        assert list(store.list_blobs()) == []
+
+
+def test_a_sas_without_the_right_to_list(azurite: Azurite) -> None:
+    found = findings(with_sas(new_account(azurite), "rw"))
+    assert by_name(found) == {"credential": FAIL, "clock": OK, "listing": FAIL}
+    assert "needs l (list), has rw" in found[0].detail
+
+
+def test_a_sas_that_ended(azurite: Azurite) -> None:
+    account = with_sas(new_account(azurite), "rwdl")
+    ended = replace(account, sas_token=SasToken.parse("sp=rwdl&sr=c&se=2020-01-01T00:00:00Z&sig=x"))
+    found = findings(ended)
+    assert [(each.name, each.status) for each in found] == [("credential", FAIL), ("connection", FAIL)]
+    assert found[0].hint == "put a new sas_token into the storage account file"
+
+
+def test_a_sas_that_ends_soon_warns(azurite: Azurite) -> None:
+    account = with_sas(new_account(azurite), "rwdl")
+    soon = datetime.now(timezone.utc) + timedelta(minutes=40)
+    assert by_name(findings(account, now=soon))["credential"] is WARN
+
+
+def test_a_wrong_key_and_a_missing_container(azurite: Azurite) -> None:
+    account = new_account(azurite)
+    wrong = replace(account, account_key=Secret(azurite.keys["two"]))
+    gone = replace(account, container_name="gone")
+    for broken, says in ((wrong, "does not accept the credential"), (gone, "there is no container gone")):
+        (failed,) = [each for each in findings(broken) if each.status is FAIL]
+        assert failed.name == "listing" and says in failed.detail and failed.hint
+
+
+def test_a_host_that_is_not_there() -> None:
+    account = StorageAccount("vig.yaml", "vig", "data", "https://vig.invalid", account_key=Secret("a2V5"))
+    (_, failed) = findings(account)
+    assert (failed.about, failed.status, failed.detail) == ("vig.yaml", FAIL, "there is no host vig.invalid (3 tries)")
+
+
+@pytest.mark.parametrize(("minutes", "status"), [(0, OK), (5, WARN), (-70, FAIL)])
+def test_the_clock_is_compared(minutes: int, status: Status) -> None:
+    theirs = formatdate(time.time() - minutes * 60, usegmt=True)
+    page = b"<EnumerationResults><Blobs/><NextMarker/></EnumerationResults>"
+    steps = [Step(200, page, {"Date": theirs}), Step(200, page), *[Step(403)] * 9]
+    with scripted(steps) as script:
+        account = StorageAccount("t", "acct", "box", script.url, sas_token=SasToken.parse("sp=rl&se=2099-01-01&sig=x"))
+        found = list(examine(cluster(account), environ={}, connect=scripted_connect()))
+    (clock,) = [each for each in found if each.name == "clock"]
+    assert clock.status is status
+    if minutes:
+        assert ("ahead of" if minutes > 0 else "behind") in clock.detail
+
+
+def scripted_connect() -> Callable[[StorageAccount], RestBlobStore]:
+    def make(account: StorageAccount) -> RestBlobStore:
+        assert account.sas_token is not None
+        http = BlobHttp(account.container, SasSigner(account.sas_token), environ={}, retry=RetryPolicy(1))
+        return RestBlobStore(account.container, http)
+
+    return make
+
+
+def test_an_account_sas_is_called_too_wide(azurite: Azurite) -> None:
+    account = new_account(azurite)
+    wide = SasToken.parse("ss=b&srt=sco&sp=rwdl&se=2099-01-01T00:00:00Z&sig=x")
+    found = findings(replace(account, account_key=None, sas_token=wide))
+    assert any("opens every container of the account" in each.detail for each in found)
+
+
+def test_nothing_shows_a_secret(azurite: Azurite) -> None:
+    account = new_account(azurite)
+    token = mint_sas(account, "rwdl", 60)
+    shown = repr(findings(account) + findings(replace(account, account_key=None, sas_token=token)))
+    assert azurite.keys["one"] not in shown
+    assert token.reveal().rpartition("sig=")[2] not in shown
