@@ -1,0 +1,198 @@
+"""azcopy's command lines and environment, with everything said explicitly; pure.
+
+Nothing is left to azcopy's defaults or guesses: they have changed between releases, and some depend on the
+host's name. The flags' meanings are those that ``azcopy copy --help`` of 10.32 prints.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blobsync.locations import BlobUrl, SasToken
+
+# azcopy's own figures: 32 connections for up to 4 processors, else 16 each, at most 300.
+_FEW_PROCESSORS = 4
+_MAX_CONNECTIONS = 300
+
+# Under a cap, one block of one connection should take no longer than this many seconds: azcopy gives a request
+# up after 15 minutes, and all connections share the cap.
+_BLOCK_SECONDS = 60.0
+
+_HIDDEN_SAS = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to start. ``display`` is for logs and errors and shows no signature; ``argv`` is for nobody's eyes."""
+
+    argv: tuple[str, ...] = field(repr=False)
+    display: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """``block_mb`` in MiB (fractions allowed), ``cap_mbps`` in megabits (10^6) a second for the whole process."""
+
+    connections: int
+    block_mb: float
+    cap_mbps: float | None = None
+    chatty_log: bool = False
+
+
+def tuning(processors: int, cap_mbps: float | None = None, *, chatty_log: bool = False) -> Tuning:
+    """As many connections as azcopy itself would take, fewer and smaller blocks under a tight cap."""
+    connections = 32 if processors <= _FEW_PROCESSORS else min(16 * processors, _MAX_CONNECTIONS)
+    block_mb = 8.0
+    if cap_mbps:
+        mib_in_time = cap_mbps * 1e6 / 8 * _BLOCK_SECONDS / (1 << 20)
+        block_mb = min(block_mb, max(0.25, 2.0 ** int(_log2(mib_in_time))))
+        connections = max(1, min(connections, int(mib_in_time / block_mb)))
+    return Tuning(connections, block_mb, cap_mbps, chatty_log)
+
+
+def upload(binary: Path, folder: Path, destination: BlobUrl, sas: SasToken, how: Tuning) -> Command:
+    """Everything below ``folder`` (links followed) to below the virtual folder ``destination``.
+
+    ``--check-length`` is off: it costs one more request a file, and the fresh look at the destination that
+    decides about success sees the length anyway.
+    """
+    return _command(
+        binary,
+        [str(folder), *_url(destination, sas, folder=True)],
+        [
+            "--from-to=LocalBlob",
+            "--recursive=true",
+            "--as-subdir=false",
+            "--follow-symlinks=true",
+            "--put-md5=true",
+            "--check-length=false",
+            "--blob-type=BlockBlob",
+        ],
+        how,
+    )
+
+
+def download(
+    binary: Path, source: BlobUrl, sas: SasToken, target: Path, how: Tuning, *, folder: bool, listed: Path | None = None
+) -> Command:
+    """The virtual folder ``source`` to below ``target``, or the one blob to the file ``target``.
+
+    ``listed`` is a file that names, a line each and relative to ``source``, the only blobs to take.
+    """
+    return _command(
+        binary,
+        [*_url(source, sas, folder=folder), str(target)],
+        [
+            "--from-to=BlobLocal",
+            *_scope(folder, listed),
+            "--check-length=true",
+            "--check-md5=FailIfDifferent",
+            "--decompress=false",
+            "--preserve-last-modified-time=false",
+        ],
+        how,
+    )
+
+
+def copy(
+    binary: Path,
+    source: tuple[BlobUrl, SasToken],
+    destination: tuple[BlobUrl, SasToken],
+    how: Tuning,
+    *,
+    folder: bool,
+    listed: Path | None = None,
+    keep_tier: bool = True,
+) -> Command:
+    """From blob to blob by the destination's service; properties and metadata come along.
+
+    ``keep_tier``, the access tier as well, needs the right to read at the destination.
+    """
+    return _command(
+        binary,
+        [*_url(*source, folder=folder), *_url(*destination, folder=folder)],
+        [
+            "--from-to=BlobBlob",
+            *_scope(folder, listed),
+            "--check-length=false",
+            "--s2s-preserve-properties=true",
+            f"--s2s-preserve-access-tier={str(keep_tier).lower()}",
+            "--s2s-preserve-blob-tags=false",
+            "--s2s-detect-source-changed=true",
+            "--s2s-handle-invalid-metadata=FailIfInvalid",
+        ],
+        how,
+    )
+
+
+def environment(inherited: Mapping[str, str], home: Path, logs: Path, plans: Path, how: Tuning) -> dict[str, str]:
+    """The child's environment: ours without what would steer azcopy or hold a login, and its private places.
+
+    azcopy notes its process below ``HOME`` whatever the other variables say; a private one is always
+    writable and goes away with the transfer.
+    """
+    kept = {name: value for name, value in inherited.items() if not name.startswith(("AZCOPY_", "AZURE_"))}
+    chosen = inherited.get("AZCOPY_CONCURRENCY_VALUE", "")
+    return kept | {
+        "HOME": str(home),
+        "AZCOPY_LOG_LOCATION": str(logs),
+        "AZCOPY_JOB_PLAN_LOCATION": str(plans),
+        "AZCOPY_DISABLE_SYSLOG": "true",
+        # AUTO measures first, which alone takes 1.3 s.
+        "AZCOPY_CONCURRENCY_VALUE": chosen if chosen.isdigit() and not how.cap_mbps else str(how.connections),
+        "AZCOPY_DOWNLOAD_TO_TEMP_PATH": "true",
+    }
+
+
+def _command(binary: Path, ends: Sequence[str], flags: Sequence[str], how: Tuning) -> Command:
+    argv = (
+        str(binary),
+        "copy",
+        *ends,
+        *flags,
+        "--overwrite=true",
+        "--include-directory-stub=false",
+        "--output-type=json",
+        # Anything quieter hides the prompts, too, and azcopy then waits for an answer to nothing.
+        "--output-level=default",
+        f"--log-level={'INFO' if how.chatty_log else 'ERROR'}",
+        "--skip-version-check",
+        "--cancel-from-stdin",
+        f"--block-size-mb={how.block_mb:g}",
+        f"--put-blob-size-mb={how.block_mb:g}",
+        *([f"--cap-mbps={how.cap_mbps:g}"] if how.cap_mbps else []),
+    )
+    return Command(argv, shlex.join(_redacted(word) for word in argv))
+
+
+def _scope(folder: bool, listed: Path | None) -> list[str]:
+    if not folder:
+        return ["--recursive=false", "--as-subdir=false"]
+    return ["--recursive=true", "--as-subdir=false", *([f"--list-of-files={listed}"] if listed else [])]
+
+
+def _url(end: BlobUrl, sas: SasToken, *, folder: bool) -> list[str]:
+    # A folder's URL ends with "/", else azcopy asks the service whether it is a blob, and believes the answer.
+    text = str(end)
+    slash = "/" if folder and not text.endswith("/") else ""
+    return [f"{text}{slash}?{sas.reveal()}"]
+
+
+def _redacted(word: str) -> str:
+    address, question, _ = word.partition("?")
+    is_url = address.startswith(("https://", "http://"))
+    return f"{address}?{_HIDDEN_SAS}" if question and is_url else word
+
+
+def _log2(value: float) -> float:
+    exponent = 0
+    while value >= 2.0:
+        value /= 2.0
+        exponent += 1
+    while 0.0 < value < 1.0:
+        value *= 2.0
+        exponent -= 1
+    return float(exponent)

@@ -1,0 +1,157 @@
+"""Takes a download's files out of azcopy's staging folder while azcopy still works, and puts them in their places.
+
+azcopy writes each file under a temporary name and renames it when it is complete. Here every renamed file's size and
+MD5 are checked against what the plan knows of the blob before it takes the final name, so that neither a damaged
+file nor one of the wrong length (which azcopy renames although it reports it as failed) ever gets there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import threading
+import time
+from pathlib import Path
+
+from blobsync.engines import Moved
+from blobsync.errors import BlobsyncError
+from blobsync.local_files import ChangedWhileReadError, LocalFolder, SourceFile, local_error
+from blobsync.plan import FileAction, RemoteState
+from blobsync.worker_pool import RunState
+
+_CHUNK = 1 << 20
+_THREADS = 2
+
+# How often the staging folder is looked through: this long apart (seconds), and at most a tenth of the time.
+_PAUSE = 0.1
+_SHARE = 10.0
+
+
+class Arrivals:
+    """Looks for, checks and places the files of one task; ``names`` says how each is called below ``root``."""
+
+    def __init__(self, run: RunState, root: Path, folder: LocalFolder, names: dict[str, FileAction], only: str) -> None:
+        """``only`` is the final name of a task of shape file; empty for folders."""
+        self._run = run
+        self._root = root
+        self._folder = folder
+        self._only = only
+        self._missing: dict[str, dict[str, FileAction]] = {}
+        for name, action in names.items():
+            parent, _, leaf = name.rpartition("/")
+            self._missing.setdefault(parent, {})[leaf] = action
+        self._left = len(names)
+        self._ready: queue.SimpleQueue[tuple[Path, FileAction] | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._bug: BaseException | None = None
+        self._crew = [threading.Thread(target=self._place_all, daemon=True) for _ in range(_THREADS)]
+        self._scout = threading.Thread(target=self._look_around, daemon=True)
+
+    def start(self) -> None:
+        """Begin in the background."""
+        for thread in (*self._crew, self._scout):
+            thread.start()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file has arrived and is in its place, or was found wrong."""
+        return self._left == 0
+
+    def finish(self) -> list[FileAction]:
+        """azcopy is done: take what is there, wait for it to be placed, and return what never arrived."""
+        self._halt()
+        self._scout.join()
+        self._look()
+        self._end_crew()
+        if self._bug is not None:
+            raise self._bug
+        return [action for names in self._missing.values() for action in names.values()]
+
+    def stop(self) -> None:
+        """Leave everything as it is."""
+        self._halt()
+        self._end_crew()
+
+    def _halt(self) -> None:
+        self._stop.set()
+
+    def _end_crew(self) -> None:
+        for _ in self._crew:
+            self._ready.put(None)
+        for thread in self._crew:
+            thread.join()
+
+    def _look_around(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self._look()
+            self._stop.wait(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+
+    def _look(self) -> None:
+        for parent in [parent for parent, names in self._missing.items() if names]:
+            names = self._missing[parent]
+            try:
+                with os.scandir(self._root / parent if parent else self._root) as entries:
+                    found = [entry.name for entry in entries if entry.name in names]
+            except OSError:
+                # Not made yet.
+                continue
+            for name in found:
+                self._ready.put((self._root / parent / name, names.pop(name)))
+
+    def _place_all(self) -> None:
+        while (item := self._ready.get()) is not None:
+            try:
+                self._place(*item)
+            except BlobsyncError as error:
+                self._run.failed(item[1], error)
+            except BaseException as bug:  # noqa: BLE001 - raised again in finish()
+                self._bug = bug
+            with self._lock:
+                self._left -= 1
+
+    def _place(self, staged: Path, action: FileAction) -> None:
+        md5, size = _checked(staged, action)
+        part = self._folder.create(self._only or action.target or action.path)
+        try:
+            part.take(staged)
+            expected = action.destination if action.target is None else None
+            state = part.commit(expected, md5)
+        finally:
+            part.discard()
+        remote = action.source if isinstance(action.source, RemoteState) else None
+        source = RemoteState(size, remote.etag, md5) if remote else None
+        self._run.moved(Moved(action, source=source, destination=state), size)
+
+
+def _checked(staged: Path, action: FileAction) -> tuple[bytes, int]:
+    """The file's MD5 and size, once both are those of the planned blob."""
+    try:
+        found = os.lstat(staged)
+    except OSError as error:
+        raise local_error(error, staged) from error
+    expected = action.source
+    size = expected.size if isinstance(expected, RemoteState) else action.size
+    if found.st_size != size:
+        raise ChangedWhileReadError(
+            f"{action.path}: {found.st_size} bytes arrived instead of {size}", hint="the blob was changed meanwhile"
+        )
+    md5 = _md5(staged, size)
+    if isinstance(expected, RemoteState) and expected.md5 not in {None, md5}:
+        raise ChangedWhileReadError(
+            f"{action.path}: what arrived has another MD5 than the blob had", hint="the blob was changed meanwhile"
+        )
+    return md5, size
+
+
+def _md5(path: Path, size: int) -> bytes:
+    digest = hashlib.md5(usedforsecurity=False)
+    file = SourceFile(path)
+    try:
+        for offset in range(0, size, _CHUNK):
+            digest.update(file.read_at(offset, min(_CHUNK, size - offset)))
+    finally:
+        file.close()
+    return digest.digest()

@@ -1,0 +1,301 @@
+"""azcopy as an engine: each task is one azcopy job over exactly the task's files, checked by us.
+
+azcopy's own report decides nothing. Uploads and copies are reported without a destination state, so that the
+caller looks for itself; downloads are checked here, file by file, before they take their final names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blobsync.azcopy import argv
+from blobsync.azcopy.arrivals import Arrivals
+from blobsync.azcopy.binary import find
+from blobsync.azcopy.carry import action_refusal, is_single_file, refusal
+from blobsync.azcopy.job import Job, JobOutcome
+from blobsync.azcopy.messages import JobProgress
+from blobsync.azcopy.reasons import AzcopyTransferError, LogReader
+from blobsync.azcopy.sources import SourceHashes, build_links
+from blobsync.azcopy.verdict import LogFollower, Verdict
+from blobsync.azcopy.workspace import Workspace, prune, workspace
+from blobsync.engines import Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
+from blobsync.errors import BlobsyncError, CredentialError, LocalFileError, ProcessError, SasPermissionError
+from blobsync.local_files import LocalFolder
+from blobsync.locations import SasToken
+from blobsync.plan import FileAction, LocalState, RemoteState, Route
+from blobsync.process import ProcessRunner, SubprocessRunner
+from blobsync.worker_pool import RunState
+
+# Least rights: Put Blob and Put Block need "w" alone. To keep a blob's access tier azcopy asks for the kind of the
+# destination's account, which takes "r".
+_WRITE = "w"
+_WRITE_WITH_TIER = "rw"
+_READ = "rl"
+
+# Up to so many files azcopy writes its talkative log, which shows at once that the job is done; above, the log
+# itself costs more than the two seconds that it saves.
+_CHATTY_FILES = 2500
+
+STALL_AFTER = 600.0
+
+# (the end to open, rights as SAS letters) -> the SAS for its container; None where there is no credential.
+Mint = Callable[[RemoteEnd, str], SasToken | None]
+
+
+@dataclass(slots=True)
+class AzcopyEngine:
+    """The engine for bulk. ``state_dir`` is where it works (``.blobsync/transfers``).
+
+    ``binary`` None is the one that ``binary.find`` finds; ``stall_after`` is in seconds.
+    """
+
+    state_dir: Path
+    mint: Mint
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    runner: ProcessRunner = field(default_factory=SubprocessRunner)
+    binary: Path | None = None
+    stall_after: float = STALL_AFTER
+
+    @property
+    def name(self) -> str:
+        """``azcopy``."""
+        return "azcopy"
+
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+        """See :class:`blobsync.engines.Engine`. Raises ``AzcopyError`` when there is no azcopy to use."""
+        prune(self.state_dir)
+        run = RunState(task, listener, 0)
+        carried = _sort_out(run)
+        if not carried:
+            return run.report
+        binary = self.binary or find(self.environ, runner=self.runner).path
+        try:
+            with workspace(self.state_dir) as space:
+                _Transfer(self, binary, run, carried, space).work()
+                space.failed = len(run.report.moved) < len(carried)
+        except (LocalFileError, CredentialError, ProcessError) as error:
+            known = {id(action) for action in _reported(run)}
+            for action in carried:
+                if id(action) not in known:
+                    run.failed(action, error)
+        return run.report
+
+
+def _sort_out(run: RunState) -> list[FileAction]:
+    """The actions that azcopy can carry; the others are reported."""
+    why = refusal(run.task)
+    carried = []
+    for action in run.task.actions:
+        reason = why or action_refusal(run.task, action)
+        if reason is None:
+            carried.append(action)
+        else:
+            run.failed(action, AzcopyTransferError("azcopy_cannot_carry", reason, "use --engine direct"))
+    return carried
+
+
+def _reported(run: RunState) -> list[FileAction]:
+    return [moved.action for moved in run.report.moved] + [action for action, _ in run.report.failed]
+
+
+class _Transfer:
+    """One task under way."""
+
+    def __init__(
+        self, engine: AzcopyEngine, binary: Path, run: RunState, actions: Sequence[FileAction], space: Workspace
+    ) -> None:
+        self._engine = engine
+        self._binary = binary
+        self._run = run
+        self._task = run.task
+        self._actions = actions
+        self._space = space
+        self._single = is_single_file(run.task)
+        self._tuning = argv.tuning(
+            os.cpu_count() or 1,
+            run.task.cap_mbps,
+            chatty_log=run.task.route is not Route.DOWNLOAD and len(actions) <= _CHATTY_FILES,
+        )
+        self._credentials: list[SasToken] = []
+        self._bytes = _ByteCount(run.listener)
+
+    def work(self) -> None:
+        """Move, check, report every action."""
+        source, destination = self._task.source, self._task.destination
+        if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
+            self._upload(source, destination)
+        elif isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
+            self._download(source, destination)
+        elif isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
+            self._copy(source, destination)
+        else:
+            raise ValueError("a move needs a blob at one end")
+        self._bytes.reached(self._run.report.bytes_moved)
+
+    def _upload(self, source: LocalEnd, destination: RemoteEnd) -> None:
+        folder, leaf = (destination.name, "") if not self._single else _split(destination.name)
+        names = {action.target or action.path or leaf: action for action in self._actions}
+        unlinked = build_links(self._space.links, [(name, source.at(each.path)) for name, each in names.items()])
+        for name, problem in unlinked.items():
+            self._run.failed(names.pop(name), problem)
+        url = destination.store.container.blob(folder)
+        sas = self._mint(destination, _WRITE)
+        command = argv.upload(self._binary, self._space.links, url, sas, self._tuning)
+        hashes = SourceHashes(source, list(names.values()))
+        hashes.start()
+        try:
+            outcome, log = self._run_job(command)
+            hashes.join()
+        finally:
+            hashes.stop()
+        expected = {name: hashes.states.get(action.path) or action.source for name, action in names.items()}
+        verdict = Verdict(self._task.route, outcome, log, self._credentials, RemoteEnd(destination.store, folder))
+        for name, action in names.items():
+            error = hashes.errors.get(action.path) or verdict.failure(name, expected[name])
+            self._settle(action, error, hashes.states.get(action.path))
+
+    def _copy(self, source: RemoteEnd, destination: RemoteEnd) -> None:
+        source_sas = self._mint(source, _READ)
+        try:
+            destination_sas, keep_tier = self._mint(destination, _WRITE_WITH_TIER), True
+        except SasPermissionError:
+            destination_sas, keep_tier = self._mint(destination, _WRITE), False
+        command = argv.copy(
+            self._binary,
+            (source.store.container.blob(source.name), source_sas),
+            (destination.store.container.blob(destination.name), destination_sas),
+            self._tuning,
+            keep_tier=keep_tier,
+            folder=not self._single,
+            listed=self._list_of_files(),
+        )
+        outcome, log = self._run_job(command)
+        verdict = Verdict(self._task.route, outcome, log, self._credentials, destination)
+        for action in self._actions:
+            error = verdict.failure(action.path, action.source)
+            self._settle(action, error, action.source)
+
+    def _download(self, source: RemoteEnd, destination: LocalEnd) -> None:
+        root = destination.root
+        with ExitStack() as held:
+            parent = root.parent if self._single else root
+            existed = os.path.lexists(parent)
+            folder = held.enter_context(LocalFolder(parent, destination.boundary))
+            if not existed:
+                held.callback(_remove_if_empty, parent)
+            try:
+                staged = self._space.make_staging(parent)
+            except OSError as error:
+                raise LocalFileError(f"{parent}: {error.strerror}", path=str(parent)) from error
+            held.callback(shutil.rmtree, staged, ignore_errors=True)
+            target = staged / "f"
+            if not self._single:
+                target.mkdir()
+            command = argv.download(
+                self._binary,
+                source.store.container.blob(source.name),
+                self._mint(source, _READ),
+                target,
+                self._tuning,
+                folder=not self._single,
+                listed=self._list_of_files(),
+            )
+            names = {action.path or target.name: action for action in self._actions}
+            base = staged if self._single else target
+            arrivals = Arrivals(self._run, base, folder, names, root.name if self._single else "")
+            self._receive(command, arrivals, source)
+
+    def _receive(self, command: argv.Command, arrivals: Arrivals, source: RemoteEnd) -> None:
+        arrivals.start()
+        try:
+            outcome, log = self._run_job(command, lambda: arrivals.complete)
+        except BaseException:
+            arrivals.stop()
+            raise
+        missing = arrivals.finish()
+        verdict = Verdict(self._task.route, outcome, log, self._credentials, source)
+        for action in missing:
+            self._run.failed(action, verdict.reason(action.path))
+
+    def _run_job(self, command: argv.Command, done: Callable[[], bool] | None = None) -> tuple[JobOutcome, LogReader]:
+        log = LogFollower(self._space.logs)
+        watch = _Watch(self._bytes, self._space, done or log.shows_success)
+        space = self._space
+        env = argv.environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
+        job = Job(self._engine.runner, command, env, watch, self._engine.stall_after)
+        try:
+            outcome = job.run()
+        finally:
+            if job.outcome.job_id:
+                self._run.report.azcopy_job_ids.append(job.outcome.job_id)
+        log.read()
+        return outcome, log.reader
+
+    def _settle(self, action: FileAction, error: BlobsyncError | None, source: LocalState | RemoteState | None) -> None:
+        if error is not None:
+            self._run.failed(action, error)
+        else:
+            self._run.moved(Moved(action, source=source), action.size)
+
+    def _mint(self, end: RemoteEnd, rights: str) -> SasToken:
+        sas = self._engine.mint(end, rights)
+        if sas is None:
+            raise CredentialError(
+                f"azcopy needs a SAS for {end.store.container}, and there is no credential to make one with",
+                hint="use --engine direct, or add account_key or sas_token to the storage account's file",
+            )
+        self._credentials.append(sas)
+        return sas
+
+    def _list_of_files(self) -> Path | None:
+        if self._single or self._task.whole_folder:
+            return None
+        path = self._space.root / "files.txt"
+        path.write_text("".join(f"{action.path}\n" for action in self._actions), encoding="utf-8", newline="")
+        return path
+
+
+class _ByteCount:
+    """Tells the listener of bytes on their way, from totals."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._count = 0
+
+    def reached(self, count: int) -> None:
+        """So many in all by now."""
+        if count != self._count:
+            self._listener.bytes_moved(count - self._count)
+            self._count = count
+
+
+class _Watch:
+    """Passes azcopy's counts on, and knows when it need not be waited for."""
+
+    def __init__(self, count: _ByteCount, space: Workspace, done: Callable[[], bool]) -> None:
+        self._count = count
+        self._space = space
+        self.finished = done
+
+    def started(self, pid: int) -> None:
+        self._space.note_process(pid)
+
+    def progress(self, progress: JobProgress) -> None:
+        self._count.reached(progress.bytes_done)
+
+
+def _split(name: str) -> tuple[str, str]:
+    folder, _, leaf = name.rpartition("/")
+    return folder, leaf
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

@@ -1,0 +1,236 @@
+"""One azcopy process from start to reaped: its messages, its stalls, its prompts, and stopping it.
+
+azcopy looks only every two seconds whether it is done, so a caller that can tell earlier may say so, and the
+process is ended at once (``Watch.finished``).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from blobsync.azcopy.argv import Command
+from blobsync.azcopy.messages import (
+    AzcopyMessage,
+    FailedTransfer,
+    Failure,
+    Info,
+    JobEnded,
+    JobProgress,
+    JobStarted,
+    Prompt,
+    Unrecognized,
+    parse_line,
+)
+from blobsync.azcopy.reasons import redact
+from blobsync.process import ProcessRunner, RunningProcess
+
+logger = logging.getLogger(__name__)
+
+# How often the caller's own view is asked, and how long azcopy may take to wind up after "cancel" (seconds).
+_TICK = 0.1
+_CANCEL_PATIENCE = 3.0
+
+_KEPT_WORDS = 50
+
+
+class Watch(Protocol):
+    """What the caller sees of the job while it runs; called in the thread that runs the job."""
+
+    def started(self, pid: int) -> None:
+        """The process is there."""
+        ...
+
+    def progress(self, progress: JobProgress) -> None:
+        """azcopy's counts, every two seconds (every two minutes from a million files on)."""
+        ...
+
+    def finished(self) -> bool:
+        """Whether everything is known to be done, so that azcopy need not be waited for."""
+        ...
+
+
+@dataclass(slots=True)
+class JobOutcome:
+    """How a job ended. ``status`` is azcopy's word, empty when it never said one.
+
+    ``failed`` and ``skipped`` are united over all messages, since azcopy names each only once.
+    """
+
+    job_id: str = ""
+    status: str = ""
+    failed: dict[str, FailedTransfer] = field(default_factory=dict)
+    skipped: dict[str, FailedTransfer] = field(default_factory=dict)
+    fatal: str = ""
+    words: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_WORDS))
+    stderr: str = ""
+    exit_code: int | None = None
+    ended_early: bool = False
+    stalled: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether azcopy went through all of its files; some of them may have failed."""
+        return self.ended_early or (not self.fatal and self.status.startswith("Completed"))
+
+
+@dataclass(slots=True)
+class Job:
+    """``stall_after``: so many seconds without any progress, and azcopy is stopped."""
+
+    runner: ProcessRunner
+    command: Command
+    env: Mapping[str, str]
+    watch: Watch
+    stall_after: float
+    clock: Callable[[], float] = time.monotonic
+    outcome: JobOutcome = field(default_factory=JobOutcome)
+    _seen: tuple[int, ...] = ()
+    _moved_at: float = 0.0
+
+    def run(self) -> JobOutcome:
+        """To the end. ``KeyboardInterrupt``, and whatever the watch raises, stop azcopy first.
+
+        Raises ``ProcessError`` when azcopy cannot be started.
+        """
+        logger.debug("starting %s", self.command.display)
+        process = self.runner.start(self.command.argv, env=self.env)
+        reader = _Reader(process)
+        try:
+            self.watch.started(process.pid)
+            self._follow(process, reader)
+        except BaseException:
+            self._cancel(process, reader)
+            raise
+        finally:
+            # Every way out ends the process: stop() on one that has ended only reaps it.
+            self.outcome.exit_code = process.stop()
+            reader.join()
+        self.outcome.stderr = redact(process.stderr_tail())
+        return self.outcome
+
+    def _follow(self, process: RunningProcess, reader: _Reader) -> None:
+        self._moved_at = self.clock()
+        while True:
+            line = reader.next(_TICK)
+            if line is not None:
+                self._take(parse_line(line), process)
+            elif reader.ended:
+                # azcopy ends by itself now; how is in its exit code.
+                process.wait(_CANCEL_PATIENCE)
+                return
+            if not self.outcome.status and self.watch.finished():
+                self._cancel(process, reader)
+                return
+            if self.clock() - self._moved_at > self.stall_after:
+                self.outcome.stalled = True
+                self._cancel(process, reader)
+                return
+
+    def _take(self, message: AzcopyMessage, process: RunningProcess) -> None:
+        outcome = self.outcome
+        match message:
+            case JobStarted():
+                outcome.job_id = message.job_id
+            case JobProgress():
+                self._count(message)
+                self.watch.progress(message)
+            case JobEnded():
+                self._count(message.summary)
+                self.watch.progress(message.summary)
+                outcome.status = message.summary.status
+                outcome.fatal = outcome.fatal or message.summary.error
+            case Info():
+                outcome.words.append(redact(message.text))
+            case Failure():
+                outcome.fatal = redact(message.text)
+            case Prompt():
+                outcome.words.append(redact(message.text))
+                process.send_line(answer(message))
+            case Unrecognized():
+                outcome.words.append(redact(message.line))
+            case _:
+                pass
+
+    def _count(self, progress: JobProgress) -> None:
+        self.outcome.failed.update({each.source: each for each in progress.failed})
+        self.outcome.skipped.update({each.source: each for each in progress.skipped})
+        seen = (
+            progress.files_total,
+            progress.files_done + progress.files_failed + progress.files_skipped,
+            progress.bytes_done,
+        )
+        if seen != self._seen:
+            self._seen = seen
+            self._moved_at = self.clock()
+
+    def _cancel(self, process: RunningProcess, reader: _Reader) -> None:
+        """Ask azcopy to wind up, answering what it asks back; whoever calls stops it for good afterwards."""
+        process.send_line("cancel")
+        until = self.clock() + _CANCEL_PATIENCE
+        while self.clock() < until and not reader.ended:
+            line = reader.next(_TICK)
+            if line is None:
+                continue
+            message = parse_line(line)
+            if isinstance(message, Prompt):
+                process.send_line(answer(message))
+            if isinstance(message, JobEnded):
+                self._count(message.summary)
+                self.outcome.status = message.summary.status
+                return
+            if isinstance(message, Failure):
+                # The answer that a job gives when nothing of it is left to cancel (azcopy 10.32).
+                self.outcome.ended_early = "has already completed" in message.text
+                return
+
+
+def answer(prompt: Prompt) -> str:
+    """Yes to "cancel?", which only a cancel of ours brings up; no to everything else, overwriting above all."""
+    wanted = "yes" if prompt.kind.lower() == "cancel" else "no"
+    for title, reply in prompt.options:
+        if title.lower() == wanted:
+            return reply
+    return wanted[0]
+
+
+class _Reader:
+    """Reads the process's lines in a thread, so that waiting for one can end."""
+
+    def __init__(self, process: RunningProcess) -> None:
+        self._process = process
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self.ended = False
+        self._thread.start()
+
+    def next(self, timeout: float) -> str | None:
+        """The next line, or None: none came within ``timeout`` seconds, or there will be no more."""
+        if self.ended:
+            return None
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self.ended = line is None
+        return line
+
+    def join(self) -> None:
+        """Wait a moment for the thread to see the end."""
+        self._thread.join(1.0)
+
+    def _read(self) -> None:
+        try:
+            for line in self._process.lines():
+                self._lines.put(line)
+        except (OSError, ValueError):
+            # The pipe was closed under us, which only stopping the process does.
+            pass
+        finally:
+            self._lines.put(None)

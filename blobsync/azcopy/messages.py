@@ -1,0 +1,184 @@
+"""One line of azcopy's JSON output -> one typed message; pure.
+
+``--output-type=json`` prints one object a line: ``TimeStamp, MessageType, MessageContent, PromptDetails``, where
+the content is a text that is often JSON itself, with most of its numbers as strings (azcopy 10.32,
+``cmd/uihooks_models.go`` and ``common/rpc-models.go``). What is not understood survives as ``Unrecognized``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """``log_file`` is where this job's log is written."""
+
+    job_id: str
+    log_file: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTransfer:
+    """``status`` is azcopy's word; ``http_status`` 0 where it knows none. Local paths and URLs without SAS."""
+
+    source: str
+    destination: str
+    status: str
+    http_status: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """Counts of files and bytes. ``failed`` and ``skipped`` name only what is new since the last message."""
+
+    job_id: str
+    status: str
+    files_total: int
+    files_done: int
+    files_failed: int
+    files_skipped: int
+    bytes_done: int
+    bytes_over_wire: int
+    failed: tuple[FailedTransfer, ...] = ()
+    skipped: tuple[FailedTransfer, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The last word; ``summary.status`` is Completed, CompletedWithErrors, Cancelled, Failed, ..."""
+
+    summary: JobProgress
+
+
+@dataclass(frozen=True, slots=True)
+class ScanProgress:
+    """What a job says while it is still looking."""
+
+    files_at_source: int
+    files_at_destination: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """azcopy waits for an answer; ``options`` are (title, what to type)."""
+
+    kind: str
+    text: str
+    options: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """A sentence for people: notes and warnings alike."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A fatal error: azcopy ends after it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecognized:
+    """Anything else, as it came."""
+
+    line: str
+
+
+AzcopyMessage = JobStarted | JobProgress | JobEnded | ScanProgress | Prompt | Info | Failure | Unrecognized
+
+
+def parse_line(line: str) -> AzcopyMessage:
+    """Never raises; what cannot be read is ``Unrecognized``."""
+    outer = _object(line)
+    if outer is None or not isinstance(outer.get("MessageType"), str):
+        return Unrecognized(line)
+    kind = outer["MessageType"]
+    text = outer.get("MessageContent")
+    text = text if isinstance(text, str) else json.dumps(text)
+    if kind == "Info":
+        return Info(text.removeprefix("INFO: ").removeprefix("WARN: "))
+    if kind == "Error":
+        return Failure(text)
+    if kind == "Prompt":
+        return _prompt(text, outer.get("PromptDetails"))
+    content = _object(text)
+    if content is None:
+        return Unrecognized(line)
+    if kind == "Init" and content.get("JobID"):
+        return JobStarted(str(content["JobID"]), str(content.get("LogFileLocation", "")))
+    if kind == "EndOfJob" and "JobStatus" in content:
+        return JobEnded(_progress(content))
+    if kind == "Progress" and "JobStatus" in content:
+        return _progress(content)
+    if kind == "Progress" and "FilesScannedAtSource" in content:
+        return ScanProgress(_int(content, "FilesScannedAtSource"), _int(content, "FilesScannedAtDestination"))
+    return Unrecognized(line)
+
+
+def _progress(content: Mapping[str, Any]) -> JobProgress:
+    return JobProgress(
+        job_id=str(content.get("JobID", "")),
+        status=str(content["JobStatus"]),
+        files_total=_int(content, "TotalTransfers"),
+        files_done=_int(content, "TransfersCompleted"),
+        files_failed=_int(content, "TransfersFailed"),
+        files_skipped=_int(content, "TransfersSkipped"),
+        bytes_done=_int(content, "TotalBytesTransferred"),
+        bytes_over_wire=_int(content, "BytesOverWire"),
+        failed=_transfers(content.get("FailedTransfers")),
+        skipped=_transfers(content.get("SkippedTransfers")),
+        error=str(content.get("ErrorMsg") or ""),
+    )
+
+
+def _transfers(found: object) -> tuple[FailedTransfer, ...]:
+    entries = found if isinstance(found, list) else []
+    return tuple(
+        FailedTransfer(
+            source=str(entry.get("Src", "")),
+            destination=str(entry.get("Dst", "")),
+            status=str(entry.get("TransferStatus", "")),
+            http_status=_int(entry, "ErrorCode"),
+        )
+        for entry in entries
+        if isinstance(entry, dict)
+    )
+
+
+def _prompt(text: str, details: object) -> Prompt:
+    known = details if isinstance(details, dict) else {}
+    options = known.get("ResponseOptions")
+    return Prompt(
+        kind=str(known.get("PromptType", "")),
+        text=text,
+        options=tuple(
+            (str(each.get("UserFriendlyResponseType", "")), str(each.get("ResponseString", "")))
+            for each in (options if isinstance(options, list) else [])
+            if isinstance(each, dict)
+        ),
+    )
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _int(content: Mapping[str, Any], key: str) -> int:
+    value = content.get(key)
+    try:
+        return int(value) if isinstance(value, (int, str)) else 0
+    except ValueError:
+        return 0

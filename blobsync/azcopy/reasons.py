@@ -1,0 +1,155 @@
+"""Why azcopy failed, found in its messages and its private log; pure.
+
+azcopy's messages name a failed file and at most an HTTP status. The service's own error code stands in the log
+only, tied to the file by the request's id, and in one Info message when a refusal makes azcopy give up the
+whole job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from urllib.parse import unquote, urlsplit
+
+from blobsync.errors import BlobsyncError
+from blobsync.locations import SasToken
+from blobsync.plan import Route
+
+_FAILED = re.compile(r"(?:UPLOAD|DOWNLOAD|COPY)FAILED: (?P<source>.*?) : (?P<status>\d+) : (?P<text>.*)$")
+_TARGET = re.compile(r"^\s+Dst: (?P<target>.*)$")
+_REQUEST_ID = re.compile(r"X-Ms-Request-Id: \[?(?P<id>[0-9a-fA-F-]+)\]?")
+_SERVICE_CODE = re.compile(r"<Code>(?P<code>\w+)</Code>|ERROR CODE: (?P<plain>\w+)")
+_STATUS = re.compile(r"RESPONSE (?P<status>\d{3})")
+_SIGNATURE = re.compile(r"(?i)(\bsig=)[^&\s\"']+")
+
+_CHANGED = ("modified since transfer", "source modified", "changed during", "LMT")
+_EXPIRED = ("AuthenticationFailed", "ExpiredAuthenticationToken", "InvalidAuthenticationInfo")
+_BUSY = {408, 429, 500, 502, 503, 504}
+# What a copy from URL is answered where the service may not, or cannot, read the source.
+_REFUSED = {401, 403, 404, 409, 500, 501}
+
+
+class AzcopyTransferError(BlobsyncError):
+    """What azcopy could not do, with the code of its cause; never raised, its words go into a failure."""
+
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """``status`` is HTTP's (0: none), ``service_code`` the service's word (empty: none), ``text`` azcopy's."""
+
+    status: int = 0
+    service_code: str = ""
+    text: str = ""
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Fed with the lines of azcopy's log in their order."""
+
+    reasons: dict[str, Reason]
+    codes: dict[str, str]
+    finished: bool = False
+    failures: int = 0
+    _pending: tuple[str, Reason] | None = None
+    _request: str = ""
+
+    @classmethod
+    def new(cls) -> LogReader:
+        return cls({}, {})
+
+    def feed(self, lines: Iterable[str]) -> None:
+        """Take in more of the log. ``reasons`` is by both ends of a file as azcopy names them."""
+        for line in lines:
+            self._line(line.rstrip("\n"))
+
+    def _line(self, line: str) -> None:
+        if found := _FAILED.search(line):
+            self.failures += 1
+            asked = _REQUEST_ID.search(found["text"])
+            code = self.codes.get(asked["id"], "") if asked else ""
+            text = found["text"].partition(". X-Ms-Request-Id")[0]
+            self._pending = (found["source"], Reason(int(found["status"]), code, text))
+        elif self._pending is not None and (target := _TARGET.match(line)):
+            source, reason = self._pending
+            self.reasons[blob_or_path(source)] = self.reasons[blob_or_path(target["target"])] = reason
+            self._pending = None
+        elif header := _REQUEST_ID.search(line):
+            self._request = header["id"]
+        elif (word := _SERVICE_CODE.search(line)) and self._request:
+            self.codes[self._request] = word["code"] or word["plain"]
+        elif "all parts of entire Job" in line and "successfully completed" in line:
+            self.finished = True
+
+
+def blob_or_path(text: str) -> str:
+    """A URL's path without its escapes, so that both sides spell a name alike; a local path as it is."""
+    if not text.startswith(("http://", "https://")):
+        return text
+    return unquote(urlsplit(text).path)
+
+
+def reason_in(text: str) -> Reason | None:
+    """What a refusal in an Info or Error message says; None where it is about something else."""
+    status = _STATUS.search(text)
+    if status is None:
+        return None
+    code = _SERVICE_CODE.search(text)
+    first = text[status.end() :].partition("\n")[0].lstrip(": ")
+    return Reason(int(status["status"]), (code["code"] or code["plain"]) if code else "", first)
+
+
+def explain(reason: Reason, route: Route, *credentials: SasToken) -> AzcopyTransferError:
+    """The cause as one of our codes, with a sentence and what to do next."""
+    said = redact(" ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
+    if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
+        return AzcopyTransferError("credential_expired", f"the SAS was refused on the way: {said}")
+    is_copy = route in {Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT}
+    if is_copy and reason.status in _REFUSED and not _about_destination(reason):
+        return AzcopyTransferError(
+            "copy_source_refused",
+            f"the destination's service could not read the source: {said}",
+            "--relay moves the bytes through this machine instead",
+        )
+    if reason.status in {401, 403}:
+        return AzcopyTransferError(
+            "access_denied", f"the service refused: {said}", "blobsync doctor shows what the credential may do"
+        )
+    if reason.status == 404 and "container" in said.lower():
+        return AzcopyTransferError("container_not_found", said, "create the container, or correct container_name")
+    if reason.status in {409, 412}:
+        return AzcopyTransferError("changed_meanwhile", f"the blob was changed by someone else: {said}")
+    if reason.status in _BUSY:
+        return AzcopyTransferError("service_busy", f"the service did not take it: {said}", "run the same command again")
+    if any(word in reason.text for word in _CHANGED):
+        return AzcopyTransferError("changed_while_read", f"the source changed while azcopy read it: {said}")
+    return AzcopyTransferError("azcopy_failed", said, "run the same command again, or with --engine direct")
+
+
+def expired(*credentials: SasToken) -> bool:
+    """Whether one of these is past its own expiry."""
+    now = datetime.now(timezone.utc)
+    return any(sas.expires_at is not None and sas.expires_at <= now for sas in credentials)
+
+
+def redact(text: str) -> str:
+    """Without signatures; azcopy leaves them out itself, and we do not rely on it."""
+    return _SIGNATURE.sub(r"\1REDACTED", text)
+
+
+def _is_expiry(reason: Reason, route: Route) -> bool:
+    # In a copy the same words may be about the source, which the service tells as CannotVerifyCopySource.
+    return route in {Route.UPLOAD, Route.DOWNLOAD} and reason.service_code in _EXPIRED
+
+
+def _about_destination(reason: Reason) -> bool:
+    return (
+        reason.service_code in {"AuthorizationPermissionMismatch", "AuthenticationFailed", "ContainerNotFound"}
+        or "container does not exist" in reason.text
+        or "tier availability" in reason.text
+    )

@@ -1,0 +1,95 @@
+"""What an upload reads: a tree of links that holds exactly the planned files, and their MD5.
+
+azcopy cannot be given a list of local files at speed (its list is walked one by one), and a folder itself may
+hold more than the plan. A tree of symlinks, read with ``--follow-symlinks``, costs 15 microseconds a file and azcopy
+no more than the files themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from blobsync.engines import LocalEnd
+from blobsync.errors import BlobsyncError, LocalFileError
+from blobsync.local_files import SourceFile, local_error
+from blobsync.plan import FileAction, LocalState
+
+_CHUNK = 1 << 20
+_THREADS = 2
+
+
+def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, LocalFileError]:
+    """A link below ``root`` for each (relative name, file); returns what could not be made, by name."""
+    made = {""}
+    failed: dict[str, LocalFileError] = {}
+    for name, file in names:
+        parent = name.rpartition("/")[0]
+        try:
+            if parent not in made:
+                os.makedirs(root / parent, exist_ok=True)
+                made.add(parent)
+            os.symlink(os.path.abspath(file), root / name)
+        except OSError as error:
+            failed[name] = local_error(error, file)
+    return failed
+
+
+class SourceHashes:
+    """Hashes the files of an upload in threads while azcopy sends them.
+
+    Costs 1.6 ms of processor time a MiB beside azcopy's own MD5, and no second disk read where the file fits into
+    the page cache. A file that cannot be read, or is not the planned one any more, shows here, too.
+    """
+
+    def __init__(self, source: LocalEnd, actions: Sequence[FileAction]) -> None:
+        self._source = source
+        self._waiting = deque(actions)
+        self._stop = threading.Event()
+        self.states: dict[str, LocalState] = {}
+        self.errors: dict[str, BlobsyncError] = {}
+        self._crew = [threading.Thread(target=self._work, daemon=True) for _ in range(min(_THREADS, len(actions)))]
+
+    def start(self) -> None:
+        """Begin in the background."""
+        for thread in self._crew:
+            thread.start()
+
+    def join(self) -> None:
+        """Wait for the rest."""
+        for thread in self._crew:
+            thread.join()
+
+    def stop(self) -> None:
+        """Give up what is left."""
+        self._stop.set()
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            try:
+                action = self._waiting.popleft()
+            except IndexError:
+                return
+            try:
+                self.states[action.path] = self._hash(action)
+            except BlobsyncError as error:
+                self.errors[action.path] = error
+
+    def _hash(self, action: FileAction) -> LocalState:
+        file = SourceFile(self._source.at(action.path), action.source)
+        try:
+            md5 = hashlib.md5(usedforsecurity=False)
+            size = file.state.size
+            for offset in range(0, size, _CHUNK):
+                if self._stop.is_set():
+                    break
+                md5.update(file.read_at(offset, min(_CHUNK, size - offset)))
+            file.check_unchanged()
+        finally:
+            file.close()
+        seen = file.state
+        return LocalState(seen.size, seen.mtime_ns, seen.ctime_ns, seen.inode, md5.digest())

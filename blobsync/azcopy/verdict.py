@@ -1,0 +1,116 @@
+"""What became of a job's files: from azcopy's log and messages, and by a look of our own where these break off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from blobsync.azcopy.job import JobOutcome
+from blobsync.azcopy.reasons import LogReader, Reason, blob_or_path, expired, explain, reason_in
+from blobsync.engines import RemoteEnd
+from blobsync.errors import BlobsyncError
+from blobsync.locations import SasToken
+from blobsync.plan import LocalState, RemoteState, Route
+
+
+class LogFollower:
+    """Follows the job's private log."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._offsets: dict[Path, int] = {}
+        self.reader = LogReader.new()
+
+    def shows_success(self) -> bool:
+        """Whether every file is said to be done and none to have failed.
+
+        Only the talkative log tells; azcopy is asked, too, before it is believed (see ``Job``).
+        """
+        self.read()
+        return self.reader.finished and not self.reader.failures
+
+    def read(self) -> None:
+        """Take in what is new, whole lines only."""
+        for path in self._folder.glob("*.log"):
+            if path.stem.endswith("-scanning"):
+                continue
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                data = file.read()
+            end = data.rfind(b"\n") + 1
+            self._offsets[path] = self._offsets.get(path, 0) + end
+            self.reader.feed(data[:end].decode("utf-8", "replace").splitlines())
+
+
+class Verdict:
+    """What became of single files, from all that azcopy said; by a look of our own where it broke off."""
+
+    def __init__(
+        self,
+        route: Route,
+        outcome: JobOutcome,
+        log: LogReader,
+        credentials: Sequence[SasToken],
+        end: RemoteEnd,
+    ) -> None:
+        self._route = route
+        self._outcome = outcome
+        self._log = log
+        self._credentials = credentials
+        self._end = end
+        self._failed = {
+            blob_or_path(each.source if route is Route.DOWNLOAD else each.destination): each.http_status
+            for each in (*outcome.failed.values(), *outcome.skipped.values())
+        }
+        self._there: dict[str, RemoteState] | None = None
+
+    def failure(self, relative: str, expected: object) -> BlobsyncError | None:
+        """Why the file did not get to the destination, or None: nothing speaks against it."""
+        if self._key(relative) in self._failed or self._key(relative) in self._log.reasons:
+            return self.reason(relative)
+        if self._outcome.clean:
+            return None
+        found = self._look().get(self._end.at(relative))
+        wanted = expected if isinstance(expected, (LocalState, RemoteState)) else None
+        if found and wanted and found.size == wanted.size and wanted.md5 is not None and found.md5 == wanted.md5:
+            return None
+        return self.reason(relative)
+
+    def reason(self, relative: str) -> BlobsyncError:
+        """The most exact cause that is known for a file that is not there."""
+        key = self._key(relative)
+        found = self._log.reasons.get(key)
+        if found is None and key in self._failed:
+            found = Reason(self._failed[key])
+        found = found or self._general()
+        if found.status == 0 and expired(*self._credentials):
+            found = Reason(403, "AuthenticationFailed", "the SAS is past its expiry")
+        return explain(found, self._route, *self._credentials)
+
+    def _general(self) -> Reason:
+        """What stopped the job as a whole."""
+        outcome = self._outcome
+        if outcome.stalled:
+            return Reason(text="azcopy made no progress any more and was stopped")
+        for text in (outcome.fatal, *reversed(outcome.words)):
+            if text and (reason := reason_in(text)):
+                return reason
+        for reason in self._log.reasons.values():
+            return reason
+        if outcome.fatal:
+            return Reason(text=outcome.fatal)
+        last = outcome.stderr or (outcome.words[-1] if outcome.words else "")
+        if outcome.clean:
+            return Reason(text="azcopy passed it over")
+        return Reason(text=f"azcopy ended with code {outcome.exit_code} and did not say how; its last words: {last}")
+
+    def _key(self, relative: str) -> str:
+        return blob_or_path(str(self._end.store.container.blob(self._end.at(relative))))
+
+    def _look(self) -> dict[str, RemoteState]:
+        if self._there is None:
+            prefix = f"{self._end.name}/" if self._end.name else ""
+            self._there = {
+                blob.name: RemoteState(blob.size, blob.etag, blob.md5) for blob in self._end.store.list_blobs(prefix)
+            }
+        return self._there

@@ -1,0 +1,202 @@
+"""A transfer's private places, and the removal of what dead transfers left.
+
+``<state>/azcopy/run-<pid>-<8 hex>/`` holds azcopy's log, its plan files, its home and, for uploads, the tree of
+links that it reads. ``lock`` there is locked while its transfer lives, and ``owner.json`` names azcopy's process and
+a staging folder elsewhere, so that a later run can clean up after one that was killed. On failure the log moves to
+``<state>/azcopy/logs/``, the last few of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.azcopy.reasons import redact
+from blobsync.errors import LocalFileError
+
+KEPT_LOGS = 5
+
+_RUN = "run-"
+_OWNER = "owner.json"
+_LOCK = "lock"
+
+# Where the file system has no locks (some network mounts), only what nobody touched for so long is dead (seconds).
+_DEAD_WITHOUT_LOCK = 7 * 24 * 3600.0
+
+
+@dataclass(slots=True)
+class Workspace:
+    """The places of one transfer; all exist. ``staging`` is None until a download makes one."""
+
+    root: Path
+    staging: Path | None = None
+    azcopy_pid: int = 0
+    failed: bool = False
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "log"
+
+    @property
+    def plans(self) -> Path:
+        return self.root / "plan"
+
+    @property
+    def links(self) -> Path:
+        return self.root / "links"
+
+    def note_process(self, pid: int) -> None:
+        """Remember azcopy's process, for whoever cleans up."""
+        self.azcopy_pid = pid
+        self._save()
+
+    def make_staging(self, beside: Path) -> Path:
+        """A private folder in ``beside``, on the same file system as the files that will go there.
+
+        Its name is that of an unfinished download, so that no walk takes it for data.
+        """
+        self.staging = beside / f".blobsync-{os.urandom(4).hex()}.part"
+        self._save()
+        self.staging.mkdir(mode=0o700)
+        return self.staging
+
+    def _save(self) -> None:
+        owner = {"azcopy": self.azcopy_pid, "staging": str(self.staging) if self.staging else None}
+        temporary = self.root / f"{_OWNER}.new"
+        temporary.write_text(json.dumps(owner))
+        temporary.replace(self.root / _OWNER)
+
+
+@contextmanager
+def workspace(state: Path) -> Iterator[Workspace]:
+    """Private places below ``state`` for one transfer, gone afterwards whatever happens.
+
+    Raises ``LocalFileError`` when they cannot be made.
+    """
+    base = state / "azcopy"
+    space = Workspace(base / f"{_RUN}{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        space.root.mkdir(parents=True, mode=0o700)
+        lock = _lock(space.root)
+        for place in (space.home, space.logs, space.plans, space.links):
+            place.mkdir(mode=0o700)
+    except OSError as error:
+        raise LocalFileError(f"{space.root}: {error.strerror}", path=str(space.root)) from error
+    try:
+        yield space
+    except BaseException:
+        space.failed = True
+        raise
+    finally:
+        if space.failed:
+            _keep_log(space, base / "logs")
+        _remove(space.root, space.staging)
+        os.close(lock)
+
+
+def prune(state: Path) -> int:
+    """Remove what dead transfers left: azcopy itself if it still runs, its places, its staging folders.
+
+    Returns how many transfers were cleaned up after; silent about what cannot be removed.
+    """
+    removed = 0
+    for root in sorted((state / "azcopy").glob(f"{_RUN}*")):
+        if not _is_dead(root):
+            continue
+        owner = _owner(root)
+        azcopy = owner.get("azcopy")
+        if isinstance(azcopy, int) and azcopy > 1 and _works_in(azcopy, root):
+            with suppress(OSError):
+                os.kill(azcopy, signal.SIGKILL)
+        staging = owner.get("staging")
+        _remove(root, Path(staging) if isinstance(staging, str) and _is_staging(Path(staging)) else None)
+        removed += 1
+    return removed
+
+
+def _lock(root: Path) -> int:
+    fd = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def _is_dead(root: Path) -> bool:
+    try:
+        fd = os.open(root / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Killed between the two first steps, or just about to take the second.
+        return _untouched_for(root) > 60.0
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return _untouched_for(root) > _DEAD_WITHOUT_LOCK
+    finally:
+        os.close(fd)
+    return True
+
+
+def _untouched_for(root: Path) -> float:
+    try:
+        return time.time() - root.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _owner(root: Path) -> dict[str, object]:
+    try:
+        found = json.loads((root / _OWNER).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _works_in(pid: int, root: Path) -> bool:
+    """Whether process ``pid`` is the azcopy of this transfer, and not another program that got its number.
+
+    Told by its environment, which Linux shows to its owner; elsewhere a stray azcopy is left to end by itself.
+    """
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"AZCOPY_LOG_LOCATION={root / 'log'}".encode("utf-8", "surrogateescape") in environ.split(b"\0")
+
+
+def _is_staging(path: Path) -> bool:
+    return path.name.startswith(".blobsync-") and path.name.endswith(".part") and not path.is_symlink()
+
+
+def _keep_log(space: Workspace, kept: Path) -> None:
+    with suppress(OSError):
+        kept.mkdir(mode=0o700, exist_ok=True)
+        target = kept / space.root.name.removeprefix(_RUN)
+        target.mkdir(mode=0o700)
+        for log in space.logs.glob("*.log"):
+            with log.open(errors="replace") as source, (target / log.name).open("w") as sink:
+                sink.writelines(redact(line) for line in source)
+        by_age = sorted(kept.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in by_age[KEPT_LOGS:]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove(root: Path, staging: Path | None) -> None:
+    if staging is not None:
+        shutil.rmtree(staging, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
