@@ -4,6 +4,7 @@
     runner.py exec    --job JOB.json     once per process, started by srun or mpirun
     runner.py node    --job JOB.json     once per node, starts the node's processes itself
     runner.py finish  --job JOB.json     once per node: last uploads, then clean up
+    runner.py here    --job JOB.json     the processes of one node with this terminal, in a directory that is ready
 
 ``JOB.json`` is the job's specification. ``--secrets`` names a file that only the owner can read: SAS tokens
 by container URL, and secret environment values. Nothing of it is ever written to a log.
@@ -52,6 +53,8 @@ TRIES = 8
 BLOCK = 16 * 1024 * 1024
 APPEND_BLOCK = 4 * 1024 * 1024
 TERM_TO_KILL_SECONDS = 10.0
+# Processes that fail for one reason fail together; each may say its own before the first one ends the others.
+TOGETHER_SECONDS = 1.5
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -726,6 +729,7 @@ class Stopping:
         self._processes = processes
         self._asked = 0
         self._failed_at = 0.0
+        self._told = False
         self.first_failure = 0
 
     def forward(self, number: int, _frame: Any) -> None:
@@ -738,8 +742,11 @@ class Stopping:
         """What has to be done now; ``failure`` is the code of a process that failed, or 0."""
         if failure and not self._asked and not self.first_failure:
             self.first_failure, self._failed_at = failure, time.monotonic()
+        since = time.monotonic() - self._failed_at
+        if self.first_failure and since > TOGETHER_SECONDS and not self._told:
+            self._told = True
             self._signal(signal.SIGTERM)
-        if self.first_failure and time.monotonic() - self._failed_at > TERM_TO_KILL_SECONDS:
+        if self.first_failure and since > TOGETHER_SECONDS + TERM_TO_KILL_SECONDS:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -895,6 +902,20 @@ def do_node(job: Job) -> int:
     return code
 
 
+def do_here(job: Job) -> int:
+    """One process becomes the command itself, so that a debugger has the terminal; several are looked after."""
+    ranks = [Ranks(rank, rank, job.procs, job.procs, 0) for rank in range(job.procs)]
+    if len(ranks) == 1:
+        command = command_of(job)
+        os.chdir(job.root)
+        try:
+            os.execvpe(command[0], command, user_env(job, ranks[0]))
+        except OSError as error:
+            sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+    return run_processes([Process(job, one, None) for one in ranks], lambda: False)
+
+
 def do_finish(job: Job, code: int) -> int:
     if Keeper(job).stop():
         clean_up(job, code)
@@ -947,7 +968,7 @@ def _write_text(path: str, text: str) -> None:
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="runner.py")
-    parser.add_argument("verb", choices=("prepare", "exec", "node", "finish"))
+    parser.add_argument("verb", choices=("prepare", "exec", "node", "finish", "here"))
     parser.add_argument("--job", required=True, help="the job's specification")
     parser.add_argument("--secrets", help="a file that only the owner can read")
     parser.add_argument("--run-dir", required=True, help="where the job's logs are")
@@ -976,6 +997,8 @@ def main(argv: list[str]) -> int:
             return do_exec(job, place.log)
         if place.verb == "node":
             return do_node(job)
+        if place.verb == "here":
+            return do_here(job)
         return do_finish(job, place.code)
     except SetupError as error:
         sys.stderr.write(f"blobsync: this node could not be made ready: {error}\n")

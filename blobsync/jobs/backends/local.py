@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,8 +60,8 @@ class LocalBackend:
             *("--keep-root", str(settings.get("keep_root") or "failed")),
             *("--sync-seconds", str(settings.get("sync_seconds") or 60)),
         )
-        text = "\n".join(("# on this machine, when it is its turn:", *command, f"# with {files.job}:", spec.to_json()))
-        return Plan(spec, text, LocalRequest(files, command))
+        shown = ("# on this machine, when it is its turn:", shlex.join(command), f"# with {files.job}:", spec.to_json())
+        return Plan(spec, "\n".join(shown), LocalRequest(files, command))
 
     def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
         request: LocalRequest = plan.request

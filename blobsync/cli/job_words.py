@@ -1,0 +1,181 @@
+"""Jobs as tables, as paragraphs and as JSON."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from blobsync.cli.output import count_text
+
+if TYPE_CHECKING:
+    from blobsync.jobs.backends.base import ClusterSummary, Holder
+    from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.logs import FetchedLogs
+    from blobsync.jobs.parse import Finding
+
+_COMMAND_CHARS = 60
+
+
+def job_data(record: JobRecord) -> dict[str, Any]:
+    """One job for ``--json``; times are ISO 8601 in UTC."""
+    spec, info = record.spec, record.info
+    return {
+        "job_id": record.run_id,
+        "status": info.state.value,
+        "exit_code": info.exit_code,
+        "reason": info.reason,
+        "restarts": info.restarts,
+        "cluster": record.cluster,
+        "backend": record.backend,
+        "native_id": record.ref.native_id,
+        "name": spec.name,
+        "command": list(spec.argv),
+        "nodes": spec.nodes,
+        "processes": spec.world_size,
+        "gpus": spec.nodes * spec.gpus_per_node,
+        "hosts": list(info.nodes),
+        "submitted": _iso(record.submitted),
+        "started": _iso(info.started),
+        "ended": _iso(info.ended),
+        "code_digest": spec.code.digest if spec.code else None,
+        "git_commit": spec.code.git_commit or None if spec.code else None,
+        "git_dirty": spec.code.git_dirty if spec.code else None,
+        "folders": {
+            folder.name: {"mode": folder.mode, "url": f"{folder.container}/{folder.path}"} for folder in spec.folders
+        },
+        "resubmission_of": record.successor_of or None,
+    }
+
+
+def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
+    """One line per job under a heading."""
+    rows = [("ID", "STATUS", "CLUSTER", "GPUS", "TIME", "COMMAND")]
+    for record in records:
+        info, spec = record.info, record.spec
+        status = info.state.value
+        if info.exit_code:
+            status += f" ({info.exit_code})"
+        if info.restarts:
+            status += f", restarted {info.restarts}x"
+        gpus = str(spec.nodes * spec.gpus_per_node or f"{spec.world_size} CPU")
+        command = spec.name or shlex.join(spec.argv)
+        rows.append((record.run_id, status, record.cluster, gpus, _lasted(record), command))
+    return table(rows)
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as their widest cell; the last one is cut."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        last = row[-1] if len(row[-1]) <= _COMMAND_CHARS else row[-1][: _COMMAND_CHARS - 3] + "..."
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*cells, last]).rstrip()
+
+
+def job_details(record: JobRecord) -> Iterator[str]:
+    """What is known of one job, a line for each fact."""
+    info, spec = record.info, record.spec
+    facts = [
+        ("job", record.run_id + (f" ({spec.name})" if spec.name else "")),
+        ("status", info.state.value + (f", exit code {info.exit_code}" if info.exit_code is not None else "")),
+        ("reason", info.reason),
+        ("restarts", str(info.restarts) if info.restarts else ""),
+        ("command", shlex.join(spec.argv)),
+        ("cluster", f"{record.cluster} ({record.backend}, {record.ref.native_id})"),
+        ("size", _size(record)),
+        ("hosts", " ".join(info.nodes)),
+        ("submitted", _iso(record.submitted) or ""),
+        ("started", _iso(info.started) or ""),
+        ("ended", f"{_iso(info.ended)} after {_lasted(record)}" if info.ended and info.started else ""),
+        ("code", _code(record)),
+        *((f"folder {folder.name}", f"{folder.mode} {folder.container}/{folder.path}") for folder in spec.folders),
+        ("again for", record.successor_of),
+    ]
+    yield from (f"{name + ':':<14} {value}" for name, value in facts if value)
+
+
+def cause_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """Each known cause with where it shows and whether another try helps."""
+    for finding in findings:
+        cause = finding.cause
+        again = "; another try may help" if cause.retriable else ""
+        yield f"{cause.code}: {cause.meaning}{again}"
+        yield f"    {finding.log}:{finding.line_number} ({count_text(finding.count, 'line')}): {finding.line}"
+
+
+def cause_data(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """The same for ``--json``."""
+    return [
+        {
+            "code": finding.cause.code,
+            "meaning": finding.cause.meaning,
+            "retriable": finding.cause.retriable,
+            "log": finding.log,
+            "line_number": finding.line_number,
+            "line": finding.line,
+            "count": finding.count,
+        }
+        for finding in findings
+    ]
+
+
+def log_data(fetched: FetchedLogs) -> list[str]:
+    """The paths of the logs that are here."""
+    return [str(fetched.path(name)) for name in fetched.names]
+
+
+def summary_lines(cluster: str, summary: ClusterSummary) -> Iterator[str]:
+    """What is free."""
+    yield f"cluster {cluster}"
+    for noun, free, total in (
+        ("nodes", summary.nodes_free, summary.nodes_total),
+        ("GPUs", summary.gpus_free, summary.gpus_total),
+    ):
+        if total is not None:
+            yield f"  {noun}: {free if free is not None else '?'} of {total} free"
+    yield f"  jobs: {summary.jobs_running} running, {summary.jobs_queued} queued"
+    yield from (f"  {note}" for note in summary.notes)
+
+
+def holder_lines(holders: Sequence[Holder]) -> Iterator[str]:
+    """Who holds what, the largest first."""
+    rows = [("USER", "GPUS", "NODES", "STATUS", "ID", "NAME")]
+    for holder in sorted(holders, key=lambda one: (-one.gpus, -one.nodes, one.user)):
+        rows.append(
+            (holder.user, str(holder.gpus), str(holder.nodes), holder.state.value, holder.native_id, holder.name)
+        )
+    return table(rows)
+
+
+def _code(record: JobRecord) -> str:
+    code = record.spec.code
+    if code is None:
+        return "none: the project's folder itself"
+    commit = f", commit {code.git_commit[:12]}" if code.git_commit else ""
+    return (code.digest[:12] or code.blob) + commit + (" and uncommitted changes" if code.git_dirty else "")
+
+
+def _size(record: JobRecord) -> str:
+    spec = record.spec
+    gpus = count_text(spec.nodes * spec.gpus_per_node, "GPU") if spec.gpus_per_node else "no GPU"
+    many = "es" if spec.world_size != 1 else ""
+    return f"{count_text(spec.nodes, 'node')}, {spec.world_size} process{many}, {gpus}"
+
+
+def _lasted(record: JobRecord) -> str:
+    """How long it ran, or has been waiting: ``2d 3h``, ``5m 10s``."""
+    info = record.info
+    start = info.started or record.submitted
+    seconds = max(0, int((info.ended or time.time()) - start))
+    parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    first = next((number for number, (value, _) in enumerate(parts) if value), 3)
+    return " ".join(f"{value}{unit}" for value, unit in parts[first : first + 2])
+
+
+def _iso(moment: float | None) -> str | None:
+    if moment is None:
+        return None
+    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,252 @@
+"""``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``ssh`` and ``watch``: the commands that start and stop jobs.
+
+Those that look at jobs are in ``job_views``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blobsync.cli import job_views
+from blobsync.cli.job_views import followed, note_all, open_board
+from blobsync.cli.job_words import cause_data, cause_lines, job_data
+from blobsync.cli.options import SETTINGS, command
+from blobsync.cli.output import Result
+from blobsync.cli.session import Session
+from blobsync.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from blobsync.jobs.board import Board
+    from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.submit import Submitted
+
+# From the first word that is no option of ours, everything belongs to the command.
+_ENDS_WITH_A_COMMAND = {**SETTINGS["context_settings"], "allow_interspersed_args": False}
+
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="Job ids, or any unique ends of them.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job id, or any unique end of it.")]
+CommandArgument = Annotated[
+    list[str], typer.Argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add all commands that deal with jobs."""
+    command(app, "submit", context_settings=_ENDS_WITH_A_COMMAND)(submit)
+    command(app, "local", context_settings=_ENDS_WITH_A_COMMAND)(local)
+    command(app, "resubmit")(resubmit)
+    command(app, "a")(abort)
+    command(app, "ssh")(ssh)
+    command(app, "watch")(watch)
+    job_views.register(app)
+
+
+def submit(
+    session: Session,
+    cmd: CommandArgument,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="How many machines.")] = None,
+    name: Annotated[str, typer.Option("--name", help="A name to show instead of the command.")] = "",
+    single: Annotated[bool, typer.Option("--single", help="One process per node, not one per GPU.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show the output, end with the job's exit code.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be handed over, no more.")] = False,
+    init: Annotated[bool, typer.Option("--init", help="Pack and upload the code as it is now, first.")] = False,
+    array: Annotated[str | None, typer.Option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
+    partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition.")] = None,
+    qos: Annotated[str | None, typer.Option("--qos", help="Slurm: the quality of service.")] = None,
+    time: Annotated[str | None, typer.Option("--time", help="Slurm: the time limit, 2-12:00:00.")] = None,
+    gres: Annotated[str | None, typer.Option("--gres", help="Slurm: generic resources, gpu:a100:4.")] = None,
+) -> Result:
+    """Run a command on the cluster, with the code of the last init and the project's folders in place.
+
+    \b
+      blobsync submit python train.py --data voc20      options of the command need no quotes
+      blobsync -c eu -n 16 submit --name big python train.py
+      blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
+    """
+    from blobsync.jobs.code_choice import code_chooser
+    from blobsync.jobs.describe import Wish
+    from blobsync.jobs.submit import plan_job
+    from blobsync.jobs.submit import submit as submit_job
+
+    options = {"array": array, "partition": partition, "qos": qos, "time": time, "gres": gres}
+    wish = Wish(
+        tuple(cmd), None, nodes, name, False if single else None, {key: text for key, text in options.items() if text}
+    )
+    board = open_board(session)
+    choose = code_chooser(board.project, init=init and not dry_run)
+    if dry_run:
+        plan, warnings = plan_job(board, wish, choose)
+        note_all(session, warnings)
+        return Result({"plan": plan.text, "job_id": plan.spec.run_id}, plan.text.splitlines())
+    submitted = submit_job(board, wish, choose)
+    note_all(session, submitted.warnings)
+    return _waited(session, board, submitted.record) if wait else _accepted([submitted])
+
+
+def local(session: Session, cmd: CommandArgument) -> Result:
+    """Run a command here, in the foreground, with the environment that it would have as a job.
+
+    In the cluster's docker image where the cluster file says use_custom_docker and docker is there.
+
+    \b
+      blobsync local python train.py --data voc20
+      blobsync -n 2 local python train.py             two processes with their ranks
+    """
+    from blobsync.jobs.describe import Wish
+    from blobsync.jobs.foreground import run_here
+    from blobsync.process import SubprocessRunner
+
+    if session.json:
+        raise UsageError("local has the terminal to itself: there is no --json for it")
+    project = session.project()
+    code, note = run_here(project.cluster, Wish(tuple(cmd)), SubprocessRunner(), project.environ)
+    note_all(session, [note] if note else [])
+    return Result(exit_code=code)
+
+
+def resubmit(
+    session: Session,
+    ids: IdsArgument,
+    to: Annotated[
+        str | None, typer.Option("-t", "--resubmit-to", metavar="CLUSTER", help="On this cluster instead.")
+    ] = None,
+    latest_code: Annotated[bool, typer.Option("--latest-code", help="With the code of the last init.")] = False,
+) -> Result:
+    """Submit recorded jobs again, with the code that they had; then cancel those that still run.
+
+    \b
+      blobsync resubmit 3f2a
+      blobsync resubmit 3f2a 77c0 -t eu
+    """
+    from blobsync.jobs.code_choice import code_chooser
+    from blobsync.jobs.submit import resubmit as resubmit_job
+
+    board = open_board(session)
+    choose = code_chooser(board.project) if latest_code else None
+    submitted = [resubmit_job(board, record, to=to, choose_code=choose) for record in board.find(ids)]
+    for one in submitted:
+        note_all(session, one.warnings)
+    return _accepted(submitted)
+
+
+def abort(session: Session, ids: IdsArgument) -> Result:
+    """Stop jobs; one that has ended stays as it is.
+
+    \b
+      blobsync abort 3f2a
+    """
+    board = open_board(session)
+    records = [board.cancel(record) for record in board.refresh(board.find(ids)).records]
+    lines = [f"{record.run_id}: {record.info.state}" for record in records]
+    return Result({"jobs": [job_data(record) for record in records]}, lines)
+
+
+def ssh(
+    session: Session,
+    id: IdArgument,
+    node: Annotated[int, typer.Option("--node", min=0, metavar="K", help="Which of the job's nodes.")] = 0,
+    show: Annotated[bool, typer.Option("--show", help="Print the command instead of running it.")] = False,
+) -> Result:
+    """Open a shell where a job runs.
+
+    \b
+      blobsync ssh 3f2a
+      blobsync ssh 3f2a --node 1 --show
+    """
+    from blobsync.process import SubprocessRunner
+
+    board = open_board(session)
+    record = board.find([id])[0]
+    argv = list(board.backend(record.cluster).ssh_command(record.ref, node))
+    if show or session.json:
+        return Result({"command": argv}, [shlex.join(argv)])
+    return Result(exit_code=SubprocessRunner().attach(argv, env=board.project.environ))
+
+
+def watch(
+    session: Session,
+    id: IdArgument,
+    retry: Annotated[int | None, typer.Option("--retry", min=0, metavar="N", help="How often at most.")] = None,
+) -> Result:
+    """Wait for a job's end; submit it again when it failed for a reason that passes, such as a faulty machine.
+
+    Ends with the exit code of the last attempt. Without --retry, the cluster file's retries is taken.
+
+    \b
+      blobsync watch 3f2a --retry 3
+    """
+    from blobsync.jobs.watch import watch as watch_job
+
+    board = open_board(session)
+    record = board.find([id])[0]
+    attempts: list[dict[str, Any]] = []
+    result = Result({"attempts": attempts})
+
+    def tell() -> Iterator[str]:
+        for attempt in watch_job(board, record, record.spec.retries if retry is None else retry):
+            data = {**job_data(attempt.record), "causes": cause_data(attempt.causes), "next_job_id": attempt.next_id}
+            attempts.append(data)
+            yield f"{attempt.record.run_id}: {attempt.record.info.state}"
+            yield from cause_lines(attempt.causes)
+            if attempt.next_id:
+                yield f"submitted again as {attempt.next_id}"
+            result.exit_code = exit_code_of(attempt.record)
+
+    result.lines = list(tell()) if session.json else tell()
+    return result
+
+
+def exit_code_of(record: JobRecord) -> int:
+    """What a command that waits for a job ends with: the job's own code, or 1 where it has none."""
+    from blobsync.jobs.spec import State
+
+    code = record.info.exit_code
+    if record.info.state is State.COMPLETED:
+        return ExitCode.DONE
+    return code if code else ExitCode.FAILED
+
+
+def _accepted(submitted: list[Submitted]) -> Result:
+    """One job's answer is that of ``submit``; several are a list."""
+    answers = [_answer(one.record) for one in submitted]
+    lines = [f"{answer['job_id']}" for answer in answers]
+    return Result(answers[0] if len(answers) == 1 else {"jobs": answers}, lines)
+
+
+def _answer(record: JobRecord) -> dict[str, Any]:
+    return {
+        "job_id": record.run_id,
+        "native_id": record.ref.native_id,
+        "backend": record.backend,
+        "cluster": record.cluster,
+        "status": record.info.state.value,
+        "code_digest": record.spec.code.digest if record.spec.code else None,
+        "resubmission_of": record.successor_of or None,
+    }
+
+
+def _waited(session: Session, board: Board, record: JobRecord) -> Result:
+    """Show the job's lines as they come; with --json say only how it ended."""
+    result = Result(_answer(record))
+    session.listener.note(f"submitted {record.run_id}")
+
+    def end() -> None:
+        ended = board.wait(record)
+        result.data = {**_answer(ended), "exit_code": ended.info.exit_code}
+        result.exit_code = exit_code_of(ended)
+        if result.exit_code and not session.json:
+            session.listener.note(f"{ended.run_id}: {ended.info.state} {ended.info.reason}".rstrip())
+
+    def tell() -> Iterator[str]:
+        yield from followed(board, record)
+        end()
+
+    if session.json:
+        end()
+    else:
+        result.lines = tell()
+    return result

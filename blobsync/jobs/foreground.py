@@ -1,0 +1,94 @@
+"""``local CMD...``: the command here and now, with the environment of a job, in the terminal.
+
+In the cluster's docker image where the cluster file says ``use_custom_docker`` and docker works here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.config.model import Cluster
+from blobsync.errors import BlobsyncError, ProcessError
+from blobsync.jobs import runner
+from blobsync.jobs.describe import Wish, describe
+from blobsync.jobs.spec import JobSpec
+from blobsync.process import ProcessRunner
+
+_DOCKER_SECONDS = 30.0
+_DEFAULT_SHM = "8g"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreground:
+    """What is started: a command, its environment (secrets included) and, when docker was not used, why."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    note: str = ""
+
+
+def run_here(cluster: Cluster, wish: Wish, process: ProcessRunner, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Run to the end with this terminal; returns the exit code and a note. Raises ``ProcessError``."""
+    spec = describe(cluster, wish, "local", None)
+    for entry in spec.folders:
+        (cluster.root / entry.name).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="blobsync-") as scratch:
+        started = arrange(cluster, spec, Path(scratch), environ, docker_problem(cluster, process))
+        return process.attach(started.argv, env=started.env, cwd=cluster.root), started.note
+
+
+def docker_problem(cluster: Cluster, process: ProcessRunner) -> str | None:
+    """Why docker is not used; empty when it is not asked for, None when it can be."""
+    if not (cluster.use_custom_docker and cluster.docker.reference):
+        return ""
+    try:
+        done = process.run(("docker", "version", "--format", "{{.Server.Version}}"), timeout=_DOCKER_SECONDS)
+    except ProcessError as error:
+        return error.message
+    lines = done.stderr.strip().splitlines()
+    return (lines[-1] if lines else "docker version failed") if done.returncode else None
+
+
+def arrange(
+    cluster: Cluster, spec: JobSpec, scratch: Path, environ: Mapping[str, str], problem: str | None
+) -> Foreground:
+    """The command line and environment for ``spec``; ``problem`` as :func:`docker_problem` says."""
+    env = {**environ, **cluster.env}
+    if problem is None:
+        return Foreground(docker_argv(cluster, spec), env)
+    note = f"not in {cluster.docker.reference}: {problem}" if problem else ""
+    job = scratch / "job.json"
+    job.write_text(_without_folders(spec))
+    words = ["--job", str(job), "--run-dir", str(scratch), "--root", str(cluster.root), "--node-rank", "0"]
+    return Foreground((sys.executable, runner.__file__, "here", *words), env, note)
+
+
+def docker_argv(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
+    """The project at its own path inside; values of variables come from our environment, not from the command line."""
+    root = str(cluster.root)
+    image = cluster.docker.reference
+    if image is None:
+        raise BlobsyncError("the cluster file names no docker image")
+    terminal = ("-it",) if sys.stdin.isatty() and sys.stdout.isatty() else ("-i",)
+    gpus = ("--gpus", "all") if os.path.exists("/dev/nvidia0") else ()
+    names = [part for name in sorted(cluster.env) for part in ("-e", name)]
+    return (
+        *("docker", "run", "--rm", *terminal, *gpus, f"--shm-size={cluster.docker.shm_size or _DEFAULT_SHM}"),
+        *("-v", f"{root}:{root}", "-w", root, *names, *cluster.docker.args, image, *_words(spec.argv)),
+    )
+
+
+def _words(argv: Sequence[str]) -> Sequence[str]:
+    one_line = len(argv) == 1 and any(letter.isspace() for letter in argv[0].strip())
+    return ("sh", "-c", argv[0]) if one_line else argv
+
+
+def _without_folders(spec: JobSpec) -> str:
+    # Here the project's folders are where they always are.
+    return json.dumps({**json.loads(spec.to_json()), "folders": [], "setup": [], "logs": None})

@@ -1,0 +1,48 @@
+"""Submitting a job again for as long as it fails for reasons that pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from blobsync.jobs.board import Board
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.parse import Finding, is_retriable, read_causes, summarise
+from blobsync.jobs.spec import State
+from blobsync.jobs.submit import resubmit
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One ended attempt; ``next_id`` is the job that was submitted in its place, None for the last."""
+
+    record: JobRecord
+    causes: tuple[Finding, ...] = ()
+    next_id: str | None = None
+
+
+def watch(
+    board: Board, record: JobRecord, retries: int, wait: Callable[[JobRecord], JobRecord] | None = None
+) -> Iterator[Attempt]:
+    """Wait for the end of the job; resubmit it at most ``retries`` times, each time with its own code."""
+    wait = wait or board.wait
+    while True:
+        record = wait(record)
+        if record.info.state is not State.FAILED:
+            yield Attempt(record)
+            return
+        causes = find_causes(board, record)
+        listed = record.info.exit_code in record.spec.retry_exit_codes
+        if retries <= 0 or not (is_retriable(causes) or listed):
+            yield Attempt(record, causes)
+            return
+        retries -= 1
+        new = resubmit(board, record).record
+        yield Attempt(record, causes, new.run_id)
+        record = new
+
+
+def find_causes(board: Board, record: JobRecord) -> tuple[Finding, ...]:
+    """From the logs, and from what the cluster gave as the reason."""
+    told = read_causes("the cluster", [record.info.reason])
+    return summarise([*told, *board.causes(board.logs(record))])
