@@ -369,18 +369,19 @@ def _probe_name(folder: int, name: str) -> None:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
 
 
-def remove_leftovers(root: Path) -> int:
-    """Remove the temporary files that dead runs left at or below ``root``; returns how many.
+def remove_leftovers(folder: Path) -> int:
+    """Remove the temporary files that dead runs left in ``folder`` itself; returns how many.
 
-    Follows no links, leaves those of running processes, and is silent about what it cannot read or remove:
-    they are never taken for data anyway.
+    Each stands beside the file that it should have become, so that the run which finishes the work comes by.
+    Leaves those of running processes, and is silent about what it cannot read or remove: they are never taken
+    for data anyway.
     """
-    removed = 0
-    for folder, _, files in os.walk(root):
+    try:
         # azcopy's own temporary files are not locked, so that nobody can tell whether it still runs.
-        ours = [name for name in files if is_temporary(name) and name.startswith(".blobsync-")]
-        removed += sum(remove_leftover(os.path.join(folder, name)) for name in ours)
-    return removed
+        ours = [name for name in os.listdir(folder) if name.startswith(".blobsync-") and is_temporary(name)]
+    except OSError:
+        return 0
+    return sum(remove_leftover(os.path.join(folder, name)) for name in ours)
 
 
 def remove_leftover(path: str) -> bool:

@@ -14,6 +14,7 @@ from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, Move
 from blobsync.errors import BlobsyncError, LocalFileError, TransferCancelledError
 from blobsync.fresh_look import look
 from blobsync.ledger import Ledger, LivePart, retry_with
+from blobsync.local_files import remove_leftovers
 from blobsync.plan import (
     Action,
     FileAction,
@@ -86,12 +87,21 @@ def _carry_out(run: _Run) -> None:
     for ledger in run.ledgers:
         actions = [action for action in ledger.live.part.actions if action.action is Action.TRANSFER]
         if actions:
+            _clean_up(ledger, actions)
             _move(run, ledger, actions, run.plan.engine.name)
             _retry(run, ledger, actions)
     for ledger in run.ledgers:
         _verify(run, ledger)
     if run.plan.options.mirror:
         _delete_extras(run)
+
+
+def _clean_up(ledger: Ledger, actions: Sequence[FileAction]) -> None:
+    """What a killed download left unfinished goes before its files are moved anew."""
+    destination = ledger.live.destination
+    if isinstance(destination, LocalEnd):
+        for folder in {destination.at(action.path).parent for action in actions}:
+            remove_leftovers(folder)
 
 
 def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:

@@ -200,9 +200,9 @@ def test_leftovers_of_dead_runs_go_and_those_of_live_ones_stay(tmp_path: Path) -
         assert writer.stdout.readline() == "ready\n"
         mine = LocalFolder(tmp_path).create("b.bin")
         (tmp_path / "keep.part").write_text("data of the user's")
-        assert remove_leftovers(tmp_path) == 0
+        assert (remove_leftovers(tmp_path), remove_leftovers(tmp_path / "sub")) == (0, 0)
         writer.kill()
-    assert remove_leftovers(tmp_path) == 1
+    assert (remove_leftovers(tmp_path), remove_leftovers(tmp_path / "sub")) == (0, 1)
     assert list((tmp_path / "sub").iterdir()) == []
     mine.commit(None)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["b.bin", "keep.part", "sub"]
