@@ -176,6 +176,7 @@ _COPY_REFUSALS: dict[str, str] = {
     "CopyAcrossAccountsNotSupported": "{account} does not copy from another account",
     "CopySourceAccountBlocked": "{account} does not copy from that account",
     "AuthorizationFailure": "{account} does not let this machine copy, or may not read the source",
+    "InvalidAuthenticationInfo": "{account} may not read the source, which is of another tenant",
 }
 
 _BY_STATUS: dict[int, str] = {
