@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -25,7 +25,7 @@ VERSION = 1
 # How many failures are told one by one on a terminal; --json has them all.
 SHOWN_FAILURES = 20
 
-_STATUS = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
+_STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
 _SECRETS = re.compile(r"(\bsig=|AccountKey=|account_key\s*[:=]\s*|SharedKey [^:\s]+:)[^\s&;'\",]+", re.IGNORECASE)
 
 
@@ -73,6 +73,9 @@ class Console:
             return int(result.exit_code)
         for line in result.lines:
             self._out.write(_printable(line) + "\n")
+            if isinstance(result.lines, Iterator):
+                # Somebody follows a job, maybe through a pipe.
+                self._out.flush()
         self._out.flush()
         for failure in result.failures[:SHOWN_FAILURES]:
             self.say(_sentence(failure), failure.hint)
@@ -102,7 +105,7 @@ class Console:
         document = {
             "blobsync": VERSION,
             "command": self.command,
-            "status": _STATUS.get(ExitCode(exit_code), "error"),
+            "status": _STATUS.get(exit_code, "error"),
             "exit_code": int(exit_code),
             "data": data,
             "errors": errors,
