@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from blobsync import sas
+from blobsync.azcopy.binary import Found, find
 from blobsync.blob_errors import MAX_SKEW_SECONDS, describe_skew
 from blobsync.blob_rest import RestBlobStore
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.connect import check_sas, connect
-from blobsync.errors import BlobsyncError, CredentialError, StorageError
+from blobsync.errors import AzcopyError, AzcopyNotFoundError, BlobsyncError, CredentialError, StorageError
 from blobsync.locations import ContainerUrl
 from blobsync.storage import BlobInfo, Precondition
 
@@ -50,6 +51,7 @@ class Finding:
 
 
 Connect = Callable[[StorageAccount], RestBlobStore]
+FindAzcopy = Callable[[Mapping[str, str]], Found]
 
 
 def examine(
@@ -57,12 +59,17 @@ def examine(
     *,
     environ: Mapping[str, str] = os.environ,
     connect: Connect | None = None,
+    find_azcopy: FindAzcopy = find,
     now: datetime | None = None,
 ) -> Iterator[Finding]:
-    """Check every storage account of ``cluster`` once, as far as each gets; findings come as they are made."""
+    """Check every storage account of ``cluster`` once, as far as each gets, and azcopy.
+
+    Findings come as they are made. Raises nothing for what does not work: that is a finding.
+    """
     connect = connect or _connector(environ, cluster.flag("use_cli_auth"))
     for account, path in _accounts(cluster):
         yield from examine_account(account, path, connect=connect, now=now or datetime.now(timezone.utc))
+    yield _azcopy(environ, find_azcopy)
 
 
 def examine_account(account: StorageAccount, path: str, *, connect: Connect, now: datetime) -> Iterator[Finding]:
@@ -228,6 +235,17 @@ def _recovery(about: str, store: RestBlobStore) -> Finding:
         return Finding(about, "recovery", Status.OK, "the credential may not see whether soft delete is on")
     detail = "neither soft delete nor versioning: what is deleted or replaced is gone"
     return Finding(about, "recovery", Status.OK, detail)
+
+
+def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> Finding:
+    try:
+        found = find_azcopy(environ)
+    except AzcopyNotFoundError as error:
+        detail = f"{error.message}; without it every transfer takes the direct engine"
+        return Finding("azcopy", "program", Status.WARN, detail, error.hint)
+    except AzcopyError as error:
+        return _failed("azcopy", "program", error)
+    return Finding("azcopy", "program", Status.OK, f"{found.version_text} at {found.path} ({found.origin})")
 
 
 def _failed(about: str, name: str, error: BlobsyncError, status: Status = Status.FAIL) -> Finding:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from email.utils import formatdate
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.azcopy.binary import Found
 from blobsync.blob_auth import SasSigner
 from blobsync.blob_http import BlobHttp, RetryPolicy
 from blobsync.blob_rest import RestBlobStore
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.connect import connect, mint_sas
 from blobsync.doctor import Finding, Status, examine
+from blobsync.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
 from blobsync.locations import SasToken, Secret
 from tests.conftest import Azurite
 from tests.contract.test_blob_store import new_account, put, with_sas
@@ -30,7 +32,13 @@ def cluster(*accounts: StorageAccount) -> Cluster:
 
 
 def findings(*accounts: StorageAccount, now: datetime | None = None) -> list[Finding]:
-    return list(examine(cluster(*accounts), environ={}, now=now))
+    found = list(examine(cluster(*accounts), environ={}, find_azcopy=present, now=now))
+    assert found[-1] == Finding("azcopy", "program", OK, "10.32.2 at /tools/azcopy (PATH)")
+    return found[:-1]
+
+
+def present(environ: Mapping[str, str]) -> Found:
+    return Found(Path("/tools/azcopy"), (10, 32, 2), "PATH")
 
 
 def by_name(found: list[Finding]) -> dict[str, Status]:
@@ -112,7 +120,7 @@ def test_the_clock_is_compared(minutes: int, status: Status) -> None:
     steps = [Step(200, page, {"Date": theirs}), Step(200, page), *[Step(403)] * 9]
     with scripted(steps) as script:
         account = StorageAccount("t", "acct", "box", script.url, sas_token=SasToken.parse("sp=rl&se=2099-01-01&sig=x"))
-        found = list(examine(cluster(account), environ={}, connect=scripted_connect()))
+        found = list(examine(cluster(account), environ={}, connect=scripted_connect(), find_azcopy=present))
     (clock,) = [each for each in found if each.name == "clock"]
     assert clock.status is status
     if minutes:
@@ -126,6 +134,32 @@ def scripted_connect() -> Callable[[StorageAccount], RestBlobStore]:
         return RestBlobStore(account.container, http)
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (
+            AzcopyNotFoundError("azcopy was not found", hint="install it"),
+            WARN,
+            "every transfer takes the direct engine",
+        ),
+        (
+            AzcopyError("the library libsecret-1.so.0 is missing", hint="install it"),
+            FAIL,
+            "libsecret-1.so.0 is missing",
+        ),
+        (AzcopyVersionError("azcopy is 9.0.0", hint="install it"), FAIL, "azcopy is 9.0.0"),
+    ],
+)
+def test_what_is_wrong_with_azcopy(error: AzcopyError, status: Status, says: str) -> None:
+    def absent(environ: Mapping[str, str]) -> Found:
+        raise error
+
+    empty = Cluster("aml", "aux_data/aml/aml.yaml", Path("/nowhere"))
+    (found,) = examine(empty, environ={}, find_azcopy=absent)
+    assert (found.about, found.status, found.hint) == ("azcopy", status, "install it")
+    assert says in found.detail
 
 
 def test_an_account_sas_is_called_too_wide(azurite: Azurite) -> None:
