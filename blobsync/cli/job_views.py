@@ -111,7 +111,7 @@ def logs(
     if follow:
         if session.json:
             raise UsageError("-F shows lines as they come; --json has one answer: leave one of them out")
-        return Result(lines=followed(board, record, rank))
+        return Result(lines=followed(board, record, rank), live=True)
     fetched = board.logs(record)
     names = [name for name in fetched.names if rank is None or ((found := rank_of(name)) and found[1] == rank)]
     name = fetched.leading if rank is None else next(iter(names), None)

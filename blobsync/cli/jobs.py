@@ -184,7 +184,7 @@ def watch(
     board = open_board(session)
     record = board.find([id])[0]
     attempts: list[dict[str, Any]] = []
-    result = Result({"attempts": attempts})
+    result = Result({"attempts": attempts}, live=True)
 
     def tell() -> Iterator[str]:
         for attempt in watch_job(board, record, record.spec.retries if retry is None else retry):
@@ -231,7 +231,7 @@ def _answer(record: JobRecord) -> dict[str, Any]:
 
 def _waited(session: Session, board: Board, record: JobRecord) -> Result:
     """Show the job's lines as they come; with --json say only how it ended."""
-    result = Result(_answer(record))
+    result = Result(_answer(record), live=True)
     session.listener.note(f"submitted {record.run_id}")
 
     def end() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -26,7 +26,12 @@ VERSION = 1
 SHOWN_FAILURES = 20
 
 _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
-_SECRETS = re.compile(r"(\bsig=|AccountKey=|account_key\s*[:=]\s*|SharedKey [^:\s]+:)[^\s&;'\",]+", re.IGNORECASE)
+# A signature in a URL, a key beside its name, and anything that has an account key's own form.
+_SECRETS = re.compile(
+    r"(\bsig=|AccountKey=|account_key['\"]?\s*[:=]\s*['\"]?(?=[A-Za-z0-9+/]{12})|SharedKey [^:\s]+:)[^\s&;'\",]+"
+    r"|[A-Za-z0-9+/]{86}==",
+    re.IGNORECASE,
+)
 
 
 @dataclass(slots=True)
@@ -34,18 +39,20 @@ class Result:
     """What a command has to say.
 
     ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it comes).
-    ``failures`` are single files, jobs or checks that are not as they should be.
+    ``failures`` are single files, jobs or checks that are not as they should be. ``live`` lines come slowly, and
+    whoever reads them through a pipe wants each at once.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
     lines: Iterable[str] = ()
     failures: Sequence[FileFailure | BlobsyncError] = ()
     exit_code: int = ExitCode.DONE
+    live: bool = False
 
 
 def redact(text: str) -> str:
     """``text`` without signatures and keys: the last line of defence, not the first."""
-    return _SECRETS.sub(r"\1***", text)
+    return _SECRETS.sub(lambda match: f"{match[1] or ''}***", text)
 
 
 class Console:
@@ -73,8 +80,7 @@ class Console:
             return int(result.exit_code)
         for line in result.lines:
             self._out.write(_printable(line) + "\n")
-            if isinstance(result.lines, Iterator):
-                # Somebody follows a job, maybe through a pipe.
+            if result.live:
                 self._out.flush()
         self._out.flush()
         for failure in result.failures[:SHOWN_FAILURES]:
