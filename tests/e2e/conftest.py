@@ -1,0 +1,83 @@
+"""Fixtures of the end-to-end tests, and the count of faults that they injected."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Azurite
+from tests.e2e.tally import Tally
+from tests.e2e.world import Container, Project
+
+
+@pytest.fixture(scope="session")
+def service(azurite: Azurite) -> str:
+    """``http://127.0.0.1:port`` of the blob server, for proxies to stand before."""
+    return azurite.url
+
+
+@pytest.fixture
+def new_container(azurite: Azurite) -> Callable[[str], Container]:
+    """Makes a fresh container in the account ``one`` or ``two``."""
+
+    def make(account: str = "one") -> Container:
+        container = Container(azurite.url, account, azurite.keys[account], f"c{uuid.uuid4().hex[:20]}")
+        assert container.client.exists()
+        return container
+
+    return make
+
+
+@pytest.fixture
+def container(new_container: Callable[[str], Container]) -> Container:
+    return new_container("one")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """An empty project with a home of its own; ``configure`` it before use."""
+    root = tmp_path / "project"
+    home = tmp_path / "home"
+    root.mkdir()
+    home.mkdir()
+    environ = {"HOME": str(home)}
+    return Project(root, environ)
+
+
+@pytest.fixture
+def with_azcopy(project: Project, azcopy_path: Path) -> Project:
+    """The project, with an azcopy to run."""
+    project.environ["BLOBSYNC_AZCOPY"] = str(azcopy_path)
+    return project
+
+
+@pytest.fixture
+def tally(record_property: Callable[[str, object], None]) -> Tally:
+    return Tally(record_property)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was injected and survived, over all tests of this run."""
+    kinds: Counter[str] = Counter()
+    exact = honest = failed = 0
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            properties = [each for each in report.user_properties if each[0] in ("injected", "runs")]
+            failed += bool(properties) and outcome == "failed"
+            for name, value in properties:
+                if name == "injected":
+                    kinds[value[0]] += value[1]
+                else:
+                    exact, honest = exact + value[0], honest + value[1]
+    if kinds:
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        terminalreporter.section("faults")
+        terminalreporter.write_line(f"{sum(kinds.values())} faults injected: {listed}")
+        terminalreporter.write_line(
+            f"{exact} runs under fault ended exact, {honest} failed and named every file that was not; "
+            f"{failed} tests found one that did neither"
+        )

@@ -1,0 +1,21 @@
+"""Counting what a test did to blobsync, for the summary at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+
+class Tally:
+    """Counts what a test did to blobsync; the summary at the end of the run adds it all up."""
+
+    def __init__(self, record: Callable[[str, object], None]) -> None:
+        self._record = record
+
+    def faults(self, injected: Mapping[str, int]) -> None:
+        """Faults of a proxy, by kind."""
+        for kind, count in injected.items():
+            self._record("injected", [kind, count])
+
+    def runs(self, *, exact: int = 0, honest: int = 0) -> None:
+        """Runs under fault: that ended exact, and that named what is not."""
+        self._record("runs", [exact, honest])

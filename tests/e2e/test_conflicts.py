@@ -1,0 +1,203 @@
+"""What moves, what does not, and what is left alone: content and records decide, clocks never."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+from azure.storage.blob import ContentSettings
+
+from tests.e2e.world import Container, Done, Project, hashes, read_tree, sha256, write_tree
+
+pytestmark = pytest.mark.e2e
+
+_FILES = {"a.txt": b"alpha", "sub/b.txt": b"beta", "sub/deep/c.txt": b"gamma", "empty": b""}
+
+
+@pytest.fixture
+def synced(project: Project, container: Container) -> Project:
+    """A project whose four files are on both sides and on record."""
+    write_tree(project.data, _FILES)
+    project.configure(container)
+    done = project.json("u", "data")
+    assert (done.code, done.data["transferred"]) == (0, 4), str(done)
+    return project
+
+
+def _counts(done: Done) -> tuple[int, int, int, int]:
+    return tuple(done.data[key] for key in ("transferred", "unchanged", "newer_at_destination", "conflicts"))
+
+
+def _set_time(file: Path, seconds_ago: float) -> None:
+    moment = time.time() - seconds_ago
+    os.utime(file, (moment, moment))
+
+
+def test_nothing_changed_moves_nothing(synced: Project) -> None:
+    for words in (("u", "data"), ("d", "data"), ("u", "data")):
+        done = synced.json(*words)
+        assert (done.code, _counts(done)) == (0, (0, 4, 0, 0)), str(done)
+
+
+def test_after_a_download_an_upload_moves_nothing(project: Project, container: Container) -> None:
+    for name, data in _FILES.items():
+        container.put(f"data/{name}", data)
+    project.configure(container)
+    assert _counts(project.json("d", "data")) == (4, 0, 0, 0)
+    assert _counts(project.json("u", "data")) == (0, 4, 0, 0)
+
+
+@pytest.mark.parametrize("age", [0.0, 86_400 * 365, -3600.0, -86_400 * 365 * 50], ids=["now", "old", "1h ahead", "far"])
+def test_an_edit_moves_whatever_its_clock_says(age: float, synced: Project, container: Container) -> None:
+    file = synced.data / "a.txt"
+    file.write_bytes(b"ALPHA")
+    _set_time(file, age)
+    done = synced.json("u", "data")
+    assert (done.code, _counts(done)) == (0, (1, 3, 0, 0)), str(done)
+    assert container.get("data/a.txt") == b"ALPHA"
+
+
+def test_a_touched_file_does_not_move(synced: Project) -> None:
+    for age in (-3600.0, 5.0, 86_400.0):
+        _set_time(synced.data / "a.txt", age)
+        done = synced.json("u", "data")
+        assert _counts(done) == (0, 4, 0, 0), str(done)
+
+
+def test_an_edit_that_keeps_size_and_mtime_moves(synced: Project, container: Container) -> None:
+    file = synced.data / "a.txt"
+    before = file.stat()
+    file.write_bytes(b"ALPHA")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    done = synced.json("u", "data")
+    assert _counts(done) == (1, 3, 0, 0), str(done)
+    assert container.get("data/a.txt") == b"ALPHA"
+
+
+def test_a_newer_side_is_kept_and_listed(synced: Project, container: Container) -> None:
+    container.put("data/a.txt", b"from elsewhere")
+    up = synced.json("u", "data")
+    assert (up.code, _counts(up)) == (0, (0, 3, 1, 0)), str(up)
+    assert container.get("data/a.txt") == b"from elsewhere"
+    down = synced.json("d", "data")
+    assert (down.code, _counts(down)) == (0, (1, 3, 0, 0)), str(down)
+    assert (synced.data / "a.txt").read_bytes() == b"from elsewhere"
+    (synced.data / "a.txt").write_bytes(b"edited here")
+    kept = synced.json("d", "data")
+    assert (kept.code, _counts(kept)) == (0, (0, 3, 1, 0)), str(kept)
+    assert (synced.data / "a.txt").read_bytes() == b"edited here"
+
+
+def test_both_sides_edited_alike_is_no_conflict(synced: Project, container: Container) -> None:
+    (synced.data / "a.txt").write_bytes(b"the same edit")
+    container.put("data/a.txt", b"the same edit")
+    done = synced.json("u", "data")
+    assert (done.code, _counts(done)) == (0, (0, 4, 0, 0)), str(done)
+
+
+@pytest.mark.parametrize("direction", ["u", "d"])
+def test_a_conflict_is_left_alone_listed_and_exit_3(direction: str, synced: Project, container: Container) -> None:
+    (synced.data / "a.txt").write_bytes(b"here")
+    container.put("data/a.txt", b"there")
+    done = synced.json(direction, "data")
+    assert (done.code, _counts(done)) == (3, (0, 3, 0, 1)), str(done)
+    assert "data/a.txt" in done.out
+    assert done.document["status"] == "partial"
+    assert ((synced.data / "a.txt").read_bytes(), container.get("data/a.txt")) == (b"here", b"there")
+
+
+@pytest.mark.parametrize("direction", ["u", "d"])
+@pytest.mark.parametrize("how", [("--overwrite",), ("--keep", "local"), ("--keep", "remote"), ("--keep", "both")])
+def test_a_conflict_is_settled_as_told(
+    direction: str, how: tuple[str, ...], synced: Project, container: Container
+) -> None:
+    (synced.data / "a.txt").write_bytes(b"here")
+    container.put("data/a.txt", b"there")
+    done = synced.json(direction, "data", *how)
+    assert done.code == 0, str(done)
+    here, there = (synced.data / "a.txt").read_bytes(), container.get("data/a.txt")
+    wins = {"--overwrite": {"u": "local", "d": "remote"}[direction]}.get(how[0], how[-1])
+    if wins == "local":
+        assert here == b"here"
+        assert there == (b"here" if direction == "u" else b"there")
+    elif wins == "remote":
+        assert there == b"there"
+        assert here == (b"there" if direction == "d" else b"here")
+    else:
+        everywhere = {*read_tree(synced.data).values(), *container.contents("data/").values()}
+        assert {sha256(b"here"), sha256(b"there")} <= everywhere
+        side = read_tree(synced.data) if direction == "d" else container.contents("data/")
+        assert {sha256(b"here"), sha256(b"there")} <= set(side.values())
+
+
+def test_two_sides_that_were_never_verified(project: Project, container: Container) -> None:
+    """Equal size and MD5 is equal; anything else that is on both sides is a conflict, whatever is newer."""
+    write_tree(project.data, {"same": b"same", "other": b"mine", "larger": b"mine", "unknown": b"1234"})
+    container.put("data/same", b"same")
+    container.put("data/other", b"them")
+    container.put("data/larger", b"theirs")
+    container.put("data/unknown", b"1234", md5=False)
+    container.blob("data/unknown").set_http_headers()
+    project.configure(container)
+    done = project.json("u", "data")
+    assert done.code == 3, str(done)
+    assert (done.data["unchanged"], done.data["conflicts"]) == (1, 3), str(done)
+    assert container.get("data/other") == b"them"
+
+
+@pytest.mark.parametrize("damage", ["deleted", "garbage", "emptied", "half"])
+def test_a_lost_or_broken_index_costs_time_only(damage: str, synced: Project, container: Container) -> None:
+    index = synced.root / ".blobsync" / "index.sqlite"
+    whole = index.read_bytes()
+    if damage == "deleted":
+        index.unlink()
+    else:
+        index.write_bytes({"garbage": os.urandom(len(whole)), "emptied": b"", "half": whole[: len(whole) // 2]}[damage])
+    done = synced.json("u", "data")
+    assert (done.code, _counts(done)) == (0, (0, 4, 0, 0)), str(done)
+    (synced.data / "a.txt").write_bytes(b"edited")
+    container.put("data/sub/b.txt", b"edited there")
+    again = synced.json("u", "data")
+    assert (again.code, _counts(again)) == (0, (1, 2, 1, 0)), str(again)
+    assert container.contents("data/") == {
+        **hashes(_FILES),
+        "a.txt": sha256(b"edited"),
+        "sub/b.txt": sha256(b"edited there"),
+    }
+
+
+def test_an_index_without_the_edit_leaves_a_conflict_not_a_loss(synced: Project, container: Container) -> None:
+    (synced.root / ".blobsync" / "index.sqlite").unlink()
+    (synced.data / "a.txt").write_bytes(b"edited here")
+    done = synced.json("u", "data")
+    assert (done.code, done.data["conflicts"]) == (3, 1), str(done)
+    assert container.get("data/a.txt") == b"alpha"
+
+
+def test_verify_says_what_differs_and_exits_on_it(synced: Project, container: Container) -> None:
+    assert synced.json("verify", "data").code == 0
+    assert synced.json("verify", "data", "--deep").code == 0
+    container.put("data/a.txt", b"ALPHA")
+    differs = synced.json("verify", "data")
+    assert differs.code == 3, str(differs)
+    assert "data/a.txt" in differs.out
+    # A blob whose bytes are not those its MD5 says: only a deep look sees it.
+    container.put("data/a.txt", b"alpha")
+    assert synced.json("verify", "data").code == 0
+
+    container.put("data/a.txt", b"ALPHA")
+    md5 = bytearray(hashlib.md5(b"alpha").digest())
+    container.blob("data/a.txt").set_http_headers(ContentSettings(content_md5=md5))
+    assert synced.json("verify", "data").code == 0
+    deep = synced.json("verify", "data", "--deep")
+    assert deep.code == 3, str(deep)
+    assert "data/a.txt" in deep.out
+
+
+def test_every_transfer_leaves_a_receipt(synced: Project) -> None:
+    receipts = list((synced.root / ".blobsync" / "receipts").iterdir())
+    assert len(receipts) == 1
+    assert b"data/sub/b.txt" in receipts[0].read_bytes()

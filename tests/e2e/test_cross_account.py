@@ -1,0 +1,350 @@
+"""From one account to another: server to server, exact, explained where refused, and no secret on show."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from azure.storage.blob import ContentSettings, StandardBlobTier
+
+from tests.e2e.tally import Tally
+from tests.e2e.world import (
+    Container,
+    Done,
+    Project,
+    command_lines,
+    every_text_below,
+    hashes,
+    random_files,
+    write_tree,
+)
+from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
+
+pytestmark = pytest.mark.e2e
+
+_MIB = 1 << 20
+_ODD = {"caf\u00e9 #1/100% sure.bin": b"odd", "a%20b": b"percent", "x+y&z=1": b"plus", " space ": b"space"}
+
+
+@pytest.fixture
+def copying(service: str) -> Iterator[CopySourceHandle]:
+    with copy_source_proxy(service) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far_copying(service: str) -> Iterator[CopySourceHandle]:
+    """The same at an address that blobsync does not take for an emulator's, where it relays without being asked."""
+    with copy_source_proxy(service, host="127.0.0.2") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def ends(new_container: Callable[[str], Container]) -> tuple[Container, Container]:
+    """A container in each of two accounts."""
+    return new_container("one"), new_container("two")
+
+
+def _configure(project: Project, ends: tuple[Container, Container], url: str, **options: object) -> None:
+    project.configure(ends[0], cluster="we3v32", url=url, path="far/data", **options)  # type: ignore[arg-type]
+    project.configure(ends[1], cluster="eu", url=url, path="near/data", **options)  # type: ignore[arg-type]
+
+
+def _fill(container: Container, files: dict[str, bytes], prefix: str = "far/data/") -> None:
+    for name, data in files.items():
+        container.put(prefix + name, data)
+
+
+_COPY = ("-c", "eu", "-f", "we3v32", "u", "data")
+
+
+@pytest.mark.parametrize("engine", ["azcopy", "direct"])
+def test_a_copy_goes_server_to_server(
+    engine: str,
+    project: Project,
+    ends: tuple[Container, Container],
+    copying: CopySourceHandle,
+    request: pytest.FixtureRequest,
+) -> None:
+    if engine == "azcopy":
+        request.getfixturevalue("with_azcopy")
+    files = {**random_files(3, 56, [40 * _MIB]), **_ODD}
+    _fill(ends[0], files)
+    _configure(project, ends, copying.url)
+    copying.reset()
+    done = project.json(*_COPY, "--engine", engine)
+    assert (done.code, done.data["transferred"], done.data["route"]) == (0, 61, "cross-account"), str(done)
+    assert ends[1].contents("near/data/") == hashes(files)
+    stats = copying.stats()
+    assert stats.through_clients < 2_000_000, stats
+    assert stats.downloaded == 0 == stats.uploaded, stats
+    assert stats.fetched >= sum(map(len, files.values()))
+    # There again, and back: nothing to do, and nothing moves.
+    for words in (_COPY, ("-c", "we3v32", "-f", "eu", "u", "data")):
+        copying.reset()
+        again = project.json(*words)
+        assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 0, 61), str(again)
+        assert copying.stats().fetched == 0
+
+
+@pytest.mark.parametrize("engine", ["azcopy", "direct", "relay"])
+def test_properties_arrive_as_they_were(
+    engine: str,
+    project: Project,
+    ends: tuple[Container, Container],
+    copying: CopySourceHandle,
+    request: pytest.FixtureRequest,
+) -> None:
+    if engine == "azcopy":
+        request.getfixturevalue("with_azcopy")
+    settings = ContentSettings(content_type="image/x-odd", cache_control="no-store", content_language="eo")
+    for name, data in (("small", b"s" * 1000), ("large", os.urandom(17 * _MIB))):
+        ends[0].put(
+            f"far/data/{name}",
+            data,
+            content_settings=settings,
+            metadata={"who": "me"},
+            standard_blob_tier=StandardBlobTier.COOL,
+        )
+    _configure(project, ends, copying.url)
+    done = project.json(*_COPY, *(("--relay",) if engine == "relay" else ("--engine", engine)))
+    assert done.code == 0, str(done)
+    for name in ("small", "large"):
+        was, now = (
+            end.blob(f"{prefix}/data/{name}").get_blob_properties()
+            for end, prefix in zip(ends, ("far", "near"), strict=True)
+        )
+        for key in ("content_type", "cache_control", "content_language"):
+            assert now.content_settings[key] == was.content_settings[key], (name, key)
+        assert now.metadata == was.metadata == {"who": "me"}
+        assert now.blob_tier == was.blob_tier == "Cool"
+
+
+def test_only_what_differs_is_copied(
+    project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
+) -> None:
+    files = random_files(3, 20)
+    _fill(ends[0], files)
+    _configure(project, ends, copying.url)
+    assert project.json(*_COPY).code == 0
+    ends[0].put("far/data/part0/f0003.bin", b"edited")
+    ends[0].put("far/data/new", b"new")
+    ends[1].put("near/data/part0/f0005.bin", b"edited at the destination")
+    done = project.json(*_COPY)
+    assert (done.code, done.data["transferred"], done.data["newer_at_destination"]) == (0, 2, 1), str(done)
+    assert ends[1].get("near/data/part0/f0003.bin") == b"edited"
+    assert ends[1].get("near/data/part0/f0005.bin") == b"edited at the destination"
+
+
+def test_download_from_another_cluster(
+    project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
+) -> None:
+    _fill(ends[0], _ODD)
+    _configure(project, ends, copying.url)
+    done = project.json("-c", "eu", "-f", "we3v32", "d", "data")
+    assert (done.code, done.data["transferred"]) == (0, 4), str(done)
+    assert (project.data / "a%20b").read_bytes() == b"percent"
+
+
+def test_the_same_place_is_nothing_to_do(
+    project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
+) -> None:
+    _fill(ends[0], _ODD)
+    for cluster in ("we3v32", "eu"):
+        project.configure(ends[0], cluster=cluster, url=copying.url, path="far/data")
+    done = project.json(*_COPY)
+    assert (done.code, done.data["transferred"]) == (0, 0), str(done)
+    assert ends[0].contents("far/data/") == hashes(_ODD)
+
+
+def test_within_one_account_the_service_copies(
+    project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
+) -> None:
+    files = {**_ODD, "large": os.urandom(20 * _MIB)}
+    _fill(ends[0], files)
+    project.configure(ends[0], cluster="we3v32", url=copying.url, path="far/data")
+    project.configure(ends[0], cluster="eu", url=copying.url, path="near/data")
+    copying.reset()
+    done = project.json(*_COPY)
+    assert (done.code, done.data["transferred"], done.data["route"]) == (0, 5, "same-account"), str(done)
+    assert ends[0].contents("near/data/") == hashes(files)
+    assert copying.stats().through_clients < 100_000
+
+
+@pytest.mark.parametrize("engine", ["azcopy", "direct"])
+@pytest.mark.parametrize("kind", ["cannot_verify", "firewall", "tenant"])
+def test_a_refused_source_is_explained_and_then_relayed(
+    kind: str,
+    engine: str,
+    project: Project,
+    ends: tuple[Container, Container],
+    far_copying: CopySourceHandle,
+    tally: Tally,
+    request: pytest.FixtureRequest,
+) -> None:
+    if engine == "azcopy":
+        request.getfixturevalue("with_azcopy")
+    files = random_files(3, 3)
+    _fill(ends[0], files)
+    _configure(project, ends, far_copying.url)
+    far_copying.refuse(Refusal(kind))
+    refused = project.json(*_COPY, "--engine", engine)
+    assert refused.code in (1, 3), str(refused)
+    assert "--relay" in refused.out, str(refused)
+    assert "copy_source_refused" in refused.codes, str(refused)
+    assert ends[1].names() == []
+    done = project.json(*_COPY, "--relay")
+    assert (done.code, done.data["transferred"]) == (0, 3), str(done)
+    assert ends[1].contents("near/data/") == hashes(files)
+    tally.faults(far_copying.stats().injected)
+    tally.runs(honest=1, exact=1)
+
+
+def test_the_emulators_own_lack_is_relayed_without_asking(
+    project: Project, ends: tuple[Container, Container], service: str
+) -> None:
+    files = random_files(3, 8, [9 * _MIB])
+    _fill(ends[0], files)
+    _configure(project, ends, service)
+    done = project.json(*_COPY)
+    assert (done.code, done.data["transferred"]) == (0, 9), str(done)
+    assert ends[1].contents("near/data/") == hashes(files)
+
+
+def test_a_relay_holds_little_in_memory(
+    project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
+) -> None:
+    ends[0].put("far/data/huge", os.urandom(256 * _MIB))
+    _configure(project, ends, copying.url)
+    process = project.start(*_COPY, "--relay", "--json")
+    peak = 0
+    while process.poll() is None:
+        try:
+            status = Path("/proc", str(process.pid), "status").read_text()
+        except OSError:
+            break
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        peak = max(peak, int(found[1]) if found else 0)
+        time.sleep(0.02)
+    done = project.finish(process)
+    assert done.code == 0, str(done)
+    assert peak < 160 * 1024, f"{peak} kB"
+    assert ends[1].blob("near/data/huge").get_blob_properties().size == 256 * _MIB
+
+
+class TestSecrets:
+    """A key or a signature is on show nowhere, and what azcopy gets is narrow."""
+
+    @staticmethod
+    def _watched(project: Project, *words: str) -> tuple[Done, set[str]]:
+        process = project.start(*words)
+        lines: set[str] = set()
+        while process.poll() is None:
+            lines |= command_lines(process.pid)
+            time.sleep(0.005)
+        return project.finish(process), lines
+
+    def test_a_key_never_reaches_a_command_line(
+        self, with_azcopy: Project, ends: tuple[Container, Container], copying: CopySourceHandle
+    ) -> None:
+        project = with_azcopy
+        files = random_files(3, 30, [9 * _MIB])
+        write_tree(project.data, files)
+        _configure(project, ends, copying.url)
+        runs = {
+            "upload": ("-c", "we3v32", "u", "data", "--engine", "azcopy", "--json"),
+            "copy": (*_COPY, "--engine", "azcopy", "--json"),
+            "download": ("-c", "eu", "d", "data", "--engine", "azcopy", "--overwrite", "--json"),
+        }
+        for name, words in runs.items():
+            if name == "download":
+                for file in files:
+                    (project.data / file).unlink()
+            done, lines = self._watched(project, *words)
+            assert done.code == 0, str(done)
+            azcopy_lines = [line for line in lines if "sig=" in line]
+            assert azcopy_lines, f"azcopy was not seen at work in {name}"
+            for line in lines:
+                assert ends[0].key not in line
+                assert "srt=" not in line, "an account SAS"
+                assert "sr=c" in line or "sig=" not in line
+            for line in azcopy_lines:
+                rights = re.findall(r"[?&]sp=([a-z]+)", line)
+                assert rights
+                assert all("d" not in each for each in rights), rights
+                if name == "download":
+                    assert all("w" not in each and "c" not in each for each in rights), rights
+
+    def test_a_signature_is_found_in_no_output_and_no_file(
+        self, with_azcopy: Project, ends: tuple[Container, Container], far_copying: CopySourceHandle
+    ) -> None:
+        project = with_azcopy
+        _fill(ends[0], random_files(3, 10, [9 * _MIB]))
+        tokens = [end.sas("rwdlc") for end in ends]
+        for end, token, cluster, path in zip(ends, tokens, ("we3v32", "eu"), ("far", "near"), strict=True):
+            project.configure(end, cluster=cluster, url=far_copying.url, path=f"{path}/data", sas=token)
+        plan = project.root / "saved.plan"
+        runs = [
+            project.run("-vv", "plan", "-c", "eu", "-f", "we3v32", "u", "data", "--save", str(plan)),
+            project.run("-vv", *_COPY, "--engine", "azcopy"),
+            project.run("-vv", "-c", "we3v32", "d", "data", "--engine", "azcopy", "--receipt"),
+            project.run("-vv", "-c", "we3v32", "ls", "-r", "data"),
+            project.run("-vv", "-c", "we3v32", "resolve", "data/x"),
+            project.run("-vv", "-c", "we3v32", "verify", "data"),
+            project.json("doctor"),
+            project.run("-vv", "-c", "we3v32", "d", "data/no-such-file"),
+        ]
+        far_copying.refuse(Refusal("cannot_verify"))
+        ends[0].put("far/data/refused", b"r")
+        runs.append(project.run("-vv", *_COPY, "--engine", "azcopy"))
+        for cluster in ("we3v32", "eu"):
+            broken = project.root / f"aux_data/configs/{cluster}.yaml"
+            broken.write_text(broken.read_text().replace("sig=", "sig=AAAA"))
+        runs.append(project.run("-vv", *_COPY))
+        sentinels = [re.search(r"sig=([^&]+)", token)[1] for token in tokens]  # type: ignore[index]
+        sentinels += [sentinel.replace("%2B", "+").replace("%2F", "/").replace("%3D", "=") for sentinel in sentinels]
+        for done in runs:
+            for sentinel in sentinels:
+                assert sentinel not in done.out + done.err, " ".join(done.argv)
+        texts = [
+            (file, data)
+            for file, data in every_text_below(project.root, Path(project.environ["HOME"]))
+            if "aux_data" not in file.parts
+        ]
+        assert len(texts) > 5
+        for file, data in texts:
+            for sentinel in sentinels:
+                assert sentinel.encode() not in data, file
+
+
+_SAS_FAULTS: dict[str, tuple[Callable[[Container], str], str, set[str], str]] = {
+    "expired": (lambda container: container.sas("rwl", hours=-1), "u", {"sas_expired"}, "expired|ended"),
+    "read-only": (lambda container: container.sas("rl"), "u", {"sas_permission"}, r"needs .*w.*has r"),
+    "write-only": (lambda container: container.sas("w"), "d", {"sas_permission"}, r"needs .*(r|l).*has w"),
+    "of a wrong signature": (
+        lambda container: re.sub(r"sig=[^&]{6}", "sig=AAAAAA", container.sas("rwl")),
+        "u",
+        {"access_denied"},
+        "signature",
+    ),
+    "cut short": (lambda container: container.sas("rwl").partition("&sig")[0], "u", {"config_invalid"}, "sig"),
+}
+
+
+@pytest.mark.parametrize("name", _SAS_FAULTS)
+def test_each_wrong_sas_has_its_own_sentence(name: str, project: Project, container: Container) -> None:
+    make, direction, codes, sentence = _SAS_FAULTS[name]
+    write_tree(project.data, {"a.txt": b"a"})
+    container.put("data/b.txt", b"b")
+    project.configure(container, sas=make(container))
+    done = project.json(direction, "data")
+    assert done.code == 2, str(done)
+    assert done.codes == codes, str(done)
+    assert re.search(sentence, done.errors[0]["message"]), str(done)
+    assert done.errors[0]["hint"]
+    assert container.contents("data/") == hashes({"b.txt": b"b"})
+    assert not (project.data / "b.txt").exists()

@@ -1,0 +1,221 @@
+"""Names: every legal one goes there and back unchanged; what cannot or must not exist is refused, all at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.world import Container, Project, hashes, read_tree, write_tree
+from tests.servers.recording_server import RecordingServer
+
+pytestmark = pytest.mark.e2e
+
+# One per line of what has broken some tool: URL syntax, glob syntax, encodings, markers, options, unicode.
+_LEGAL = (
+    " leading space",
+    "trailing space ",
+    "inner  two spaces",
+    ".hidden",
+    "trailing dot.",
+    "...",
+    "~tilde",
+    "a#b",
+    "a?b",
+    "a?sv=1&sig=x",
+    "a%b",
+    "a%20b",
+    "test%46.txt",
+    "a%2Fb",
+    "100%",
+    "a+b",
+    "a&b=c",
+    "a;b",
+    "a,b",
+    "a:b",
+    "a@b",
+    "a$b",
+    "a!b",
+    "a'b",
+    'a"b',
+    "a`b",
+    "a^b",
+    "a|b",
+    "a<b>c",
+    "a[0-9]",
+    "a{b}",
+    "a(b)",
+    "a*b",
+    "file*.txt",
+    "file*1.txt",
+    "-rf",
+    "--delete-destination=true",
+    "CON",
+    "nul.txt",
+    "C:x",
+    "caf\u00e9",
+    "cafe\u0301",
+    "\u4e2d\u6587/\u30d5\u30a1\u30a4\u30eb",
+    "\U0001f600.bin",
+    "\u202ertl",
+    "folder with #/and %/f\u00eb",
+    "A",
+    "a",
+    "x.tmp",
+    ".git/config",
+    "n" * 255,
+    "d" * 200 + "/" + "e" * 255,
+    "/".join(f"{level}" for level in range(60)),
+)
+_FILES = {name: name.encode() for name in _LEGAL}
+
+
+@pytest.mark.parametrize("engine", ["direct", "azcopy"])
+def test_every_legal_name_goes_there_and_back(
+    engine: str, project: Project, container: Container, request: pytest.FixtureRequest
+) -> None:
+    if engine == "azcopy":
+        request.getfixturevalue("with_azcopy")
+    write_tree(project.data, _FILES)
+    project.configure(container)
+    up = project.json("u", "data", "--engine", engine)
+    assert (up.code, up.data["transferred"]) == (0, len(_FILES)), str(up)
+    assert container.contents("data/") == hashes(_FILES)
+    project.data.rename(project.root / "away")
+    down = project.json("d", "data", "--engine", engine)
+    assert (down.code, down.data["transferred"]) == (0, len(_FILES)), str(down)
+    assert read_tree(project.data) == hashes(_FILES)
+    again = project.json("u", "data")
+    assert (again.code, again.data["unchanged"]) == (0, len(_FILES)), str(again)
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?sv=1&sig=x", "test%46.txt", "file*.txt", "caf\u00e9", "-rf"])
+def test_a_single_file_of_an_odd_name(name: str, project: Project, container: Container) -> None:
+    write_tree(project.data, {name: b"one", "file*1.txt": b"another"})
+    project.configure(container)
+    assert project.json("u", f"data/{name}").code == 0
+    assert container.contents("data/") == hashes({name: b"one"})
+    (project.data / name).unlink()
+    assert project.json("d", f"data/{name}").code == 0
+    assert (project.data / name).read_bytes() == b"one"
+    listed = project.json("ls", f"data/{name}")
+    assert [each["path"] for each in listed.data["entries"]] == [f"data/{name}"]
+    assert project.json("rm", f"data/{name}", "-y").code == 0
+    assert container.contents("data/") == {}
+
+
+# What a service may hold and this disk may not, by the names of a listing.
+_HOSTILE = (
+    "../evil",
+    "../../evil",
+    "a/../../evil",
+    "..",
+    "a/..",
+    "a/./b",
+    "/etc/evil",
+    "a//b",
+    "c\x00d",
+    "n" * 256,
+    "x",
+    "x/y",
+)
+
+
+def _listing(names: tuple[str, ...]) -> bytes:
+    blobs = "".join(
+        f"<Blob><Name Encoded='true'>{_percent(f'data/{name}')}</Name><Properties><Etag>0x1</Etag>"
+        "<Last-Modified>Fri, 20 Nov 2026 10:00:00 GMT</Last-Modified><Content-Length>4</Content-Length>"
+        "<BlobType>BlockBlob</BlobType></Properties></Blob>"
+        for name in names
+    )
+    body = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>".encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def _percent(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode())
+
+
+@pytest.fixture
+def hostile() -> Iterator[RecordingServer]:
+    """A service that lists whatever it likes, and gives four bytes for every name."""
+    with RecordingServer({"GET /one/hostile": _listing((*_HOSTILE, "fine.txt"))}) as server:
+        yield server
+
+
+def test_names_that_cannot_be_are_refused_all_at_once_before_anything_moves(
+    project: Project, hostile: RecordingServer
+) -> None:
+    container = Container(hostile.url, "one", "AAAA", "hostile")
+    hostile.answers["HEAD /one/hostile/data"] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    project.configure(container, url=hostile.url)
+    outside = read_tree(project.root)
+    done = project.json("d", "data")
+    assert (done.code, done.codes) == (2, {"names_unsafe"}), str(done)
+    for name in _HOSTILE[:-2]:
+        shown = name.replace("\x00", "")
+        assert any(part in done.out for part in (name, shown, repr(name)[1:-1], f"{name[:60]}")), f"{name!r}\n{done}"
+    assert not project.data.exists()
+    assert {name: each for name, each in read_tree(project.root).items() if not name.startswith(".blobsync")} == outside
+    assert not (project.root.parent / "evil").exists()
+    assert not os.path.exists("/etc/evil")
+    assert not [request for request in hostile.requests if b" /one/hostile/data/" in request.split(b"\r\n")[0]]
+
+
+def test_a_blob_beside_a_folder_of_its_name_is_an_error_that_names_both(project: Project, container: Container) -> None:
+    container.put("data/a", b"file")
+    container.put("data/a/b", b"below")
+    project.configure(container)
+    done = project.json("d", "data/a")
+    assert done.code == 2, str(done)
+    assert done.codes == {"shape_conflict"}
+    assert "data/a/" in done.out
+    folder = project.json("d", "data/a/")
+    assert folder.code == 0, str(folder)
+    assert read_tree(project.data) == hashes({"a/b": b"below"})
+
+
+def test_a_path_touches_no_neighbour_of_a_longer_name(project: Project, container: Container) -> None:
+    for name in ("voc/a", "voc20/b", "voc-old/c", "vocabulary"):
+        container.put(f"data/{name}", name.encode())
+    project.configure(container)
+    assert project.json("d", "data/voc").code == 0
+    assert read_tree(project.data) == hashes({"voc/a": b"voc/a"})
+    removed = project.json("rm", "data/voc", "-y")
+    assert removed.code == 0, str(removed)
+    assert set(container.contents("data/")) == {"voc20/b", "voc-old/c", "vocabulary"}
+
+
+def test_names_the_service_does_not_take_are_refused_before_anything_moves(
+    project: Project, container: Container
+) -> None:
+    files = {"fine": b"f", "with\nnewline": b"n", "with\rreturn": b"r", "bell\x07": b"b", "deep/tab\t": b"t"}
+    write_tree(project.data, files)
+    invalid = os.fsencode(project.data) + b"/invalid-\xfe"
+    with open(invalid, "wb") as stream:
+        stream.write(b"i")
+    project.configure(container)
+    done = project.json("u", "data")
+    assert (done.code, done.codes) == (2, {"names_unsafe"}), str(done)
+    for part in ("newline", "return", "bell", "tab", "invalid-"):
+        assert part in done.out, str(done)
+    assert container.names() == []
+
+
+def test_folder_markers_and_leftovers_are_no_files(project: Project, container: Container) -> None:
+    container.put("data/real.txt", b"real")
+    container.put("data/folder", b"", metadata={"hdi_isfolder": "true"})
+    container.put("data/folder/inside.txt", b"inside")
+    container.put("data/slash/", b"")
+    project.configure(container)
+    down = project.json("d", "data")
+    assert down.code == 0, str(down)
+    assert read_tree(project.data) == hashes({"real.txt": b"real", "folder/inside.txt": b"inside"})
+    leftovers = {
+        ".azDownload-01234567-89ab-cdef-0123-456789abcdef-x.bin": b"half",
+        ".blobsync-0a1b2c3d.part": b"half",
+    }
+    write_tree(project.data, leftovers)
+    assert project.json("u", "data").code == 0
+    assert not set(leftovers) & set(container.contents("data/"))

@@ -1,0 +1,250 @@
+"""kill -9 at any moment: the same command again finishes; nothing partial has a final name, nothing is left over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.tally import Tally
+from tests.e2e.world import (
+    Container,
+    Project,
+    hashes,
+    processes,
+    random_files,
+    read_tree,
+    sha256,
+    wait_until,
+    write_tree,
+)
+from tests.servers.copy_source_proxy import copy_source_proxy
+from tests.servers.fault_proxy import FaultHandle, fault_proxy
+
+pytestmark = pytest.mark.e2e
+
+_SEED = int(os.environ.get("BLOBSYNC_TEST_SEED", "20261121"))
+_KILLS = 6
+_FILES = random_files(_SEED, 300, [20 << 20] * 6)
+_HASHES = hashes(_FILES)
+
+
+@pytest.fixture
+def counting(service: str) -> Iterator[FaultHandle]:
+    """A proxy without faults: it knows which blobs were moved."""
+    with fault_proxy(service) as proxy:
+        yield proxy
+
+
+class Watch:
+    """Looks at every file that has a final name, all the time, and remembers those that were not whole."""
+
+    def __init__(self, folder: Path, expected: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._expected = expected
+        self._known: set[tuple[str, int, int, int]] = set()
+        self.wrong: set[str] = set()
+        self.looks = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.002):
+            self._look()
+
+    def _look(self) -> None:
+        self.looks += 1
+        for name in self._expected:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                file = self._folder / name
+                before = file.stat()
+                stamp = (name, before.st_ino, before.st_size, before.st_mtime_ns)
+                if stamp not in self._known:
+                    self._known.add(stamp)
+                    if sha256(file.read_bytes()) != self._expected[name]:
+                        self.wrong.add(name)
+
+
+def _kill_when(count: Callable[[], int], threshold: int, kill: Callable[[], None], alive: Callable[[], bool]) -> bool:
+    """Kill as soon as ``count`` reaches ``threshold``; False when the process ended before."""
+    wait_until(lambda: count() >= threshold or not alive(), seconds=60, pause=0.003)
+    if not alive():
+        return False
+    kill()
+    return True
+
+
+def _verified(project: Project, *words: str) -> set[str]:
+    """What a plan says does not have to move any more."""
+    done = project.json("plan", *words)
+    assert done.code in (0, 3), str(done)
+    return {each["path"] for each in done.data["actions"] if each["action"] == "unchanged"}
+
+
+def _moved(proxy: FaultHandle, operations: tuple[str, ...], prefix: str) -> set[str]:
+    return {
+        entry.path.partition(prefix)[2]
+        for entry in proxy.journal()
+        if entry.operation in operations and entry.status in (200, 201, 206)
+    }
+
+
+def _rounds(
+    project: Project,
+    words: tuple[str, ...],
+    counting: FaultHandle,
+    moves: tuple[str, ...],
+    total: int,
+    victims: Callable[[int], list[int]],
+) -> int:
+    """Run and kill ``_KILLS`` times, then once to the end; returns how many kills hit."""
+    chance = random.Random(_SEED)
+    hits = 0
+    verified: set[str] = set()
+    for _ in range(_KILLS):
+        counting.reset()
+        process = project.start(*words)
+        threshold = chance.randrange(1, max(2, total - len(verified)))
+
+        def kill(pid: int = process.pid) -> None:
+            for victim in victims(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+
+        hits += _kill_when(
+            lambda: sum(counting.stats().operations.get(move, 0) for move in moves),
+            threshold,
+            kill,
+            lambda process=process: process.poll() is None,  # type: ignore[misc]
+        )
+        project.finish(process)
+        again = {name for name in _moved(counting, moves, "/data/") if f"data/{name}" in verified}
+        assert not again, f"verified, but moved again: {sorted(again)[:5]}"
+        verified = _verified(project, *words)
+    counting.reset()
+    done = project.json(*words)
+    assert done.code == 0, str(done)
+    again = {name for name in _moved(counting, moves, "/data/") if f"data/{name}" in verified}
+    assert not again, f"verified, but moved again: {sorted(again)[:5]}"
+    return hits
+
+
+def _no_leftovers(project: Project) -> None:
+    assert set(read_tree(project.data)) == set(_FILES)
+    left = [
+        file
+        for file in project.root.rglob("*")
+        if file.is_file() and (".azDownload" in file.name or file.name.endswith(".part"))
+    ]
+    assert not left
+
+
+def _both(pid: int) -> list[int]:
+    return [pid, *processes(pid)]
+
+
+def test_upload_through_six_kills(project: Project, container: Container, counting: FaultHandle, tally: Tally) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container, url=counting.url)
+    hits = _rounds(project, ("u", "data", "--engine", "direct"), counting, ("put blob", "put block"), 350, _both)
+    assert container.contents("data/") == _HASHES
+    assert set(container.names(uncommitted=True)) == set(container.names())
+    tally.faults({"kill -9": hits})
+    tally.runs(exact=1)
+
+
+def test_download_through_six_kills(
+    project: Project, container: Container, counting: FaultHandle, tally: Tally
+) -> None:
+    for name, data in _FILES.items():
+        container.put(f"data/{name}", data)
+    project.configure(container, url=counting.url)
+    with Watch(project.data, _HASHES) as watch:
+        hits = _rounds(project, ("d", "data", "--engine", "direct"), counting, ("get blob",), 320, _both)
+    assert watch.looks > 10
+    assert not watch.wrong
+    assert read_tree(project.data) == _HASHES
+    _no_leftovers(project)
+    tally.faults({"kill -9": hits})
+    tally.runs(exact=1)
+
+
+@pytest.mark.parametrize("direction", ["u", "d"])
+@pytest.mark.parametrize("victim", ["blobsync", "azcopy", "both"])
+def test_azcopy_at_work_through_a_kill(
+    victim: str, direction: str, with_azcopy: Project, container: Container, counting: FaultHandle, tally: Tally
+) -> None:
+    project = with_azcopy
+    if direction == "u":
+        write_tree(project.data, _FILES)
+    else:
+        for name, data in _FILES.items():
+            container.put(f"data/{name}", data)
+    project.configure(container, url=counting.url)
+    words = (direction, "data", "--engine", "azcopy")
+    operation = ("put blob", "put block") if direction == "u" else ("get blob",)
+    victims: set[int] = set()
+    with Watch(project.data, _HASHES if direction == "d" else {}) as watch:
+        counting.reset()
+        process = project.start(*words)
+        assert wait_until(lambda: processes(process.pid, "azcopy") or process.poll() is not None)
+        victims.update(processes(process.pid, "azcopy"))
+
+        def kill() -> None:
+            chosen = {"blobsync": [process.pid], "azcopy": list(victims), "both": [process.pid, *victims]}[victim]
+            for pid in chosen:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+        hit = _kill_when(
+            lambda: sum(counting.stats().operations.get(each, 0) for each in operation),
+            random.Random(f"{_SEED}{victim}{direction}").randrange(5, 250),
+            kill,
+            lambda: process.poll() is None,
+        )
+        killed = project.finish(process)
+        if victim == "azcopy":
+            assert killed.code in (0, 1, 3), str(killed)
+        again = project.json(*words)
+        assert again.code == 0, str(again)
+    # What survived its parent ends by itself or is ended by the next run.
+    assert wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in victims)), victims
+    assert not watch.wrong
+    assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == _HASHES
+    _no_leftovers(project)
+    tally.faults({"kill -9": int(hit)})
+    tally.runs(exact=1)
+
+
+def test_a_copy_through_kills(
+    project: Project, new_container: Callable[[str], Container], service: str, tally: Tally
+) -> None:
+    source, destination = new_container("one"), new_container("two")
+    for name, data in _FILES.items():
+        source.put(f"data/{name}", data)
+    with copy_source_proxy(service) as copying, fault_proxy(copying.url) as counting:
+        project.configure(source, cluster="from", url=counting.url)
+        project.configure(destination, url=counting.url)
+        words = ("u", "data", "-f", "from", "--engine", "direct")
+        hits = _rounds(
+            project, words, counting, ("put blob from url", "put block from url", "put blob", "put block"), 330, _both
+        )
+    assert destination.contents("data/") == _HASHES
+    assert set(destination.names(uncommitted=True)) == set(destination.names())
+    tally.faults({"kill -9": hits})
+    tally.runs(exact=1)

@@ -1,0 +1,115 @@
+"""--mirror deletes what is extra, and nothing else, and never on a mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.world import Container, Project, as_ordinary_user, hashes, read_tree, write_tree
+
+pytestmark = pytest.mark.e2e
+
+_FILES = {f"d{number // 10}/f{number}.txt": f"{number}".encode() for number in range(40)}
+_EXTRA = {"extra/x.txt": b"x", "d0/y.txt": b"y"}
+
+
+@pytest.fixture
+def synced(project: Project, container: Container) -> Project:
+    """40 files on both sides, and two more at the container only."""
+    write_tree(project.data, _FILES)
+    project.configure(container)
+    assert project.json("u", "data").code == 0
+    for name, data in _EXTRA.items():
+        container.put(f"data/{name}", data)
+    container.put("data2/other.txt", b"not ours")
+    return project
+
+
+def test_nothing_is_deleted_without_mirror(synced: Project, container: Container) -> None:
+    done = synced.json("u", "data")
+    assert (done.code, done.data["deleted"]) == (0, 0)
+    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
+
+
+def test_mirror_deletes_the_extras_and_nothing_beside_them(synced: Project, container: Container) -> None:
+    done = synced.json("u", "data", "--mirror", "-y")
+    assert (done.code, done.data["deleted"]) == (0, 2), str(done)
+    assert container.contents("data/") == hashes(_FILES)
+    assert container.contents("data2/") == hashes({"other.txt": b"not ours"})
+
+
+def test_mirror_down_deletes_local_extras(synced: Project, container: Container) -> None:
+    write_tree(synced.data, {"local/extra.txt": b"e"})
+    done = synced.json("d", "data", "--mirror", "-y")
+    assert (done.code, done.data["deleted"]) == (0, 1), str(done)
+    assert read_tree(synced.data) == hashes({**_FILES, **_EXTRA})
+    assert not (synced.data / "local").exists()
+
+
+def test_mirror_asks_and_without_an_answer_does_nothing(synced: Project, container: Container) -> None:
+    done = synced.run("u", "data", "--mirror")
+    assert done.code in (1, 2), str(done)
+    assert "-y" in done.err
+    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
+
+
+def test_a_preview_lists_the_deletions_and_deletes_nothing(synced: Project, container: Container) -> None:
+    done = synced.json("plan", "u", "data", "--mirror")
+    assert done.code == 0, str(done)
+    doomed = {each["path"] for each in done.data["actions"] if each["action"] == "delete"}
+    assert doomed == {f"data/{name}" for name in _EXTRA}
+    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
+
+
+def test_a_source_that_is_missing_deletes_nothing(synced: Project, container: Container) -> None:
+    synced.data.rename(synced.root / "elsewhere")
+    done = synced.json("u", "data", "--mirror", "-y")
+    assert done.code in (2, 4), str(done)
+    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
+
+
+def test_a_source_that_is_empty_deletes_nothing(synced: Project, container: Container) -> None:
+    synced.data.rename(synced.root / "elsewhere")
+    synced.data.mkdir()
+    done = synced.json("u", "data", "--mirror", "-y")
+    assert done.code == 2, str(done)
+    assert done.codes == {"mirror_refused"}
+    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
+
+
+def test_a_mistyped_blob_folder_deletes_no_local_file(synced: Project, container: Container) -> None:
+    synced.configure(container, path="dat")
+    done = synced.json("d", "data", "--mirror", "-y")
+    assert done.code in (2, 4), str(done)
+    assert read_tree(synced.data) == hashes(_FILES)
+
+
+def test_above_the_limit_nothing_is_deleted(synced: Project, container: Container) -> None:
+    for number in range(20):
+        (synced.data / f"d{number // 10}/f{number}.txt").unlink()
+    done = synced.json("u", "data", "--mirror", "-y")
+    assert (done.code, done.codes) == (2, {"mirror_refused"}), str(done)
+    assert len(container.contents("data/")) == 42
+    told = synced.json("u", "data", "--mirror", "-y", "--max-delete", "100")
+    assert (told.code, told.data["deleted"]) == (0, 22), str(told)
+    assert container.contents("data/") == {name: each for name, each in hashes(_FILES).items() if int(name[4:-4]) >= 20}
+
+
+def test_a_source_that_cannot_be_read_whole_deletes_nothing(synced: Project, container: Container) -> None:
+    synced.before = as_ordinary_user()
+    (synced.data / "d1").chmod(0)
+    try:
+        done = synced.json("u", "data", "--mirror", "-y")
+    finally:
+        (synced.data / "d1").chmod(0o755)
+    assert done.code in (2, 3), str(done)
+    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
+
+
+def test_extras_changed_since_the_plan_stay(synced: Project, container: Container) -> None:
+    """A saved plan deletes only what it saw."""
+    plan = synced.root / "mirror.plan"
+    assert synced.json("plan", "u", "data", "--mirror", "--save", str(plan)).code == 0
+    container.put("data/extra/x.txt", b"somebody needs this now")
+    done = synced.json("apply", str(plan), "-y")
+    assert container.get("data/extra/x.txt") == b"somebody needs this now", str(done)
+    assert done.code != 0

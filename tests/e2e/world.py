@@ -1,0 +1,345 @@
+"""What the end-to-end tests stand on: projects, containers, and blobsync as its users run it.
+
+Nothing here believes blobsync: contents are compared by SHA-256, blobs are read with the Azure SDK, past every proxy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from azure.core.exceptions import ResourceExistsError
+from azure.storage.blob import (
+    AccountSasPermissions,
+    BlobClient,
+    BlobServiceClient,
+    ContainerClient,
+    ContainerSasPermissions,
+    ContentSettings,
+    ResourceTypes,
+    generate_account_sas,
+    generate_container_sas,
+)
+
+_RUN_SECONDS = 120.0
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write each file below ``folder``, folders included."""
+    for name, data in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
+def read_tree(folder: Path) -> dict[str, str]:
+    """Relative path -> SHA-256 of every file below ``folder``, temporary ones of whoever included."""
+    found = {}
+    for at, _, names in os.walk(folder):
+        for name in names:
+            file = Path(at, name)
+            found[str(file.relative_to(folder))] = sha256(file.read_bytes())
+    return found
+
+
+def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The same for files that are held in memory."""
+    return {name: sha256(data) for name, data in files.items()}
+
+
+def random_files(seed: int, small: int, large: Sequence[int] = (), *, folder_of: int = 40) -> dict[str, bytes]:
+    """``small`` files of up to 20 kB (a few empty) in folders, and one of each size in ``large`` (bytes)."""
+    chance = random.Random(seed)
+    files = {
+        f"part{number // folder_of}/f{number:04}.bin": chance.randbytes(chance.choice((0, 1, 700, 4096, 20_000)))
+        for number in range(small)
+    }
+    files.update({f"large{number}.bin": chance.randbytes(size) for number, size in enumerate(large)})
+    return files
+
+
+@dataclass(frozen=True)
+class Container:
+    """The oracle's view of one container, straight at the service; ``service`` is ``http://127.0.0.1:port``."""
+
+    service: str
+    account: str
+    key: str
+    name: str
+
+    @cached_property
+    def client(self) -> ContainerClient:
+        endpoint = BlobServiceClient(f"{self.service}/{self.account}", credential=self.key, retry_total=0)
+        client = endpoint.get_container_client(self.name)
+        with contextlib.suppress(ResourceExistsError):
+            client.create_container()
+        return client
+
+    def put(self, name: str, data: bytes, *, md5: bool = True, **options: Any) -> None:
+        """Upload behind blobsync's back."""
+        content = ContentSettings(content_md5=bytearray(hashlib.md5(data).digest())) if md5 else ContentSettings()
+        options.setdefault("content_settings", content)
+        self.client.upload_blob(name, data, overwrite=True, **options)
+
+    def blob(self, name: str) -> BlobClient:
+        return self.client.get_blob_client(name)
+
+    def get(self, name: str) -> bytes:
+        return self.blob(name).download_blob().readall()
+
+    def names(self, prefix: str = "", *, uncommitted: bool = False) -> list[str]:
+        """Every blob's name; with ``uncommitted`` those too that are nothing but blocks."""
+        include = ["uncommittedblobs"] if uncommitted else None
+        return [blob.name for blob in self.client.list_blobs(name_starts_with=prefix, include=include)]
+
+    def contents(self, prefix: str = "") -> dict[str, str]:
+        """Name below ``prefix`` -> SHA-256 of what the service gives out."""
+        return {name[len(prefix) :]: sha256(self.get(name)) for name in self.names(prefix)}
+
+    def sas(self, rights: str = "rwdl", *, hours: float = 2.0) -> str:
+        """A service SAS for this container."""
+        return generate_container_sas(
+            self.account,
+            self.name,
+            account_key=self.key,
+            permission=ContainerSasPermissions.from_string(rights),
+            start=datetime.now(timezone.utc) - timedelta(hours=24),
+            expiry=datetime.now(timezone.utc) + timedelta(hours=hours),
+        )
+
+    def account_sas(self, rights: str = "rwdlac") -> str:
+        """A SAS for the whole account."""
+        return generate_account_sas(
+            self.account,
+            self.key,
+            ResourceTypes(service=True, container=True, object=True),
+            AccountSasPermissions.from_string(rights),  # type: ignore[no-untyped-call]
+            datetime.now(timezone.utc) + timedelta(hours=2),
+        )
+
+
+@dataclass(frozen=True)
+class Done:
+    """How one run of blobsync ended."""
+
+    argv: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The JSON document of a run with ``--json``."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return cast(dict[str, Any], self.document["data"])
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return cast(list[dict[str, Any]], self.document["errors"])
+
+    @property
+    def codes(self) -> set[str]:
+        """The codes of all errors."""
+        return {each["code"] for each in self.errors}
+
+    def named(self) -> set[str]:
+        """The paths that errors and conflicts name."""
+        return {each["path"] for each in self.errors if each.get("path")}
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.argv)}\n-> {self.code} after {self.seconds:.1f} s\n{self.out}\n{self.err}"
+
+
+@dataclass
+class Project:
+    """A directory with ``aux_data/`` in which blobsync is run."""
+
+    root: Path
+    environ: dict[str, str] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
+
+    def configure(
+        self,
+        container: Container,
+        *,
+        cluster: str = "aml",
+        url: str | None = None,
+        path: str = "data",
+        sas: str | None = None,
+        key: bool = True,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let ``data`` of a cluster live at ``path`` of ``container``, reached at ``url`` (default: directly)."""
+        account: dict[str, Any] = {
+            "account_name": container.account,
+            "container_name": container.name,
+            "blob_endpoint": f"{url or container.service}/{container.account}",
+        }
+        if sas:
+            account["sas_token"] = sas
+        elif key:
+            account["account_key"] = container.key
+        file = f"aux_data/configs/{cluster}.yaml"
+        self._write(file, account)
+        entries = {"data_folder": {"azure_blob_config_file": file, "path": path}}
+        self._write(f"aux_data/aml/{cluster}.yaml", {"config_param": entries, **(extra or {})})
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        file = self.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(dict(value)))
+        file.chmod(0o600)
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start blobsync in a session of its own; the caller waits for it."""
+        return subprocess.Popen(
+            [*self.before, blobsync_command(), *words],
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self.environ},
+            start_new_session=True,
+        )
+
+    def finish(self, process: subprocess.Popen[str], *, seconds: float = _RUN_SECONDS) -> Done:
+        """Wait for a started run; one that takes longer than ``seconds`` is a failure."""
+        started = time.monotonic()
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            kill_tree(process.pid)
+            out, err = process.communicate()
+            raise AssertionError(f"{process.args!r} did not end within {seconds} s\n{out}\n{err}") from error
+        words = cast(Sequence[str], process.args)
+        return Done(tuple(words), process.returncode, out, err, time.monotonic() - started)
+
+    def run(self, *words: str, seconds: float = _RUN_SECONDS) -> Done:
+        """Run blobsync to its end."""
+        return self.finish(self.start(*words), seconds=seconds)
+
+    def json(self, *words: str, seconds: float = _RUN_SECONDS) -> Done:
+        """The same with ``--json``."""
+        return self.run(*words, "--json", seconds=seconds)
+
+
+def as_ordinary_user() -> tuple[str, ...]:
+    """What to put before a command so that permissions hold for it, also where the tests run as root."""
+    if os.geteuid() != 0:
+        return ()
+    if not shutil.which("setpriv"):
+        pytest.skip("as root, permissions do not hold without setpriv (util-linux)")
+    return ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+
+
+def blobsync_command() -> str:
+    """The installed command of the Python that runs the tests."""
+    return str(Path(sys.executable).with_name("blobsync"))
+
+
+def check_exact_or_honest(
+    done: Done,
+    expected: Mapping[str, str],
+    actual: Mapping[str, str],
+    *,
+    before: Mapping[str, str] | None = None,
+) -> None:
+    """The promise of every transfer: exit 0 and all equal, or every file that is not is named and not half there."""
+    wrong = {name for name in expected if actual.get(name) != expected[name]}
+    strange = set(actual) - set(expected) - set(before or {})
+    assert not strange, f"files that nobody asked for: {sorted(strange)[:5]}\n{done}"
+    if done.code == 0:
+        assert not wrong, f"exit 0, but wrong: {sorted(wrong)[:5]}\n{done}"
+        return
+    assert done.code in (1, 3), str(done)
+    damaged = {name for name in wrong if actual.get(name) not in (None, (before or {}).get(name))}
+    assert not damaged, f"damaged under a final name: {sorted(damaged)[:5]}\n{done}"
+    unnamed = {name for name in wrong if f"data/{name}" not in done.named()}
+    assert not unnamed, f"exit {done.code} without naming {sorted(unnamed)[:5]}\n{done}"
+
+
+def processes(root: int, name: str = "") -> list[int]:
+    """Living descendants of a process whose program is ``name`` (empty: any)."""
+    parents: dict[int, list[tuple[int, str]]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                stat = Path("/proc", entry, "stat").read_text()
+                program, _, rest = stat.partition("(")[2].rpartition(")")
+                fields = rest.split()
+                if fields[0] != "Z":
+                    parents.setdefault(int(fields[1]), []).append((int(entry), program))
+    found: list[int] = []
+    below = [root]
+    while below:
+        for pid, program in parents.get(below.pop(), []):
+            below.append(pid)
+            if name in program:
+                found.append(pid)
+    return found
+
+
+def kill_tree(pid: int) -> None:
+    """kill -9 of a process and all that descends from it."""
+    for each in [*processes(pid), pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+def command_lines(pid: int) -> set[str]:
+    """The command lines of a process and its descendants, as ``ps`` shows them to everybody."""
+    found = set()
+    for each in [pid, *processes(pid)]:
+        with contextlib.suppress(OSError):
+            found.add(Path("/proc", str(each), "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+def wait_until(true: Callable[[], object], *, seconds: float = 20.0, pause: float = 0.01) -> bool:
+    """Poll; False when it did not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def every_text_below(*folders: Path) -> Iterable[tuple[Path, bytes]]:
+    """All files of all folders with their bytes: logs, plans, indexes, receipts."""
+    for folder in folders:
+        for at, _, names in os.walk(folder):
+            for name in names:
+                file = Path(at, name)
+                with contextlib.suppress(OSError):
+                    yield file, file.read_bytes()
