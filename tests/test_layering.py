@@ -38,7 +38,7 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "transfer",
         ),
     ),
-    ("the public API", ("project",)),
+    ("the public API", ("code", "code_compile", "code_publish", "project")),
     ("jobs: through the public API", ("jobs",)),
     ("the command line", ("cli", "demo", "demo_data", "__main__")),
 )
@@ -46,7 +46,6 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
 # Third-party packages, and standard modules that have one home.
 GATES: dict[str, tuple[str, ...]] = {
     "azure": ("azure_store", "jobs.backends"),
-    "isal": ("archive", "code_snapshot"),
     "pathspec": ("ignore", "selection"),
     "sqlite3": ("index", "jobs.history"),
     # The runner goes to compute nodes alone and cannot import anything of ours.

@@ -74,7 +74,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("doctor",), "settings", "Try everything that transfers need, and say how to mend it."),
             Word(("azcopy",), "settings", "Install azcopy, or show which one is used."),
             Word(("emulator",), "settings", "Start and stop a blob server on this machine."),
-            Word(("demo",), "settings", "Carry a real data set through the whole main job, here."),
+            Word(("demo",), "demo", "Carry a real data set through the whole main job, here."),
         ),
     ),
 )
