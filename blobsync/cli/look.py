@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,7 +150,9 @@ def _duration(text: str) -> timedelta:
 
 def _entries(project: Project, paths: Iterable[str], *, recursive: bool) -> Iterator[Entry]:
     for path in paths:
-        yield from project.list(path, recursive=recursive)
+        found = project.list(path, recursive=recursive)
+        # Services differ in whether a level's folders come before its blobs; everything below streams.
+        yield from found if recursive else sorted(found, key=lambda entry: entry.path)
 
 
 def _listing(entries: Iterator[Entry], *, long: bool) -> Result:
@@ -226,7 +229,7 @@ def _usage(project: Project, path: str) -> Usage:
     from blobsync.errors import NothingMatchedError
 
     try:
-        return project.usage(path)
+        return replace(project.usage(path), path=path)
     except NothingMatchedError:
         # A folder entry in which nothing is yet.
         if path in project.cluster.prefixes:

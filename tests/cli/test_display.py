@@ -30,7 +30,9 @@ def test_counts_and_durations() -> None:
     [
         "https://a.blob.core.windows.net/c?sp=r&sig=SENTINEL%2B&se=2026",
         "AccountKey=SENTINEL==;",
-        "account_key: SENTINEL==",
+        "account_key: SENTINELSENTINEL==",
+        "'account_key': 'SENTINELSENTINEL=='",
+        "SENTINEL" * 10 + "abcdef==",
         "Authorization: SharedKey acct:SENTINEL=",
         "'sig=SENTINEL'",
     ],
@@ -40,8 +42,11 @@ def test_redaction(text: str) -> None:
 
 
 def test_redaction_leaves_words_alone() -> None:
-    text = "a.yaml: holds account_key and sas_token and can be read by others"
-    assert redact(text) == text
+    for text in (
+        "a.yaml: holds account_key and sas_token and can be read by others",
+        "a.yaml:3: account_key: is not base64: copy the whole key",
+    ):
+        assert redact(text) == text
 
 
 def test_a_hostile_name_cannot_drive_the_terminal() -> None:

@@ -1,0 +1,202 @@
+"""``init`` and ``initc``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blobsync.cli.options import command as register_command
+from blobsync.cli.options import complete_path
+from blobsync.cli.output import Result, count_text, size_text
+from blobsync.cli.reports import result_data, result_lines
+from blobsync.cli.session import Session
+from blobsync.errors import UsageError
+
+if TYPE_CHECKING:
+    from blobsync.code import Code, CodeResult, CodeState
+    from blobsync.code_files import Decision
+    from blobsync.plan import TransferResult
+
+# Files whose presence is explained by --list, and uncommitted files that are named.
+_EXPLAINED = 10
+_NAMED = 5
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be uploaded, and touch nothing there.")]
+AllowSecrets = Annotated[bool, typer.Option("--allow-secrets", help="Pack files that look like credentials, too.")]
+MaxFileSize = Annotated[
+    str | None, typer.Option("--max-file-size", metavar="SIZE", help="Leave out files above this: 200MB, 1GiB.")
+]
+ListFiles = Annotated[bool, typer.Option("--list", help="List the files that go in, the biggest with the reason.")]
+Folder = Annotated[bool, typer.Option("--folder", help="Upload the files one by one to a blob folder, without a zip.")]
+Why = Annotated[
+    str | None,
+    typer.Option("--why", metavar="PATH", help="Say which pattern decides about PATH.", autocompletion=complete_path),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    register_command(app, "init")(init)
+    register_command(app, "initc")(initc)
+
+
+def init(
+    session: Session,
+    dry_run: DryRun = False,
+    list_files: ListFiles = False,
+    why: Why = None,
+    folder: Folder = False,
+    allow_secrets: AllowSecrets = False,
+    max_file_size: MaxFileSize = None,
+) -> Result:
+    """Pack the project's code and upload it to code_path, for jobs to run.
+
+    In goes what no .gitignore, .amlignore or .blobsyncignore leaves out, committed or not. Unchanged code is
+    not uploaded again, so there is nothing to choose between init and initi.
+
+    \\b
+      blobsync init                    after every edit, before submit
+      blobsync init --list             what goes in, and how big it is
+      blobsync init --why src/a.bin    which pattern, in which file and line
+    """
+    if sum((list_files, why is not None, folder)) > 1:
+        raise UsageError("--list, --why and --folder exclude each other")
+    code = _code(session, allow_secrets=allow_secrets, max_file_size=max_file_size)
+    if why is not None:
+        return _why(code.why(why))
+    if list_files:
+        return _listing(code)
+    if folder:
+        return _folder(*code.sync_folder(dry_run=dry_run))
+    return _published(session, code.publish(dry_run=dry_run))
+
+
+def initc(
+    session: Session,
+    dry_run: DryRun = False,
+    allow_secrets: AllowSecrets = False,
+    max_file_size: MaxFileSize = None,
+) -> Result:
+    """Compile in the cluster's docker image, then do what init does.
+
+    Runs compile.aml.sh of the project with the cluster's compile_args, in a copy of the code; what it makes
+    goes in as well.
+
+    \\b
+      blobsync initc
+    """
+    code = _code(session, allow_secrets=allow_secrets, max_file_size=max_file_size)
+    return _published(session, code.publish_compiled(dry_run=dry_run))
+
+
+def _code(session: Session, *, allow_secrets: bool, max_file_size: str | None) -> Code:
+    from blobsync.code import Code, CodeOptions
+    from blobsync.config.typed import parse_size
+
+    limit = parse_size(max_file_size) if max_file_size else None
+    if max_file_size and limit is None:
+        raise UsageError(f"--max-file-size {max_file_size}: not a size", hint="for example 200MB or 1GiB")
+    return Code(session.project(), CodeOptions(max_file_size=limit, allow_secrets=allow_secrets))
+
+
+def _published(session: Session, result: CodeResult) -> Result:
+    for note in result.notes:
+        session.listener.note(note)
+    return Result(_data(result), _lines(result))
+
+
+def _data(result: CodeResult) -> dict[str, Any]:
+    return {
+        "status": result.status,
+        **_state_data(result.state),
+        "code_path": str(result.remote),
+        "kept": str(result.kept),
+        "archive_bytes": result.archive_bytes,
+        "seconds": round(result.seconds, 3),
+        "removed": list(result.removed),
+        "notes": list(result.notes),
+    }
+
+
+def _state_data(state: CodeState) -> dict[str, Any]:
+    git = state.git
+    return {
+        "code_digest": state.snapshot.digest,
+        "files": len(state.snapshot.files),
+        "bytes": state.snapshot.size,
+        "git": git and {"commit": git.commit, "dirty": git.dirty, "uncommitted": list(git.uncommitted)},
+        "left_out": [_decision_data(one) for one in state.snapshot.left_out],
+    }
+
+
+def _lines(result: CodeResult) -> Iterator[str]:
+    files = f"{count_text(len(result.state.snapshot.files), 'file')}, {size_text(result.state.snapshot.size)}"
+    name = result.digest[:12]
+    if result.status == "unchanged":
+        yield f"unchanged: {result.remote} is this code already ({files}, {name})"
+    elif result.status == "would_publish":
+        yield f"would pack {files} and upload it to {result.remote} ({name})"
+    else:
+        packed = f" as {size_text(result.archive_bytes)}" if result.archive_bytes is not None else ""
+        yield f"packed {files}{packed} in {result.seconds:.2f} s; {result.remote} is now {name}"
+    yield from _git_lines(result.state)
+
+
+def _git_lines(state: CodeState) -> Iterator[str]:
+    git = state.git
+    if git is None or not git.dirty:
+        return
+    commit = git.commit[:10] if git.commit else "the first commit"
+    named = ", ".join(git.uncommitted[:_NAMED])
+    more = f" and {len(git.uncommitted) - _NAMED} more" if len(git.uncommitted) > _NAMED else ""
+    yield f"with {count_text(len(git.uncommitted), 'file')} that differ from {commit}: {named}{more}"
+
+
+def _listing(code: Code) -> Result:
+    state = code.look()
+    reasons = {file.path: code.reason_for(file) for file in state.snapshot.biggest(_EXPLAINED)}
+    files = [
+        {"path": file.path, "size": file.size, "mode": file.file.mode, "reason": reasons.get(file.path)}
+        for file in state.snapshot.files
+    ]
+    return Result(_state_data(state) | {"list": files}, _list_lines(state, reasons))
+
+
+def _list_lines(state: CodeState, reasons: dict[str, str]) -> Iterator[str]:
+    for file in state.snapshot.files:
+        why = f"  ({reasons[file.path]})" if file.path in reasons else ""
+        yield f"{size_text(file.size):>9}  {file.path}{why}"
+    for note in state.notes:
+        yield note
+    yield f"{count_text(len(state.snapshot.files), 'file')}, {size_text(state.snapshot.size)}"
+    yield from _git_lines(state)
+
+
+def _why(decision: Decision) -> Result:
+    where = f"{decision.file}:{decision.line}" if decision.line else decision.file
+    text = f"{decision.path} is {'in' if decision.included else 'left out'}: {decision.reason}"
+    if decision.pattern is not None:
+        text += f": {decision.pattern} ({where})"
+    return Result(_decision_data(decision), [text])
+
+
+def _decision_data(decision: Decision) -> dict[str, Any]:
+    return {
+        "path": decision.path,
+        "included": decision.included,
+        "reason": decision.reason,
+        "pattern": decision.pattern,
+        "file": decision.file,
+        "line": decision.line,
+        "size": decision.size,
+    }
+
+
+def _folder(state: CodeState, result: TransferResult | None) -> Result:
+    if result is None:
+        files = count_text(len(state.snapshot.files), "file")
+        return Result(_state_data(state), [f"would bring the blob folder up to date with {files}"])
+    data = _state_data(state) | result_data(result)
+    return Result(data, [*result_lines(result), *_git_lines(state)], result.failures, result.exit_code)

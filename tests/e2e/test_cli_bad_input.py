@@ -1,0 +1,268 @@
+"""What users get wrong, each with its exit code, one sentence, what to do next, and nothing touched."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.world import Container, Done, Project, blobsync_command, read_tree, write_tree
+
+pytestmark = pytest.mark.e2e
+
+_FILES = {"a.txt": b"alpha", "sub/b.txt": b"beta"}
+
+
+@pytest.fixture
+def ready(project: Project, container: Container) -> Project:
+    """Two local files, a sound configuration, one blob."""
+    write_tree(project.data, _FILES)
+    project.configure(container)
+    container.put("data/there.txt", b"there")
+    return project
+
+
+def _check(
+    project: Project, container: Container | None, words: tuple[str, ...], *, exit_code: int, code: str, says: str
+) -> Done:
+    """One run in words and one with ``--json``; both must say the same and touch nothing."""
+    before = read_tree(project.data), set(container.names()) if container else set()
+    done = project.run(*words)
+    assert done.code == exit_code, str(done)
+    assert done.out == ""
+    lines = done.err.splitlines()
+    assert lines[0] == f"blobsync: {says}" or lines[0].startswith(f"blobsync: {says}"), str(done)
+    assert len(lines) == 2 and lines[1].startswith("  hint: "), str(done)
+    assert "Traceback" not in done.err
+    told = project.json(*words)
+    assert (told.code, told.document["status"]) == (exit_code, "error"), str(told)
+    [error] = told.errors
+    assert error["code"] == code, str(told)
+    assert f"blobsync: {error['message']}" == lines[0]
+    assert f"  hint: {error['hint']}" == lines[1]
+    assert (read_tree(project.data), set(container.names()) if container else set()) == before
+    if container:
+        assert container.key not in done.out + done.err + told.out + told.err
+    return done
+
+
+def test_outside_of_any_project(project: Project, tmp_path: Path) -> None:
+    empty = Project(tmp_path / "empty", project.environ)
+    empty.root.mkdir()
+    says = f"{empty.root} is in no project: neither it nor a folder above it holds aux_data/"
+    _check(empty, None, ("ls",), exit_code=2, code="config_not_found", says=says)
+
+
+def test_no_default_cluster(ready: Project, container: Container) -> None:
+    (ready.root / "aux_data/aml/aml.yaml").rename(ready.root / "aux_data/aml/eu.yaml")
+    says = "aux_data/aml/aml.yaml: there is no such file"
+    done = _check(ready, container, ("u", "data"), exit_code=2, code="config_not_found", says=says)
+    assert "there are: eu" in done.err
+
+
+BAD_WORDS = {
+    "unknown cluster": (
+        ("-c", "amll", "u", "data"),
+        "cluster_unknown",
+        "no cluster 'amll': there is no aux_data/aml/amll.yaml",
+    ),
+    "unknown other cluster": (
+        ("u", "data", "-f", "we3v32"),
+        "cluster_unknown",
+        "no cluster 'we3v32': there is no aux_data/aml/we3v32.yaml",
+    ),
+    "unmapped path": (
+        ("u", "dta/a.txt"),
+        "path_unmapped",
+        "dta/a.txt belongs to no folder entry of aux_data/aml/aml.yaml; there are: data",
+    ),
+    "path outside": (("d", "../data"), "path_outside_project", "../data is outside the project"),
+    "an option that is none": (("u", "data", "--recursive"), "usage", "no such option: --recursive"),
+    "options that exclude each other": (
+        ("u", "data", "--overwrite", "--keep", "both"),
+        "usage",
+        "--overwrite and --keep exclude each other",
+    ),
+    "an engine that is none": (("u", "data", "--engine", "ftp"), "usage", "--engine ftp: not one of"),
+    "an override of the wrong type": (
+        ("u", "data", "-p", "{gpu_per_node: four}"),
+        "config_invalid",
+        "-p: gpu_per_node: must be a whole number, not a text",
+    ),
+    "a plan that is none": (("apply", "data/a.txt"), "plan_file_invalid", "data/a.txt is not a plan"),
+    "rm with nobody to ask": (("rm", "data/there.txt"), "usage", "nobody here to ask: delete 1 blob, 5 B?"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "says"), BAD_WORDS.values(), ids=BAD_WORDS.keys())
+def test_words_that_do_not_fit(
+    ready: Project, container: Container, words: tuple[str, ...], code: str, says: str
+) -> None:
+    (ready.root / "data/a.txt").write_bytes(b"alpha")
+    done = ready.run(*words)
+    assert done.code == 2, str(done)
+    assert says in done.err
+    told = ready.json(*words)
+    assert (told.code, told.codes) == (2, {code}), str(told)
+    assert set(container.names()) == {"data/there.txt"}
+    assert "Traceback" not in done.err + told.err
+
+
+@pytest.mark.parametrize("command", ["u", "d", "ls", "verify", "stat"])
+def test_nothing_of_that_name(ready: Project, container: Container, command: str) -> None:
+    done = ready.json(command, "data/nowhere")
+    assert (done.code, done.codes) == (4, {"nothing_matched"}), str(done)
+    assert done.errors[0]["hint"]
+
+
+TEN_BROKEN_FILES: dict[str, tuple[str, str, str]] = {
+    "not YAML": ("aux_data/aml/aml.yaml", "config_param: {\n", "aux_data/aml/aml.yaml:2: is not valid YAML: "),
+    "a tab": ("aux_data/aml/aml.yaml", "config_param:\n\tdata_folder: x\n", "aux_data/aml/aml.yaml:2: is not valid"),
+    "a key twice": ("aux_data/aml/aml.yaml", "env: {}\nenv: {}\n", "aux_data/aml/aml.yaml:2: env: is given twice"),
+    "a wrong type": ("aux_data/aml/aml.yaml", "multi_process: 3\n", "aux_data/aml/aml.yaml:1: multi_process: must be"),
+    "a wrong word": ("aux_data/aml/aml.yaml", "platform: slrum\n", "aux_data/aml/aml.yaml:1: platform: 'slrum' is not"),
+    "an account file that is not there": (
+        "aux_data/aml/aml.yaml",
+        "config_param:\n  data_folder: {azure_blob_config_file: aux_data/configs/no.yaml, path: p}\n",
+        "aux_data/aml/aml.yaml:2: config_param.data_folder.azure_blob_config_file: names aux_data/configs/no.yaml",
+    ),
+    "an entry without account": (
+        "aux_data/aml/aml.yaml",
+        "config_param:\n  data_folder: p\n",
+        "aux_data/aml/aml.yaml:2: config_param.data_folder: needs an azure_blob_config_file",
+    ),
+    "an account without container": (
+        "aux_data/configs/aml.yaml",
+        "account_name: acct\n",
+        "aux_data/configs/aml.yaml: container_name: is missing",
+    ),
+    "a key cut short": (
+        "aux_data/configs/aml.yaml",
+        "account_name: acct\ncontainer_name: cont\naccount_key: abcde\n",
+        "aux_data/configs/aml.yaml:3: account_key: is not base64",
+    ),
+    "a variable that is not set": (
+        "aux_data/configs/aml.yaml",
+        "account_name: acct\ncontainer_name: cont\naccount_key: ${NO_SUCH_VARIABLE}\n",
+        "aux_data/configs/aml.yaml:3: account_key: the environment variable NO_SUCH_VARIABLE is not set",
+    ),
+    "a placeholder left in place": (
+        "aux_data/configs/aml.yaml",
+        "account_name: <your storage account>\ncontainer_name: cont\n",
+        "aux_data/configs/aml.yaml:1: account_name: still holds the example's placeholder",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "text", "says"), TEN_BROKEN_FILES.values(), ids=TEN_BROKEN_FILES.keys())
+def test_broken_files_are_refused(ready: Project, container: Container, file: str, text: str, says: str) -> None:
+    (ready.root / file).write_text(text)
+    for words in (("u", "data"), ("d", "data"), ("ls", "data")):
+        done = ready.json(*words)
+        assert (done.code, done.codes) == (2, {"config_invalid"}), str(done)
+        assert done.errors[0]["message"].startswith(says), str(done)
+    checked = ready.run("config", "check")
+    assert checked.code == 2
+    assert says in checked.err
+    assert set(container.names()) == {"data/there.txt"}
+    assert set(read_tree(ready.data)) == set(_FILES)
+
+
+def _closed_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("words", [("u", "data"), ("d", "data"), ("ls", "data"), ("rm", "data", "-y")])
+def test_server_down(ready: Project, container: Container, words: tuple[str, ...]) -> None:
+    ready.configure(container, url=f"http://127.0.0.1:{_closed_port()}")
+    done = ready.json(*words)
+    assert (done.code, done.codes) == (1, {"storage_unreachable"}), str(done)
+    assert done.errors[0]["hint"]
+    assert done.seconds < 60
+    assert set(read_tree(ready.data)) == set(_FILES)
+
+
+def test_wrong_key(ready: Project, container: Container) -> None:
+    wrong = Container(container.service, container.account, "d3Jvbmc=", container.name)
+    ready.configure(wrong)
+    for words in (("u", "data"), ("ls", "data")):
+        done = ready.json(*words)
+        assert (done.code, done.codes) == (2, {"access_denied"}), str(done)
+        assert done.errors[0]["hint"]
+
+
+def test_missing_container(ready: Project, container: Container) -> None:
+    gone = Container(container.service, container.account, container.key, "no-such-container")
+    ready.configure(gone)
+    for words in (("u", "data"), ("d", "data"), ("ls", "data")):
+        done = ready.json(*words)
+        assert (done.code, done.codes) == (2, {"container_not_found"}), str(done)
+        assert "no-such-container" in done.errors[0]["message"]
+        assert done.errors[0]["hint"]
+
+
+def test_expired_sas_is_seen_before_anything_starts(ready: Project, container: Container) -> None:
+    ready.configure(container, sas=container.sas("rwdl", hours=-1))
+    # No server is asked: the one that is named does not exist.
+    ready.configure(container, sas=container.sas("rwdl", hours=-1), url=f"http://127.0.0.1:{_closed_port()}")
+    for words in (("u", "data"), ("d", "data"), ("ls", "data")):
+        done = ready.json(*words)
+        assert (done.code, done.codes) == (2, {"sas_expired"}), str(done)
+        assert "sig=" not in done.out + done.err
+
+
+def test_a_sas_without_a_right_names_it(ready: Project, container: Container) -> None:
+    ready.configure(container, sas=container.sas("rl"))
+    done = ready.json("u", "data")
+    assert (done.code, done.codes) == (2, {"sas_permission"}), str(done)
+    assert set(container.names()) == {"data/there.txt"}
+
+
+OLD_AZCOPY = '#!/bin/sh\necho "azcopy version 10.3.0"\n'
+AZCOPIES: Mapping[str, tuple[Callable[[Path], str], str]] = {
+    "absent": (lambda folder: str(folder / "azcopy"), "azcopy_not_found"),
+    "too old": (lambda folder: _script(folder, OLD_AZCOPY), "azcopy_version"),
+}
+
+
+def _script(folder: Path, text: str) -> str:
+    path = folder / "azcopy"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(("make", "code"), AZCOPIES.values(), ids=AZCOPIES.keys())
+def test_azcopy_absent_or_too_old(
+    ready: Project, container: Container, tmp_path: Path, make: Callable[[Path], str], code: str
+) -> None:
+    ready.environ["BLOBSYNC_AZCOPY"] = make(tmp_path)
+    done = ready.json("u", "data", "--engine", "azcopy")
+    assert (done.code, done.codes) == (2, {code}), str(done)
+    assert "blobsync azcopy install" in done.errors[0]["hint"]
+    assert set(container.names()) == {"data/there.txt"}
+    assert ready.json("u", "data").code == 0, "small work needs no azcopy"
+
+
+def test_a_reader_that_goes_away_is_no_error(ready: Project, container: Container) -> None:
+    for number in range(300):
+        container.put(f"data/many/{number:03}-{'x' * 300}", b"")
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [blobsync_command(), "ls", "-r", "data"],
+        cwd=ready.root,
+        env={**os.environ, **ready.environ},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
