@@ -122,7 +122,7 @@ class BlobHttp:
         self.root = f"{parts.path.rstrip('/')}/{container.container}"
         self.service_root = f"{parts.path.rstrip('/')}/"
         scheme = parts.scheme or "https"
-        proxy = _proxy_for(scheme, parts.netloc, environ)
+        proxy = proxy_for(scheme, parts.netloc, environ)
         # A plain-http proxy wants the whole URL in the request line.
         self._prefix = f"{scheme}://{parts.netloc}" if proxy and scheme == "http" else ""
         self._pool = _pool(scheme, self._host, parts.port, proxy, environ, timeouts or Timeouts())
@@ -284,7 +284,7 @@ def _pool(
         ) from error
 
 
-def _proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
+def proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
     """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``."""
     proxies = {
         name.lower().removesuffix("_proxy"): value
