@@ -93,7 +93,7 @@ def write_archive(
 ) -> int:
     """Write the zip to ``out`` (seekable, empty); returns its size in bytes.
 
-    ``progress`` is told of bytes that were read. Raises ``ChangedWhileReadError`` when a file is not what the
+    ``progress`` is told how many more files are packed. Raises ``ChangedWhileReadError`` when a file is not what the
     snapshot saw, and ``LocalFileError``.
     """
     writer = _Writer(out)
@@ -107,9 +107,9 @@ def write_archive(
             writer.begin(hashed.path, hashed.file.mode, hashed.size)
             for piece in pieces:
                 writer.add(piece)
-                progress(len(piece.data))
             if writer.end() != hashed.crc:
                 raise ChangedWhileReadError(f"{hashed.path} changed while it was being packed", path=hashed.path)
+            progress(1)
     finally:
         pool.shutdown(cancel_futures=True)
     return writer.finish()

@@ -126,7 +126,7 @@ def find_code(rules: CodeRules) -> CodeTree:
     """
     walk = _Walk(rules)
     files = sorted(walk.folder("", rules.ignore), key=lambda file: file.path)
-    return CodeTree(tuple(files), tuple(walk.left_out), (*rules.notes, *walk.notes))
+    return CodeTree(tuple(files), tuple(walk.left_out), rules.notes)
 
 
 def why(rules: CodeRules, path: str) -> Decision:
@@ -165,6 +165,8 @@ def _end_of_why(rules: CodeRules, ignore: IgnoreRules, path: str) -> Decision:
                 return Decision(path, included=False, reason=marked)
     elif refused := _refused(rules, path, status):
         return refused
+    elif stat.S_ISLNK(status.st_mode) and _leads_out(path, os.readlink(rules.root / path)):
+        return Decision(path, included=False, reason="a link that leads out of the project")
     rule = ignore.decide(path, folder=folder)
     size = None if folder else status.st_size
     if rule is None:
@@ -176,7 +178,6 @@ class _Walk:
     def __init__(self, rules: CodeRules) -> None:
         self.rules = rules
         self.left_out: list[Decision] = []
-        self.notes: list[str] = []
 
     def entries(self, path: str) -> list[os.DirEntry[str]]:
         folder = self.rules.root / path
@@ -210,12 +211,14 @@ class _Walk:
         except OSError as error:
             raise local_error(error, entry.path) from error
         _check_utf8(path, target)
-        if refused := _refused(self.rules, path, status):
+        refused = _refused(self.rules, path, status)
+        if target and _leads_out(path, target):
+            # A node would refuse such an archive: what the link means here, it does not mean there.
+            refused = Decision(path, included=False, reason=f"a link that leads out of the project, to {target}")
+        if refused:
             self.left_out.append(refused)
             return None
         if target:
-            if _leads_out(path, target):
-                self.notes.append(f"{path} is a link that leads out of the project, to {target}: it is packed as it is")
             return CodeFile(path, "link", LocalState.of(status), target)
         # The owner's run bit alone: the others depend on the umask of whoever made the file.
         mode = "755" if status.st_mode & stat.S_IXUSR else "644"

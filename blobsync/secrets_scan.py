@@ -44,7 +44,7 @@ class _Kind:
 _KINDS = (
     _Kind(
         "a storage account key",
-        (b"AccountKey", b"accountKey", b"account_key", b"ACCOUNT_KEY", b"storage_key", b"STORAGE_KEY", b"account-key"),
+        (b"ccountKey", b"account_key", b"account-key", b"ACCOUNT_KEY", b"storage_key", b"STORAGE_KEY"),
         re.compile(
             rb"(?:[Aa]ccount[_-]?[Kk]ey|ACCOUNT_?KEY|storage_key|STORAGE_KEY)"
             rb"[\"']?\s{0,4}[=:]\s{0,4}[\"']?([A-Za-z0-9+/]{86}==)"
@@ -82,6 +82,8 @@ _KINDS = (
     ),
 )
 
+_NEEDLES = tuple((needle, kind) for kind in _KINDS for needle in kind.needles)
+
 # What a configuration file of blobsync or ACT calls a secret, with any value at all.
 _SETTING = re.compile(
     rb"^[ \t-]*[\"']?(?:account_key|sas_token|password|client_secret|access_token)[\"']?"
@@ -99,11 +101,10 @@ def scan(data: bytes, *, configuration: bool = False) -> tuple[Finding, ...]:
     if b"\0" in data[:_BINARY_LOOK]:
         return ()
     found: dict[int, str] = {}
-    for kind in _KINDS:
-        if any(needle in data for needle in kind.needles):
-            for match in kind.pattern.finditer(data):
-                if match[1] != _EMULATOR_KEY:
-                    found.setdefault(_line(data, match.start(1)), kind.what)
+    for kind in {kind.what: kind for needle, kind in _NEEDLES if needle in data}.values():
+        for match in kind.pattern.finditer(data):
+            if match[1] != _EMULATOR_KEY:
+                found.setdefault(_line(data, match.start(1)), kind.what)
     if configuration:
         for match in _SETTING.finditer(data):
             if not _NOT_A_VALUE.match(match[1]) and match[1] != _EMULATOR_KEY:

@@ -168,8 +168,7 @@ def _list_lines(state: CodeState, reasons: dict[str, str]) -> Iterator[str]:
     for file in state.snapshot.files:
         why = f"  ({reasons[file.path]})" if file.path in reasons else ""
         yield f"{size_text(file.size):>9}  {file.path}{why}"
-    for note in state.notes:
-        yield note
+    yield from state.notes
     yield f"{count_text(len(state.snapshot.files), 'file')}, {size_text(state.snapshot.size)}"
     yield from _git_lines(state)
 

@@ -1,0 +1,308 @@
+"""The code of a project, as ``blobsync init`` handles it.
+
+from blobsync import Project
+from blobsync.code import Code
+
+result = Code(Project.open()).publish()
+print(result.digest, result.status)
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from blobsync import code_compile
+from blobsync.archive import write_archive
+from blobsync.code_files import CodeRules, Decision, code_rules, why
+from blobsync.code_git import GitState, ask_git
+from blobsync.code_publish import CodePlace, look, prune, publish
+from blobsync.code_snapshot import (
+    BIGGEST,
+    LARGE,
+    CodeSnapshot,
+    HashedFile,
+    holds_secret,
+    secret_configuration,
+    take_snapshot,
+)
+from blobsync.config.model import CodeEntry, FolderEntry
+from blobsync.errors import ArchiveError, ConfigError, StorageError
+from blobsync.ignore import IgnoreRules
+from blobsync.local_files import ChangedWhileReadError
+from blobsync.locations import BlobUrl, SasToken
+from blobsync.mapping import project_relative
+from blobsync.plan import TransferOptions, TransferResult
+from blobsync.process import ProcessRunner, SubprocessRunner
+from blobsync.project import Project
+
+_ATTEMPTS = 3
+# Seconds that the service may take to copy an archive from one name to another.
+_COPY_SECONDS = 3600
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeOptions:
+    """``max_file_size`` in bytes, over the cluster file's; ``allow_secrets`` packs what looks like a credential."""
+
+    max_file_size: int | None = None
+    allow_secrets: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CodeState:
+    """The code as it is here. ``git`` is None outside a repository."""
+
+    snapshot: CodeSnapshot
+    git: GitState | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know, one sentence each."""
+        snapshot = self.snapshot
+        notes = list(snapshot.notes)
+        notes += [f"left out: {one.path}: {one.reason}" for one in snapshot.left_out]
+        if snapshot.size > LARGE:
+            biggest = ", ".join(f"{file.path} ({file.size / 1e6:.1f} MB)" for file in snapshot.biggest(BIGGEST))
+            notes.append(f"the code is {snapshot.size / 1e6:.0f} MB; its biggest files are {biggest}")
+        return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeResult:
+    """What ``init`` did. ``status``: ``published``, ``unchanged``, or ``would_publish`` (dry run).
+
+    ``archive_bytes`` is None where no archive had to be made; ``removed`` are old archives that were deleted.
+    """
+
+    state: CodeState
+    status: str
+    remote: BlobUrl
+    kept: BlobUrl
+    archive_bytes: int | None
+    seconds: float
+    removed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What names the code, see ``code_snapshot``."""
+        return self.state.snapshot.digest
+
+
+class Code:
+    """What ``init`` can do for one project and its cluster."""
+
+    def __init__(
+        self, project: Project, options: CodeOptions | None = None, *, runner: ProcessRunner | None = None
+    ) -> None:
+        self._project = project
+        self._options = options or CodeOptions()
+        self._runner = runner or SubprocessRunner()
+
+    def look(self) -> CodeState:
+        """The code now, without any network. Raises ``ArchiveError`` and its kin."""
+        with ThreadPoolExecutor(1) as pool:
+            git = pool.submit(ask_git, self._project.root, self._runner, self._project.environ)
+            snapshot = _steadily(lambda: self._snapshot(self._rules()))
+            report = git.result()
+        return CodeState(snapshot, report.state(file.path for file in snapshot.files) if report else None)
+
+    def published_digest(self) -> str | None:
+        """The digest of what is at ``code_path`` now, None where nothing of ours is there."""
+        return look(self._place(), "0" * 64).digest
+
+    def why(self, path: str) -> Decision:
+        """What decides whether ``path`` (relative to the current folder) is code. Raises ``MappingError``."""
+        relative = project_relative(path, cwd=self._project.cwd, root=self._project.root)
+        decision = why(self._rules(), relative)
+        if decision.included and holds_secret(self._project.root, relative):
+            return secret_configuration(relative, decision.size or 0)
+        return decision
+
+    def publish(self, *, dry_run: bool = False) -> CodeResult:
+        """Pack and upload the code, unless ``code_path`` holds it already.
+
+        Raises ``ConfigError`` without a ``code_path``, ``ArchiveError`` and its kin, and what the store raises;
+        what is at ``code_path`` is then what it was.
+        """
+        started = time.monotonic()
+        place = self._place()
+        return self._publish(place, self.look, started, dry_run=dry_run)
+
+    def publish_compiled(self, *, dry_run: bool = False) -> CodeResult:
+        """Compile in the cluster's docker image, then publish what came of it. See ``code_compile``."""
+        started = time.monotonic()
+        place = self._place()
+        state = self.look()
+        with self._scratch() as scratch:
+            code_compile.compile_code(self._project.cluster, state.snapshot, scratch, self._runner)
+            compiled = replace(self._rules(), root=scratch, ignore=IgnoreRules(), excludes=())
+            snapshot = take_snapshot(compiled, scratch.parent / "none", allow_secrets=self._options.allow_secrets)
+            return self._publish(place, lambda: CodeState(snapshot, state.git), started, dry_run=dry_run)
+
+    def sync_folder(self, *, dry_run: bool = False) -> tuple[CodeState, TransferResult | None]:
+        """Upload the same files one by one to a blob folder: ``code_path`` without its ``.zip``.
+
+        Files of the folder that are no longer code stay. With ``dry_run`` there is no result.
+        """
+        entry = self._entry()
+        state = self.look()
+        if dry_run:
+            return state, None
+        tree = self._project.state.folder("code") / "tree"
+        try:
+            inside = tree.relative_to(self._project.root)
+        except ValueError as error:
+            raise ArchiveError(
+                f"{self._project.root} cannot be written, and init --folder needs a place in it",
+                hint="make the project's folder writable, or use 'blobsync init'",
+            ) from error
+        _link_tree(state.snapshot, tree)
+        folder = FolderEntry(str(inside), entry.account, entry.path.removesuffix(".zip"))
+        cluster = replace(self._project.cluster, folders=(folder,))
+        project = Project(self._project.root, self._project.root, cluster, environ=self._project.environ)
+        project.listener = self._project.listener
+        try:
+            return state, project.upload([f"{inside}/"], TransferOptions(overwrite=True))
+        finally:
+            shutil.rmtree(tree, ignore_errors=True)
+
+    def reason_for(self, file: HashedFile) -> str:
+        """Why a file is in, in words."""
+        decision = why(self._rules(), file.path)
+        if decision.pattern is None:
+            return decision.reason
+        return f"{decision.reason}: {decision.file}:{decision.line or ''} {decision.pattern}"
+
+    def _publish(self, place: CodePlace, find: Callable[[], CodeState], started: float, *, dry_run: bool) -> CodeResult:
+        def once() -> CodeResult:
+            state = find()
+            digest = state.snapshot.digest
+            there = look(place, digest)
+            result = CodeResult(
+                state=state,
+                status="unchanged",
+                remote=place.store.container.blob(place.name),
+                kept=place.store.container.blob(place.kept(digest)),
+                archive_bytes=None,
+                seconds=time.monotonic() - started,
+                notes=state.notes,
+            )
+            if there.digest == digest and there.kept:
+                return result
+            if dry_run:
+                return replace(result, status="would_publish")
+            with _Archive(state, self._project.state.folder("code"), self._project) as archive:
+                publish(place, digest, there, archive.open, self._project.listener)
+            removed, notes = self._prune(place, digest)
+            return replace(
+                result,
+                status="published",
+                archive_bytes=archive.size,
+                seconds=time.monotonic() - started,
+                removed=removed,
+                notes=(*result.notes, *notes),
+            )
+
+        return _steadily(once)
+
+    def _prune(self, place: CodePlace, digest: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        try:
+            return prune(place, digest), ()
+        except StorageError as error:
+            # The code is published; old archives cost a little storage and nothing else.
+            return (), (f"old code archives could not be removed: {error.message}",)
+
+    def _snapshot(self, rules: CodeRules) -> CodeSnapshot:
+        cache = self._project.state.folder("code") / "files.json"
+        return take_snapshot(rules, cache, allow_secrets=self._options.allow_secrets)
+
+    def _rules(self) -> CodeRules:
+        return code_rules(self._project.cluster, max_file_size=self._options.max_file_size)
+
+    def _entry(self) -> CodeEntry:
+        cluster = self._project.cluster
+        if cluster.code is None:
+            raise ConfigError(
+                "says nowhere where the code goes",
+                file=cluster.file,
+                key="config_param.code_path",
+                hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip} below config_param",
+            )
+        return cluster.code
+
+    def _place(self) -> CodePlace:
+        entry = self._entry()
+        project = self._project
+
+        def sas() -> SasToken:
+            from blobsync.connect import mint_sas
+
+            cli_login = project.cluster.flag("use_cli_auth")
+            return mint_sas(entry.account, "r", _COPY_SECONDS, environ=project.environ, use_cli_auth=cli_login)
+
+        return CodePlace(project.connections.store(entry.account.container), entry.path, sas)
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(prefix="compile-", dir=self._project.state.folder("code")))
+        try:
+            scratch = folder / "code"
+            scratch.mkdir()
+            yield scratch
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Archive:
+    """The zip, made when it is first asked for, in a file without a name that no kill can leave behind."""
+
+    def __init__(self, state: CodeState, folder: Path, project: Project) -> None:
+        self._state = state
+        self._project = project
+        self._file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+        self.size: int | None = None
+
+    def __enter__(self) -> _Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def open(self) -> tuple[BinaryIO, int]:
+        """The file and its size in bytes."""
+        if self.size is None:
+            self._project.listener.phase("packing")
+            seen = self._project.listener.seen
+            self.size = write_archive(self._state.snapshot, self._state.git, self._file, progress=seen)
+            self._project.listener.phase("moving")
+        return self._file, self.size
+
+
+def _link_tree(snapshot: CodeSnapshot, tree: Path) -> None:
+    """A folder of links to the files of the code; links to folders are left out, blobs know none."""
+    shutil.rmtree(tree, ignore_errors=True)
+    for hashed in snapshot.files:
+        source = snapshot.root / hashed.path
+        if hashed.file.mode != "link" or source.is_file():
+            link = tree / hashed.path
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(source)
+
+
+def _steadily(action: Callable[[], _T]) -> _T:
+    """Again, when a file changed under our hands: an editor saves in a moment, a log never stops."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(ChangedWhileReadError):
+            return action()
+    return action()

@@ -1,0 +1,98 @@
+"""``initc``: compiles the code in the docker image that jobs run in, away from the project's own folder.
+
+The code is copied to a scratch folder, compiled there by the user's own script, and everything in that folder
+is then the code: what was compiled is usually what ``.gitignore`` leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from blobsync.code_snapshot import CodeSnapshot
+from blobsync.config.model import Cluster
+from blobsync.errors import ArchiveError, BackendUnavailableError, ConfigError, ProcessError
+from blobsync.process import ProcessRunner
+
+# ACT's name for the project's compile script.
+COMPILE_SCRIPT = "compile.aml.sh"
+
+_DOCKER_PATIENCE = 20.0
+
+
+def compile_command(cluster: Cluster, snapshot: CodeSnapshot) -> tuple[str, ...]:
+    """``bash compile.aml.sh`` and the cluster's ``compile_args``. Raises ``ConfigError`` without a script."""
+    if COMPILE_SCRIPT not in {file.path for file in snapshot.files}:
+        raise ConfigError(
+            f"initc runs {COMPILE_SCRIPT} in the project's root, and there is none in the code",
+            hint=f"write it (for example: python setup.py build_ext --inplace), or use 'blobsync init'; "
+            f"'blobsync init --why {COMPILE_SCRIPT}' says whether a pattern leaves it out",
+        )
+    return "bash", COMPILE_SCRIPT, *(cluster.text("compile_args") or "").split()
+
+
+def image_of(cluster: Cluster) -> str:
+    """The cluster's docker image; raises ``ConfigError`` where it names none."""
+    image = cluster.docker.reference
+    if not image:
+        raise ConfigError("names no docker image to compile in", file=cluster.file, key="docker.image")
+    return image
+
+
+def check_docker(runner: ProcessRunner) -> None:
+    """Raises ``BackendUnavailableError`` where docker is not installed or its daemon does not answer."""
+    try:
+        done = runner.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=_DOCKER_PATIENCE)
+    except ProcessError as error:
+        raise BackendUnavailableError(
+            "initc needs docker, and this machine has none",
+            hint="install docker, or use 'blobsync init' and let the job compile",
+        ) from error
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["it gave no reason"]
+        raise BackendUnavailableError(
+            f"initc needs docker, and its daemon does not answer: {last[0]}",
+            hint="start it (sudo systemctl start docker), or use 'blobsync init' and let the job compile",
+        )
+
+
+def docker_argv(image: str, scratch: Path, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command line that compiles in ``scratch``; as the user, so that what is made can be read here.
+
+    What the compiler prints goes to standard error: standard output is for the answer.
+    """
+    return (
+        *("sh", "-c", 'exec "$@" >&2', "sh"),
+        *("docker", "run", "--rm", "--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
+        *("--volume", f"{scratch}:/code", "--workdir", "/code", image, *command),
+    )
+
+
+def copy_code(snapshot: CodeSnapshot, scratch: Path) -> None:
+    """The files of the snapshot below ``scratch``, with their run bits and links."""
+    for hashed in snapshot.files:
+        target = scratch / hashed.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if hashed.file.mode == "link":
+            target.symlink_to(hashed.file.target)
+        else:
+            shutil.copyfile(snapshot.root / hashed.path, target)
+            target.chmod(0o755 if hashed.file.mode == "755" else 0o644)
+
+
+def compile_code(cluster: Cluster, snapshot: CodeSnapshot, scratch: Path, runner: ProcessRunner) -> None:
+    """Copy the code to ``scratch`` and compile it there, the compiler's output going to the terminal.
+
+    Raises ``ConfigError``, ``BackendUnavailableError``, and ``ArchiveError`` when compiling fails.
+    """
+    command = compile_command(cluster, snapshot)
+    image = image_of(cluster)
+    check_docker(runner)
+    copy_code(snapshot, scratch)
+    code = runner.attach(docker_argv(image, scratch, command))
+    if code != 0:
+        raise ArchiveError(
+            f"'{' '.join(command)}' ended with {code} in {image}; nothing was uploaded",
+            hint="its output above says why",
+        )

@@ -1,0 +1,167 @@
+"""Puts a code archive where nodes fetch it, so that no node ever sees half of one.
+
+``<code_path>.d/<digest>.zip`` is written first, by nobody twice; then ``code_path`` itself becomes the same
+bytes in one request: a copy inside the service, or a second upload where the service refuses that. Either
+write is complete or has not happened, so a kill in between costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from blobsync.engines import Listener
+from blobsync.errors import (
+    AccessDeniedError,
+    BlobNotFoundError,
+    CopySourceRefusedError,
+    CredentialError,
+    PreconditionFailedError,
+)
+from blobsync.locations import SasToken
+from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
+
+DIGEST_KEY = "blobsync_digest"
+
+# How many archives stay in <code_path>.d, and how long (seconds) one stays whatever their number: a queued job
+# fetches its own.
+KEPT_ARCHIVES = 50
+KEPT_SECONDS = 14 * 86_400.0
+
+_BLOCK = 4 * 1024 * 1024
+_THREADS = 4
+_ARCHIVE_NAME = re.compile(r"[0-9a-f]{64}\.zip")
+
+
+@dataclass(frozen=True, slots=True)
+class CodePlace:
+    """``code_path``: its blob and the store that reaches it. ``sas`` makes a SAS that may read it."""
+
+    store: BlobStore
+    name: str
+    sas: Callable[[], SasToken]
+
+    def kept(self, digest: str) -> str:
+        """The blob that keeps the archive of this digest."""
+        return f"{self.name}.d/{digest}.zip"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCode:
+    """What is there now: the digest at ``code_path`` (None where there is none, or it is not ours), and whether the
+    archive of the digest in question is kept."""
+
+    digest: str | None
+    kept: bool
+
+
+def look(place: CodePlace, digest: str) -> RemoteCode:
+    """Two requests side by side."""
+    with ThreadPoolExecutor(1) as pool:
+        kept = pool.submit(place.store.head, place.kept(digest))
+        try:
+            found = place.store.properties(place.name).metadata.get(DIGEST_KEY)
+        except BlobNotFoundError:
+            found = None
+        return RemoteCode(found, kept.result() is not None)
+
+
+def publish(
+    place: CodePlace, digest: str, there: RemoteCode, archive: Callable[[], tuple[BinaryIO, int]], listener: Listener
+) -> None:
+    """Make ``code_path`` the archive of ``digest``. ``archive`` makes the zip, once and only if it is needed.
+
+    Raises what the store raises; ``code_path`` is then what it was.
+    """
+    if not there.kept:
+        try:
+            _upload(place.store, place.kept(digest), archive(), digest, listener, Precondition(absent=True))
+        except PreconditionFailedError:
+            # Somebody else has just published the same code.
+            pass
+    if there.digest == digest:
+        return
+    try:
+        source = place.store.container.blob(place.kept(digest))
+        place.store.put_from_url(place.name, str(source), place.sas())
+    except (CopySourceRefusedError, AccessDeniedError, CredentialError):
+        _upload(place.store, place.name, archive(), digest, listener, ANYTHING)
+
+
+def prune(place: CodePlace, digest: str, now: float | None = None) -> tuple[str, ...]:
+    """Delete archives beyond the newest ``KEPT_ARCHIVES`` that are older than ``KEPT_SECONDS``; returns their names.
+
+    The archive of ``digest`` stays. Raises what the store raises.
+    """
+    now = time.time() if now is None else now
+    prefix = f"{place.name}.d/"
+    archives = [blob for blob in place.store.list_blobs(prefix) if _ARCHIVE_NAME.fullmatch(blob.name[len(prefix) :])]
+    archives.sort(key=lambda blob: blob.last_modified, reverse=True)
+    gone = [
+        blob
+        for blob in archives[KEPT_ARCHIVES:]
+        if now - blob.last_modified > KEPT_SECONDS and blob.name != place.kept(digest)
+    ]
+    return tuple(blob.name for blob in gone if place.store.delete(blob.name, etag=blob.etag))
+
+
+def _upload(
+    store: BlobStore,
+    name: str,
+    archive: tuple[BinaryIO, int],
+    digest: str,
+    listener: Listener,
+    condition: Precondition,
+) -> BlobInfo:
+    stream, size = archive
+    stream.seek(0)
+    listener.expect(1, size)
+    properties = BlobProperties(content_type="application/zip", metadata={DIGEST_KEY: digest})
+    if size <= _BLOCK:
+        body = stream.read()
+        info = store.put(name, body, md5=hashlib.md5(body).digest(), properties=properties, condition=condition)
+        listener.bytes_moved(size)
+    else:
+        ids, md5 = _upload_blocks(store, name, stream, listener)
+        info = store.put_block_list(name, ids, size=size, md5=md5, properties=properties, condition=condition)
+    listener.file_done(name, None)
+    return info
+
+
+def _upload_blocks(store: BlobStore, name: str, stream: BinaryIO, listener: Listener) -> tuple[list[str], bytes]:
+    # Two uploads of one name at once must not mix their blocks.
+    run = secrets.token_hex(8)
+    whole = hashlib.md5()
+    ids: list[str] = []
+    waiting: deque[Future[None]] = deque()
+
+    def send(block_id: str, body: bytes) -> None:
+        store.put_block(name, block_id, body, md5=hashlib.md5(body).digest())
+        listener.bytes_moved(len(body))
+
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        for number, body in enumerate(_blocks(stream)):
+            whole.update(body)
+            ids.append(base64.b64encode(f"{run}{number:08d}".encode()).decode())
+            waiting.append(pool.submit(send, ids[-1], body))
+            if len(waiting) > _THREADS:
+                waiting.popleft().result()
+        while waiting:
+            waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return ids, whole.digest()
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    while body := stream.read(_BLOCK):
+        yield body
