@@ -71,8 +71,8 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
         "Set-up",
         (
             Word(("config",), "settings", "Check the configuration files, or write the first ones."),
-            Word(("doctor",), "settings", "Try everything that transfers need, and say how to mend it."),
-            Word(("azcopy",), "settings", "Install azcopy, or show which one is used."),
+            Word(("doctor",), "programs", "Try everything that transfers need, and say how to mend it."),
+            Word(("azcopy",), "programs", "Install azcopy, or show which one is used."),
             Word(("emulator",), "settings", "Start and stop a blob server on this machine."),
             Word(("demo",), "demo", "Carry a real data set through the whole main job, here."),
         ),

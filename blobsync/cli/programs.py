@@ -1,0 +1,125 @@
+"""``doctor`` and ``azcopy``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blobsync.cli.options import SETTINGS, command
+from blobsync.cli.output import Result
+from blobsync.cli.session import Session
+from blobsync.errors import BlobsyncError, ExitCode
+
+if TYPE_CHECKING:
+    from blobsync.doctor import Finding
+
+_MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    command(app, "doctor")(doctor)
+    azcopy = typer.Typer(**SETTINGS, help="Install azcopy, or show which one is used.")
+    command(azcopy, "install")(azcopy_install)
+    command(azcopy, "path")(azcopy_path)
+    app.add_typer(azcopy, name="azcopy")
+
+
+def doctor(session: Session) -> Result:
+    """Try everything that transfers need, and say how to mend what does not work.
+
+    For each cluster (with -c: for that one) and each of its storage accounts: the credential with its expiry
+    and rights, the clock, whether listing, reading and writing work (a probe blob, removed again); and azcopy.
+
+    \b
+      blobsync doctor
+      blobsync doctor -c eu
+    """
+    found = list(_findings(session))
+    data = {
+        "findings": [
+            {
+                "cluster": cluster,
+                "about": each.about,
+                "check": each.name,
+                "status": each.status.value,
+                "detail": each.detail,
+                "hint": each.hint,
+            }
+            for cluster, each in found
+        ]
+    }
+    failed = any(each.status.value == "fail" for _, each in found)
+    return Result(data, _finding_lines(found), exit_code=ExitCode.FAILED if failed else ExitCode.DONE)
+
+
+def _findings(session: Session) -> Iterator[tuple[str, Finding]]:
+    """Each cluster's findings; what was found for one cluster already is not told again for the next."""
+    from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, find_project, load_cluster
+    from blobsync.doctor import Finding, Status, examine
+
+    root = find_project(Path.cwd())
+    names: tuple[str | None, ...] = cluster_names(root)
+    if session.cluster or session.environ.get(CLUSTER_VARIABLE) or not names:
+        names = (session.cluster,)
+    told: set[Finding] = set()
+    for name in names:
+        try:
+            cluster = load_cluster(root, name, overrides=session.overrides(), environ=session.environ)
+        except BlobsyncError as error:
+            yield name or "", Finding("configuration", "config", Status.FAIL, error.message, error.hint)
+            continue
+        session.warn(cluster)
+        for each in examine(cluster, environ=session.environ):
+            if each not in told:
+                told.add(each)
+                yield cluster.name, each
+
+
+def _finding_lines(found: list[tuple[str, Finding]]) -> Iterator[str]:
+    before = None
+    for cluster, each in found:
+        if (cluster, each.about) != before:
+            before = (cluster, each.about)
+            yield f"{each.about}" if each.about == "azcopy" else f"{each.about} (cluster {cluster})"
+        yield f"  {_MARKS[each.status.value]}  {each.name}: {each.detail}"
+        if each.hint:
+            yield f"        -> {each.hint}"
+
+
+def azcopy_install(
+    session: Session,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="FILE|URL", help="A release archive or program of your own choice.")
+    ] = None,
+    sha256: Annotated[str | None, typer.Option(metavar="HEX", help="The program's checksum.")] = None,
+) -> Result:
+    """Fetch the azcopy that blobsync was tested with into your own data folder, its checksum checked; needs no root.
+
+    \b
+      blobsync azcopy install
+      blobsync azcopy install --from azcopy_linux_amd64.tar.gz      on a machine without the internet
+    """
+    from blobsync.azcopy.install import install
+
+    done = install(session.environ, source=source, sha256=sha256, note=session.listener.note)
+    version = ".".join(str(number) for number in done.version)
+    data = {"path": str(done.path), "version": version, "source": done.source, "fresh": done.fresh}
+    return Result(data, [f"azcopy {version} {'is now' if done.fresh else 'was already'} at {done.path}"])
+
+
+def azcopy_path(session: Session) -> Result:
+    """Show which azcopy is used, its version, and where it was found.
+
+    \b
+      blobsync azcopy path
+    """
+    from blobsync.azcopy.binary import find
+
+    found = find(session.environ)
+    session.listener.note(f"version {found.version_text}, found by {found.origin}")
+    data = {"path": str(found.path), "version": found.version_text, "origin": found.origin}
+    return Result(data, [str(found.path)])
