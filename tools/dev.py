@@ -25,9 +25,10 @@ TOOLS = ROOT / ".tools"
 INPUTS = (
     "pyproject.toml",
     "tools/dev.py",
-    "blobsync/emulator/package-lock.json",
     "blobsync/nodejs.py",
-    "blobsync/azcopy",
+    "blobsync/emulator/package-lock.json",
+    "blobsync/azcopy/binary.py",
+    "blobsync/azcopy/install.py",
 )
 
 # Debian package -> program that shows it is there. azcopy wants libsecret's library; the rest is for tests.
@@ -118,16 +119,16 @@ def set_up(*, for_tests: bool) -> None:
         "from blobsync.emulator import Emulator; Emulator(note=lambda text: print('dev:', text, flush=True)).install()"
     )
     must([PYTHON, "-c", install])
-    must([VENV / "bin" / "blobsync", "-q", "azcopy", "install"])
+    if run([VENV / "bin" / "blobsync", "azcopy", "install"]):
+        say("going on without azcopy; tests that need it are skipped, transfers use the direct engine")
+        return
     stamp.write_text(now)
 
 
 def fingerprint() -> str:
     digest = hashlib.sha256(f"{ROOT} {VENV}".encode())
     for name in INPUTS:
-        path = ROOT / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.read_bytes())
+        digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 
 
