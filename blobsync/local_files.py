@@ -257,10 +257,7 @@ class PartFile:
             return os.pread(self._fd, length, offset)
 
     def take(self, staged: Path) -> None:
-        """Become ``staged``, a complete file that nobody writes to any more; it is moved away from there.
-
-        Across file systems it is copied.
-        """
+        """Become ``staged``, a complete file of this file system that nobody writes to; it is moved from there."""
         with _naming(self._path):
             fd = os.open(staged, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -268,23 +265,11 @@ class PartFile:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.fchmod(fd, self._fresh_mode)
                 os.replace(staged, self._temporary, dst_dir_fd=self._folder)
-            except OSError as error:
-                try:
-                    if error.errno != errno.EXDEV:
-                        raise
-                    self._copy_from(fd)
-                    os.unlink(staged)
-                finally:
-                    os.close(fd)
-            else:
-                os.close(self._fd)
-                self._fd = fd
-
-    def _copy_from(self, fd: int) -> None:
-        offset = 0
-        while data := os.pread(fd, 1 << 20, offset):
-            self.write_at(offset, data)
-            offset += len(data)
+            except OSError:
+                os.close(fd)
+                raise
+            os.close(self._fd)
+            self._fd = fd
 
     def commit(self, expected: FileState | None, md5: bytes | None = None) -> LocalState:
         """Put it under its final name and tell what it is there.

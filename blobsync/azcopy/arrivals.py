@@ -7,6 +7,7 @@ file nor one of the wrong length (which azcopy renames although it reports it as
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import queue
@@ -14,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.engines import Moved
 from blobsync.errors import BlobsyncError
 from blobsync.local_files import ChangedWhileReadError, LocalFolder, SourceFile, local_error
@@ -106,7 +108,7 @@ class Arrivals:
             try:
                 self._place(*item)
             except BlobsyncError as error:
-                self._run.failed(item[1], error)
+                self._run.failed(item[1], _other_disk(error) or error)
             except BaseException as bug:  # noqa: BLE001 - raised again in finish()
                 self._bug = bug
             with self._lock:
@@ -124,6 +126,14 @@ class Arrivals:
         remote = action.source if isinstance(action.source, RemoteState) else None
         source = RemoteState(size, remote.etag, md5) if remote else None
         self._run.moved(Moved(action, source=source, destination=state), size)
+
+
+def _other_disk(error: BlobsyncError) -> BlobsyncError | None:
+    """A folder below the destination may be a mount of its own, which no finished file can be moved into."""
+    cause = error.__cause__
+    if not isinstance(cause, OSError) or cause.errno != errno.EXDEV:
+        return None
+    return AzcopyTransferError("azcopy_cannot_carry", f"{error.path}: its folder is on another disk")
 
 
 def _checked(staged: Path, action: FileAction) -> tuple[bytes, int]:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from blobsync.azcopy.binary import PINNED, Version, check_version, managed_path
+from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
 from blobsync.blob_http import proxy_for
 from blobsync.errors import AzcopyInstallError, EmulatorError, ProcessError
 from blobsync.nodejs import ensure_node, last_lines
@@ -51,16 +51,6 @@ def _quiet(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """``fresh`` is False where this very program was there already; ``source`` is where it came from, in words."""
-
-    path: Path
-    version: Version
-    source: str
-    fresh: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Machine:
     """What the installer has to know of where it runs."""
 
@@ -81,10 +71,10 @@ def install(
     runner: ProcessRunner | None = None,
     machine: Machine | None = None,
     note: Callable[[str], None] = _quiet,
-) -> Installed:
+) -> Found:
     """Put the pinned azcopy in the managed place, atomically; one that is right already stays.
 
-    ``source`` is a file or an http(s) address; ``sha256`` of the program is needed for one that is not pinned.
+    Returns it, ``origin`` telling where it came from. ``source`` is a file or an http(s) address; ``sha256`` of the program is needed for one that is not pinned.
     Raises ``AzcopyInstallError``, and ``AzcopyError`` when what was installed does not start.
     """
     runner = runner or SubprocessRunner()
@@ -92,7 +82,7 @@ def install(
     wanted = (sha256 or PINNED_SHA256.get((machine or Machine()).key, "")).lower()
     target = managed_path(environ)
     if wanted and target.is_file() and _digest(target) == wanted:
-        return Installed(target, check_version(target, runner, environ), str(target), fresh=False)
+        return Found(target, check_version(target, runner, environ), "an earlier installation")
     if not wanted:
         here = " ".join((machine or Machine()).key)
         raise AzcopyInstallError(
@@ -112,7 +102,7 @@ def install(
             hint="free some space, or set XDG_DATA_HOME to a folder that you may write to",
         ) from error
     # Last: a library that is missing is found here, and once it is there nothing needs to be fetched again.
-    return Installed(target, check_version(target, runner, environ), words, fresh=True)
+    return Found(target, check_version(target, runner, environ), words)
 
 
 def _fetch(
