@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 
-from blobsync.cli.app import SECTIONS
+from blobsync.cli.app import SECTIONS, Word
 from blobsync.cli.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -27,13 +27,19 @@ def test_the_front_page_names_every_command_and_the_exit_codes(cli: Cli) -> None
     assert "Exit codes: 0 done and verified" in shown
 
 
+# Lists that need no more than their own name.
+_PLAIN = {"qq", "qr", "qf", "summary", "blame", "history"}
+
+
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word.names[0])
-def test_each_command_explains_itself_with_an_example(cli: Cli, word: object) -> None:
-    name = getattr(word, "names")[0]  # noqa: B009 - the parameter is an object to pytest
+def test_each_command_explains_itself_with_an_example(cli: Cli, word: Word) -> None:
+    name = word.names[0]
     ended = cli(name, "--help")
     assert ended.code == 0
     assert ended.out.startswith(f"Usage: blobsync {name} ")
-    assert f"  blobsync {name} " in ended.out or "Commands:" in ended.out or f"  blobsync {name}\n" in ended.out
+    if "Commands:" not in ended.out and name not in _PLAIN:
+        examples = [line for line in ended.out.splitlines() if line.startswith("    blobsync ")]
+        assert any(f" {each}" in line for line in examples for each in word.names), ended.out
 
 
 def test_other_names_are_the_same_command(cli: Cli) -> None:
