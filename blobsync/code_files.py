@@ -80,7 +80,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
-    """Everything that decides: read once from the cluster and from the ignore files above the project."""
+    """Everything that decides: read once from the cluster and from the ignore files above the project.
+
+    ``ignore_files`` False leaves the ignore files inside the project unread.
+    """
 
     root: Path
     ignore: IgnoreRules
@@ -89,6 +92,7 @@ class CodeRules:
     folders: frozenset[str]
     max_file_size: int
     notes: tuple[str, ...] = ()
+    ignore_files: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,8 @@ class _Walk:
         names = {entry.name for entry in entries}
         if path and _marked(self.rules.root / path, names):
             return
-        ignore = ignore.entering(self.rules.root / path, path, names)
+        if self.rules.ignore_files:
+            ignore = ignore.entering(self.rules.root / path, path, names)
         for entry in entries:
             one = path + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
