@@ -56,7 +56,7 @@ def init(
     In goes what no .gitignore, .amlignore or .blobsyncignore leaves out, committed or not. Unchanged code is
     not uploaded again, so there is nothing to choose between init and initi.
 
-    \\b
+    \b
       blobsync init                    after every edit, before submit
       blobsync init --list             what goes in, and how big it is
       blobsync init --why src/a.bin    which pattern, in which file and line
@@ -84,7 +84,7 @@ def initc(
     Runs compile.aml.sh of the project with the cluster's compile_args, in a copy of the code; what it makes
     goes in as well.
 
-    \\b
+    \b
       blobsync initc
     """
     code = _code(session, allow_secrets=allow_secrets, max_file_size=max_file_size)
