@@ -148,7 +148,6 @@ CASES = (
         changed=50,
     ),
     Case("list", "`ls -r` of 20,000", "list", VERY_MANY_TINY, EVERYBODY, {"azcopy": 1.0, "rclone": 0.85}),
-    Case("list-2000", "`ls -r` of 2,000", "list", MANY, EVERYBODY, quick=True),
     *_both(
         "wan-500",
         "500 files of 4 KiB at 40 ms",
