@@ -49,9 +49,11 @@ def ends(new_container: Callable[[str], Container]) -> tuple[Container, Containe
     return new_container("one"), new_container("two")
 
 
-def _configure(project: Project, ends: tuple[Container, Container], url: str, **options: object) -> None:
-    project.configure(ends[0], cluster="we3v32", url=url, path="far/data", **options)  # type: ignore[arg-type]
-    project.configure(ends[1], cluster="eu", url=url, path="near/data", **options)  # type: ignore[arg-type]
+def _configure(project: Project, ends: tuple[Container, Container], url: str, *, sas: bool = False) -> None:
+    """Two clusters. With ``sas``, because a key's signature covers headers that the proxy has to change; azcopy gets
+    a SAS in any case."""
+    for cluster, path, end in zip(("we3v32", "eu"), ("far/data", "near/data"), ends, strict=True):
+        project.configure(end, cluster=cluster, url=url, path=path, sas=end.sas() if sas else None)
 
 
 def _fill(container: Container, files: dict[str, bytes], prefix: str = "far/data/") -> None:
@@ -74,7 +76,7 @@ def test_a_copy_goes_server_to_server(
         request.getfixturevalue("with_azcopy")
     files = {**random_files(3, 56, [40 * _MIB]), **_ODD}
     _fill(ends[0], files)
-    _configure(project, ends, copying.url)
+    _configure(project, ends, copying.url, sas=engine == "direct")
     copying.reset()
     done = project.json(*_COPY, "--engine", engine)
     assert (done.code, done.data["transferred"], done.data["route"]) == (0, 61, "cross-account"), str(done)
@@ -110,8 +112,8 @@ def test_properties_arrive_as_they_were(
             metadata={"who": "me"},
             standard_blob_tier=StandardBlobTier.COOL,
         )
-    _configure(project, ends, copying.url)
-    done = project.json(*_COPY, *(("--relay",) if engine == "relay" else ("--engine", engine)))
+    _configure(project, ends, copying.url, sas=engine == "direct")
+    done = project.json(*_COPY, "--engine", engine)
     assert done.code == 0, str(done)
     for name in ("small", "large"):
         was, now = (
@@ -122,6 +124,7 @@ def test_properties_arrive_as_they_were(
             assert now.content_settings[key] == was.content_settings[key], (name, key)
         assert now.metadata == was.metadata == {"who": "me"}
         assert now.blob_tier == was.blob_tier == "Cool"
+    assert (copying.stats().fetched > 0) == (engine != "relay")
 
 
 def test_only_what_differs_is_copied(
@@ -129,7 +132,7 @@ def test_only_what_differs_is_copied(
 ) -> None:
     files = random_files(3, 20)
     _fill(ends[0], files)
-    _configure(project, ends, copying.url)
+    _configure(project, ends, copying.url, sas=True)
     assert project.json(*_COPY).code == 0
     ends[0].put("far/data/part0/f0003.bin", b"edited")
     ends[0].put("far/data/new", b"new")
@@ -166,8 +169,8 @@ def test_within_one_account_the_service_copies(
 ) -> None:
     files = {**_ODD, "large": os.urandom(20 * _MIB)}
     _fill(ends[0], files)
-    project.configure(ends[0], cluster="we3v32", url=copying.url, path="far/data")
-    project.configure(ends[0], cluster="eu", url=copying.url, path="near/data")
+    for cluster, path in (("we3v32", "far/data"), ("eu", "near/data")):
+        project.configure(ends[0], cluster=cluster, url=copying.url, path=path, sas=ends[0].sas())
     copying.reset()
     done = project.json(*_COPY)
     assert (done.code, done.data["transferred"], done.data["route"]) == (0, 5, "same-account"), str(done)
@@ -190,7 +193,7 @@ def test_a_refused_source_is_explained_and_then_relayed(
         request.getfixturevalue("with_azcopy")
     files = random_files(3, 3)
     _fill(ends[0], files)
-    _configure(project, ends, far_copying.url)
+    _configure(project, ends, far_copying.url, sas=engine == "direct")
     far_copying.refuse(Refusal(kind))
     refused = project.json(*_COPY, "--engine", engine)
     assert refused.code in (1, 3), str(refused)
@@ -218,9 +221,9 @@ def test_the_emulators_own_lack_is_relayed_without_asking(
 def test_a_relay_holds_little_in_memory(
     project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
 ) -> None:
-    ends[0].put("far/data/huge", os.urandom(256 * _MIB))
+    ends[0].put("far/data/huge", os.urandom(160 * _MIB))
     _configure(project, ends, copying.url)
-    process = project.start(*_COPY, "--relay", "--json")
+    process = project.start(*_COPY, "--engine", "relay", "--json")
     peak = 0
     while process.poll() is None:
         try:
@@ -232,8 +235,8 @@ def test_a_relay_holds_little_in_memory(
         time.sleep(0.02)
     done = project.finish(process)
     assert done.code == 0, str(done)
-    assert peak < 160 * 1024, f"{peak} kB"
-    assert ends[1].blob("near/data/huge").get_blob_properties().size == 256 * _MIB
+    assert peak < 128 * 1024, f"{peak} kB"
+    assert ends[1].blob("near/data/huge").get_blob_properties().size == 160 * _MIB
 
 
 class TestSecrets:
@@ -315,7 +318,7 @@ class TestSecrets:
             for file, data in every_text_below(project.root, Path(project.environ["HOME"]))
             if "aux_data" not in file.parts
         ]
-        assert len(texts) > 5
+        assert {".sqlite", ".json", ".plan"} <= {file.suffix for file, _ in texts}
         for file, data in texts:
             for sentinel in sentinels:
                 assert sentinel.encode() not in data, file
@@ -329,7 +332,7 @@ _SAS_FAULTS: dict[str, tuple[Callable[[Container], str], str, set[str], str]] = 
         lambda container: re.sub(r"sig=[^&]{6}", "sig=AAAAAA", container.sas("rwl")),
         "u",
         {"access_denied"},
-        "signature",
+        "does not accept",
     ),
     "cut short": (lambda container: container.sas("rwl").partition("&sig")[0], "u", {"config_invalid"}, "sig"),
 }
@@ -345,6 +348,5 @@ def test_each_wrong_sas_has_its_own_sentence(name: str, project: Project, contai
     assert done.code == 2, str(done)
     assert done.codes == codes, str(done)
     assert re.search(sentence, done.errors[0]["message"]), str(done)
-    assert done.errors[0]["hint"]
     assert container.contents("data/") == hashes({"b.txt": b"b"})
     assert not (project.data / "b.txt").exists()

@@ -21,7 +21,7 @@ from tests.e2e.world import (
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy, weather
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 _SEED = int(os.environ.get("BLOBSYNC_TEST_SEED", "20261121"))
 _MIB = 1 << 20
@@ -58,7 +58,8 @@ def test_upload_in_bad_weather(
         request.getfixturevalue("with_azcopy")
     files = random_files(_SEED, 150, [30 * _MIB])
     write_tree(project.data, files)
-    project.configure(container, url=faulty.url)
+    # A key's signature covers the length of the body: a cut body would be refused for that, not for its content.
+    project.configure(container, url=faulty.url, sas=container.sas())
     # azcopy sends no checksum with a block: over plain HTTP nobody can see a bit that flips there. HTTPS excludes it.
     faulty.inject(*weather(flipped=0.03 if engine == "direct" else 0), seed=_SEED)
     _until_exact(
@@ -94,9 +95,9 @@ def test_download_in_bad_weather(
     tally.faults(faulty.stats().injected)
 
 
-@pytest.mark.parametrize("way", ["server to server", "relay"])
+@pytest.mark.parametrize("engine", ["direct", "relay"])
 def test_copy_in_bad_weather(
-    way: str,
+    engine: str,
     project: Project,
     new_container: Callable[[str], Container],
     service: str,
@@ -107,11 +108,10 @@ def test_copy_in_bad_weather(
     for name, data in files.items():
         source.put(f"data/{name}", data)
     with copy_source_proxy(service) as copying, fault_proxy(copying.url, *weather(), seed=_SEED) as faulty:
-        project.configure(source, cluster="from", url=faulty.url)
-        project.configure(destination, url=faulty.url)
-        engine = ("--relay",) if way == "relay" else ("--engine", "direct")
+        project.configure(source, cluster="from", url=faulty.url, sas=source.sas())
+        project.configure(destination, url=faulty.url, sas=destination.sas())
         _until_exact(
-            lambda: project.json("u", "data", "-f", "from", *engine),
+            lambda: project.json("u", "data", "-f", "from", "--engine", engine),
             lambda done: check_exact_or_honest(done, hashes(files), destination.contents("data/")),
             tally,
         )
@@ -147,9 +147,10 @@ _SURVIVED_DOWN = {
 def test_one_fault_on_the_way_up_is_survived(
     name: str, project: Project, container: Container, faulty: FaultHandle, tally: Tally
 ) -> None:
-    files = random_files(_SEED, 8, [9 * _MIB])
+    files = random_files(_SEED, 8, [17 * _MIB])
     write_tree(project.data, files)
-    project.configure(container, url=faulty.url)
+    # A key's signature covers the length of the body: a cut body would be refused for that, not for its content.
+    project.configure(container, url=faulty.url, sas=container.sas())
     faulty.inject({**_SURVIVED, **_SURVIVED_UP}[name])
     done = project.json("u", "data")
     injected = faulty.stats().injected
@@ -164,7 +165,7 @@ def test_one_fault_on_the_way_up_is_survived(
 def test_one_fault_on_the_way_down_is_survived(
     name: str, project: Project, container: Container, faulty: FaultHandle, tally: Tally
 ) -> None:
-    files = random_files(_SEED, 8, [9 * _MIB])
+    files = random_files(_SEED, 8, [17 * _MIB])
     for path, data in files.items():
         container.put(f"data/{path}", data)
     project.configure(container, url=faulty.url)
@@ -233,7 +234,7 @@ def test_a_sas_that_expires_on_the_way_leaves_a_rest_that_is_named(
     faulty.inject(Fault("expire", at=(20,)))
     done = project.json("u", "data", "--engine", "direct")
     assert done.code == 3, str(done)
-    assert "credential_expired" in done.codes | {each["code"] for each in done.errors}
+    assert done.codes == {"sas_expired"}, str(done)
     check_exact_or_honest(done, hashes(files), container.contents("data/"))
     tally.faults(faulty.stats().injected)
     tally.runs(honest=1)

@@ -164,7 +164,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_goes(
 
 @pytest.fixture
 def slow(service: str) -> Iterator[str]:
-    """A line so narrow that a test can act while a file is on its way: 8 MiB take about two seconds."""
+    """A line so narrow that a test can act while a file is on its way: 10 MiB take about two and a half seconds."""
     with delay_proxy(service, round_trip_ms=1, mbps=32) as line:
         yield line.url
 
@@ -181,8 +181,13 @@ def _while_running(project: Project, words: tuple[str, ...], act: Callable[[], N
     return thread
 
 
-@pytest.mark.parametrize("engine", ["direct", "azcopy"])
-@pytest.mark.parametrize("how", ["grows", "shrinks", "changes", "is replaced", "vanishes"])
+@pytest.mark.parametrize(
+    ("how", "engine"),
+    [
+        *[(how, "direct") for how in ("grows", "shrinks", "changes", "is replaced", "vanishes")],
+        *[(how, "azcopy") for how in ("shrinks", "changes", "vanishes")],
+    ],
+)
 def test_a_file_that_does_not_hold_still(
     how: str,
     engine: str,
@@ -194,7 +199,7 @@ def test_a_file_that_does_not_hold_still(
 ) -> None:
     if engine == "azcopy":
         request.getfixturevalue("with_azcopy")
-    files = {"a-first.bin": os.urandom(8 * _MIB), "restless.bin": os.urandom(8 * _MIB), "small.bin": b"small"}
+    files = {"a-first.bin": os.urandom(5 * _MIB), "restless.bin": os.urandom(5 * _MIB), "small.bin": b"small"}
     write_tree(project.data, files)
     project.configure(container, url=slow)
     restless = project.data / "restless.bin"
@@ -204,7 +209,7 @@ def test_a_file_that_does_not_hold_still(
             restless.unlink()
         elif how == "is replaced":
             other = project.root / "other"
-            other.write_bytes(os.urandom(8 * _MIB))
+            other.write_bytes(os.urandom(5 * _MIB))
             other.replace(restless)
         else:
             with restless.open("r+b") as stream:
@@ -216,7 +221,7 @@ def test_a_file_that_does_not_hold_still(
                 else:
                     stream.seek(100)
                     stream.write(os.urandom(100))
-                    stream.seek(7 * _MIB)
+                    stream.seek(4 * _MIB)
                     stream.write(os.urandom(100))
 
     thread = _while_running(project, ("u",), act)

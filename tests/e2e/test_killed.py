@@ -27,10 +27,12 @@ from tests.e2e.world import (
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import FaultHandle, fault_proxy
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _SEED = int(os.environ.get("BLOBSYNC_TEST_SEED", "20261121"))
 _KILLS = 6
+# So slow that every kill finds work under way: 120 MB take about two seconds.
+_SLOWLY = ("--cap-mbps", "500")
 _FILES = random_files(_SEED, 300, [20 << 20] * 6)
 _HASHES = hashes(_FILES)
 
@@ -109,7 +111,6 @@ def _rounds(
     words: tuple[str, ...],
     counting: FaultHandle,
     moves: tuple[str, ...],
-    total: int,
     victims: Callable[[int], list[int]],
 ) -> int:
     """Run and kill ``_KILLS`` times, then once to the end; returns how many kills hit."""
@@ -119,7 +120,7 @@ def _rounds(
     for _ in range(_KILLS):
         counting.reset()
         process = project.start(*words)
-        threshold = chance.randrange(1, max(2, total - len(verified)))
+        threshold = chance.randrange(1, max(2, (len(_FILES) - len(verified)) // 2))
 
         def kill(pid: int = process.pid) -> None:
             for victim in victims(pid):
@@ -161,7 +162,7 @@ def _both(pid: int) -> list[int]:
 def test_upload_through_six_kills(project: Project, container: Container, counting: FaultHandle, tally: Tally) -> None:
     write_tree(project.data, _FILES)
     project.configure(container, url=counting.url)
-    hits = _rounds(project, ("u", "data", "--engine", "direct"), counting, ("put blob", "put block"), 350, _both)
+    hits = _rounds(project, ("u", "data", "--engine", "direct", *_SLOWLY), counting, ("put blob", "put block"), _both)
     assert container.contents("data/") == _HASHES
     assert set(container.names(uncommitted=True)) == set(container.names())
     tally.faults({"kill -9": hits})
@@ -175,7 +176,7 @@ def test_download_through_six_kills(
         container.put(f"data/{name}", data)
     project.configure(container, url=counting.url)
     with Watch(project.data, _HASHES) as watch:
-        hits = _rounds(project, ("d", "data", "--engine", "direct"), counting, ("get blob",), 320, _both)
+        hits = _rounds(project, ("d", "data", "--engine", "direct", *_SLOWLY), counting, ("get blob",), _both)
     assert watch.looks > 10
     assert not watch.wrong
     assert read_tree(project.data) == _HASHES
@@ -184,8 +185,9 @@ def test_download_through_six_kills(
     tally.runs(exact=1)
 
 
-@pytest.mark.parametrize("direction", ["u", "d"])
-@pytest.mark.parametrize("victim", ["blobsync", "azcopy", "both"])
+@pytest.mark.parametrize(
+    ("victim", "direction"), [("blobsync", "d"), ("azcopy", "u"), ("azcopy", "d"), ("both", "u"), ("both", "d")]
+)
 def test_azcopy_at_work_through_a_kill(
     victim: str, direction: str, with_azcopy: Project, container: Container, counting: FaultHandle, tally: Tally
 ) -> None:
@@ -240,9 +242,9 @@ def test_a_copy_through_kills(
     with copy_source_proxy(service) as copying, fault_proxy(copying.url) as counting:
         project.configure(source, cluster="from", url=counting.url)
         project.configure(destination, url=counting.url)
-        words = ("u", "data", "-f", "from", "--engine", "direct")
+        words = ("u", "data", "-f", "from", "--engine", "direct", *_SLOWLY)
         hits = _rounds(
-            project, words, counting, ("put blob from url", "put block from url", "put blob", "put block"), 330, _both
+            project, words, counting, ("put blob from url", "put block from url", "put blob", "put block"), _both
         )
     assert destination.contents("data/") == _HASHES
     assert set(destination.names(uncommitted=True)) == set(destination.names())

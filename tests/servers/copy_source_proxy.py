@@ -161,16 +161,17 @@ class CopySourceProxy(Proxy):
         return super().command(name, values)
 
 
-def error_response(status: int, code: str, message: str, headers: Sequence[tuple[str, str]] = ()) -> bytes:
-    """An answer in the service's words and XML."""
-    text = (
-        f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>'
-    )
-    body = text.encode()
+def error_response(
+    status: int, code: str, message: str, headers: Sequence[tuple[str, str]] = (), *, detail: str = ""
+) -> bytes:
+    """An answer in the service's words and XML; ``detail`` is what it adds to a failed authentication."""
+    added = f"<AuthenticationErrorDetail>{escape(detail)}</AuthenticationErrorDetail>" if detail else ""
+    error = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message>{added}</Error>"
+    body = f'<?xml version="1.0" encoding="utf-8"?>{error}'.encode()
     return (
         encode_response(
             status,
-            message.splitlines()[0][:60],
+            message[:60],
             [
                 ("Content-Type", "application/xml"),
                 ("x-ms-error-code", code),

@@ -22,7 +22,17 @@ from urllib.parse import parse_qs, urlsplit
 from tests.servers import child
 from tests.servers.copy_source_proxy import error_response
 from tests.servers.proxy import Entry, Link, Proxy, Stats, operation
-from tests.servers.wire import Framing, Request, Response, encode_request, encode_response, pieces, pump, read_response
+from tests.servers.wire import (
+    Framing,
+    Request,
+    Response,
+    encode_request,
+    encode_response,
+    pieces,
+    pump,
+    read_body,
+    read_response,
+)
 
 _CODES = {429: "TooManyRequests", 500: "InternalError", 503: "ServerBusy"}
 _UP = ("put blob", "put block")
@@ -190,11 +200,17 @@ class FaultProxy(Proxy):
         """Send the head and half of the body; False where there is no body to cut, and all was sent."""
         sent, reader, response = await self.send(link, request)
         framing = response.framing(request.method)
-        if not framing.length or response.status >= 400:
+        if response.status >= 400 or not (framing.length or framing.chunked):
             await self._answer(link, request, sent, reader, response)
             return False
         link.writer.write(response.raw)
-        received = await pump(reader, link.writer, Framing(length=framing.length // 2))
+        if framing.chunked:
+            body = await read_body(reader, framing)
+            received = len(body) // 2
+            link.writer.write(b"%x\r\n" % received + body[:received] + b"\r\n")
+        else:
+            received = await pump(reader, link.writer, Framing(length=(framing.length or 0) // 2))
+        await link.writer.drain()
         link.drop_upstream()
         self.injected(fault.kind)
         self.count(request, response.status, sent, received)
@@ -346,8 +362,8 @@ def _expired_answer() -> bytes:
         403,
         "AuthenticationFailed",
         "Server failed to authenticate the request. Make sure the value of Authorization header is formed correctly "
-        "including the signature.\n"
-        "Signature not valid in the specified time frame: Start [Thu, 01 Jan 2026 00:00:00 GMT] - "
+        "including the signature.",
+        detail="Signature not valid in the specified time frame: Start [Thu, 01 Jan 2026 00:00:00 GMT] - "
         "Expiry [Thu, 01 Jan 2026 01:00:00 GMT] - Current [Thu, 01 Jan 2026 01:00:01 GMT]",
     )
 
