@@ -10,12 +10,12 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync.azcopy import argv
 from blobsync.azcopy.arrivals import Arrivals
-from blobsync.azcopy.binary import find
+from blobsync.azcopy.binary import find, leash
 from blobsync.azcopy.carry import action_refusal, is_single_file, refusal
 from blobsync.azcopy.job import Job, JobOutcome
 from blobsync.azcopy.messages import JobProgress
@@ -41,7 +41,14 @@ _READ = "rl"
 # itself costs more than the two seconds that it saves.
 _CHATTY_FILES = 2500
 
-STALL_AFTER = 600.0
+# So long without a byte on the wire (seconds), and azcopy is stopped.
+STALL_AFTER = 300.0
+
+
+def _impatient() -> ProcessRunner:
+    # By then azcopy was asked to end in its own way, and has had its time.
+    return SubprocessRunner(terminate_after=0.3, kill_after=0.3)
+
 
 # (the end to open, rights as SAS letters) -> the SAS for its container; None where there is no credential.
 Mint = Callable[[RemoteEnd, str], SasToken | None]
@@ -57,7 +64,7 @@ class AzcopyEngine:
     state_dir: Path
     mint: Mint
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    runner: ProcessRunner = field(default_factory=SubprocessRunner)
+    runner: ProcessRunner = field(default_factory=_impatient)
     binary: Path | None = None
     stall_after: float = STALL_AFTER
 
@@ -227,7 +234,8 @@ class _Transfer:
         watch = _Watch(self._bytes, self._space, done or log.shows_success)
         space = self._space
         env = argv.environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
-        job = Job(self._engine.runner, command, env, watch, self._engine.stall_after)
+        leashed = replace(command, argv=(*leash(self._engine.environ, self._engine.runner), *command.argv))
+        job = Job(self._engine.runner, leashed, env, watch, self._engine.stall_after)
         try:
             outcome = job.run()
         finally:

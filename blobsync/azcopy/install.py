@@ -74,8 +74,9 @@ def install(
 ) -> Found:
     """Put the pinned azcopy in the managed place, atomically; one that is right already stays.
 
-    Returns it, ``origin`` telling where it came from. ``source`` is a file or an http(s) address; ``sha256`` of the program is needed for one that is not pinned.
-    Raises ``AzcopyInstallError``, and ``AzcopyError`` when what was installed does not start.
+    Returns it, ``origin`` telling where it came from. ``source`` is a file or an http(s) address; ``sha256`` of the
+    program is needed for one that is not pinned. Raises ``AzcopyInstallError``, and ``AzcopyError`` when what was
+    installed does not start.
     """
     runner = runner or SubprocessRunner()
     source = source or environ.get(SOURCE_VARIABLE) or None

@@ -165,6 +165,8 @@ class Job:
             progress.files_total,
             progress.files_done + progress.files_failed + progress.files_skipped,
             progress.bytes_done,
+            # Grows within a block as well: over a slow line the first block may take longer than the patience.
+            progress.bytes_over_wire,
         )
         if seen != self._seen:
             self._seen = seen

@@ -73,8 +73,7 @@ class LogReader:
             self.failures += 1
             asked = _REQUEST_ID.search(found["text"])
             code = self.codes.get(asked["id"], "") if asked else ""
-            text = found["text"].partition(". X-Ms-Request-Id")[0]
-            self._pending = (found["source"], Reason(int(found["status"]), code, text))
+            self._pending = (found["source"], Reason(int(found["status"]), code, _sentence(found["text"])))
         elif self._pending is not None and (target := _TARGET.match(line)):
             source, reason = self._pending
             self.reasons[blob_or_path(source)] = self.reasons[blob_or_path(target["target"])] = reason
@@ -101,14 +100,16 @@ def reason_in(text: str) -> Reason | None:
         return None
     code = _SERVICE_CODE.search(text)
     first = text[status.end() :].partition("\n")[0].lstrip(": ")
-    return Reason(int(status["status"]), (code["code"] or code["plain"]) if code else "", first)
+    return Reason(int(status["status"]), (code["code"] or code["plain"]) if code else "", _sentence(first))
 
 
 def explain(reason: Reason, route: Route, *credentials: SasToken) -> AzcopyTransferError:
     """The cause as one of our codes, with a sentence and what to do next."""
-    said = redact(" ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
+    said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
     if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
-        return AzcopyTransferError("credential_expired", f"the SAS was refused on the way: {said}")
+        return AzcopyTransferError(
+            "credential_expired", f"the SAS was refused on the way: {said}", "run the same command again"
+        )
     is_copy = route in {Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT}
     if is_copy and reason.status in _REFUSED and not _about_destination(reason):
         return AzcopyTransferError(
@@ -129,6 +130,13 @@ def explain(reason: Reason, route: Route, *credentials: SasToken) -> AzcopyTrans
     if any(word in reason.text for word in _CHANGED):
         return AzcopyTransferError("changed_while_read", f"the source changed while azcopy read it: {said}")
     return AzcopyTransferError("azcopy_failed", said, "run the same command again, or with --engine direct")
+
+
+def _sentence(text: str) -> str:
+    """What the service said, without the status that azcopy puts before it and its own words after it."""
+    said, when, doing = text.partition(". X-Ms-Request-Id")[0].partition(" When ")
+    said = re.sub(r"^\d{3} ", "", said).rstrip(". ")
+    return f"{said} ({doing[:1].lower()}{doing[1:].strip(' .')})" if when and "tier" in doing else said
 
 
 def expired(*credentials: SasToken) -> bool:
