@@ -6,6 +6,19 @@ import stat
 from pathlib import Path
 
 from blobsync.config.check import CheckedFile, check_project
+from blobsync.config.known_keys import (
+    ACCOUNT,
+    CLUSTER,
+    DOCKER,
+    FOLDER,
+    GLOBAL_DISPATCH,
+    KUBERNETES,
+    LOCAL,
+    MOUNT,
+    RUNTIME,
+    SLURM,
+    WORKSPACE,
+)
 from blobsync.config.loader import load_cluster
 from blobsync.config.scaffold import example_files, new_project
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
@@ -128,3 +141,10 @@ def test_the_repository_carries_the_same_examples() -> None:
     root = Path(__file__).parents[2]
     for name, text, _ in example_files(emulator=True):
         assert (root / name).read_text() == text, f"{name} differs from what config new --emulator writes"
+
+
+def test_the_reference_names_every_key() -> None:
+    text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+    tables = (ACCOUNT, WORKSPACE, CLUSTER, FOLDER, DOCKER, MOUNT, GLOBAL_DISPATCH, SLURM, LOCAL, RUNTIME, KUBERNETES)
+    missing = sorted({key for table in tables for key in table if f"`{key}`" not in text})
+    assert not missing
