@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
 AUTH_CHOICES = ("sas", "key", "identity")
-RELAY_CHOICES = ("ask", "auto", "never")
+RELAY_CHOICES = ("ask", "auto")
 FOLDER_MODES = ("link", "mount", "download", "upload")
 
 
@@ -206,7 +206,6 @@ _OURS: Mapping[str, Key] = {
     "relay": one_of(*RELAY_CHOICES),
     "ignore": TEXTS,
     "max_file_size": Key(Kind.SIZE),
-    "keep_code_archives": WHOLE,
     "nodes": WHOLE,
     "min_nodes": WHOLE,
     "max_nodes": WHOLE,

@@ -139,7 +139,7 @@ def test_mistakes_in_a_cluster_file(project: ProjectFiles, text: str, message: s
             f"{AML}:3: platform: 'slrum' is not one of local, slurm, aml, itp, singularity, kubernetes",
             "did you mean 'slurm'?",
         ),
-        ("relay: always", f"{AML}:3: relay: 'always' is not one of ask, auto, never", None),
+        ("relay: always", f"{AML}:3: relay: 'always' is not one of ask, auto", None),
         (
             "env: {A: '${B}'}",
             f"{AML}:3: env.A: the environment variable B is not set",
