@@ -190,7 +190,8 @@ class ClusterFile:
         )
 
     def _check_numbers(self) -> None:
-        if self._values.get("gpu_per_node") == 0:
+        # This machine and a Slurm cluster may have none.
+        if self._values.get("gpu_per_node") == 0 and _platform(self._values) not in ("local", "slurm"):
             self._checker.problem(("gpu_per_node",), "must be at least 1")
 
 

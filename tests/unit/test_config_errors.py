@@ -42,7 +42,7 @@ CLUSTER_MISTAKES = {
         f"{AML}:3: multi_process: must be true or false, not a text",
     ),
     "a negative number": (DATA + "num_gpu: -1\n", f"{AML}:3: num_gpu: must not be negative"),
-    "no GPU per node": (DATA + "gpu_per_node: 0\n", f"{AML}:3: gpu_per_node: must be at least 1"),
+    "no GPU per node": (DATA + "gpu_per_node: 0\nplatform: itp\n", f"{AML}:3: gpu_per_node: must be at least 1"),
     "a size that is none": (
         DATA + "max_file_size: big\n",
         f"{AML}:3: max_file_size: must be a size such as 50 MB or a number of bytes, not a text",
