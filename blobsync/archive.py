@@ -151,6 +151,7 @@ class _Writer:
         for entry in self._entries:
             self._write(_central_header(entry))
         self._write(_end_records(len(self._entries), self._offset - start, start))
+        self._out.flush()
         return self._offset
 
     def _write(self, data: bytes) -> None:

@@ -60,8 +60,8 @@ _KINDS = (
         "a private key",
         (b"PRIVATE KEY",),
         re.compile(
-            rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY(?: BLOCK)?-----"
-            rb"(?:\\n|\s)+(?:[A-Za-z-]+: [^\r\n]*\s+)*([A-Za-z0-9+/=]{40,})"
+            rb"(-----BEGIN (?:[A-Z]+ )?PRIVATE KEY(?: BLOCK)?-----)"
+            rb"(?:\\n|\s)+(?:[A-Za-z-]+: [^\r\n]*\s+)*[A-Za-z0-9+/=]{40}"
         ),
     ),
     _Kind(
@@ -78,7 +78,7 @@ _KINDS = (
     _Kind(
         "an AWS secret key",
         (b"aws_secret_access_key", b"AWS_SECRET_ACCESS_KEY"),
-        re.compile(rb"(?i:aws_secret_access_key)[\"']?\s{0,4}[=:]\s{0,4}[\"']?([A-Za-z0-9/+]{40})\b"),
+        re.compile(rb"(?i:aws_secret_access_key)[\"']?\s{0,4}[=:]\s{0,4}[\"']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])"),
     ),
 )
 

@@ -1,0 +1,224 @@
+"""The code archive: equal bytes for equal code, and readable by everybody."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import stat
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from blobsync import archive
+from blobsync.archive import write_archive
+from blobsync.code_files import code_rules
+from blobsync.code_git import GitState
+from blobsync.code_snapshot import CodeSnapshot, take_snapshot
+from blobsync.config.model import Cluster
+from blobsync.jobs.runner import unzip
+from blobsync.local_files import ChangedWhileReadError
+
+GIT = GitState("0123456789abcdef0123456789abcdef01234567", ("src/new.py",))
+
+
+def snapshot(root: Path, **settings: object) -> CodeSnapshot:
+    cluster = Cluster("aml", "aux_data/aml/aml.yaml", root, **settings)  # type: ignore[arg-type]
+    return take_snapshot(code_rules(cluster), root.parent / "no-cache" / "files.json")
+
+
+def pack(root: Path, to: Path, git: GitState | None = GIT) -> CodeSnapshot:
+    found = snapshot(root)
+    with to.open("w+b") as out:
+        assert write_archive(found, git, out) == to.stat().st_size
+    return found
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    chance = random.Random(3)
+    root = tmp_path / "code"
+    (root / "src").mkdir(parents=True)
+    for number in range(150):
+        (root / f"src/m{number:03}.py").write_text(f"x = {number}\n" * chance.randint(0, 200))
+    (root / "src/häßlich 名.py").write_text("y = 1\n")
+    (root / "src/noise.bin").write_bytes(chance.randbytes(70_000))
+    (root / "src/large.txt").write_bytes(b"one line of many\n" * 700_000)
+    (root / "src/large.bin").write_bytes(chance.randbytes(9_000_000))
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "empty").touch()
+    (root / "link").symlink_to("src/m001.py")
+    (root / "src/folder-link").symlink_to("../src")
+    return root
+
+
+def test_unzip_and_python_read_it(code: Path, tmp_path: Path) -> None:
+    found = pack(code, tmp_path / "a.zip")
+    subprocess.run(["unzip", "-tqq", tmp_path / "a.zip"], check=True)
+    with zipfile.ZipFile(tmp_path / "a.zip") as opened:
+        assert opened.testzip() is None
+        assert opened.namelist() == [".blobsync-manifest.json", *sorted(opened.namelist()[1:])]
+        manifest = json.loads(opened.read(".blobsync-manifest.json"))
+    assert manifest["digest"] == found.digest
+    assert manifest["git"] == {"commit": GIT.commit, "dirty": True, "uncommitted": ["src/new.py"]}
+    assert {one["path"]: one["sha256"] for one in manifest["files"]} == {one.path: one.sha256 for one in found.files}
+    # The C.UTF-8 locale: Info-ZIP takes names as the locale's.
+    environ = {**os.environ, "LC_ALL": "C.UTF-8"}
+    subprocess.run(["unzip", "-qq", tmp_path / "a.zip", "-d", tmp_path / "out"], check=True, env=environ)
+    (tmp_path / "out/.blobsync-manifest.json").unlink()
+    assert subprocess.run(["diff", "-r", "--no-dereference", code, tmp_path / "out"], check=False).returncode == 0
+    assert os.readlink(tmp_path / "out/link") == "src/m001.py"
+    modes = {path: stat.S_IMODE((tmp_path / "out" / path).stat().st_mode) for path in ("run.sh", "empty")}
+    assert modes == {"run.sh": 0o755, "empty": 0o644}
+
+
+def test_a_node_finds_the_digest_in_what_it_unpacks(code: Path, tmp_path: Path) -> None:
+    found = pack(code, tmp_path / "a.zip")
+    (tmp_path / "node").mkdir()
+    assert unzip(str(tmp_path / "a.zip"), str(tmp_path / "node")) == found.digest
+
+
+def test_same_tree_same_bytes(code: Path, tmp_path: Path) -> None:
+    first = pack(code, tmp_path / "a.zip")
+    copy = tmp_path / "copy"
+    before = os.umask(0o077)
+    try:
+        # Another folder, order, clock and umask.
+        for path in sorted(code.rglob("*"), reverse=True):
+            target = copy / path.relative_to(code)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():
+                target.symlink_to(os.readlink(path))
+            elif path.is_file():
+                target.write_bytes(path.read_bytes())
+                target.chmod(0o700 if os.access(path, os.X_OK) and path.stat().st_mode & 0o100 else 0o600)
+                os.utime(target, (1_000_000_000, 1_000_000_000))
+    finally:
+        os.umask(before)
+    second = pack(copy, tmp_path / "b.zip")
+    assert second.digest == first.digest
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_two_clones_make_the_same_archive(code: Path, tmp_path: Path) -> None:
+    shutil.rmtree(code / "src/folder-link", ignore_errors=True)
+    run = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-c", "init.defaultBranch=main"]
+    subprocess.run([*run, "init", "-q"], cwd=code, check=True)
+    subprocess.run([*run, "add", "."], cwd=code, check=True)
+    subprocess.run([*run, "commit", "-qm", "all"], cwd=code, check=True)
+    for clone in ("one", "two"):
+        subprocess.run([*run, "clone", "-q", code, tmp_path / clone], check=True)
+        pack(tmp_path / clone, tmp_path / f"{clone}.zip")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+
+
+def test_the_digest_is_what_the_documentation_says(code: Path) -> None:
+    found = snapshot(code)
+    whole = hashlib.sha256()
+    for file in found.files:
+        path = code / file.path
+        mode = "link" if path.is_symlink() else "755" if path.stat().st_mode & 0o100 else "644"
+        content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+        whole.update(f"{mode} {hashlib.sha256(content).hexdigest()} {file.path}\0".encode())
+    assert found.digest == whole.hexdigest()
+
+
+@pytest.mark.parametrize("change", ["content", "run bit", "name", "link"])
+def test_every_change_of_the_code_changes_the_digest(code: Path, change: str) -> None:
+    before = snapshot(code).digest
+    if change == "content":
+        (code / "run.sh").write_text("#!/bin/sh \n")
+    elif change == "run bit":
+        (code / "run.sh").chmod(0o644)
+    elif change == "name":
+        (code / "empty").rename(code / "hollow")
+    else:
+        (code / "link").unlink()
+        (code / "link").symlink_to("src/m002.py")
+    assert snapshot(code).digest != before
+
+
+@pytest.mark.parametrize("name", ["run.sh", "src/large.bin"])
+def test_a_file_that_changes_after_the_look_is_noticed(code: Path, tmp_path: Path, name: str) -> None:
+    found = snapshot(code)
+    with (code / name).open("r+b") as stream:
+        stream.write(b"changed")
+    with (tmp_path / "a.zip").open("w+b") as out, pytest.raises(ChangedWhileReadError):
+        write_archive(found, None, out)
+
+
+def test_a_change_that_stat_does_not_show_is_noticed_by_its_checksum(code: Path, tmp_path: Path) -> None:
+    found = snapshot(code)
+    status = (code / "run.sh").stat()
+    (code / "run.sh").write_text("#!/bin/ed\n")
+    os.utime(code / "run.sh", ns=(status.st_atime_ns, status.st_mtime_ns))
+    with (tmp_path / "a.zip").open("w+b") as out, pytest.raises(ChangedWhileReadError):
+        write_archive(found, None, out)
+
+
+def test_a_file_that_disappears_counts_as_changed(code: Path, tmp_path: Path) -> None:
+    found = snapshot(code)
+    (code / "run.sh").unlink()
+    with (tmp_path / "a.zip").open("w+b") as out, pytest.raises(ChangedWhileReadError):
+        write_archive(found, None, out)
+
+
+class TestLargeNumbers:
+    """Offsets, sizes and counts that the plain format cannot hold, without the gigabytes."""
+
+    def test_more_files_than_16_bits_count(self, tmp_path: Path) -> None:
+        with (tmp_path / "a.zip").open("w+b") as out:
+            writer = archive._Writer(out)
+            for number in range(70_000):
+                writer.begin(f"{number:05}", "644", 0)
+                writer.add(archive._Packed(b"", b"", 0))
+                writer.end()
+            writer.finish()
+        with zipfile.ZipFile(tmp_path / "a.zip") as opened:
+            assert len(opened.namelist()) == 70_000
+        subprocess.run(["unzip", "-tqq", tmp_path / "a.zip"], check=True)
+
+    def test_a_file_above_32_bits(self, tmp_path: Path) -> None:
+        size = archive._ZIP64_FROM + 5_000_000
+        piece = archive._Packed(bytes(1 << 20), bytes(1 << 20), 0)
+        rest = archive._Packed(b"end", b"end", 0)
+        with (tmp_path / "a.zip").open("w+b") as real:
+            out = _Sparse(real)
+            writer = archive._Writer(out)  # type: ignore[arg-type]
+            writer.begin("large", "644", size)
+            for _ in range(size >> 20):
+                writer.add(piece)
+            writer.end()
+            writer.begin("after", "755", 3)
+            writer.add(rest)
+            writer.end()
+            writer.finish()
+        with zipfile.ZipFile(tmp_path / "a.zip") as opened:
+            large, after = opened.infolist()
+            assert (large.file_size, after.file_size) == (size >> 20 << 20, 3)
+            assert after.header_offset > archive._ZIP64_FROM
+            assert opened.read("after") == b"end"
+
+
+class _Sparse:
+    """Leaves holes where zeros would be written."""
+
+    def __init__(self, out: object) -> None:
+        self._out = out
+
+    def write(self, data: bytes) -> int:
+        if len(data) == 1 << 20:
+            self._out.seek(len(data), os.SEEK_CUR)  # type: ignore[attr-defined]
+            return len(data)
+        return int(self._out.write(data))  # type: ignore[attr-defined]
+
+    def seek(self, offset: int) -> int:
+        return int(self._out.seek(offset))  # type: ignore[attr-defined]
+
+    def flush(self) -> None:
+        self._out.flush()  # type: ignore[attr-defined]
