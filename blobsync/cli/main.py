@@ -62,6 +62,8 @@ def _run(words: Sequence[str], console: Console) -> int:
     session.started = start
     try:
         answer = build_app()(list(words), prog_name="blobsync", standalone_mode=False, obj=session)
+        # The bar goes before the answer comes.
+        session.listener.close()
         return console.show(answer) if isinstance(answer, Result) else int(answer or 0)
     except typer.Abort:
         raise UsageError("nothing was confirmed, nothing was touched") from None

@@ -25,6 +25,7 @@ LINE_EVERY = 15.0
 # A bar appears once a command takes this long (seconds): most are over before, and tqdm takes time to import.
 BAR_AFTER = 0.7
 _REDRAW = 0.1
+_TICK = 0.5
 _VERBS = {
     "surveying": "looking",
     "hashing": "hashing",
@@ -153,11 +154,14 @@ class BarListener(_Counting):
         self._drawn = 0.0
         self._bar: Any = None
         self._unit = ""
+        self._closed = threading.Event()
+        # The clock goes on while nothing else does: a service that keeps us waiting, one large request.
+        threading.Thread(target=self._tick, daemon=True).start()
 
     def show(self, *, force: bool) -> None:
         """Redraw, at most ten times a second."""
         now = time.monotonic()
-        if now < self._appears_at or (now - self._drawn < _REDRAW and not force):
+        if now < self._appears_at or not self.verb or (now - self._drawn < _REDRAW and not force):
             return
         self._drawn = now
         in_bytes = self.verb == "moving" and self.bytes_expected > 0
@@ -169,9 +173,9 @@ class BarListener(_Counting):
         self._bar.total = total
         self._bar.set_description_str(self.verb, refresh=False)
         self._bar.set_postfix_str(self._files() if in_bytes else self._failed(), refresh=False)
-        # update() with what came since the last redraw keeps the rate; a retry may have taken bytes back.
-        step = done - self._bar.n
-        self._bar.update(step) if step > 0 else setattr(self._bar, "n", max(done, 0))
+        # A retry may have taken bytes back. The rate is that since the first byte, not since the bar appeared.
+        self._bar.n = max(done, 0)
+        self._bar.start_t = time.time() - (now - self.began)
         self._bar.refresh()
 
     def note(self, text: str) -> None:
@@ -182,10 +186,18 @@ class BarListener(_Counting):
 
     def close(self) -> None:
         """Take the bar away; what remains on the terminal is the answer."""
+        self._closed.set()
         with self.lock:
+            self.verb = ""
             if self._bar:
                 self._bar.close()
                 self._bar = None
+
+    def _tick(self) -> None:
+        while not self._closed.wait(_TICK):
+            with self.lock:
+                if not self._closed.is_set():
+                    self.show(force=False)
 
     def _files(self) -> str:
         return f"{self.files:,}/{self.files_expected:,} files{self._failed()}"
@@ -204,5 +216,5 @@ class BarListener(_Counting):
         tqdm.monitor_interval = 0
         self._unit = unit
         self._bar = tqdm(
-            unit=unit, unit_scale=unit == "B", leave=False, file=sys.stderr, dynamic_ncols=True, mininterval=0
+            unit=unit, unit_scale=unit == "B", leave=False, file=sys.stderr, dynamic_ncols=True, smoothing=0
         )
