@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ from blobsync.cli.session import Session
 from blobsync.errors import UsageError
 
 if TYPE_CHECKING:
+    from blobsync.config.model import Cluster
     from blobsync.jobs.board import Board
     from blobsync.jobs.history import JobRecord
 
@@ -53,6 +55,8 @@ def query(
     max: MaxOption = DEFAULT_MAX,
 ) -> Result:
     """List the newest jobs, or show some: logs (kept in assets/ID/), last lines of rank 0, causes, facts.
+
+    Jobs of all clusters are listed; -c lists those of one.
 
     \b
       blobsync q
@@ -123,14 +127,14 @@ def logs(
 
 def history(session: Session, max: MaxOption = 1000) -> Result:
     """List all jobs that were ever submitted from this project; asks no cluster."""
-    records = open_board(session).history.recent(limit=max)
+    records = open_board(session).history.recent(cluster=session.cluster, limit=max)
     return Result({"jobs": [job_data(record) for record in records]}, job_table(records))
 
 
 def summary(session: Session) -> Result:
     """Show what the cluster has free, and how many jobs wait."""
-    board = open_board(session)
-    name = board.project.cluster.name
+    cluster, board = submitting(session)
+    name = cluster.name
     found = board.backend(name).summary()
     data = {field: getattr(found, field) for field in found.__slots__}
     return Result({"cluster": name, **data}, summary_lines(name, found))
@@ -138,8 +142,8 @@ def summary(session: Session) -> Result:
 
 def blame(session: Session) -> Result:
     """Show who holds the cluster."""
-    board = open_board(session)
-    name = board.project.cluster.name
+    cluster, board = submitting(session)
+    name = cluster.name
     backend = board.backend(name)
     if "blame" not in backend.capabilities:
         raise UsageError(f"cluster {name} ({backend.name}) does not tell who uses it")
@@ -167,10 +171,21 @@ def parse(session: Session, id: IdArgument) -> Result:
 
 
 def open_board(session: Session) -> Board:
-    """The jobs of the project around the current folder."""
+    """The jobs of the project around the current folder, whatever its cluster files say."""
+    from blobsync.config.loader import find_project
     from blobsync.jobs.board import Board
 
-    return Board(session.project())
+    if session.param:
+        raise UsageError("-p is for submit: a job keeps what it was submitted with")
+    return Board(find_project(Path.cwd()), session.environ)
+
+
+def submitting(session: Session) -> tuple[Cluster, Board]:
+    """The chosen cluster, and the jobs."""
+    from blobsync.jobs.board import Board
+
+    project = session.project()
+    return project.cluster, Board(project.root, session.environ, project.cluster)
 
 
 def note_all(session: Session, sentences: Sequence[str]) -> None:
@@ -193,7 +208,7 @@ def followed(board: Board, record: JobRecord, rank: int | None = None) -> Iterat
 def _listed(session: Session, board: Board, states: tuple[str, ...], limit: int) -> Result:
     from blobsync.jobs.spec import State
 
-    refreshed = board.recent(tuple(State(state) for state in states), limit)
+    refreshed = board.recent(tuple(State(state) for state in states), limit, session.cluster)
     note_all(session, refreshed.problems)
     data: dict[str, Any] = {"jobs": [job_data(record) for record in refreshed.records]}
     return Result(data, job_table(refreshed.records))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blobsync.cli import job_views
-from blobsync.cli.job_views import followed, note_all, open_board
+from blobsync.cli.job_views import followed, note_all, open_board, submitting
 from blobsync.cli.job_words import cause_data, cause_lines, job_data
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
@@ -76,13 +76,13 @@ def submit(
     wish = Wish(
         tuple(cmd), None, nodes, name, False if single else None, {key: text for key, text in options.items() if text}
     )
-    board = open_board(session)
-    choose = code_chooser(board.project, init=init and not dry_run)
+    cluster, board = submitting(session)
+    choose = code_chooser(board.root, session.environ, session.listener, init=init and not dry_run)
     if dry_run:
-        plan, warnings = plan_job(board, wish, choose)
+        plan, warnings = plan_job(board, cluster, wish, choose)
         note_all(session, warnings)
         return Result({"plan": plan.text, "job_id": plan.spec.run_id}, plan.text.splitlines())
-    submitted = submit_job(board, wish, choose)
+    submitted = submit_job(board, cluster, wish, choose)
     note_all(session, submitted.warnings)
     return _waited(session, board, submitted.record) if wait else _accepted([submitted])
 
@@ -126,7 +126,7 @@ def resubmit(
     from blobsync.jobs.submit import resubmit as resubmit_job
 
     board = open_board(session)
-    choose = code_chooser(board.project) if latest_code else None
+    choose = code_chooser(board.root, session.environ, session.listener) if latest_code else None
     submitted = [resubmit_job(board, record, to=to, choose_code=choose) for record in board.find(ids)]
     for one in submitted:
         note_all(session, one.warnings)
@@ -164,7 +164,7 @@ def ssh(
     argv = list(board.backend(record.cluster).ssh_command(record.ref, node))
     if show or session.json:
         return Result({"command": argv}, [shlex.join(argv)])
-    return Result(exit_code=SubprocessRunner().attach(argv, env=board.project.environ))
+    return Result(exit_code=SubprocessRunner().attach(argv, env=session.environ))
 
 
 def watch(

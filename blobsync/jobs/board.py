@@ -18,7 +18,7 @@ from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs
 from blobsync.jobs.parse import Finding, read_causes, summarise
 from blobsync.jobs.spec import LogMirror, State
 from blobsync.process import ProcessRunner, SubprocessRunner
-from blobsync.project import Project
+from blobsync.state_dir import open_state_dir
 
 # Where ACT put logs, too; never part of the code archive.
 ASSETS = "assets"
@@ -36,19 +36,29 @@ class Refreshed:
 class Board:
     """The jobs of a project, on whatever cluster they are."""
 
-    def __init__(self, project: Project, process: ProcessRunner | None = None) -> None:
-        self.project = project
-        self.history = History(project.state.jobs_file)
+    def __init__(
+        self,
+        root: Path,
+        environ: Mapping[str, str],
+        current: Cluster | None = None,
+        process: ProcessRunner | None = None,
+    ) -> None:
+        """``current`` is the cluster that the user chose, with what ``-p`` changed; looking at jobs needs none."""
+        self.root = root
+        self.environ = environ
+        self.current = current
+        self.state = open_state_dir(root, environ)
+        self.history = History(self.state.jobs_file)
         self._process = process or SubprocessRunner()
         self._backends: dict[str, Backend] = {}
 
     # -- which cluster, which backend ---------------------------------------------------------------------------
 
     def cluster(self, name: str) -> Cluster:
-        """The cluster file ``name``; the project's own keeps what ``-p`` changed. Raises ``ConfigError``."""
-        if name == self.project.cluster.name:
-            return self.project.cluster
-        return load_cluster(self.project.root, name, environ=self.project.environ)
+        """The cluster file ``name``. Raises ``ConfigError``."""
+        if self.current and name == self.current.name:
+            return self.current
+        return load_cluster(self.root, name, environ=self.environ)
 
     def backend(self, name: str) -> Backend:
         """The backend of a cluster. Raises ``ConfigError`` and ``BackendUnavailableError``."""
@@ -56,10 +66,10 @@ class Board:
             cluster = self.cluster(name)
             around = Surroundings(
                 cluster=name,
-                project=self.project.root,
-                state_dir=self.project.state.root,
+                project=self.root,
+                state_dir=self.state.root,
                 settings=settings_of(cluster),
-                environ=self.project.environ,
+                environ=self.environ,
                 process=self._process,
             )
             self._backends[name] = create_backend(cluster.platform, around)
@@ -87,9 +97,9 @@ class Board:
                 fresh[record.run_id] = self.history.update(record, info)
         return Refreshed(tuple(fresh[record.run_id] for record in records), tuple(problems))
 
-    def recent(self, states: Collection[State] = (), limit: int | None = None) -> Refreshed:
+    def recent(self, states: Collection[State] = (), limit: int | None = None, cluster: str | None = None) -> Refreshed:
         """The newest jobs in these states, as they are now."""
-        refreshed = self.refresh(self.history.recent(limit=None if states else limit))
+        refreshed = self.refresh(self.history.recent(cluster=cluster, limit=None if states else limit))
         chosen = [record for record in refreshed.records if not states or record.info.state in states]
         return replace(refreshed, records=tuple(chosen[:limit]))
 
@@ -111,7 +121,7 @@ class Board:
 
     def logs(self, record: JobRecord) -> FetchedLogs:
         """Bring the logs in ``assets/<ID>/`` up to date."""
-        folder = assets_folder(self.project.root, record.run_id)
+        folder = assets_folder(self.root, record.run_id)
         sources: list[Callable[[], LogSource]] = [lambda: BackendLogs(self.backend(record.cluster), record.ref)]
         if record.spec.logs:
             mirror = record.spec.logs
@@ -138,7 +148,7 @@ class Board:
         accounts = [*(entry.account for entry in known.folders), *([known.code.account] if known.code else [])]
         for account in accounts:
             if str(account.container) == mirror.container:
-                return MirroredLogs(connect(account, environ=self.project.environ), mirror)
+                return MirroredLogs(connect(account, environ=self.environ), mirror)
         raise JobError(f"cluster {cluster} no longer knows {mirror.container}, where the logs are")
 
 

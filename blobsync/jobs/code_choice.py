@@ -1,16 +1,92 @@
-"""Which code a job runs."""
+"""Which code a job runs: what the last ``init`` uploaded, named by its digest, so that it stays the same code."""
 
 from __future__ import annotations
 
-from blobsync.config.model import Cluster
-from blobsync.jobs.submit import ChooseCode, CodeChoice
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.code import Code, CodeState
+from blobsync.config.model import Cluster, CodeEntry
+from blobsync.engines import Listener
+from blobsync.errors import ArchiveError, ConfigError, NothingMatchedError
+from blobsync.jobs.spec import CodeRef
 from blobsync.project import Project
 
 
-def code_chooser(project: Project, *, init: bool = False) -> ChooseCode:
-    """X."""
+@dataclass(frozen=True, slots=True)
+class CodeChoice:
+    """The code that a job is to run, None for the project's folder as it is, and what the user should know."""
+
+    ref: CodeRef | None
+    warnings: tuple[str, ...] = ()
+
+
+ChooseCode = Callable[[Cluster], CodeChoice]
+
+
+def code_chooser(root: Path, environ: Mapping[str, str], listener: Listener, *, init: bool = False) -> ChooseCode:
+    """Choose the code at ``code_path`` of a cluster; with ``init``, put today's there first."""
 
     def choose(cluster: Cluster) -> CodeChoice:
-        return CodeChoice(None)
+        project = Project(root, root, cluster, environ=environ)
+        project.listener = listener
+        return choose_code(project, init=init)
 
     return choose
+
+
+def choose_code(project: Project, *, init: bool = False) -> CodeChoice:
+    """The code of one cluster. Raises ``ConfigError``, ``NothingMatchedError`` and what init raises."""
+    cluster = project.cluster
+    entry = cluster.code
+    if entry is None:
+        if cluster.platform == "local" and not init:
+            return CodeChoice(None)
+        raise ConfigError(
+            "says nowhere where the code is",
+            file=cluster.file,
+            key="config_param.code_path",
+            hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip}, then blobsync init",
+        )
+    if not entry.path.endswith(".zip"):
+        return CodeChoice(CodeRef(str(entry.account.container), entry.path, ""))
+    code = Code(project)
+    if init:
+        published = code.publish()
+        return CodeChoice(_ref(entry, published.digest, published.state), published.notes)
+    return _published(project, code, entry)
+
+
+def _published(project: Project, code: Code, entry: CodeEntry) -> CodeChoice:
+    store = project.connections.store(entry.account.container)
+    digest = code.published_digest()
+    if digest is None:
+        if store.head(entry.path) is None:
+            raise NothingMatchedError(
+                f"there is no code at {entry.remote}", hint="blobsync init puts it there; submit --init does both"
+            )
+        ref = CodeRef(str(entry.account.container), entry.path, "")
+        return CodeChoice(ref, (f"{entry.remote} was not made by blobsync init: nodes take it as it is",))
+    kept = f"{entry.path}.d/{digest}.zip"
+    if store.head(kept) is None:
+        raise NothingMatchedError(f"the archive {kept} of the last init is gone", hint="blobsync init makes it again")
+    try:
+        state = code.look()
+    except ArchiveError as error:
+        return CodeChoice(_ref(entry, digest, None), (f"the job runs the code of the last init: {error.message}",))
+    if state.snapshot.digest == digest:
+        return CodeChoice(_ref(entry, digest, state))
+    warning = "the code here is not that of the last init, which the job will run; submit --init takes what is here"
+    return CodeChoice(_ref(entry, digest, None), (warning,))
+
+
+def _ref(entry: CodeEntry, digest: str, state: CodeState | None) -> CodeRef:
+    git = state.git if state else None
+    return CodeRef(
+        str(entry.account.container),
+        f"{entry.path}.d/{digest}.zip",
+        digest,
+        git_commit=(git.commit or "") if git else "",
+        git_dirty=git.dirty if git else False,
+    )

@@ -78,13 +78,14 @@ def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) ->
 def find_shape(cluster: Cluster, wish: Wish) -> Shape:
     """ACT's rule: up to ``gpu_per_node`` GPUs are one node, more have to fill whole nodes.
 
-    ``gpu_per_node: 0`` is a cluster without GPUs; then ``-n`` counts processes.
+    ``nodes`` in the file is for jobs that spread evenly over so many. ``gpu_per_node: 0`` is a cluster without
+    GPUs; then ``-n`` counts processes.
     """
     asked = wish.num_gpu if wish.num_gpu is not None else cluster.num_gpu
     per_node = cluster.gpu_per_node
     nodes = wish.nodes if wish.nodes is not None else cluster.number("nodes")
     count = asked or (per_node or 1) * (nodes or 1)
-    if nodes is None:
+    if nodes is None or (wish.nodes is None and count % nodes):
         nodes = 1 if not per_node or count <= per_node else -(-count // per_node)
     if nodes < 1 or count % nodes:
         raise UsageError(

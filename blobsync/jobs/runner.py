@@ -353,7 +353,7 @@ def prepare(job: Job) -> None:
 
 
 def unpack_code(job: Job) -> None:
-    """Fetch the code archive, check it, unpack it beside its place, rename."""
+    """Fetch the code archive (or a blob folder of code), check it, unpack it beside its place, rename."""
     code = job.spec.get("code")
     if not code:
         if not os.path.isdir(job.root):
@@ -366,10 +366,14 @@ def unpack_code(job: Job) -> None:
     archive = fresh + ".zip"
     try:
         started = time.monotonic()
-        job.container(code["container"]).get(code["blob"], archive)
-        digest = unzip(archive, fresh)
-        if code["digest"] not in ("", digest):
-            raise SetupError(f"the code archive {code['blob']} does not hold the code that was submitted")
+        if code["blob"].endswith(".zip"):
+            job.container(code["container"]).get(code["blob"], archive)
+            digest = unzip(archive, fresh)
+            if code["digest"] not in ("", digest):
+                raise SetupError(f"the code archive {code['blob']} does not hold the code that was submitted")
+        else:
+            folder = {"name": "code", "container": code["container"], "path": code["blob"], "include": []}
+            download(job, folder, fresh)
         os.chmod(fresh, 0o755)
         os.rename(fresh, job.root)
         job.say(f"code {code['digest'][:12]} unpacked in {time.monotonic() - started:.1f} s")

@@ -15,6 +15,7 @@ from blobsync.errors import BlobsyncError
 from blobsync.jobs.access import grant
 from blobsync.jobs.backends.base import Plan
 from blobsync.jobs.board import Board
+from blobsync.jobs.code_choice import ChooseCode, CodeChoice
 from blobsync.jobs.describe import Wish, describe, find_mirror
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.spec import CodeRef, JobSpec
@@ -25,22 +26,11 @@ _OWN_SAS_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class CodeChoice:
-    """The code that a job is to run, None for the project's folder as it is, and what the user should know."""
-
-    ref: CodeRef | None
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Submitted:
     """A job that was accepted, and what the user should know."""
 
     record: JobRecord
     warnings: tuple[str, ...] = ()
-
-
-ChooseCode = Callable[[Cluster], CodeChoice]
 
 
 def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
@@ -50,17 +40,16 @@ def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
     return f"{plain}_{int(now or time.time())}_{random_source.token_hex(4)}"
 
 
-def plan_job(board: Board, wish: Wish, choose_code: ChooseCode) -> tuple[Plan, tuple[str, ...]]:
+def plan_job(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> tuple[Plan, tuple[str, ...]]:
     """What would be handed over, and warnings; nothing is submitted, minted or recorded."""
-    cluster = board.project.cluster
     code = choose_code(cluster)
-    spec = describe(cluster, wish, new_run_id(board.project.environ), code.ref)
+    spec = describe(cluster, wish, new_run_id(board.environ), code.ref)
     return board.backend(cluster.name).plan(spec), code.warnings
 
 
-def submit(board: Board, wish: Wish, choose_code: ChooseCode) -> Submitted:
+def submit(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
-    plan, warnings = plan_job(board, wish, choose_code)
+    plan, warnings = plan_job(board, cluster, wish, choose_code)
     submitted = _hand_over(board, plan.spec)
     return Submitted(submitted.record, warnings + submitted.warnings)
 
@@ -86,7 +75,7 @@ def resubmit(
 
 
 def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None) -> JobSpec:
-    run_id = new_run_id(board.project.environ)
+    run_id = new_run_id(board.environ)
     spec = old.spec
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
         return replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
@@ -107,20 +96,18 @@ def _hand_over(board: Board, spec: JobSpec, *, successor_of: str = "") -> Submit
     if successor_of:
         origin = board.history.find(successor_of).cluster
         clusters += [board.cluster(origin)] if origin != spec.cluster else []
-    spec, secrets, warnings = grant(spec, clusters, _minter(board))
+    spec, secrets, warnings = grant(spec, clusters, _minter(board, clusters[0]))
     ref = backend.submit(backend.plan(spec), secrets)
     return Submitted(board.history.add(spec, ref, backend.name, successor_of=successor_of), warnings)
 
 
-def _minter(board: Board) -> Callable[[StorageAccount, str, int], SasToken]:
-    cluster = board.project.cluster
-
+def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, int], SasToken]:
     def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
         return mint_sas(
             account,
             rights,
             _OWN_SAS_SECONDS if account.credential == "sas" else seconds,
-            environ=board.project.environ,
+            environ=board.environ,
             use_cli_auth=cluster.flag("use_cli_auth"),
         )
 

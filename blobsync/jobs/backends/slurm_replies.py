@@ -61,7 +61,7 @@ _COLUMNS = (
 )
 SQUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
 SACCT_FORMAT = "JobID,State,ExitCode,Start,End,NodeList"
-SINFO_FORMAT = "NodeHost:64,StateLong:32,Gres:96,GresUsed:96"
+SINFO_FORMAT = "NodeList:64,StateLong:32,Gres:96,GresUsed:96"
 _SINFO_WIDTHS = (64, 32, 96, 96)
 
 

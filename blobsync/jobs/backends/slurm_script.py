@@ -74,6 +74,9 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     lines = ["#!/bin/bash", *(f"#SBATCH --{text}" for text in _directives(spec, options)), ""]
     if options.get("scratch"):
         lines.append(f"export BLOBSYNC_SCRATCH={shlex.quote(str(options['scratch']))}")
+    if options.get("cpus_per_task"):
+        # Since 22.05 srun does not take it over from sbatch.
+        lines.append(f"export SRUN_CPUS_PER_TASK={int(options['cpus_per_task'])}")
     place = ['--job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN"']
     for name in ("sync_seconds", "keep_root"):
         if options.get(name) is not None:

@@ -1,0 +1,390 @@
+"""Jobs from the command line to outputs in the container, on this machine and on a real Slurm cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.world import Container, Done, Project, blobsync_command, wait_until, write_tree
+from tests.servers.slurm_cluster import SlurmCluster
+from tests.servers.slurm_fixture import slurm_cluster
+
+__all__ = ["slurm_cluster"]
+
+pytestmark = pytest.mark.e2e
+
+ON_SLURM = pytest.param("uni", marks=pytest.mark.slurm)
+PATIENCE = 90.0
+
+# Says all that a process can know, into the output folder.
+SHOW = """\
+import json, os, sys
+rank = os.environ["RANK"]
+facts = {"argv": sys.argv[1:], "env": dict(os.environ), "data": open("data/voc/a.txt").read()}
+os.makedirs("output/facts", exist_ok=True)
+json.dump(facts, open("output/facts/%s.json" % rank, "w"))
+print("rank", rank, "is done")
+"""
+
+
+@dataclass
+class Lab:
+    """A project with two clusters: ``here`` is this machine, ``uni`` is Slurm with two nodes."""
+
+    project: Project
+    container: Container
+
+    def configure(self, name: str, platform: str, **more: Any) -> None:
+        account = {
+            "account_name": self.container.account,
+            "container_name": self.container.name,
+            "blob_endpoint": f"{self.container.service}/{self.container.account}",
+            "account_key": self.container.key,
+        }
+        self._write("aux_data/configs/box.yaml", account)
+        here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
+        cluster = {
+            "platform": platform,
+            "config_param": {
+                "code_path": {**here, "path": "mine/code.zip"},
+                "data_folder": {**here, "path": "mine/data"},
+                "output_folder": {**here, "path": "mine/output", "mode": "upload"},
+            },
+            "env": {"LIST": "a,b; c", "MY_TOKEN": "hush-hush"},
+            "runtime": {"python": sys.executable, "scratch": str(self.project.root.parent / "scratch")},
+            **more,
+        }
+        self._write(f"aux_data/aml/{name}.yaml", cluster)
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        file = self.project.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(dict(value)))
+        file.chmod(0o600)
+
+    def run(self, *words: str, code: int = 0) -> Done:
+        done = self.project.run(*words)
+        assert done.code == code, str(done)
+        return done
+
+    def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
+        """The data of a command's JSON answer; global options stand before the word."""
+        return self.run("--json", *words, code=code).data
+
+    def submit(self, cluster: str, *words: str) -> str:
+        job_id: str = self.ask("-c", cluster, "submit", *words)["job_id"]
+        return job_id
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """One row of the list, without fetching logs."""
+        return next(job for job in self.ask("q", "--max", "100")["jobs"] if job["job_id"] == job_id)
+
+    def until(self, job_id: str, *states: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def there() -> bool:
+            found.update(self.job(job_id))
+            return found["status"] in (states or ("Completed", "Failed", "Canceled"))
+
+        assert wait_until(there, seconds=PATIENCE, pause=0.2), self.run("q", job_id)
+        return found
+
+    def detail(self, job_id: str) -> dict[str, Any]:
+        jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
+        return jobs[0]
+
+
+@pytest.fixture
+def lab(project: Project, container: Container, request: pytest.FixtureRequest) -> Lab:
+    lab = Lab(project, container)
+    write_tree(project.root, {"show.py": SHOW.encode(), "data/voc/a.txt": b"a picture"})
+    lab.configure("here", "local", local={"slots": 4, "gpus": 0})
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=2)
+    if request.node.get_closest_marker("slurm"):
+        project.environ.update(request.getfixturevalue("slurm_cluster").environ)
+    lab.run("-c", "here", "init")
+    return lab
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_a_job_of_four_processes(lab: Lab, cluster: str) -> None:
+    awkward = ["two words", "$HOME", ";", "*", "--wait", "-n"]
+    job_id = lab.submit(cluster, *(["-n", "4"]), "python3", "show.py", *awkward)
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
+
+    facts = {rank: json.loads(lab.container.get(f"mine/output/facts/{rank}.json")) for rank in range(4)}
+    per_node = 2 if cluster == "uni" else 4
+    for rank, fact in facts.items():
+        env = fact["env"]
+        assert fact["argv"] == awkward
+        assert fact["data"] == "a picture"
+        assert (env["LIST"], env["MY_TOKEN"]) == ("a,b; c", "hush-hush")
+        assert env["WORLD_SIZE"] == env["OMPI_COMM_WORLD_SIZE"] == "4"
+        assert env["LOCAL_RANK"] == env["OMPI_COMM_WORLD_LOCAL_RANK"] == str(rank % per_node)
+        assert env["NODE_RANK"] == str(rank // per_node)
+        assert env["MASTER_ADDR"] == facts[0]["env"]["MASTER_ADDR"] and env["MASTER_PORT"].isdigit()
+
+    detail = lab.detail(job_id[-6:])
+    assert (detail["status"], detail["exit_code"], detail["tail"]) == ("Completed", 0, ["rank 0 is done"])
+    assert detail["code_digest"] and detail["folders"]["data"]["mode"] == "link"
+    names = {Path(path).name for path in detail["logs"]}
+    assert {f"std_log_process_{rank}.txt" for rank in range(4)} <= names
+    assert lab.run("logs", job_id, "--rank", "3").out == "rank 3 is done\n"
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_waiting_shows_the_output_and_ends_with_the_jobs_code(lab: Lab, cluster: str) -> None:
+    done = lab.run("-c", cluster, "submit", "--nodes", "1", "--wait", "echo one; echo two; exit 7", code=7)
+    assert done.out == "one\ntwo\n"
+    newest = lab.ask("qf")["jobs"][0]
+    assert (newest["status"], newest["exit_code"], newest["cluster"]) == ("Failed", 7, cluster)
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) -> None:
+    job_id = lab.submit(cluster, "--nodes", "1", "sleep", "600")
+    lab.until(job_id, "Running")
+    assert [job["job_id"] for job in lab.ask("qr")["jobs"]] == [job_id]
+    lab.run("abort", job_id[-5:])
+    assert lab.until(job_id)["status"] == "Canceled"
+    lab.run("a", job_id)
+    assert lab.job(job_id)["status"] == "Canceled"
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_a_setup_that_fails(lab: Lab, cluster: str) -> None:
+    lab.configure(cluster, "local" if cluster == "here" else "slurm", gpu_per_node=0, setup="echo preparing\nexit 5\n")
+    job_id = lab.submit(cluster, "--nodes", "1", "python3", "show.py")
+    job = lab.until(job_id)
+    assert (job["status"], job["exit_code"]) == ("Failed", 72)
+    told = lab.run("parse", job_id).out
+    assert "Setup: code, folders or setup commands failed on a node" in told
+    assert "preparing" in lab.run("q", job_id).out
+    assert not lab.container.names("mine/output/facts")
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(("first", "second"), [("here", "uni"), ("uni", "here")])
+def test_resubmit_moves_a_running_job_to_the_other_backend(lab: Lab, first: str, second: str) -> None:
+    stop = lab.project.root.parent / "stop"
+    script = f"while [ ! -e {stop} ]; do sleep 0.1; done; echo came to an end"
+    old = lab.submit(first, "--nodes", "1", script)
+    lab.until(old, "Running")
+    answer = lab.ask("resubmit", old[-6:], "-t", second)
+    assert answer["cluster"] == second and answer["resubmission_of"] == old
+    assert lab.until(old)["status"] == "Canceled"
+    stop.touch()
+    new = answer["job_id"]
+    assert lab.until(new)["status"] == "Completed"
+    assert lab.run("logs", new).out == "came to an end\n"
+    assert lab.detail(new)["code_digest"] == lab.detail(old)["code_digest"]
+
+
+def test_the_recorded_code_runs_again_whatever_was_uploaded_since(lab: Lab) -> None:
+    old = lab.submit("here", "cat", "version.txt")
+    assert lab.until(old)["status"] == "Failed"
+    (lab.project.root / "version.txt").write_text("second")
+    late = lab.run("-c", "here", "submit", "true")
+    assert "is not that of the last init" in late.err
+    first = lab.ask("resubmit", old)["job_id"]
+    lab.ask("-c", "here", "submit", "--init", "true")
+    again = lab.ask("resubmit", old)["job_id"]
+    latest = lab.ask("resubmit", old, "--latest-code")["job_id"]
+    assert [lab.until(job_id)["status"] for job_id in (first, again, latest)] == ["Failed", "Failed", "Completed"]
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> None:
+    def run_one() -> str:
+        job_id = lab.submit(cluster, "--nodes", "1", "echo remembered")
+        assert lab.until(job_id)["status"] == "Completed"
+        return job_id
+
+    if cluster == "uni":
+        with SlurmCluster(tmp_path / "own") as own:
+            lab.project.environ.update(own.environ)
+            job_id = run_one()
+    else:
+        job_id = run_one()
+    shutil.rmtree(lab.project.root / ".blobsync" / "jobs")
+    assert lab.run("logs", job_id).out == "remembered\n"
+    detail = lab.detail(job_id)
+    assert (detail["status"], detail["tail"]) == ("Completed", ["remembered"])
+    assert (lab.project.root / "assets" / job_id / "user_logs" / "std_log.txt").read_text() == "remembered\n"
+
+
+@pytest.mark.slurm
+def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) -> None:
+    low = lab.submit("uni", "-n", "4", "--partition", "normal", "sleep", "600")
+    lab.until(low, "Running")
+    high = lab.submit("uni", "-n", "8", "--partition", "urgent", "sleep", "600")
+    lab.until(high, "Running")
+    assert wait_until(lambda: lab.job(low)["restarts"] == 1, seconds=PATIENCE, pause=0.2)
+    job = lab.until(low, "Queued")
+    assert (job["status"], job["restarts"], job["exit_code"]) == ("Queued", 1, None)
+    assert [row["job_id"] for row in lab.ask("qq")["jobs"]] == [low]
+    assert "DUE TO PREEMPTION" in "".join(
+        path.read_text() for path in (lab.project.root / ".blobsync" / "jobs" / low).rglob("*.txt")
+    )
+    lab.run("abort", low, high)
+    for job_id in (low, high):
+        assert lab.until(job_id)["status"] == "Canceled"
+
+
+@pytest.mark.slurm
+def test_an_array_runs_once_per_number(lab: Lab) -> None:
+    job_id = lab.submit("uni", "--nodes", "1", "--array", "0-2%2", "echo task $SLURM_ARRAY_TASK_ID")
+    assert lab.until(job_id)["status"] == "Completed"
+    logs = {path.split(job_id + "/")[1] for path in lab.detail(job_id)["logs"]}
+    assert {f"task_{number}/user_logs/std_log.txt" for number in range(3)} <= logs
+    assets = lab.project.root / "assets" / job_id
+    assert (assets / "task_2" / "user_logs" / "std_log.txt").read_text() == "task 2\n"
+
+
+@pytest.mark.slurm
+@pytest.mark.mpi
+def test_mpirun_can_be_the_launcher(lab: Lab) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("Open MPI is not installed here (Debian: apt-get install openmpi-bin)")
+    lab.configure(
+        *("uni", "slurm"),
+        gpu_per_node=0,
+        nodes=1,
+        slurm={
+            "launcher": "mpirun",
+            "export": ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"],
+        },
+    )
+    lab.project.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    job_id = lab.submit("uni", "-n", "2", "echo rank $RANK of $OMPI_COMM_WORLD_SIZE")
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
+    assert lab.run("logs", job_id, "--rank", "1").out == "rank 1 of 2\n"
+
+
+@pytest.mark.slurm
+def test_slurm_says_what_is_free_and_who_holds_it(lab: Lab) -> None:
+    job_id = lab.submit("uni", "--nodes", "1", "sleep", "600")
+    lab.until(job_id, "Running")
+    summary = lab.ask("-c", "uni", "summary")
+    assert (summary["nodes_total"], summary["jobs_running"]) == (2, 1)
+    holders = lab.ask("-c", "uni", "blame")["holders"]
+    assert [holder["name"] for holder in holders] == [job_id]
+    assert "--overlap" in lab.ask("ssh", job_id)["command"]
+    lab.run("abort", job_id)
+    lab.until(job_id)
+
+
+def test_ten_jobs_on_one_slot_wait_their_turn(lab: Lab) -> None:
+    lab.configure("here", "local", local={"slots": 1, "gpus": 0})
+    order = lab.project.root.parent / "order"
+    gate = lab.project.root.parent / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.1; done"
+    ids = [lab.submit("here", f"echo start {n} >> {order}; {wait}; echo end {n} >> {order}") for n in range(10)]
+    assert [job["job_id"] for job in lab.ask("qq")["jobs"]] == ids[:0:-1]
+    gate.touch()
+    for job_id in ids:
+        assert lab.until(job_id)["status"] == "Completed"
+    assert order.read_text().splitlines() == [f"{word} {n}" for n in range(10) for word in ("start", "end")]
+
+
+def test_gpus_are_shared_out(lab: Lab) -> None:
+    lab.configure("here", "local", local={"slots": 1, "gpus": 3})
+    gate = lab.project.root.parent / "gate"
+    show = f"echo $CUDA_VISIBLE_DEVICES; while [ ! -e {gate} ]; do sleep 0.1; done"
+    ids = [lab.submit("here", "-n", str(count), "--single", show) for count in (2, 1, 1)]
+    for job_id in ids[:2]:
+        lab.until(job_id, "Running")
+    assert lab.job(ids[2])["status"] == "Queued"
+    assert lab.ask("-c", "here", "summary")["gpus_free"] == 0
+    gate.touch()
+    for job_id in ids:
+        lab.until(job_id)
+    seen = [lab.run("logs", job_id).out.strip() for job_id in ids]
+    assert seen[:2] == ["0,1", "2"] and seen[2] in ("0", "1", "2")
+    lab.run("-c", "here", "submit", "-n", "4", "true", code=1)
+
+
+def test_jobs_survive_the_terminal_that_submitted_them(lab: Lab) -> None:
+    gate = lab.project.root.parent / "gate"
+    environ = {**os.environ, **lab.project.environ}
+    script = f"while [ ! -e {gate} ]; do sleep 0.1; done; echo survived"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(lab.project.root)
+        os.execve(blobsync_command(), ["blobsync", "-c", "here", "submit", "--wait", script], environ)
+    assert wait_until(lambda: lab.ask("qr")["jobs"], seconds=PATIENCE, pause=0.1)
+    os.close(terminal)
+    assert wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, seconds=30)
+    gate.touch()
+    job_id = lab.ask("q")["jobs"][0]["job_id"]
+    assert lab.until(job_id)["status"] == "Completed"
+    assert lab.run("logs", job_id).out == "survived\n"
+
+
+def test_following_shows_lines_as_they_come(lab: Lab) -> None:
+    gate = lab.project.root.parent / "gate"
+    job_id = lab.submit("here", f"echo early; while [ ! -e {gate} ]; do sleep 0.1; done; echo late")
+    follower = lab.project.start("logs", job_id, "-F")
+    assert follower.stdout and follower.stdout.readline() == "early\n"
+    gate.touch()
+    done = lab.project.finish(follower)
+    assert (done.code, done.out) == (0, "late\n")
+
+
+def test_watch_tries_again_for_reasons_that_pass(lab: Lab) -> None:
+    counter = lab.project.root.parent / "tries"
+    flaky = f"echo x >> {counter}; [ $(wc -l < {counter}) -ge 3 ] || (echo ECC error on GPU 0; exit 1)"
+    job_id = lab.submit("here", flaky)
+    answer = lab.ask("watch", job_id, "--retry", "5")
+    assert [attempt["status"] for attempt in answer["attempts"]] == ["Failed", "Failed", "Completed"]
+    assert [cause["code"] for cause in answer["attempts"][0]["causes"]] == ["ECC"]
+    broken = lab.submit("here", "echo ModuleNotFoundError: x; exit 3")
+    answer = lab.ask("watch", broken, "--retry", "5", code=3)
+    assert [attempt["status"] for attempt in answer["attempts"]] == ["Failed"]
+
+
+def test_no_secret_is_left_anywhere(lab: Lab) -> None:
+    job_id = lab.submit("here", "python3", "show.py")
+    assert lab.until(job_id)["status"] == "Completed"
+    lab.run("-vv", "q", job_id)
+    texts = {path: path.read_bytes() for path in lab.project.root.rglob("*") if path.is_file()}
+    for path, body in texts.items():
+        if "aux_data" not in path.parts:
+            assert b"hush-hush" not in body and b"sig=" not in body, path
+    dry = lab.run("-c", "here", "submit", "--dry-run", "true").out
+    assert "hush-hush" not in dry and "sig=" not in dry
+
+
+def test_the_history_has_every_job_and_says_what_it_does_not_have(lab: Lab) -> None:
+    ids = [lab.submit("here", "true") for _ in range(2)]
+    assert lab.run("--json", "q", "nothing", code=4).codes == {"job_not_found"}
+    assert [job["job_id"] for job in lab.ask("history")["jobs"]] == ids[::-1]
+    for job_id in ids:
+        lab.until(job_id)
+
+
+@pytest.mark.parametrize(("words", "code", "out"), [(["exit 4"], 4, ""), (["echo", "$RANK", "a b"], 0, "$RANK a b\n")])
+def test_local_runs_in_the_foreground(lab: Lab, words: list[str], code: int, out: str) -> None:
+    assert lab.run("-c", "here", "local", *words, code=code).out == out
+
+
+def test_local_runs_several_processes(lab: Lab) -> None:
+    done = lab.run("-c", "here", "-n", "2", "local", "echo $RANK of $WORLD_SIZE")
+    assert sorted(done.out.splitlines()) == ["0 of 2", "1 of 2"]
+
+
+def test_state_is_read_while_nothing_is_there_to_ask(lab: Lab, tmp_path: Path) -> None:
+    job_id = lab.submit("here", "true")
+    lab.until(job_id)
+    lab.project.environ["PATH"] = str(tmp_path)
+    assert lab.job(job_id)["status"] == "Completed"

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import sqlite3
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.errors import AmbiguousJobError, JobError, JobNotFoundError
+from blobsync.jobs.history import History, JobRecord
+from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, RunInfo, Secrets, State
+from tests.fakes.jobs import make_spec
+
+FULL = JobSpec(
+    run_id="me_7_11223344",
+    argv=("python", "a b", "$x;"),
+    cluster="eu",
+    platform="slurm",
+    name="big",
+    nodes=2,
+    procs_per_node=4,
+    gpus_per_node=4,
+    min_nodes=1,
+    max_nodes=3,
+    image="x:1",
+    env={"A": "1,2"},
+    secret_env=("TOKEN",),
+    code=CodeRef("https://a/c", "code.zip", "ab" * 32, "c0ffee", True),
+    folders=(FolderLink("data", "https://a/c", "d", "download", include=("voc",), cache_seconds=5),),
+    logs=LogMirror("https://a/c", "output.logs/x"),
+    setup=("true",),
+    timeout_s=60,
+    preemptible=True,
+    retries=2,
+    retry_exit_codes=(5,),
+    tags={"t": "v"},
+    options={"array": "0-3"},
+)
+
+
+def add(history: History, run_id: str, native_id: str = "1", **changes: Any) -> JobRecord:
+    spec = make_spec("echo", run_id=run_id, **changes)
+    return history.add(spec, JobRef(run_id, native_id, "/x"), "local")
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / ".blobsync" / "jobs.sqlite")
+
+
+def test_a_specification_survives_json() -> None:
+    assert JobSpec.from_json(FULL.to_json()) == FULL
+    with pytest.raises(ValueError, match="not a job specification"):
+        JobSpec.from_json('{"version": 99}')
+
+
+def test_a_job_comes_back_whole(history: History) -> None:
+    ref = JobRef(FULL.run_id, "42", "/runs/x")
+    record = history.add(FULL, ref, "slurm", successor_of="old")
+    info = RunInfo(FULL.run_id, State.FAILED, 7, 1, "why", 10.0, 20.0, ("n1", "n2"))
+    history.update(record, info)
+    found = history.find(FULL.run_id)
+    assert (found.spec, found.ref, found.info) == (FULL, ref, info)
+    assert (found.backend, found.cluster, found.successor_of) == ("slurm", "eu", "old")
+
+
+def test_only_its_owner_can_read_it(history: History, tmp_path: Path) -> None:
+    add(history, "me_1_aa")
+    assert stat.S_IMODE((tmp_path / ".blobsync" / "jobs.sqlite").stat().st_mode) == 0o600
+
+
+def test_any_unique_end_finds_a_job(history: History) -> None:
+    add(history, "me_1_aaaa1234")
+    add(history, "me_2_bbbb1234", "77")
+    assert history.find("a1234").run_id == "me_1_aaaa1234"
+    assert history.find("77").run_id == "me_2_bbbb1234"
+    with pytest.raises(AmbiguousJobError, match="2 jobs end with"):
+        history.find("1234")
+    for nothing in ("zzz", "", "%", "_"):
+        with pytest.raises(JobNotFoundError):
+            history.find(nothing)
+
+
+def test_a_whole_id_wins_over_longer_ids_that_end_with_it(history: History) -> None:
+    add(history, "job_1")
+    add(history, "my_job_1")
+    assert history.find("job_1").run_id == "job_1"
+
+
+def test_the_newest_come_first_and_can_be_chosen(history: History) -> None:
+    for number, cluster in enumerate(("eu", "us", "eu")):
+        add(history, f"me_{number}_x", cluster=cluster)
+    history.update(history.find("me_0_x"), RunInfo("me_0_x", State.FAILED, 1))
+    assert [record.run_id for record in history.recent()] == ["me_2_x", "me_1_x", "me_0_x"]
+    assert [record.run_id for record in history.recent(limit=1)] == ["me_2_x"]
+    assert [record.run_id for record in history.recent(states=(State.FAILED,))] == ["me_0_x"]
+    assert [record.run_id for record in history.recent(cluster="us")] == ["me_1_x"]
+
+
+def test_what_a_backend_has_forgotten_is_not_forgotten_here(history: History) -> None:
+    record = add(history, "me_1_a")
+    ended = history.update(record, RunInfo("me_1_a", State.COMPLETED, 0, started=1.0, ended=2.0, nodes=("n1",)))
+    assert history.update(ended, RunInfo("me_1_a", State.UNKNOWN)).info == ended.info
+    running = history.update(add(history, "me_2_b"), RunInfo("me_2_b", State.RUNNING, started=5.0, nodes=("n2",)))
+    later = history.update(running, RunInfo("me_2_b", State.FAILED, 1))
+    assert (later.info.started, later.info.nodes) == (5.0, ("n2",))
+
+
+def test_a_job_that_vanished_after_we_cancelled_it_is_canceled(history: History) -> None:
+    record = history.ask_cancel(add(history, "me_1_a"))
+    assert history.update(record, RunInfo("me_1_a", State.UNKNOWN)).info.state is State.CANCELED
+    assert history.find("me_1_a").info.state is State.CANCELED
+
+
+def test_several_processes_can_write_at_a_time(history: History, tmp_path: Path) -> None:
+    other = History(tmp_path / ".blobsync" / "jobs.sqlite")
+    add(history, "me_1_a")
+    add(other, "me_2_b")
+    assert len(history.recent()) == 2
+
+
+def test_a_file_that_is_no_history_is_told_with_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.sqlite"
+    file.write_bytes(b"something else, and long enough to be looked at" * 10)
+    with pytest.raises(JobError, match=r"jobs\.sqlite cannot be used"):
+        History(file).recent()
+
+
+def test_a_newer_history_is_not_touched(tmp_path: Path, history: History) -> None:
+    add(history, "me_1_a")
+    file = tmp_path / ".blobsync" / "jobs.sqlite"
+    with sqlite3.connect(file) as database:
+        database.execute("pragma user_version=99")
+    database.close()
+    with pytest.raises(JobError, match="newer blobsync"):
+        history.recent()
+
+
+def test_secrets_are_not_shown() -> None:
+    secrets = Secrets({"u": "sig=SENTINEL"}, {"K": "hush"})
+    assert "SENTINEL" not in repr(secrets) and "hush" not in repr(secrets)
+    assert replace(secrets, env={}).sas == {"u": "sig=SENTINEL"}

@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.errors import BackendUnavailableError, JobError, ProcessError, SubmissionError
+from blobsync.jobs.backends import create_backend, slurm_replies
+from blobsync.jobs.backends.base import Surroundings
+from blobsync.jobs.backends.slurm import SlurmBackend
+from blobsync.jobs.backends.slurm_script import build_script
+from blobsync.jobs.spec import JobRef, RunInfo, Secrets, State
+from blobsync.process import Completed, RunningProcess
+from tests.fakes.jobs import make_spec
+
+TWO_NODES = """\
+#!/bin/bash
+#SBATCH --job-name=me_1_0badcafe
+#SBATCH --comment=blobsync:uni
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@60
+#SBATCH --output=system_logs/batch.txt
+#SBATCH --export=HOME,USER,LOGNAME,SHELL,LANG,PATH,LD_LIBRARY_PATH,VIRTUAL_ENV,CONDA_PREFIX,CONDA_DEFAULT_ENV,\
+MODULEPATH,LOADEDMODULES,WANDB_MODE
+#SBATCH --gpus-per-node=2
+#SBATCH --time=2-00:00:00
+#SBATCH --partition=gpu
+#SBATCH --array=0-9%2
+#SBATCH --cpus-per-task=4
+#SBATCH --mail-type=END
+
+export BLOBSYNC_SCRATCH='/fast disk'
+export SRUN_CPUS_PER_TASK=4
+# --chdir is the job's own folder.
+RUN=$PWD
+TASK=$RUN${SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}
+mkdir -p "$TASK/user_logs" "$TASK/system_logs"
+rm -f "$TASK/exit_code"
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
+PLACE=(--job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN" --sync-seconds 30)
+ONCE_PER_NODE=(srun --export=ALL --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1)
+ended() {
+    echo "$1" > "$TASK/exit_code.new" && mv "$TASK/exit_code.new" "$TASK/exit_code"
+    exit "$1"
+}
+
+# Once per node: the code, the folders, the setup commands.
+"${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
+    python3 "$RUN/runner.py" prepare "${PLACE[@]}" || ended 72
+
+# Once per process, in the background so that the traps act at once.
+srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/std_log_process_%t.txt" \\
+    python3 "$RUN/runner.py" exec "${PLACE[@]}" &
+child=$!
+trap 'kill -USR1 "$child"' USR1
+trap 'kill -TERM "$child"' TERM
+while :; do
+    wait "$child"; code=$?
+    kill -0 "$child" 2>/dev/null || break
+done
+
+# Once per node: the last uploads, and nothing left behind.
+"${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
+    python3 "$RUN/runner.py" finish "${PLACE[@]}" --code "$code" || { [ "$code" -ne 0 ] || code=73; }
+ended "$code"
+"""
+
+
+def squeue_line(**fields: str) -> str:
+    """A line as ``squeue -h -O`` prints it: padded and cut."""
+    shown = {"JobArrayID": "17", "State": "RUNNING", "NumNodes": "1", "UserName": "me", "Name": "me_1_a", **fields}
+    widths = [part.split(":") for part in slurm_replies.SQUEUE_FORMAT.split(",")]
+    return "".join(shown.get(name, "")[: int(width)].ljust(int(width)) for name, width in widths)
+
+
+@dataclass
+class ScriptedProcess:
+    """Answers by the program's name; remembers every command and its input."""
+
+    answers: dict[str, Completed | ProcessError] = field(default_factory=dict)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    inputs: list[str | None] = field(default_factory=list)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        self.calls.append(tuple(argv))
+        self.inputs.append(input)
+        command = shlex.split(argv[-1]) if argv[0] == "ssh" else argv
+        answer = self.answers.get(argv[0], self.answers.get(command[0], Completed(0, "", "")))
+        if isinstance(answer, ProcessError):
+            raise answer
+        return answer
+
+    def start(self, argv: Sequence[str], **_: Any) -> RunningProcess:
+        raise AssertionError
+
+    def spawn_detached(self, argv: Sequence[str], **_: Any) -> int:
+        raise AssertionError
+
+    def attach(self, argv: Sequence[str], **_: Any) -> int:
+        raise AssertionError
+
+    def programs(self) -> list[str]:
+        return [call[0] for call in self.calls]
+
+
+def make_backend(process: ScriptedProcess, **settings: Any) -> SlurmBackend:
+    around = Surroundings(
+        cluster="uni",
+        project=Path("/p"),
+        state_dir=Path("/p/.blobsync"),
+        settings=settings,
+        environ={},
+        process=process,
+    )
+    backend = create_backend("slurm", around)
+    assert isinstance(backend, SlurmBackend)
+    return backend
+
+
+def answer_of(value: object) -> Completed:
+    return Completed(0, json.dumps({"answer": value}), "")
+
+
+# -- the script ----------------------------------------------------------------------------------------------------
+
+
+def test_the_script_of_two_nodes() -> None:
+    spec = make_spec("python", "train.py", nodes=2, procs_per_node=2, gpus_per_node=2, cluster="uni")
+    options = {
+        "partition": "gpu",
+        "time": "2-00:00:00",
+        "cpus_per_task": 4,
+        "array": "0-9%2",
+        "export": ["WANDB_MODE"],
+        "args": ["--mail-type=END"],
+        "scratch": "/fast disk",
+        "sync_seconds": 30,
+    }
+    assert build_script(spec, options) == TWO_NODES
+
+
+def test_the_script_of_one_process_without_gpu_under_mpirun() -> None:
+    script = build_script(make_spec("true", timeout_s=5401), {"launcher": "mpirun", "gres": "fpga:{gpus}"})
+    assert "#SBATCH --time=91\n" in script
+    assert "--gpus-per-node" not in script and "#SBATCH --gres=fpga:0\n" in script
+    assert "mpirun --npernode 1 -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS \\\n    python3" in script
+    assert 'exec "${PLACE[@]}" --log &' in script
+
+
+def test_one_process_has_the_log_name_of_azure_ml() -> None:
+    assert 'user_logs/std_log.txt"' in build_script(make_spec("true"), {})
+
+
+def test_option_values_cannot_add_directives() -> None:
+    script = build_script(make_spec("true"), {"partition": "a b; rm -rf /"})
+    assert "#SBATCH --partition='a b; rm -rf /'\n" in script
+
+
+# -- states ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("PENDING", State.QUEUED),
+        ("REQUEUED", State.QUEUED),
+        ("SUSPENDED", State.QUEUED),
+        ("CONFIGURING", State.PREPARING),
+        ("RUNNING", State.RUNNING),
+        ("COMPLETING", State.RUNNING),
+        ("COMPLETED", State.COMPLETED),
+        ("FAILED", State.FAILED),
+        ("TIMEOUT", State.FAILED),
+        ("NODE_FAIL", State.FAILED),
+        ("OUT_OF_MEMORY", State.FAILED),
+        ("PREEMPTED", State.FAILED),
+        ("CANCELLED", State.CANCELED),
+        ("CANCELLED by 1000", State.CANCELED),
+        ("CANCELLED+", State.CANCELED),
+        ("SOMETHING_NEW", State.UNKNOWN),
+    ],
+)
+def test_slurms_words(word: str, state: State) -> None:
+    assert slurm_replies.SlurmJob("1", word).state is state
+
+
+def test_a_preempted_job_that_waits_again_is_queued_with_one_restart_more() -> None:
+    line = squeue_line(State="PENDING", RestartCnt="1", Reason="BeginTime", StartTime="2026-11-21T07:00:00")
+    info = slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(line)["17"])
+    assert info == RunInfo("me_1_a", State.QUEUED, restarts=1, reason="BeginTime")
+
+
+@pytest.mark.parametrize(("status", "code"), [("0", 0), ("1792", 7), ("15", 143), ("9", 137)])
+def test_wait_statuses_become_exit_codes(status: str, code: int) -> None:
+    line = squeue_line(State="FAILED", exit_code=status, NodeList="n[1-2]", Reason="NonZeroExitCode")
+    info = slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(line)["17"])
+    assert (info.exit_code, info.nodes, info.reason) == (code, ("n1", "n2"), "NonZeroExitCode")
+
+
+def test_a_running_job_has_no_exit_code_yet() -> None:
+    info = slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(squeue_line(exit_code="0"))["17"])
+    assert (info.state, info.exit_code, info.ended) == (State.RUNNING, None, None)
+
+
+def test_an_array_is_as_far_as_its_slowest_task() -> None:
+    text = "\n".join(
+        [
+            squeue_line(JobArrayID="5_[2-9%2]", State="PENDING"),
+            squeue_line(JobArrayID="5_0", State="COMPLETED"),
+            squeue_line(JobArrayID="5_1", State="RUNNING", NodeList="n1"),
+        ]
+    )
+    info = slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(text)["5"])
+    assert (info.state, info.reason, info.nodes) == (State.RUNNING, "1 Completed, 1 Queued, 1 Running", ("n1",))
+
+
+def test_an_array_fails_with_its_first_failed_task() -> None:
+    text = "\n".join(
+        [
+            squeue_line(JobArrayID="5_0", State="COMPLETED"),
+            squeue_line(JobArrayID="5_1", State="FAILED", exit_code="768"),
+        ]
+    )
+    info = slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(text)["5"])
+    assert (info.state, info.exit_code) == (State.FAILED, 3)
+
+
+def test_sacct_lines() -> None:
+    text = (
+        "17|FAILED|7:0|2026-11-21T07:00:00|2026-11-21T07:05:00|n[08-10],m1\n"
+        "18|CANCELLED by 0|0:15|Unknown|Unknown|None assigned"
+    )
+    jobs = slurm_replies.read_sacct(text)
+    info = slurm_replies.as_run_info("a", jobs["17"])
+    assert (info.state, info.exit_code, info.nodes) == (State.FAILED, 7, ("n08", "n09", "n10", "m1"))
+    assert info.started and info.ended and info.ended - info.started == 300
+    assert slurm_replies.as_run_info("b", jobs["18"]).state is State.CANCELED
+    assert jobs["18"].nodes == ()
+
+
+def test_the_reason_of_a_failure_names_what_slurm_calls_it() -> None:
+    info = slurm_replies.as_run_info("a", slurm_replies.SlurmJob("1", "NODE_FAIL", reason="None"))
+    assert info.reason == "NODE_FAIL"
+
+
+def test_gpus_are_counted_with_and_without_types() -> None:
+    assert slurm_replies.count_gpus("gpu:a100:4(S:0-1),gpu:2") == 6
+    assert slurm_replies.count_gpus("gpu:8") == 8
+    assert slurm_replies.count_gpus("gres:gpu:2") == 2
+    assert slurm_replies.count_gpus("(null)") == 0
+    assert slurm_replies.count_gpus("N/A") == 0
+
+
+def test_the_summary_counts_each_node_once() -> None:
+    def node(name: str, word: str, gres: str, used: str) -> str:
+        return name.ljust(64) + word.ljust(32) + gres.ljust(96) + used.ljust(96)
+
+    lines = [
+        node("n1", "mixed", "gpu:a100:8", "gpu:a100:6(IDX:0-5)"),
+        node("n1", "mixed", "gpu:a100:8", "gpu:a100:6(IDX:0-5)"),
+        node("n2", "idle", "gpu:a100:8", "gpu:a100:0(IDX:N/A)"),
+        node("n3", "down*", "gpu:a100:8", "gpu:a100:0(IDX:N/A)"),
+    ]
+    summary = slurm_replies.read_summary(lines, [squeue_line(), squeue_line(State="PENDING")])
+    assert (summary.nodes_total, summary.nodes_free, summary.gpus_total, summary.gpus_free) == (3, 1, 24, 10)
+    assert (summary.jobs_running, summary.jobs_queued) == (1, 1)
+    assert summary.notes == ("1 nodes are down or drained",)
+
+
+def test_who_holds_what() -> None:
+    lines = [
+        squeue_line(NumNodes="2", **{"tres-per-node": "gres:gpu:4"}),
+        squeue_line(State="COMPLETED"),
+    ]
+    assert [(one.user, one.gpus, one.nodes) for one in slurm_replies.read_holders(lines)] == [("me", 8, 2)]
+
+
+def test_complaints_are_the_sentence_alone() -> None:
+    text = "sbatch: warning: x\nsbatch: error: Batch job submission failed: Invalid qos specification\n"
+    assert slurm_replies.complaint(text) == "Batch job submission failed: Invalid qos specification"
+    assert slurm_replies.complaint("") == "no reason given"
+
+
+# -- the commands --------------------------------------------------------------------------------------------------
+
+
+def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
+    process = ScriptedProcess(
+        {"python3": answer_of("/home/me/.blobsync/jobs/x"), "sbatch": Completed(0, "42;uni\n", "")}
+    )
+    backend = make_backend(process, ssh="me@login")
+    plan = backend.plan(make_spec("echo", "a b"))
+    assert plan.request.folder == "~/.blobsync/jobs/me_1_0badcafe"
+    ref = backend.submit(plan, Secrets({"u": "sig=SENTINEL"}))
+    assert ref == JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x")
+    assert {call[:5] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "me@login", "--")}
+    # Secrets travel on standard input, never in an argument.
+    assert not any("SENTINEL" in word for call in process.calls for word in call)
+    assert any("SENTINEL" in (text or "") for text in process.inputs)
+
+
+def test_what_slurm_refuses_is_said_in_its_words() -> None:
+    refusal = Completed(1, "", "sbatch: error: Batch job submission failed: Invalid partition name specified\n")
+    process = ScriptedProcess({"python3": answer_of("/x"), "sbatch": refusal})
+    backend = make_backend(process)
+    with pytest.raises(SubmissionError, match="does not take the job: Batch job submission failed: Invalid partition"):
+        backend.submit(backend.plan(make_spec()), Secrets())
+
+
+def test_a_job_that_is_known_under_its_name_is_not_submitted_again() -> None:
+    process = ScriptedProcess({"python3": answer_of("/x"), "squeue": Completed(0, squeue_line(), "")})
+    backend = make_backend(process)
+    assert backend.submit(backend.plan(make_spec()), Secrets()).native_id == "17"
+    assert "sbatch" not in process.programs()
+
+
+@pytest.mark.parametrize(
+    ("answers", "settings", "message"),
+    [
+        (
+            {"squeue": ProcessError("cannot start squeue: No such file or directory")},
+            {},
+            "cannot be run on this machine",
+        ),
+        ({"ssh": Completed(255, "", "Permission denied (publickey).\n")}, {"ssh": "me@x"}, "no connection to me@x"),
+        ({"ssh": Completed(127, "", "bash: squeue: command not found\n")}, {"ssh": "me@x"}, "squeue is not on me@x"),
+        ({"squeue": Completed(1, "", "slurm_load_jobs error: Unable to contact slurm controller\n")}, {}, "no answer"),
+    ],
+)
+def test_a_cluster_that_cannot_be_asked(
+    answers: dict[str, Completed | ProcessError], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BackendUnavailableError, match=message):
+        make_backend(ScriptedProcess(answers), **settings).get([JobRef("a", "1", "/x")])
+
+
+def test_one_question_for_all_jobs() -> None:
+    process = ScriptedProcess(
+        {"squeue": Completed(0, "\n".join([squeue_line(), squeue_line(JobArrayID="18", State="PENDING")]), "")}
+    )
+    infos = make_backend(process).get([JobRef("b", "18", "/b"), JobRef("a", "17", "/a")])
+    assert [(info.run_id, info.state) for info in infos] == [("b", State.QUEUED), ("a", State.RUNNING)]
+    assert process.programs() == ["squeue"]
+    assert process.calls[0][-2:] == ("-j", "18,17")
+
+
+def test_forgotten_jobs_are_looked_for_in_the_accounting_and_then_in_their_own_file() -> None:
+    process = ScriptedProcess(
+        {
+            "squeue": Completed(1, "", "slurm_load_jobs error: Invalid job id specified\n"),
+            "sacct": Completed(0, "17|COMPLETED|0:0|Unknown|Unknown|n1\n", ""),
+            "python3": answer_of([[7, 1000.0], None]),
+        }
+    )
+    refs = [JobRef("a", "17", "/a"), JobRef("b", "18", "/b"), JobRef("c", "19", "/c")]
+    infos = make_backend(process).get(refs)
+    assert [(info.state, info.exit_code) for info in infos] == [
+        (State.COMPLETED, 0),
+        (State.FAILED, 7),
+        (State.UNKNOWN, None),
+    ]
+    asked = json.loads(process.inputs[-1] or "")
+    assert asked["folders"] == ["/b", "/c"]
+    # What only a running job needs is removed from the ended one's folder.
+    assert asked["ended"] == ["/a"]
+
+
+def test_without_accounting_the_exit_code_file_is_enough() -> None:
+    process = ScriptedProcess(
+        {
+            "squeue": Completed(0, "", ""),
+            "sacct": Completed(1, "", "Slurm accounting storage is disabled\n"),
+            "python3": answer_of([[0, 1000.0]]),
+        }
+    )
+    info = make_backend(process).get([JobRef("a", "17", "/a")])[0]
+    assert (info.state, info.exit_code, info.ended) == (State.COMPLETED, 0, 1000.0)
+
+
+def test_cancelling_a_forgotten_job_is_no_error_but_other_refusals_are() -> None:
+    gone = Completed(1, "", "scancel: error: Kill job error on job id 17: Invalid job id specified\n")
+    make_backend(ScriptedProcess({"scancel": gone})).cancel(JobRef("a", "17", "/a"))
+    denied = Completed(1, "", "scancel: error: Kill job error on job id 17: Access/permission denied\n")
+    with pytest.raises(JobError, match="Access/permission denied"):
+        make_backend(ScriptedProcess({"scancel": denied})).cancel(JobRef("a", "17", "/a"))
+
+
+def test_ssh_goes_beside_the_job_on_the_node_that_was_asked_for() -> None:
+    process = ScriptedProcess({"squeue": Completed(0, squeue_line(NodeList="n[1-2]"), "")})
+    argv = make_backend(process).ssh_command(JobRef("a", "17", "/a"), 1)
+    assert argv == ("srun", "--overlap", "--jobid", "17", "-w", "n2", "-N1", "-n1", "--pty", "bash")
+    remote = make_backend(process, ssh="me@x").ssh_command(JobRef("a", "17", "/a"), 0)
+    assert remote[:2] == ("ssh", "-t") and remote[-1].endswith("-w n1 -N1 -n1 --pty bash")
+    with pytest.raises(JobError, match="has no node 2"):
+        make_backend(process).ssh_command(JobRef("a", "17", "/a"), 2)
