@@ -1,0 +1,185 @@
+"""Which files are code, and why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.code_files import Decision, code_rules, find_code, why
+from blobsync.code_git import ask_git
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.errors import ArchiveError, IgnorePatternError, NothingMatchedError
+from blobsync.process import Completed, SubprocessRunner
+from tests.fakes.runner import ScriptedRunner
+
+ACCOUNT = StorageAccount("aux_data/configs/a.yaml", "acct", "cont", "http://127.0.0.1:9/acct")
+
+
+def write(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("x")
+
+
+def cluster(root: Path, **settings: Any) -> Cluster:
+    folders = (FolderEntry("data", ACCOUNT, "p/data"), FolderEntry("out/deep", ACCOUNT, "p/deep"))
+    return Cluster("aml", "aux_data/aml/aml.yaml", root, folders, **settings)
+
+
+def found(root: Path, **settings: Any) -> set[str]:
+    return {file.path for file in find_code(code_rules(cluster(root, **settings))).files}
+
+
+def test_what_is_always_out(tmp_path: Path) -> None:
+    inside = ("a.py", "out/shallow", "src/assets/logo.png", "src/data/x.py", "aux_data/aml/aml.yaml", ".github/ci.yaml")
+    write(
+        tmp_path,
+        *inside,
+        *("data/x", "out/deep/x", "assets/job/log", ".blobsync/index.sqlite", ".git/config", "sub/.git/config"),
+        *("a/__pycache__/b.pyc", "b.pyc", ".mypy_cache/x", ".venv/pyvenv.cfg", ".venv/bin/x", "conda/bin/x"),
+        *("conda/conda-meta/history", "src/.blobsync-0123abcd.part", ".blobsync-manifest.json", "tagged/x"),
+    )
+    (tmp_path / "tagged/CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n# made by a cache")
+    assert found(tmp_path) == set(inside)
+
+
+def test_a_folder_entry_that_is_a_link_is_out(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "elsewhere/x")
+    (tmp_path / "data").symlink_to("elsewhere")
+    assert "data" not in found(tmp_path)
+
+
+def test_zip_options_and_ignore_of_the_cluster_file(tmp_path: Path) -> None:
+    write(tmp_path, "src/CMC/a", "src/b", "x.big", "keep.big", "c.log", ".gitignore")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    settings = {"zip_options": ("-x", "\\*src/CMC/\\*"), "ignore": ("*.big", "!keep.big", "!c.log")}
+    assert found(tmp_path, **settings) == {"src/b", "keep.big", "c.log", ".gitignore"}
+
+
+def test_folders_that_are_out_are_never_entered(tmp_path: Path) -> None:
+    write(tmp_path, ".gitignore", "a.py", "build/deep/x", "data/deep/x", "node/x")
+    (tmp_path / ".gitignore").write_text("build/\n/node\n")
+    script = (
+        "import sys; from pathlib import Path; from blobsync.code_files import *; "
+        "from blobsync.config.model import *; a = StorageAccount('a', 'a', 'c', 'http://h'); "
+        "events = []; sys.addaudithook(lambda name, args: events.append(args) if name == 'os.scandir' else None); "
+        "rules = code_rules(Cluster('aml', 'f', Path(sys.argv[1]), (FolderEntry('data', a, 'p'),))); "
+        "find_code(rules); print(*[str(args[0]) for args in events], sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.split() == [str(tmp_path)]
+
+
+def test_run_bits_and_links_are_kept_and_links_that_lead_out_are_not(tmp_path: Path) -> None:
+    write(tmp_path, "run.sh", "src/a.py")
+    (tmp_path / "run.sh").chmod(0o750)
+    (tmp_path / "src/up").symlink_to("../run.sh")
+    (tmp_path / "src/out").symlink_to("../../elsewhere")
+    (tmp_path / "absolute").symlink_to("/etc")
+    tree = find_code(code_rules(cluster(tmp_path)))
+    assert {file.path: (file.mode, file.target) for file in tree.files} == {
+        "run.sh": ("755", ""),
+        "src/a.py": ("644", ""),
+        "src/up": ("link", "../run.sh"),
+    }
+    assert {one.path for one in tree.left_out} == {"src/out", "absolute"}
+
+
+def test_large_and_odd_files_are_left_out_and_named(tmp_path: Path) -> None:
+    write(tmp_path, "a.py")
+    (tmp_path / "large").write_bytes(bytes(2000))
+    os.mkfifo(tmp_path / "fifo")
+    tree = find_code(code_rules(cluster(tmp_path, max_file_size=1000)))
+    assert [file.path for file in tree.files] == ["a.py"]
+    assert {one.path: one.reason for one in tree.left_out} == {
+        "large": "larger than max_file_size (0.001 MB)",
+        "fifo": "neither a file, a folder nor a link",
+    }
+    allowed = find_code(code_rules(cluster(tmp_path, max_file_size=1000), max_file_size=3000))
+    assert [file.path for file in allowed.files] == ["a.py", "large"]
+
+
+def test_a_name_that_is_not_utf8_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.py"))).write_text("x")
+    with pytest.raises(ArchiveError, match=r"caf\\xe9\.py") as caught:
+        found(tmp_path)
+    assert caught.value.message.encode()
+    (tmp_path / ".gitignore").write_bytes(b"caf\xe9.py\n")
+    assert found(tmp_path) == {".gitignore"}
+
+
+def test_a_bad_pattern_names_file_and_line(tmp_path: Path) -> None:
+    write(tmp_path, "src/a.py")
+    (tmp_path / "src/.blobsyncignore").write_text("\nfoo\\\n")
+    with pytest.raises(IgnorePatternError, match=r"src/\.blobsyncignore:2"):
+        found(tmp_path)
+    with pytest.raises(IgnorePatternError, match=r"aux_data/aml/aml\.yaml: ignore"):
+        code_rules(cluster(tmp_path, ignore=("[",)))
+
+
+def test_why(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "keep.log", "x.log", "out/a/b", "data/x", "venv/pyvenv.cfg", "venv/x", "src/CMC/a/b")
+    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\nout/\n")
+    rules = code_rules(cluster(tmp_path, zip_options=("-x", "src/CMC/*")))
+
+    def told(path: str) -> Decision:
+        return why(rules, path)
+
+    assert told("a.py") == Decision("a.py", True, "no pattern matches it", size=1)
+    assert told("keep.log") == Decision(
+        "keep.log", True, "taken in again by a pattern", "!keep.log", ".gitignore", 2, 1
+    )
+    assert told("x.log") == Decision("x.log", False, "a pattern matches it", "*.log", ".gitignore", 1)
+    below = told("out/a/b")
+    assert (below.reason, below.pattern, below.line) == ("its folder out/ is left out: a pattern matches it", "out/", 3)
+    assert told("data/x").reason.startswith("its folder data/ is left out: the folder entry data_folder")
+    assert told("venv/x").reason == "venv/ is a virtual environment"
+    assert told("src/CMC/a/b").file == "aux_data/aml/aml.yaml: zip_options"
+    with pytest.raises(NothingMatchedError):
+        told("nothing")
+
+
+def test_why_agrees_with_the_walk(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "x.log", "out/a", "src/b.pyc", "src/c", "data/d", "src/deep/er/e")
+    (tmp_path / ".gitignore").write_text("*.log\nout/\n")
+    (tmp_path / "src/.amlignore").write_text("er\n")
+    rules = code_rules(cluster(tmp_path))
+    inside = {file.path for file in find_code(rules).files}
+    everything = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path for path in everything if why(rules, path).included} == inside
+
+
+def test_git_state_is_of_the_code_alone(tmp_path: Path) -> None:
+    project = tmp_path / "proj"
+    write(project, "a.py", "b.py", "gone.py", "data/x")
+    run = ["git", "-c", "user.name=x", "-c", "user.email=x@y"]
+    subprocess.run([*run, "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run([*run, "add", "proj/a.py", "proj/b.py", "proj/gone.py"], cwd=tmp_path, check=True)
+    before = ask_git(project, SubprocessRunner())
+    assert before is not None and before.commit is None
+    subprocess.run([*run, "commit", "-qm", "all"], cwd=tmp_path, check=True)
+    clean = ask_git(project, SubprocessRunner())
+    assert clean is not None and clean.commit and len(clean.commit) == 40
+    assert not clean.state({"a.py", "b.py"}).dirty, "data/x is untracked, and no code"
+    (project / "a.py").write_text("edited")
+    (project / "gone.py").unlink()
+    write(project, "new/c.py")
+    now = ask_git(project, SubprocessRunner())
+    assert now is not None
+    assert now.state({"a.py", "b.py", "new/c.py"}).uncommitted == ("a.py", "gone.py", "new/c.py")
+
+
+def test_no_git_is_no_error(tmp_path: Path) -> None:
+    assert ask_git(tmp_path, ScriptedRunner(lambda call: Completed(128, "", "fatal: not a git repository"))) is None
+    assert ask_git(tmp_path, SubprocessRunner(), {"PATH": str(tmp_path)}) is None
