@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,3 +79,9 @@ Arguments:
 
 """
     )
+
+
+def test_the_reference_shows_every_command() -> None:
+    text = (Path(__file__).parents[2] / "docs/commands.md").read_text()
+    missing = sorted(name for word in WORDS for name in word.names if f"`{name}" not in text)
+    assert missing == ["s"], "the one-letter form of summary is in its help"
