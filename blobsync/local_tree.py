@@ -105,3 +105,22 @@ def _link(
     if not stat.S_ISREG(status.st_mode):
         return Entry(path, None, Reason.NOT_A_FILE)
     return Entry(path, LocalState.of(status))
+
+
+def ignores_case(folder: Path) -> bool:
+    """Whether the disk takes ``A`` and ``a`` for one name (macOS, FAT, many network shares).
+
+    Found out without writing: by another spelling of something that is there already, in ``folder`` or above.
+    """
+    for place in (folder, *folder.parents):
+        try:
+            with os.scandir(place) as entries:
+                name = next((entry.name for entry in entries if entry.name.swapcase() != entry.name), None)
+            if name is not None:
+                return os.path.samefile(place / name, place / name.swapcase())
+        except FileNotFoundError:
+            if place.exists():
+                return False
+        except OSError:
+            continue
+    return False

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from blobsync.errors import MirrorRefusedError, UnsafeNamesError
-from blobsync.names import shape_clashes
+from blobsync.names import case_clashes, shape_clashes
 from blobsync.pairs import Pair, changed, equal_content, source_is_near
 from blobsync.plan import Action, EngineChoice, FileAction, FileState, LocalState, Reason, Route, TransferOptions
 
@@ -214,20 +214,27 @@ def choose_engine(requested: str, files: int, size: int, azcopy_problem: str | N
 
 
 def check_names(
-    actions: Sequence[FileAction], others: Iterable[str], shown: str, problem: Callable[[str], str | None]
+    actions: Sequence[FileAction],
+    others: Iterable[str],
+    shown: str,
+    problem: Callable[[str], str | None],
+    *,
+    one_case: bool = False,
 ) -> None:
     """Refuse, all at once, names that cannot exist at the destination (``UnsafeNamesError``).
 
-    ``others`` are the names that are there already, ``problem`` the destination's own rule.
+    ``others`` are the names that are there already, ``problem`` the destination's own rule; ``one_case`` says that
+    it takes ``A`` and ``a`` for one name.
     """
     writes = [action.target or action.path for action in actions if action.action is Action.TRANSFER]
-    if writes in ([""], []):
-        writes = []
+    if not writes:
+        return
     bad = [(name, why) for name in writes if (why := problem(name))]
-    present = [action.path for action in actions if action.action is not Action.DELETE]
-    bad += list(shape_clashes([*writes, *present, *others])) if writes else []
+    every = [*writes, *(action.path for action in actions if action.action is not Action.DELETE), *others]
+    bad += shape_clashes(every)
+    bad += case_clashes(every) if one_case else ()
     if bad:
-        names = tuple((f"{shown}/{name}", why) for name, why in bad)
+        names = tuple((f"{shown}/{name}" if name else shown, why) for name, why in bad)
         listed = "; ".join(f"{name!r} {why}" for name, why in names[:20])
         more = f"; and {len(names) - 20} more" if len(names) > 20 else ""
         raise UnsafeNamesError(

@@ -15,7 +15,7 @@ from blobsync.engines import Listener, LiveEnd, LocalEnd
 from blobsync.errors import NothingMatchedError, UsageError
 from blobsync.index import Index
 from blobsync.ledger import LivePart
-from blobsync.local_tree import link_policy
+from blobsync.local_tree import ignores_case, link_policy
 from blobsync.mapping import Resolution, project_relative, resolve
 from blobsync.plan import (
     Action,
@@ -276,8 +276,7 @@ def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: List
     request = request_for(ground, leg, options)
     looked = survey(request, listener.seen)
     actions, extras = decide_all(looked.pairs, request.route, options)
-    if looked.shape is Shape.FOLDER:
-        check_names(actions, extras, leg.shown, _name_rule(request))
+    check_names(actions, extras, leg.shown, _name_rule(request, looked.shape), one_case=_one_case(request))
     if options.mirror:
         guard_mirror(actions, looked.destination_files, looked.source_files, len(looked.unreadable), options)
     moving = sum(action.action is Action.TRANSFER and action.target is None for action in actions)
@@ -296,14 +295,20 @@ def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: List
     found.extras += len(extras)
 
 
-def _name_rule(request: Request) -> Callable[[str], str | None]:
+def _name_rule(request: Request, shape: Shape) -> Callable[[str], str | None]:
     if request.route is Route.DOWNLOAD and isinstance(request.destination, LocalEnd):
-        root = str(request.destination.root)
-        return lambda name: names.local_problem(name, root)
+        root = request.destination.root
+        if shape is Shape.FILE:
+            return lambda name: names.local_problem(root.name, str(root.parent))
+        return lambda name: names.local_problem(name, str(root))
     if request.route is Route.UPLOAD and not isinstance(request.destination, LocalEnd):
         end = request.destination
         return lambda name: names.blob_problem(end.at(name))
     return lambda name: None
+
+
+def _one_case(request: Request) -> bool:
+    return isinstance(request.destination, LocalEnd) and ignores_case(request.destination.root)
 
 
 def _plain(end: LiveEnd) -> End:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from blobsync.errors import BlobsyncError, ExitCode
+from blobsync.errors import BlobsyncError, ExitCode, UnsafeNamesError
 
 if TYPE_CHECKING:
     from blobsync.plan import FileFailure
@@ -92,7 +92,7 @@ class Console:
     def fail(self, error: BlobsyncError) -> int:
         """Print an error with its hint and return the exit code."""
         if self.as_json:
-            self._document(error.exit_code, {}, [_error(error)])
+            self._document(error.exit_code, {}, [_error(error), *_details(error)])
         else:
             self._out.flush()
             self.say(error.message, error.hint)
@@ -129,6 +129,12 @@ def _sentence(failure: FileFailure | BlobsyncError) -> str:
 def _error(error: FileFailure | BlobsyncError) -> dict[str, str | None]:
     hint = redact(error.hint) if error.hint else None
     return {"code": error.code, "message": redact(error.message), "hint": hint, "path": error.path}
+
+
+def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
+    """The sentence names the first few only; a script gets them all."""
+    names = error.names if isinstance(error, UnsafeNamesError) else ()
+    return [{"code": error.code, "message": f"{name!r} {why}", "hint": None, "path": name} for name, why in names]
 
 
 def _printable(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.local_tree import Entry, link_policy, walk
+from blobsync.local_tree import Entry, ignores_case, link_policy, walk
 from blobsync.plan import Reason
 
 
@@ -93,3 +93,17 @@ def test_what_is_no_file_is_said(tree: Path) -> None:
     seen = found(tree)
     assert seen["pipe"].reason is Reason.NOT_A_FILE
     assert seen["dangling"].reason is Reason.UNREADABLE
+
+
+def test_this_disk_tells_upper_from_lower_case(tmp_path: Path) -> None:
+    assert not ignores_case(tmp_path / "not" / "there" / "yet")
+    (tmp_path / "Name").write_text("one")
+    assert not ignores_case(tmp_path)
+
+
+def test_a_disk_that_does_not_is_known_by_another_spelling(tmp_path: Path) -> None:
+    (tmp_path / "Name").write_text("one")
+    # What such a disk shows: both spellings are the same file.
+    os.link(tmp_path / "Name", tmp_path / "nAME")
+    assert ignores_case(tmp_path)
+    assert ignores_case(tmp_path / "new")

@@ -215,6 +215,13 @@ def test_names_that_cannot_be_written_are_listed_all_at_once() -> None:
     assert [name for name, _ in refused.value.names] == ["data/v/bad1", "data/v/bad2"]
 
 
+def test_names_that_a_disk_takes_for_one_are_refused_there_only() -> None:
+    actions = [FileAction(name, Action.TRANSFER, Reason.NEW, 1) for name in ("A", "b")]
+    check_names(actions, ["a"], "data/v", lambda name: None)
+    with pytest.raises(UnsafeNamesError, match="'data/v/a' differs from 'A' in upper and lower case only"):
+        check_names(actions, ["a"], "data/v", lambda name: None, one_case=True)
+
+
 def test_a_file_where_the_destination_has_a_folder_is_refused() -> None:
     actions = [FileAction("x", Action.TRANSFER, Reason.NEW, 1)]
     with pytest.raises(UnsafeNamesError, match="'data/v/x' is a file beside 'x/y'"):
