@@ -84,4 +84,4 @@ Arguments:
 def test_the_reference_shows_every_command() -> None:
     text = (Path(__file__).parents[2] / "docs/commands.md").read_text()
     missing = sorted(name for word in WORDS for name in word.names if f"`{name}" not in text)
-    assert missing == ["s"], "the one-letter form of summary is in its help"
+    assert not missing
