@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.emulator import ACCOUNT, KEY, ROOT, TOOLS, account_sas
+from benchmarks.emulator import ACCOUNT, KEY, ROOT, account_sas
 
 BLOBSYNC = "blobsync"
 _SCRIPTS = Path(__file__).resolve().parent
@@ -45,17 +45,17 @@ class Blobsync:
 
     def __init__(self, scratch: Path, program: list[str] | None = None) -> None:
         script = Path(sys.executable).with_name("blobsync")
-        self._program = program or ([str(script)] if script.exists() else [sys.executable, "-m", "blobsync"])
+        self.program = program or ([str(script)] if script.exists() else [sys.executable, "-m", "blobsync"])
         self._scratch = scratch
 
     def version(self) -> str:
-        return _first_line([*self._program, "--version"])
+        return _first_line([*self.program, "--version"])
 
     def command(self, action: str, place: Place) -> Command:
         words = {"up": ["u"], "down": ["d"], "sync-up": ["u"], "sync-down": ["d"], "list": ["ls", "-r"]}[action]
         project = self.project(place)
         path = os.path.relpath(place.local, project)
-        return Command([*self._program, *words, path], cwd=project)
+        return Command([*self.program, *words, path], cwd=project)
 
     def project(self, place: Place) -> Path:
         """``<project>/data`` holds the run's local side."""
@@ -75,7 +75,7 @@ class Blobsync:
 
     def bare(self, *words: str) -> Command:
         """A command that moves nothing, in a project that is there."""
-        return Command([*self._program, *words], cwd=self._scratch)
+        return Command([*self.program, *words], cwd=self._scratch)
 
 
 class Azcopy:
@@ -83,10 +83,9 @@ class Azcopy:
 
     name = "azcopy"
 
-    def __init__(self, scratch: Path) -> None:
-        found = os.environ.get("BLOBSYNC_AZCOPY") or shutil.which("azcopy")
-        installed = sorted(str(path) for path in TOOLS.glob("azcopy*/**/azcopy*") if os.access(path, os.X_OK))
-        self._program = found or (installed[-1] if installed else None)
+    def __init__(self, scratch: Path, program: list[str]) -> None:
+        # The one that blobsync itself would run, so that the two are the same version.
+        self._program = os.environ.get("BLOBSYNC_AZCOPY") or _first_line([*program, "azcopy", "path"])
         self._sas = account_sas()
         self._logs = scratch / "azcopy-logs"
 
@@ -163,9 +162,10 @@ Tool = Blobsync | Azcopy | Rclone | Scripted
 def all_tools(scratch: Path, program: list[str] | None) -> tuple[dict[str, Tool], list[str]]:
     """The tools that are there, and a sentence for each that is not."""
     peers = _peer_environment(scratch)
+    ours = Blobsync(scratch, program)
     tools: list[Tool] = [
-        Blobsync(scratch, program),
-        Azcopy(scratch),
+        ours,
+        Azcopy(scratch, ours.program),
         Rclone(scratch),
         Scripted("sdk", "peer_sdk.py", "azure-storage-blob", peers),
         Scripted("obstore", "peer_obstore.py", "obstore", peers),

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +39,7 @@ FOR_TESTS = {
     "unzip": "unzip",
     "zip": "zip",
 }
+FOR_BENCHMARKS = {"rclone": "rclone"}
 LIBSECRET = "libsecret-1-0"
 
 
@@ -51,12 +52,14 @@ def main(words: Sequence[str]) -> int:
     )
     commands.add_parser("test", help="ruff, mypy and all tests; with arguments: pytest with these", add_help=False)
     commands.add_parser("check", help="ruff, mypy and the tests of the code's shape")
+    commands.add_parser("bench", help="measure blobsync beside azcopy and others: [--quick] and more", add_help=False)
     commands.add_parser("setup", help="only make everything ready")
     given, rest = parser.parse_known_args(words)
-    if rest and given.command not in ("demo", "test"):
+    if rest and given.command not in ("demo", "test", "bench"):
         parser.error(f"{given.command} takes no arguments")
     try:
-        set_up(for_tests=given.command in ("test", "setup"))
+        programs = {"bench": FOR_BENCHMARKS, "test": FOR_TESTS, "setup": FOR_TESTS}.get(given.command, {})
+        set_up(programs)
         return COMMANDS[given.command](rest)
     except SetupError as error:
         print(f"dev: {error}", file=sys.stderr)
@@ -88,6 +91,10 @@ def check(rest: Sequence[str]) -> int:
     return lint() or run([PYTHON, "-m", "pytest", "-q", *shape])
 
 
+def bench(rest: Sequence[str]) -> int:
+    return run([PYTHON, "-m", "benchmarks.run", *rest])
+
+
 def lint() -> int:
     """All of the linters, so that one run shows everything."""
     codes = [
@@ -102,13 +109,14 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": demo,
     "test": test,
     "check": check,
+    "bench": bench,
     "setup": lambda rest: 0,
 }
 
 
-def set_up(*, for_tests: bool) -> None:
+def set_up(programs: Mapping[str, str]) -> None:
     """Bring the virtual environment, the system's programs and the servers up to date; quick when they are."""
-    system_packages(for_tests=for_tests)
+    system_packages(programs)
     stamp, now = VENV / "blobsync.stamp", fingerprint()
     if stamp.is_file() and stamp.read_text() == now and (VENV / "bin" / "blobsync").exists():
         return
@@ -148,14 +156,16 @@ def make_venv() -> None:
         )
 
 
-def system_packages(*, for_tests: bool) -> None:
-    """Install Debian packages that are missing when we are root; else say which, and go on."""
+def system_packages(programs: Mapping[str, str]) -> None:
+    """Install Debian packages that are missing when we are root; else say which, and go on.
+
+    ``programs`` maps a package to the program that shows it is there.
+    """
     if sys.platform != "linux":
         return
     missing = [] if has_libsecret() else [LIBSECRET]
-    if for_tests:
-        path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-        missing += [package for package, program in FOR_TESTS.items() if not shutil.which(program, path=path)]
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    missing += [package for package, program in programs.items() if not shutil.which(program, path=path)]
     if missing and not apt_install(missing):
         who = "" if os.geteuid() == 0 else "sudo "
         say(f"not installed: {', '.join(missing)}; what needs them is skipped or refuses with a reason")
