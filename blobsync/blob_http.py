@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 import urllib3
@@ -41,18 +42,26 @@ API_VERSION = "2023-11-03"
 # How many connections stay open; as many threads may work at once without reconnecting.
 POOL_SIZE = 64
 
+# A socket's timeout holds for one whole call of sendall, whatever gets through meanwhile; larger bodies go in
+# pieces, so that a slow line is not taken for a dead one.
+_PIECE = 128 * 1024
+
 _NO_RETRIES = urllib3.Retry(False)
 _FIRST_CONTACT_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a request is tried and how long to wait in between, in seconds."""
+    """How often a request is tried and how long to wait in between, in seconds.
+
+    ``longest_asked`` bounds what ``Retry-After`` may ask for; no try begins after ``patience``.
+    """
 
     tries: int = 7
     base: float = 0.3
     longest: float = 20.0
     longest_asked: float = 90.0
+    patience: float = 240.0
 
     def wait(self, failures: int, asked: str | None) -> float:
         """Exponential with jitter, or what ``Retry-After`` (seconds) asks for if that is longer."""
@@ -146,20 +155,22 @@ class BlobHttp:
         Raises ``StorageUnreachableError`` when no answer comes.
         """
         failures = 0
+        started = time.monotonic()
         while True:
             asked = None
+            late = time.monotonic() - started > self._retry.patience
             try:
                 response = self._once(method, path, query, headers, body, stream=stream)
             except (HTTPError, OSError) as error:
                 failures += 1
-                if failures >= self._tries(error):
+                if late or failures >= self._tries(error):
                     raise self._unreachable(error, failures) from error
             else:
                 self._answered = True
                 status = response.status
                 bare_500 = status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
                 refused = status == 401 and failures == 0 and self.signer.renew()
-                patient = status in RETRYABLE_STATUS and not bare_500 and failures + 1 < self._retry.tries
+                patient = status in RETRYABLE_STATUS and not bare_500 and not late and failures + 1 < self._retry.tries
                 if not refused and not patient:
                     return Reply(status, response, failures + 1)
                 failures += 1
@@ -184,7 +195,7 @@ class BlobHttp:
         return self._pool.urlopen(
             method,
             f"{self._prefix}{path}?{text}" if text else self._prefix + path,
-            body=body,
+            body=body if body is None or len(body) <= _PIECE else cast("list[bytes]", _pieces(body)),
             headers=signed,
             retries=_NO_RETRIES,
             redirect=False,
@@ -220,6 +231,11 @@ class BlobHttp:
         sentence, hint = describe_failure(error, self._host)
         tried = f" ({tries} tries)" if tries > 1 else ""
         return StorageUnreachableError(redact(sentence) + tried, hint=hint)
+
+
+def _pieces(body: bytes) -> list[memoryview]:
+    view = memoryview(body)
+    return [view[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
 
 
 def describe_failure(error: Exception, host: str) -> tuple[str, str | None]:

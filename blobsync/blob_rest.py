@@ -15,6 +15,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import final
 
+from blobsync.ahead import Ahead
 from blobsync.blob_batch import MAX_BATCH, batch_of_deletes, batch_parts
 from blobsync.blob_errors import skew_seconds, translate
 from blobsync.blob_headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
@@ -309,17 +310,14 @@ class RestBlobStore:
         if delimiter:
             query["delimiter"] = delimiter
         page = self._list_page(query, "")
-        with ThreadPoolExecutor(1) as ahead:
-            while True:
-                marker = next_marker(page)
-                coming = ahead.submit(self._list_page, query, marker) if marker else None
-                try:
-                    yield from list_page(page)
-                except BadAnswerError as error:
-                    raise StorageError(f"cannot understand the listing of {self._container}: {error}") from error
-                if coming is None:
-                    return
-                page = coming.result()
+        while page:
+            marker = next_marker(page)
+            coming = Ahead(self._list_page, query, marker) if marker else None
+            try:
+                yield from list_page(page)
+            except BadAnswerError as error:
+                raise StorageError(f"cannot understand the listing of {self._container}: {error}") from error
+            page = coming.result() if coming else b""
 
     def _list_page(self, query: Mapping[str, str], marker: str) -> bytes:
         full = {**query, "marker": marker} if marker else query

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -117,6 +118,43 @@ def test_a_server_that_stops_answering_is_a_timeout() -> None:
         http = BlobHttp(container, SasSigner(SAS), environ={}, retry=RetryPolicy(2, 0.001), timeouts=Timeouts(1, 0.05))
         with pytest.raises(StorageUnreachableError, match="stopped answering"):
             RestBlobStore(container, http).head("a")
+
+
+def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
+    body = bytes(20_000_000)
+    received = bytearray()
+
+    def read_slowly(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            while len(received) < len(body) and (piece := connection.recv(200_000)):
+                received.extend(piece)
+                time.sleep(0.015)
+            connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+
+    with closing(socket.socket()) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        thread = threading.Thread(target=read_slowly, args=(server,))
+        thread.start()
+        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
+        http = BlobHttp(container, SasSigner(SAS), environ={}, retry=RetryPolicy(1), timeouts=Timeouts(0.4, 5.0))
+        started = time.monotonic()
+        RestBlobStore(container, http).put("a", body, md5=md5(body))
+        thread.join()
+    assert time.monotonic() - started > 1.0
+    assert received.endswith(body)
+
+
+def test_patience_ends_before_the_tries_do() -> None:
+    impatient = RetryPolicy(tries=9, base=0.001, patience=-1)
+    with scripted([error(503, "ServerBusy")] * 9) as script:
+        container = ContainerUrl("acct", "box", script.url)
+        store = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ={}, retry=impatient))
+        with pytest.raises(ThrottledError):
+            store.head("a")
+    assert len(script.seen) == 1
 
 
 def test_a_broken_body_is_resumed_where_it_broke_from_the_same_version() -> None:
