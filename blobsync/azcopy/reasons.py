@@ -30,6 +30,8 @@ _BUSY = {408, 429, 500, 502, 503, 504}
 # What a copy from URL is answered where the service may not, or cannot, read the source.
 _REFUSED = {401, 403, 404, 409, 500, 501}
 
+_AGAIN = "run the same command again"
+
 
 class AzcopyTransferError(BlobsyncError):
     """What azcopy could not do, with the code of its cause; never raised, its words go into a failure."""
@@ -107,9 +109,7 @@ def explain(reason: Reason, route: Route, *credentials: SasToken) -> AzcopyTrans
     """The cause as one of our codes, with a sentence and what to do next."""
     said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
     if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
-        return AzcopyTransferError(
-            "credential_expired", f"the SAS was refused on the way: {said}", "run the same command again"
-        )
+        return AzcopyTransferError("credential_expired", f"the SAS was refused on the way: {said}", _AGAIN)
     is_copy = route in {Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT}
     if is_copy and reason.status in _REFUSED and not _about_destination(reason):
         return AzcopyTransferError(
@@ -124,11 +124,17 @@ def explain(reason: Reason, route: Route, *credentials: SasToken) -> AzcopyTrans
     if reason.status == 404 and "container" in said.lower():
         return AzcopyTransferError("container_not_found", said, "create the container, or correct container_name")
     if reason.status in {409, 412}:
-        return AzcopyTransferError("changed_meanwhile", f"the blob was changed by someone else: {said}")
+        return AzcopyTransferError("changed_meanwhile", f"the blob was changed by someone else: {said}", _AGAIN)
     if reason.status in _BUSY:
-        return AzcopyTransferError("service_busy", f"the service did not take it: {said}", "run the same command again")
+        return AzcopyTransferError("service_busy", f"the service did not take it: {said}", _AGAIN)
+    if "MD5 hash of the data" in reason.text:
+        return AzcopyTransferError(
+            "checksum_mismatch",
+            "what arrived has another MD5 than the blob's own",
+            "the blob, or the line, is damaged: try again, then upload the blob anew",
+        )
     if any(word in reason.text for word in _CHANGED):
-        return AzcopyTransferError("changed_while_read", f"the source changed while azcopy read it: {said}")
+        return AzcopyTransferError("changed_while_read", f"the source changed while azcopy read it: {said}", _AGAIN)
     return AzcopyTransferError("azcopy_failed", said, "run the same command again, or with --engine direct")
 
 

@@ -1,0 +1,103 @@
+"""A runner whose azcopy plays a script: lines of output, pauses, and what it does when it is spoken to."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blobsync.errors import ProcessError
+from blobsync.process import Completed, RunningProcess
+
+TRANSCRIPTS = Path(__file__).resolve().parent.parent / "data" / "transcripts"
+
+
+def transcript(name: str) -> list[str]:
+    """The recorded lines of one run."""
+    return (TRANSCRIPTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+def log_lines(name: str) -> list[str]:
+    """The recorded log of one run."""
+    return (TRANSCRIPTS / f"{name}.log").read_text(encoding="utf-8").splitlines()
+
+
+@dataclass
+class ScriptedAzcopy:
+    """``RunningProcess`` that prints ``first``, then what ``on_line`` answers to each line it is sent.
+
+    It ends when it is stopped, when an answer holds None, or after ``first`` where ``ends`` is set.
+    """
+
+    first: Sequence[str]
+    on_line: Callable[[str], Sequence[str | None]] = lambda line: ()
+    ends: bool = True
+    exit_code: int = 0
+    stderr: str = ""
+    pid: int = 4711
+    received: list[str] = field(default_factory=list)
+    stopped: int = 0
+
+    def __post_init__(self) -> None:
+        self._out: queue.Queue[str | None] = queue.Queue()
+        for line in self.first:
+            self._out.put(line)
+        if self.ends:
+            self._out.put(None)
+
+    def lines(self) -> Iterator[str]:
+        while (line := self._out.get()) is not None:
+            yield line
+
+    def send_line(self, text: str) -> None:
+        self.received.append(text)
+        for line in self.on_line(text):
+            self._out.put(line)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self.exit_code
+
+    def stop(self) -> int:
+        self.stopped += 1
+        self._out.put(None)
+        return self.exit_code
+
+    def stderr_tail(self) -> str:
+        return self.stderr
+
+
+@dataclass
+class AzcopyRunner:
+    """Starts ``process``, whatever the argv is, and remembers what was asked; ``starting`` may write files first."""
+
+    process: ScriptedAzcopy
+    starting: Callable[[Sequence[str], Mapping[str, str]], None] = lambda argv, env: None
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        return Completed(0, "azcopy version 10.32.2\n", "")
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> RunningProcess:
+        self.argv, self.env = tuple(argv), env or {}
+        self.starting(self.argv, self.env)
+        return self.process
+
+    def spawn_detached(
+        self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> int:
+        raise ProcessError("azcopy is never detached")
+
+    def attach(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
+        raise ProcessError("azcopy never gets the terminal")

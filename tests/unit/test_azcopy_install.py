@@ -1,0 +1,209 @@
+"""Where azcopy is installed from, and that nothing wrong gets into its place."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from blobsync.azcopy.binary import managed_path
+from blobsync.azcopy.install import Machine, install
+from blobsync.errors import AzcopyError, AzcopyInstallError
+from blobsync.process import Completed
+from tests.fakes.runner import Call, ScriptedRunner
+
+PROGRAM = b"#!/bin/sh\necho azcopy version 10.32.2\n"
+SHA256 = hashlib.sha256(PROGRAM).hexdigest()
+LINUX = Machine("Linux", "x86_64")
+
+GOOD = ScriptedRunner(lambda call: Completed(0, "azcopy version 10.32.2\n", ""))
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_DATA_HOME": str(tmp_path / "share"), "HOME": str(tmp_path)}
+
+
+def tar(folder: Path, member: str, content: bytes = PROGRAM) -> Path:
+    path = folder / "packed.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, body in (("top/NOTICE.txt", b"words"), (member, content)):
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            archive.addfile(info, io.BytesIO(body))
+    return path
+
+
+def pack_zip(folder: Path, member: str) -> Path:
+    path = folder / "packed.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("azcopy_darwin/NOTICE.txt", b"words")
+        archive.writestr(member, PROGRAM)
+    return path
+
+
+def plain(folder: Path) -> Path:
+    path = folder / "azcopy_linux_amd64"
+    path.write_bytes(PROGRAM)
+    return path
+
+
+@contextmanager
+def web_server(body: bytes, status: int = 200) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def nothing_left(environ: dict[str, str]) -> bool:
+    folder = managed_path(environ).parent
+    return not folder.exists() or not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("form", ["release", "npm", "zip", "program"])
+def test_every_form_of_the_program(tmp_path: Path, environ: dict[str, str], form: str) -> None:
+    source = {
+        "release": lambda: tar(tmp_path, "azcopy_linux_amd64_10.32.2/azcopy"),
+        "npm": lambda: tar(tmp_path, "package/dist/bin/azcopy_linux_amd64"),
+        "zip": lambda: pack_zip(tmp_path, "azcopy_darwin_arm64_10.32.2/azcopy"),
+        "program": lambda: plain(tmp_path),
+    }[form]()
+    found = install(environ, source=str(source), sha256=SHA256, runner=GOOD, machine=LINUX)
+    assert found.path == managed_path(environ)
+    assert found.path.read_bytes() == PROGRAM
+    assert found.path.stat().st_mode & 0o777 == 0o755
+    assert [path.name for path in found.path.parent.iterdir()] == ["azcopy"]
+    assert found.origin == str(source)
+
+
+def test_the_environment_can_name_the_source(tmp_path: Path, environ: dict[str, str]) -> None:
+    environ["BLOBSYNC_AZCOPY_SOURCE"] = str(plain(tmp_path))
+    assert install(environ, sha256=SHA256, runner=GOOD, machine=LINUX).path.read_bytes() == PROGRAM
+
+
+def test_a_wrong_checksum_is_refused_and_what_was_there_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+    target = managed_path(environ)
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"old")
+    with pytest.raises(AzcopyInstallError, match=f"{SHA256} instead of 1ab08986f1"):
+        install(environ, source=str(plain(tmp_path)), runner=GOOD, machine=LINUX)
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in target.parent.iterdir()] == ["azcopy"]
+
+
+def test_the_right_one_is_not_fetched_again(tmp_path: Path, environ: dict[str, str]) -> None:
+    target = managed_path(environ)
+    target.parent.mkdir(parents=True)
+    target.write_bytes(PROGRAM)
+    found = install(environ, source="/nothing/here", sha256=SHA256, runner=GOOD, machine=LINUX)
+    assert found.origin == "an earlier installation"
+
+
+def test_npm_is_the_default_and_keeps_its_own_configuration(tmp_path: Path, environ: dict[str, str]) -> None:
+    def play(call: Call) -> Completed:
+        if "pack" in call.argv:
+            tar(Path(call.argv[-1]), "package/dist/bin/azcopy_linux_amd64").rename(Path(call.argv[-1]) / "azcopy.tgz")
+            return Completed(0, "azcopy.tgz\n", "")
+        return Completed(0, "v24.0.0 azcopy version 10.32.2\n", "")
+
+    for name in ("node", "npm"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    environ |= {"PATH": str(tmp_path), "npm_config_proxy": "http://proxy:8080"}
+    runner = ScriptedRunner(play)
+    notes: list[str] = []
+    found = install(environ, sha256=SHA256, runner=runner, machine=LINUX, note=notes.append)
+    (pack,) = [call for call in runner.calls if "pack" in call.argv]
+    assert pack.argv[:4] == (str(tmp_path / "npm"), "pack", "@azure-tools/azcopy-linux@10.32.2", "--silent")
+    assert (pack.env or {})["npm_config_proxy"] == "http://proxy:8080"
+    assert found.path.read_bytes() == PROGRAM
+    assert notes == ["fetching @azure-tools/azcopy-linux@10.32.2 with npm"]
+
+
+def test_npm_that_fails_says_why(tmp_path: Path, environ: dict[str, str]) -> None:
+    def play(call: Call) -> Completed:
+        return Completed(1, "", "npm error code E404") if "pack" in call.argv else Completed(0, "v24.0.0", "")
+
+    for name in ("node", "npm"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    environ["PATH"] = str(tmp_path)
+    with pytest.raises(AzcopyInstallError, match="npm error code E404") as caught:
+        install(environ, runner=ScriptedRunner(play), machine=LINUX)
+    assert "--from" in str(caught.value.hint)
+    assert nothing_left(environ)
+
+
+def test_from_an_address(tmp_path: Path, environ: dict[str, str]) -> None:
+    body = tar(tmp_path, "azcopy_linux_amd64_10.32.2/azcopy").read_bytes()
+    with web_server(body) as address:
+        url = f"{address}/azcopy.tar.gz?sig=SENTINEL"
+        found = install(environ, source=url, sha256=SHA256, runner=GOOD, machine=LINUX)
+    assert found.path.read_bytes() == PROGRAM
+    assert found.origin == f"{address}/azcopy.tar.gz"
+
+
+def test_an_address_that_fails_shows_no_signature(environ: dict[str, str]) -> None:
+    with web_server(b"", 403) as address:
+        url = f"{address}/azcopy.tar.gz?sig=SENTINEL"
+        with pytest.raises(AzcopyInstallError, match="answers 403") as refused:
+            install(environ, source=url, sha256=SHA256, runner=GOOD, machine=LINUX)
+    environ["HTTP_PROXY"] = "http://127.0.0.1:9"
+    with pytest.raises(AzcopyInstallError, match="cannot be fetched") as broken:
+        install(environ, source="http://host.invalid/x?sig=SENTINEL", sha256=SHA256, runner=GOOD, machine=LINUX)
+    for caught in (refused, broken):
+        assert "SENTINEL" not in str(caught.value) + str(caught.value.hint)
+    assert nothing_left(environ)
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b\x08\x00broken", b"PK\x05\x06" + b"\x00" * 18])
+def test_a_damaged_archive(tmp_path: Path, environ: dict[str, str], content: bytes) -> None:
+    source = tmp_path / "damaged"
+    source.write_bytes(content)
+    with pytest.raises(AzcopyInstallError):
+        install(environ, source=str(source), sha256=SHA256, runner=GOOD, machine=LINUX)
+    assert nothing_left(environ)
+
+
+def test_an_archive_without_azcopy(tmp_path: Path, environ: dict[str, str]) -> None:
+    with pytest.raises(AzcopyInstallError, match="holds no azcopy"):
+        install(environ, source=str(tar(tmp_path, "top/other")), sha256=SHA256, runner=GOOD, machine=LINUX)
+
+
+def test_a_machine_that_nothing_is_pinned_for(environ: dict[str, str]) -> None:
+    with pytest.raises(AzcopyInstallError, match="no azcopy is pinned for Darwin arm64") as caught:
+        install(environ, runner=GOOD, machine=Machine("Darwin", "arm64"))
+    assert "--sha256" in str(caught.value.hint)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "share").write_text("a file")
+    with pytest.raises(AzcopyInstallError, match="cannot be put into"):
+        install(environ, source=str(plain(tmp_path)), sha256=SHA256, runner=GOOD, machine=LINUX)
+
+
+def test_a_missing_library_is_told_and_the_program_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+    lacking = ScriptedRunner(lambda call: Completed(127, "", "error while loading shared libraries: libsecret-1.so.0:"))
+    with pytest.raises(AzcopyError, match=r"libsecret-1\.so\.0 is missing"):
+        install(environ, source=str(plain(tmp_path)), sha256=SHA256, runner=lacking, machine=LINUX)
+    assert managed_path(environ).read_bytes() == PROGRAM

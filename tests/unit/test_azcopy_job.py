@@ -1,0 +1,192 @@
+"""One azcopy process, played: what is understood, answered, and stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from blobsync.azcopy.argv import Command
+from blobsync.azcopy.job import Job, JobOutcome, answer
+from blobsync.azcopy.messages import JobProgress, Prompt
+from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy, transcript
+
+
+def line(kind: str, content: object, details: object = None) -> str:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return json.dumps({"MessageType": kind, "MessageContent": text, "PromptDetails": details})
+
+
+def counts(status: str, done: int = 0, **more: Any) -> dict[str, Any]:
+    return {"JobID": "job-1", "JobStatus": status, "TotalTransfers": "9", "TransfersCompleted": str(done), **more}
+
+
+def failed(name: str) -> dict[str, str]:
+    return {"Src": f"/links/{name}", "Dst": f"https://h/c/{name}", "TransferStatus": "Failed", "ErrorCode": "503"}
+
+
+STARTED = line("Init", {"JobID": "job-1", "LogFileLocation": "/log"})
+CANCELLED = line("EndOfJob", counts("Cancelled"))
+CANCEL_PROMPT = line(
+    "Prompt",
+    "not all is scanned, cancel?",
+    {
+        "PromptType": "Cancel",
+        "ResponseOptions": [
+            {"UserFriendlyResponseType": "Yes", "ResponseString": "y"},
+            {"UserFriendlyResponseType": "No", "ResponseString": "n"},
+        ],
+    },
+)
+ALREADY = line("Error", "Cannot perform copy due to error: Can't cancel JobID=job-1 because it has already completed")
+
+
+@dataclass
+class Watching:
+    """``says`` answers whether all is done; ``clock`` jumps by an hour at each look where ``hurry`` is set."""
+
+    says: Callable[[], bool] = lambda: False
+    on_progress: Callable[[JobProgress], None] = lambda progress: None
+    pids: list[int] = field(default_factory=list)
+    seen: list[JobProgress] = field(default_factory=list)
+
+    def started(self, pid: int) -> None:
+        self.pids.append(pid)
+
+    def progress(self, progress: JobProgress) -> None:
+        self.seen.append(progress)
+        self.on_progress(progress)
+
+    def finished(self) -> bool:
+        return self.says()
+
+
+def run(process: ScriptedAzcopy, watch: Watching | None = None, **more: Any) -> JobOutcome:
+    runner = AzcopyRunner(process)
+    job = Job(
+        runner, Command(("/bin/azcopy", "copy"), "azcopy copy"), {"HOME": "/s"}, watch or Watching(), 300.0, **more
+    )
+    outcome = job.run()
+    assert runner.argv == ("/bin/azcopy", "copy")
+    assert runner.env == {"HOME": "/s"}
+    assert process.stopped
+    return outcome
+
+
+def test_a_job_that_completes() -> None:
+    watch = Watching()
+    outcome = run(ScriptedAzcopy(transcript("upload_completed")), watch)
+    assert (outcome.status, outcome.clean, outcome.failed, outcome.ended_early) == ("Completed", True, {}, False)
+    assert outcome.job_id
+    assert watch.pids == [4711]
+    assert [progress.files_done for progress in watch.seen] == [3, 3]
+
+
+def test_failures_are_united_over_all_messages() -> None:
+    outcome = run(
+        ScriptedAzcopy(
+            [
+                STARTED,
+                line("Progress", counts("InProgress", FailedTransfers=[failed("a")])),
+                line("Progress", counts("InProgress", FailedTransfers=[failed("b")], SkippedTransfers=[failed("c")])),
+                line("EndOfJob", counts("CompletedWithErrorsAndSkipped", FailedTransfers=None)),
+            ]
+        )
+    )
+    assert set(outcome.failed) == {"/links/a", "/links/b"}
+    assert set(outcome.skipped) == {"/links/c"}
+    assert outcome.clean
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("upload_denied", "Cancelled"), ("copy_cannot_verify", "Cancelled"), ("copy_not_implemented", "Failed")],
+)
+def test_a_job_that_gives_up_is_not_clean(name: str, status: str) -> None:
+    outcome = run(ScriptedAzcopy(transcript(name), exit_code=1))
+    assert (outcome.status, outcome.clean) == (status, False)
+
+
+def test_a_fatal_error() -> None:
+    outcome = run(ScriptedAzcopy(transcript("download_denied"), exit_code=1))
+    assert not outcome.clean
+    assert "RESPONSE 403" in outcome.fatal
+
+
+def test_silence_and_exit_code_0_are_not_success() -> None:
+    assert not run(ScriptedAzcopy([STARTED])).clean
+
+
+def test_a_panic_is_kept_for_the_report() -> None:
+    outcome = run(ScriptedAzcopy(["goroutine 1 [running]:"], exit_code=2, stderr="panic: sig=SENTINEL out of range"))
+    assert (outcome.exit_code, outcome.clean, outcome.stderr) == (2, False, "panic: sig=REDACTED out of range")
+    assert list(outcome.words) == ["goroutine 1 [running]:"]
+
+
+def test_azcopy_confirms_that_it_need_not_be_waited_for() -> None:
+    process = ScriptedAzcopy([STARTED], lambda line: [ALREADY, None], ends=False)
+    outcome = run(process, Watching(says=lambda: True))
+    assert process.received == ["cancel"]
+    assert (outcome.ended_early, outcome.clean) == (True, True)
+
+
+def test_azcopy_that_was_not_done_after_all_is_not_clean() -> None:
+    process = ScriptedAzcopy([STARTED], lambda line: [CANCELLED, None], ends=False)
+    outcome = run(process, Watching(says=lambda: True))
+    assert (outcome.ended_early, outcome.status, outcome.clean) == (False, "Cancelled", False)
+
+
+def test_no_progress_for_long_ends_the_job() -> None:
+    moments = iter([0.0, 0.0, 100.0, 200.0, 301.0])
+    process = ScriptedAzcopy(
+        [STARTED, line("Progress", counts("InProgress", 1))], lambda line: [CANCELLED, None], ends=False
+    )
+    outcome = run(process, clock=lambda: next(moments, 1000.0))
+    assert outcome.stalled
+    assert not outcome.clean
+    assert process.received == ["cancel"]
+
+
+def test_ctrl_c_cancels_answers_and_stops() -> None:
+    def interrupt(progress: JobProgress) -> None:
+        raise KeyboardInterrupt
+
+    def reply(text: str) -> Sequence[str | None]:
+        return [CANCEL_PROMPT] if text == "cancel" else [CANCELLED, None]
+
+    process = ScriptedAzcopy([STARTED, line("Progress", counts("InProgress"))], reply, ends=False)
+    with pytest.raises(KeyboardInterrupt):
+        run(process, Watching(on_progress=interrupt))
+    assert process.received == ["cancel", "y"]
+    assert process.stopped == 1
+
+
+def test_azcopy_that_does_not_answer_is_stopped_all_the_same() -> None:
+    def interrupt(progress: JobProgress) -> None:
+        raise KeyboardInterrupt
+
+    moments = iter(range(100))
+    process = ScriptedAzcopy([line("Progress", counts("InProgress"))], ends=False)
+    with pytest.raises(KeyboardInterrupt):
+        run(process, Watching(on_progress=interrupt), clock=lambda: float(next(moments)))
+    assert process.stopped == 1
+
+
+OPTIONS = (("Yes", "y"), ("No", "n"), ("Yes for all", "a"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply"),
+    [
+        (Prompt("Cancel", "", OPTIONS), "y"),
+        (Prompt("Overwrite", "", OPTIONS), "n"),
+        (Prompt("DeleteDestination", "", OPTIONS), "n"),
+        (Prompt("Reauth", "", ()), "n"),
+        (Prompt("", "", ()), "n"),
+    ],
+)
+def test_prompts_never_get_a_yes_but_for_cancelling(prompt: Prompt, reply: str) -> None:
+    assert answer(prompt) == reply
