@@ -87,7 +87,8 @@ def find_shape(cluster: Cluster, wish: Wish) -> Shape:
     count = asked or (per_node or 1) * (nodes or 1)
     if nodes is None or (wish.nodes is None and count % nodes):
         nodes = 1 if not per_node or count <= per_node else -(-count // per_node)
-    if nodes < 1 or count % nodes:
+    uneven = per_node and wish.nodes is None and count > per_node and count % per_node
+    if uneven or count % nodes:
         raise UsageError(
             f"{count} processes do not spread evenly over {nodes} nodes",
             hint=f"-n has to be a multiple of {per_node or nodes}",

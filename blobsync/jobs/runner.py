@@ -21,10 +21,13 @@ import argparse
 import base64
 import fcntl
 import fnmatch
+import glob
 import hashlib
 import http.client
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import socket
@@ -46,12 +49,17 @@ from typing import Any, NamedTuple
 
 SETUP_FAILED = 72
 OUTPUT_FAILED = 73
+# Downloads that are not complete yet.
+PART = re.compile(r"\.blobsync-[0-9a-f]{8}\.part")
 # What init writes into the archive about itself; not part of the code.
 MANIFEST = ".blobsync-manifest.json"
 API_VERSION = "2021-12-02"
 TRIES = 8
 BLOCK = 16 * 1024 * 1024
 APPEND_BLOCK = 4 * 1024 * 1024
+DOWNLOADS, UPLOADS = 8, 4
+# A file whose last change is longer ago is taken to be complete.
+SETTLED_SECONDS = 5.0
 TERM_TO_KILL_SECONDS = 10.0
 # Processes that fail for one reason fail together; each may say its own before the first one ends the others.
 TOGETHER_SECONDS = 1.5
@@ -68,9 +76,6 @@ class BlobError(Exception):
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
         self.status = status
-
-
-# ----------------------------------------------------------------------------------------------- blobs
 
 
 class RemoteFile(NamedTuple):
@@ -221,13 +226,12 @@ def _md5(body: bytes) -> str:
     return base64.b64encode(hashlib.md5(body).digest()).decode()
 
 
-def _worth_retrying(error: BaseException) -> bool:
-    status = _status(error)
-    return status in (0, 408, 429) or status >= 500
-
-
 def _status(error: BaseException) -> int:
     return error.status if isinstance(error, BlobError) else 0
+
+
+def _worth_retrying(error: BaseException) -> bool:
+    return _status(error) in (0, 408, 429) or _status(error) >= 500
 
 
 def _reason(error: BaseException) -> str:
@@ -239,9 +243,6 @@ def _reason(error: BaseException) -> str:
 
 def _pause(attempt: int) -> float:
     return float(min(0.25 * 2**attempt, 20.0))
-
-
-# --------------------------------------------------------------------------------------------- the job
 
 
 class Ranks(NamedTuple):
@@ -283,6 +284,10 @@ class Job:
         # Without a code archive the job runs where it is, and that directory is not ours to remove.
         self.in_place = not spec.get("code")
 
+    def beside(self, name: str) -> str:
+        """A file of ours beside the root; never beside a directory that is the user's own."""
+        return f"{self.run_dir}/node_{self.node_rank}.{name}" if self.in_place else f"{self.root}.{name}"
+
     def container(self, url: str) -> Container:
         if url not in self._sas:
             raise BlobError(f"no access to {url} was handed over")
@@ -290,11 +295,9 @@ class Job:
 
     def say(self, text: str) -> None:
         """A line of ours, in this node's log; never in the user's."""
-        folder = os.path.join(self.run_dir, "system_logs")
-        os.makedirs(folder, exist_ok=True)
-        line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + text + "\n"
-        with open(os.path.join(folder, f"node_{self.node_rank}.txt"), "a", encoding="utf-8") as log:
-            log.write(line)
+        os.makedirs(os.path.dirname(self.node_log), exist_ok=True)
+        with open(self.node_log, "a", encoding="utf-8") as log:
+            log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + text + "\n")
 
     @property
     def node_log(self) -> str:
@@ -317,25 +320,22 @@ def _scratch_root(run_id: str, node_rank: int) -> str:
     return os.path.join(base, run_id, node)
 
 
-# ---------------------------------------------------------------------------------- making a node ready
-
-
 @contextmanager
 def node_lock(job: Job) -> Iterator[None]:
     """One process of this node at a time; the kernel lets go of it when its holder dies."""
     os.makedirs(os.path.dirname(job.root), exist_ok=True)
-    with open(job.root + ".lock", "a") as lock:
+    with open(job.beside("lock"), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def prepare(job: Job) -> None:
+def prepare(job: Job) -> int:
     """Make this node ready, once: whoever comes second finds it done. Raises ``SetupError``."""
     attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
-    ready, failed = job.root + ".ready", job.root + ".failed"
+    ready, failed = job.beside("ready"), job.beside("failed")
     with node_lock(job):
         if os.path.exists(ready):
-            return
+            return 0
         if _read_text(failed).startswith(attempt + "\n"):
             raise SetupError(_read_text(failed).partition("\n")[2])
         try:
@@ -350,6 +350,7 @@ def prepare(job: Job) -> None:
             raise SetupError(text) from error
         _write_text(ready, attempt)
         job.say(f"ready: {job.root}")
+        return 0
 
 
 def unpack_code(job: Job) -> None:
@@ -403,10 +404,13 @@ def unzip(archive: str, target: str) -> str:
                 records[item.filename] = f"link {hashlib.sha256(body).hexdigest()}"
             else:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
+                digest, bits = hashlib.sha256(), "755" if mode & 0o100 else "644"
                 with source.open(item) as stream, open(path, "wb") as sink:
-                    shutil.copyfileobj(stream, sink, 1 << 20)
-                os.chmod(path, 0o755 if mode & 0o100 else 0o644)
-                records[item.filename] = f"{'755' if mode & 0o100 else '644'} {_sha256(path)}"
+                    for chunk in iter(lambda: stream.read(1 << 20), b""):
+                        sink.write(chunk)
+                        digest.update(chunk)
+                os.chmod(path, int(bits, 8))
+                records[item.filename] = f"{bits} {digest.hexdigest()}"
     # Links come last, so that no file is written through one.
     for path, to in links:
         end = os.path.realpath(os.path.join(os.path.dirname(path), to))
@@ -464,12 +468,9 @@ def _clear_way(job: Job, path: str, entry: dict[str, Any]) -> None:
 
 def _link(path: str, entry: dict[str, Any]) -> None:
     os.makedirs(entry["source"], exist_ok=True)
-    if os.path.realpath(path) == os.path.realpath(entry["source"]):
-        return
-    if os.path.lexists(path):
-        raise SetupError(f"folder {entry['name']}: {path} is in the way of its link")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    os.symlink(entry["source"], path)
+    if os.path.realpath(path) != os.path.realpath(entry["source"]):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(entry["source"], path)
 
 
 def _mount(job: Job, path: str, entry: dict[str, Any]) -> None:
@@ -479,7 +480,7 @@ def _mount(job: Job, path: str, entry: dict[str, Any]) -> None:
     os.makedirs(path, exist_ok=True)
     endpoint, _, container = entry["container"].rpartition("/")
     account = urllib.parse.urlsplit(endpoint).netloc.split(".")[0]
-    cache = job.root + ".cache-" + entry["name"].replace("/", "-")
+    cache = job.beside("cache-" + entry["name"].replace("/", "-"))
     env = dict(
         os.environ,
         AZURE_STORAGE_ACCOUNT=account,
@@ -511,11 +512,12 @@ def download(job: Job, entry: dict[str, Any], target: str) -> None:
         if os.path.exists(path) and os.path.getsize(path) == one.size:
             return 0
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        store.get(one.name, path + ".part")
-        os.replace(path + ".part", path)
+        part = os.path.join(os.path.dirname(path), f".blobsync-{random.getrandbits(32):08x}.part")
+        store.get(one.name, part)
+        os.replace(part, path)
         return one.size
 
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(DOWNLOADS) as pool:
         moved = sum(pool.map(bring, wanted))
     job.say(f"{entry['name']}: {len(wanted)} files, {moved} bytes in {time.monotonic() - started:.1f} s")
 
@@ -537,7 +539,7 @@ def _wanted(store: Container, entry: dict[str, Any]) -> Iterator[RemoteFile]:
 
 
 def run_setup(job: Job) -> None:
-    env = user_env(job, Ranks(job.node_rank * job.procs, 0, job.world_size, job.procs, job.node_rank))
+    env = user_env(job, ranks_of_node(job)[0])
     for line in job.spec["setup"]:
         job.say("setup: " + redacted(job, line))
         with open(job.node_log, "ab") as log:
@@ -548,12 +550,7 @@ def run_setup(job: Job) -> None:
             raise SetupError(f"the setup command ended with {done.returncode}: {redacted(job, line)}")
 
 
-PROBES = (
-    ("nvidia-smi", "-L"),
-    ("rocm-smi",),
-    ("ibstatus",),
-    ("df", "-h", "."),
-)
+PROBES = (("nvidia-smi", "-L"), ("rocm-smi",), ("ibstatus",), ("df", "-h", "."))
 
 
 def probe(job: Job) -> None:
@@ -578,8 +575,6 @@ def _output(command: tuple[str, ...], cwd: str) -> str:
 
 def remove_root(job: Job) -> None:
     """Take mounts off first; while one is still there nothing is removed."""
-    if job.in_place:
-        return
     for entry in job.folders("mount"):
         path = os.path.join(job.root, entry["name"])
         if os.path.ismount(path):
@@ -590,18 +585,12 @@ def remove_root(job: Job) -> None:
     shutil.rmtree(job.root, ignore_errors=True)
 
 
-# -------------------------------------------------------------------------------------------- running
-
-
 def user_env(job: Job, ranks: Ranks) -> dict[str, str]:
     """The environment of the user's program: the job's values, and each name that launchers are known to set."""
     master = _master_address(job)
-    port = os.environ.get("MASTER_PORT") or str(
-        20000 + int(hashlib.sha256(job.run_id.encode()).hexdigest(), 16) % 20000
-    )
-    env = {key: value for key, value in os.environ.items() if not key.startswith("BLOBSYNC_PRIVATE")}
-    env.update(job.spec["env"])
-    env.update(job.secret_env)
+    derived = 20000 + int(hashlib.sha256(job.run_id.encode()).hexdigest(), 16) % 20000
+    port = os.environ.get("MASTER_PORT") or str(derived)
+    env = {**os.environ, **job.spec["env"], **job.secret_env}
     hosts = os.environ.get("BLOBSYNC_HOSTS") or os.environ.get("AZ_BATCH_HOST_LIST") or master
     env.update(
         RANK=str(ranks.rank),
@@ -707,16 +696,21 @@ def _sink(path: str | None) -> Iterator[Any]:
         yield sink
 
 
-def run_processes(processes: list[Process], orphaned: Callable[[], bool]) -> int:
-    """Wait for all; the first that fails ends the others. Signals that reach us go on to them."""
-    stopping = Stopping(processes)
+def run_processes(job: Job, log_of: Callable[[Ranks], str | None], all_ranks: list[Ranks]) -> int:
+    """Start and wait; the first process that fails ends the others. Signals that reach us go on to them.
+
+    A node's processes end with whoever started the runner: nobody else would know of them.
+    """
+    processes: list[Process] = []
+    stopping, parent = Stopping(processes), os.getppid()
     before = {number: signal.signal(number, stopping.forward) for number in FORWARDED}
     try:
+        processes.extend(Process(job, ranks, log_of(ranks)) for ranks in all_ranks)
         while True:
             codes = [process.poll() for process in processes]
             if all(code is not None for code in codes):
                 break
-            stopping.look(next((code for code in codes if code), 128 + signal.SIGTERM if orphaned() else 0))
+            stopping.look(next((code for code in codes if code), 0 if os.getppid() == parent else 128 + signal.SIGTERM))
             time.sleep(0.05)
         for process in processes:
             process.sweep()
@@ -758,16 +752,13 @@ class Stopping:
             process.signal(number)
 
 
-# ------------------------------------------------------------------- uploads, logs and heartbeat meanwhile
-
-
 class Keeper:
     """Carries outputs and logs to the container while the job runs, and once more at its end."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._done = threading.Event()
-        self._sent: dict[str, tuple[int, int]] = {}
+        self._sent: dict[str, list[int]] = json.loads(_read_text(job.beside("sent")) or "{}")
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._loop, daemon=True)
 
@@ -792,22 +783,28 @@ class Keeper:
             self.round(final=False)
 
     def _upload(self, entry: dict[str, Any], final: bool) -> bool:
-        base, fine = os.path.join(self._job.root, entry["name"]), True
-        for path in sorted(_files_below(base)):
-            name = "/".join(part for part in (entry["path"], os.path.relpath(path, base).replace(os.sep, "/")) if part)
+        """What is new since the last round; a file that is being written is left for a later one."""
+        base = os.path.join(self._job.root, entry["name"])
+
+        def bring_out(path: str) -> bool:
+            name = "/".join(part for part in (entry["path"], os.path.relpath(path, base)) if part)
             try:
                 facts = os.stat(path)
-                now = (facts.st_size, facts.st_mtime_ns)
-                # A file that is being written is left for a later round.
-                if self._sent.get(path) == now or (not final and time.time() - facts.st_mtime < 5):
-                    continue
-                self._job.container(entry["container"]).put(name, path)
-                self._sent[path] = now
+                now = [facts.st_size, facts.st_mtime_ns]
+                if self._sent.get(path) != now and (final or time.time() - facts.st_mtime > SETTLED_SECONDS):
+                    self._job.container(entry["container"]).put(name, path)
+                    self._sent[path] = now
             except FileNotFoundError:
-                continue
+                pass
             except (BlobError, OSError) as error:
                 self._job.say(f"upload of {name}: {error}")
-                fine = False
+                return False
+            return True
+
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            fine = all(list(pool.map(bring_out, sorted(_files_below(base)))))
+        # Another process of this node may do the last round.
+        _write_text(self._job.beside("sent"), json.dumps(self._sent))
         return fine
 
     def _mirror(self) -> bool:
@@ -834,7 +831,7 @@ def _files_below(base: str) -> Iterator[str]:
     for folder, _, names in os.walk(base, followlinks=False):
         for name in names:
             path = os.path.join(folder, name)
-            if os.path.isfile(path) and not name.endswith(".part"):
+            if os.path.isfile(path) and not PART.fullmatch(name):
                 yield path
 
 
@@ -851,14 +848,6 @@ def heartbeat(job: Job) -> str:
     return ", ".join(parts)
 
 
-# ------------------------------------------------------------------------------------------- the four verbs
-
-
-def do_prepare(job: Job) -> int:
-    prepare(job)
-    return 0
-
-
 def do_exec(job: Job, log: bool) -> int:
     """One process, started by a launcher; the node's first one looks after outputs and logs."""
     ranks = ranks_from_environment(job)
@@ -866,8 +855,11 @@ def do_exec(job: Job, log: bool) -> int:
     keeper = Keeper(job) if ranks.local_rank == 0 else None
     if keeper:
         keeper.start()
-    code = run_processes([Process(job, ranks, job.rank_log(ranks.rank) if log else None)], lambda: False)
-    _write_text(f"{job.root}.done.{ranks.local_rank}", str(code))
+    done = job.beside(f"done{ranks.local_rank}")
+    with suppress(FileNotFoundError):
+        os.remove(done)
+    code = run_processes(job, lambda one: job.rank_log(one.rank) if log else None, [ranks])
+    _write_text(done, str(code))
     if keeper:
         _wait_for_the_others(job, code)
         if not keeper.stop():
@@ -878,14 +870,14 @@ def do_exec(job: Job, log: bool) -> int:
 def _wait_for_the_others(job: Job, code: int) -> None:
     """Their last outputs have to be there before the last upload; after a failure the launcher ends them anyway."""
     until = time.monotonic() + (60.0 if code == 0 else 2.0)
-    waiting = [f"{job.root}.done.{local_rank}" for local_rank in range(job.procs)]
+    waiting = [job.beside(f"done{local_rank}") for local_rank in range(job.procs)]
     while time.monotonic() < until and not all(os.path.exists(path) for path in waiting):
         time.sleep(0.05)
 
 
 def do_node(job: Job) -> int:
     """All processes of this node."""
-    keeper, parent = Keeper(job), os.getppid()
+    keeper = Keeper(job)
     try:
         prepare(job)
     except SetupError:
@@ -893,12 +885,7 @@ def do_node(job: Job) -> int:
         raise
     keeper.start()
     _write_text(os.path.join(job.run_dir, "phase"), "running")
-    processes = []
-    for local_rank in range(job.procs):
-        rank = job.node_rank * job.procs + local_rank
-        ranks = Ranks(rank, local_rank, job.world_size, job.procs, job.node_rank)
-        processes.append(Process(job, ranks, job.rank_log(rank)))
-    code = run_processes(processes, lambda: os.getppid() != parent)
+    code = run_processes(job, lambda one: job.rank_log(one.rank), ranks_of_node(job))
     job.say(f"the command ended with {code}")
     if not keeper.stop():
         return code or OUTPUT_FAILED
@@ -908,7 +895,7 @@ def do_node(job: Job) -> int:
 
 def do_here(job: Job) -> int:
     """One process becomes the command itself, so that a debugger has the terminal; several are looked after."""
-    ranks = [Ranks(rank, rank, job.procs, job.procs, 0) for rank in range(job.procs)]
+    ranks = ranks_of_node(job)
     if len(ranks) == 1:
         command = command_of(job)
         os.chdir(job.root)
@@ -917,7 +904,7 @@ def do_here(job: Job) -> int:
         except OSError as error:
             sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
-    return run_processes([Process(job, one, None) for one in ranks], lambda: False)
+    return run_processes(job, lambda _: None, ranks)
 
 
 def do_finish(job: Job, code: int) -> int:
@@ -928,13 +915,17 @@ def do_finish(job: Job, code: int) -> int:
 
 
 def clean_up(job: Job, code: int) -> None:
-    if job.keep_root == "always" or (job.keep_root == "failed" and code):
+    if job.in_place or job.keep_root == "always" or (job.keep_root == "failed" and code):
         return
     remove_root(job)
-    for name in os.listdir(os.path.dirname(job.root)):
-        if name.startswith(os.path.basename(job.root) + "."):
-            with suppress(OSError):
-                os.remove(os.path.join(os.path.dirname(job.root), name))
+    for path in glob.glob(glob.escape(job.root) + ".*"):
+        with suppress(OSError):
+            os.remove(path)
+
+
+def ranks_of_node(job: Job) -> list[Ranks]:
+    first = job.node_rank * job.procs
+    return [Ranks(first + local, local, job.world_size, job.procs, job.node_rank) for local in range(job.procs)]
 
 
 def ranks_from_environment(job: Job) -> Ranks:
@@ -945,14 +936,6 @@ def ranks_from_environment(job: Job) -> Ranks:
             node = int(os.environ.get(node_rank, number // job.procs))
             return Ranks(number, local, job.world_size, job.procs, node)
     return Ranks(0, 0, job.world_size, job.procs, 0)
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as body:
-        for chunk in iter(lambda: body.read(1 << 20), b""):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _read_text(path: str) -> str:
@@ -989,21 +972,19 @@ def main(argv: list[str]) -> int:
     place = parse_arguments(argv)
     spec = json.loads(_read_text(place.job))
     secrets = json.loads(_read_text(place.secrets) or "{}") if place.secrets else {}
+    # Until there are processes to pass it on to; cleaning up happens on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if place.node_rank is None:
             place.node_rank = int(os.environ.get("SLURM_NODEID") or os.environ.get("NODE_RANK") or 0)
             if place.verb == "exec":
                 place.node_rank = ranks_from_environment(Job(spec, secrets, place)).node_rank
         job = Job(spec, secrets, place)
-        if place.verb == "prepare":
-            return do_prepare(job)
+        if place.verb == "finish":
+            return do_finish(job, place.code)
         if place.verb == "exec":
             return do_exec(job, place.log)
-        if place.verb == "node":
-            return do_node(job)
-        if place.verb == "here":
-            return do_here(job)
-        return do_finish(job, place.code)
+        return {"prepare": prepare, "node": do_node, "here": do_here}[place.verb](job)
     except SetupError as error:
         sys.stderr.write(f"blobsync: this node could not be made ready: {error}\n")
         return SETUP_FAILED

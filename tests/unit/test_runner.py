@@ -102,7 +102,9 @@ def test_the_first_failure_ends_the_other_processes_and_is_the_exit_code(node: N
 def test_exec_takes_its_place_from_the_launcher(node: Node) -> None:
     spec = make_spec(sys.executable, "-c", SHOW, nodes=2, procs_per_node=2, code=node.code({"a": ""}))
     node.env = {
-        "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "SLURM_PROCID": "1",
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "SLURM_PROCID": "1",
         "AZ_BATCH_MASTER_NODE": "head:1234",
     }
     done = node.do("exec", spec)
@@ -119,7 +121,8 @@ def test_signals_reach_the_program_and_its_exit_code_comes_back(
     marker = tmp_path / "ready"
     script = (
         "import signal,sys,time,pathlib\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40)); signal.signal(signal.SIGUSR1, lambda *_: sys.exit(41))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40))\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(41))\n"
         f"pathlib.Path({str(marker)!r}).touch(); time.sleep(60)"
     )
     spec = make_spec(sys.executable, "-c", script, code=node.code({"a": ""}))
@@ -198,6 +201,23 @@ def test_a_node_that_died_while_preparing_is_prepared_again(node: Node, service:
     again = make_spec("cat", "a.txt", code=spec.code)
     assert node.do("node", again).returncode == 0
     assert node.log() == "whole"
+
+
+def test_without_an_archive_it_works_in_place_and_touches_nothing_else(node: Node) -> None:
+    node.root.mkdir()
+    (node.root / "a.txt").write_text("mine")
+    (node.folder / "root.notes").write_text("mine too")
+    before = sorted(path.name for path in node.folder.iterdir())
+    for _ in range(2):
+        assert node.do("node", make_spec("cat", "a.txt", setup=("true",))).returncode == 0
+    assert node.log() == "minemine"
+    assert sorted(path.name for path in node.folder.iterdir()) == sorted([*before, "run"])
+
+
+def test_code_can_be_a_blob_folder(node: Node, service: BlobService) -> None:
+    service.put("mine/code/sub/a.txt", b"from a folder")
+    assert node.do("node", make_spec("cat", "sub/a.txt", code=CodeRef(service.url, "mine/code", ""))).returncode == 0
+    assert node.log() == "from a folder"
 
 
 # -- folders -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
+from blobsync.errors import ConfigError, CredentialError, SasPermissionError, UsageError
+from blobsync.jobs.access import grant, rights_needed
+from blobsync.jobs.describe import Shape, Wish, describe, find_mirror, find_shape, setup_lines
+from blobsync.jobs.spec import CodeRef, LogMirror
+from blobsync.jobs.submit import new_run_id
+from blobsync.locations import SasToken, Secret
+
+BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
+OTHER = StorageAccount("other.yaml", "else", "bin", "https://else.blob", account_key=Secret("a2V5"))
+CODE = CodeRef("https://acct.blob/box", "code.zip.d/x.zip", "x")
+
+
+def make_cluster(**changes: Any) -> Cluster:
+    values: dict[str, Any] = {"name": "eu", "file": "aux_data/aml/eu.yaml", "root": Path("/p"), **changes}
+    return Cluster(**values)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "wish", "shape"),
+    [
+        ({"platform": "aml", "gpu_per_node": 4}, {}, Shape(1, 4, 4)),
+        ({"platform": "aml", "gpu_per_node": 4}, {"num_gpu": 2}, Shape(1, 2, 2)),
+        ({"platform": "aml", "gpu_per_node": 4}, {"num_gpu": 8}, Shape(2, 4, 4)),
+        ({"platform": "aml", "gpu_per_node": 4, "num_gpu": 16}, {}, Shape(4, 4, 4)),
+        ({"platform": "aml", "gpu_per_node": 4, "multi_process": False}, {"num_gpu": 8}, Shape(2, 1, 4)),
+        ({"platform": "aml", "gpu_per_node": 4}, {"num_gpu": 4, "nodes": 2}, Shape(2, 2, 2)),
+        ({"platform": "aml", "gpu_per_node": 4}, {"nodes": 3}, Shape(3, 4, 4)),
+        ({"platform": "slurm"}, {}, Shape(1, 1, 0)),
+        ({"platform": "slurm"}, {"num_gpu": 2}, Shape(1, 2, 2)),
+        ({"platform": "slurm", "gpu_per_node": 0, "values": {"nodes": 2}}, {"num_gpu": 4}, Shape(2, 2, 0)),
+        ({"platform": "slurm", "gpu_per_node": 0, "values": {"nodes": 2}}, {}, Shape(2, 1, 0)),
+        ({"platform": "slurm", "gpu_per_node": 0, "values": {"nodes": 2}}, {"num_gpu": 1}, Shape(1, 1, 0)),
+        ({"platform": "local"}, {}, Shape(1, 1, 1)),
+        ({"platform": "local"}, {"num_gpu": 2, "multi_process": False}, Shape(1, 1, 2)),
+    ],
+)
+def test_how_a_job_spreads(cluster: dict[str, Any], wish: dict[str, Any], shape: Shape) -> None:
+    assert find_shape(make_cluster(**cluster), Wish(("true",), **wish)) == shape
+
+
+@pytest.mark.parametrize("wish", [{"num_gpu": 6}, {"num_gpu": 3, "nodes": 2}])
+def test_gpus_have_to_fill_whole_nodes(wish: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="do not spread evenly"):
+        find_shape(make_cluster(platform="aml", gpu_per_node=4), Wish(("true",), **wish))
+
+
+def test_a_specification_keeps_secrets_by_name_only() -> None:
+    cluster = make_cluster(
+        env={"A": "1,2", "WANDB_API_KEY": "hush", "PRIVATE": "too"}, values={"secret_env": ["PRIVATE"]}
+    )
+    spec = describe(cluster, Wish(("echo", "a b")), "me_1_x", CODE)
+    assert spec.argv == ("echo", "a b") and spec.env == {"A": "1,2"}
+    assert spec.secret_env == ("PRIVATE", "WANDB_API_KEY")
+    assert "hush" not in spec.to_json() and "too" not in spec.to_json()
+
+
+def test_what_the_cluster_file_says_arrives_in_the_specification() -> None:
+    entry = FolderEntry("data", BOX, "d", mode="download", include=("voc",), blob_cache_timeout=9)
+    cluster = make_cluster(
+        platform="slurm",
+        docker=Docker("img", "7"),
+        folders=(entry,),
+        values={"timeout": "90m", "retries": 2, "setup": "pip install x", "preemption_allowed": True},
+    )
+    spec = describe(cluster, Wish(("true",), name="n", options={"array": "0-3"}), "me_1_x", CODE)
+    assert (spec.image, spec.timeout_s, spec.retries, spec.setup) == ("img:7", 5400, 2, ("pip install x",))
+    assert (spec.preemptible, spec.name, spec.options) == (True, "n", {"array": "0-3"})
+    (folder,) = spec.folders
+    assert (folder.mode, folder.include, folder.cache_seconds, folder.source) == ("download", ("voc",), 9, "")
+
+
+@pytest.mark.parametrize(
+    ("platform", "values", "mode", "source"),
+    [
+        ("local", {}, "link", "/p/data"),
+        ("slurm", {}, "link", "/p/data"),
+        ("slurm", {"slurm": {"shared_root": "/shared/me"}, "ssh": "me@x"}, "link", "/shared/me/data"),
+        ("aml", {}, "mount", ""),
+        ("kubernetes", {}, "mount", ""),
+    ],
+)
+def test_how_folders_appear_by_default(platform: str, values: dict[str, Any], mode: str, source: str) -> None:
+    cluster = make_cluster(platform=platform, folders=(FolderEntry("data", BOX, "d"),), values=values)
+    (folder,) = describe(cluster, Wish(("true",)), "me_1_x", CODE).folders
+    assert (folder.mode, folder.source) == (mode, source)
+
+
+def test_links_over_ssh_need_to_know_where_to() -> None:
+    cluster = make_cluster(platform="slurm", folders=(FolderEntry("data", BOX, "d"),), values={"ssh": "me@x"})
+    with pytest.raises(ConfigError, match=r"config_param\.data_folder: mode link needs slurm\.shared_root"):
+        describe(cluster, Wish(("true",)), "me_1_x", CODE)
+
+
+def test_file_shares_are_for_azure_ml() -> None:
+    entry = FolderEntry("data", BOX, "d", mode="download", storage_type="file", file_share="s")
+    with pytest.raises(ConfigError, match="file share"):
+        describe(make_cluster(folders=(entry,)), Wish(("true",)), "me_1_x", CODE)
+
+
+def test_times_that_are_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match="timeout: 'soon' is no time"):
+        describe(make_cluster(values={"timeout": "soon"}), Wish(("true",)), "me_1_x", CODE)
+
+
+def test_no_command_is_a_mistake() -> None:
+    with pytest.raises(UsageError, match="no command"):
+        describe(make_cluster(), Wish(()), "me_1_x", CODE)
+
+
+def test_azure_ml_runs_the_hooks_that_act_ran() -> None:
+    lines = setup_lines(make_cluster(platform="aml", values={"compile_args": "-j 4"}))
+    assert "requirements.txt" in lines[0] and lines[1].endswith("bash compile.aml.sh -j 4; fi")
+    assert setup_lines(make_cluster(platform="slurm")) == ()
+    assert setup_lines(make_cluster(platform="aml", values={"setup": "make"})) == ("make",)
+
+
+def test_logs_are_mirrored_beside_the_output_folder() -> None:
+    data, output = FolderEntry("data", OTHER, "d"), FolderEntry("output", BOX, "me/output")
+    code = CodeEntry(OTHER, "code.zip")
+    assert find_mirror(make_cluster(folders=(data, output)), "r") == LogMirror(
+        "https://acct.blob/box", "me/output.logs/r"
+    )
+    assert find_mirror(make_cluster(folders=(data,), code=code), "r") == LogMirror(
+        "https://else.blob/bin", "code.zip.logs/r"
+    )
+    assert find_mirror(make_cluster(folders=(data,)), "r") is None
+
+
+def cluster_with_folders() -> Cluster:
+    return make_cluster(
+        platform="slurm",
+        folders=(
+            FolderEntry("data", BOX, "d", mode="download"),
+            FolderEntry("model", BOX, "m"),
+            FolderEntry("output", OTHER, "o", mode="upload"),
+        ),
+        code=CodeEntry(BOX, "code.zip"),
+        env={"MY_TOKEN": "hush"},
+    )
+
+
+def test_nodes_get_the_least_rights_that_do() -> None:
+    spec = describe(cluster_with_folders(), Wish(("true",)), "me_1_x", CODE)
+    assert rights_needed(spec) == {"https://acct.blob/box": "rl", "https://else.blob/bin": "rcwl"}
+
+
+def token(account: StorageAccount, rights: str, seconds: int) -> SasToken:
+    return SasToken.parse(f"sp={rights}&sig=SENTINEL")
+
+
+def test_one_token_per_container_and_secrets_from_the_cluster_file() -> None:
+    cluster = cluster_with_folders()
+    spec = describe(cluster, Wish(("true",)), "me_1_x", CODE)
+    granted, secrets, warnings = grant(spec, [cluster], token)
+    assert granted == spec and warnings == ()
+    assert secrets.sas == {
+        "https://acct.blob/box": "sp=rl&sig=SENTINEL",
+        "https://else.blob/bin": "sp=racwl&sig=SENTINEL",
+    }
+    assert secrets.env == {"MY_TOKEN": "hush"}
+
+
+def test_without_the_right_to_append_logs_are_not_mirrored() -> None:
+    def stingy(account: StorageAccount, rights: str, seconds: int) -> SasToken:
+        if "a" in rights:
+            raise SasPermissionError("the SAS lacks add")
+        return token(account, rights, seconds)
+
+    cluster = cluster_with_folders()
+    granted, _, warnings = grant(describe(cluster, Wish(("true",)), "me_1_x", CODE), [cluster], stingy)
+    assert granted.logs is None and "will not be kept" in warnings[0]
+
+
+def test_what_the_job_cannot_do_without_is_an_error() -> None:
+    def refuse(account: StorageAccount, rights: str, seconds: int) -> SasToken:
+        raise SasPermissionError("the SAS lacks read")
+
+    cluster = cluster_with_folders()
+    spec = describe(cluster, Wish(("true",)), "me_1_x", CODE)
+    with pytest.raises(SasPermissionError):
+        grant(spec, [cluster], refuse)
+    with pytest.raises(CredentialError, match="this cluster file does not have it"):
+        grant(spec, [make_cluster(env={"MY_TOKEN": "x"})], token)
+    with pytest.raises(ConfigError, match="needs the secret variable MY_TOKEN"):
+        grant(spec, [make_cluster()], token)
+
+
+def test_a_job_that_moves_may_read_its_code_where_it_was() -> None:
+    old, new = cluster_with_folders(), make_cluster(name="us", env={"MY_TOKEN": "theirs"})
+    spec = describe(new, Wish(("true",)), "me_1_x", CODE)
+    _, secrets, _ = grant(spec, [new, old], token)
+    assert secrets.sas == {"https://acct.blob/box": "sp=rl&sig=SENTINEL"}
+    assert secrets.env == {"MY_TOKEN": "theirs"}
+
+
+def test_run_ids_are_legal_everywhere() -> None:
+    first, second = new_run_id({"USER": "Ann.O'Neil@corp"}, 17.5), new_run_id({"USER": "Ann.O'Neil@corp"}, 17.5)
+    assert first.startswith("ann-o-neil-corp_17_") and first != second
+    assert new_run_id({"USER": "\N{SNOWMAN}"}, 1.0).startswith("job_1_")
