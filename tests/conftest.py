@@ -33,7 +33,7 @@ _STRIPPED = (
 )
 _KEPT = ("BLOBSYNC_AZCOPY", "BLOBSYNC_AZURITE", "BLOBSYNC_TEST_HOME")
 
-_FOR_INSTALLERS = dict(os.environ)
+FOR_INSTALLERS = dict(os.environ)
 
 
 def _is_stripped(name: str) -> bool:
@@ -75,7 +75,7 @@ class Azurite:
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[Azurite]:
     """Real Azurite in memory with two accounts, this test process's own; ends with it however that ends."""
-    emulator = Emulator(TOOLS, environ=_FOR_INSTALLERS, preloads=[INDEX_PRELOAD])
+    emulator = Emulator(TOOLS, environ=FOR_INSTALLERS, preloads=[INDEX_PRELOAD])
     keys = {"one": new_key(), "two": new_key()}
     with emulator.session(keys) as state:
         yield Azurite(f"http://127.0.0.1:{state.port}", {name: key.reveal() for name, key in keys.items()}, state.pid)

@@ -1,0 +1,125 @@
+"""Identities, user delegation SAS and TLS, against Azurite with OAuth over https."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from blobsync import sas
+from blobsync.blob_auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.blob_http import BlobHttp, RetryPolicy
+from blobsync.blob_rest import RestBlobStore
+from blobsync.emulator import new_key
+from blobsync.errors import AccessDeniedError, StorageUnreachableError
+from blobsync.locations import ContainerUrl, SasToken, Secret
+from tests.conftest import FOR_INSTALLERS, TOOLS, Azurite
+from tests.servers.tls_azurite import TlsAzurite, access_token, tls_azurite
+
+KEY = new_key()
+
+
+@pytest.fixture(scope="module")
+def server(azurite: Azurite) -> Iterator[TlsAzurite]:
+    """Asks for ``azurite`` so that the programs are installed."""
+    with tls_azurite(TOOLS, FOR_INSTALLERS, {"one": KEY.reveal()}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def box(server: TlsAzurite) -> ContainerUrl:
+    container = ContainerUrl("one", "box", f"{server.url}/one")
+    http = BlobHttp(container, SharedKeySigner("one", KEY), environ={"SSL_CERT_FILE": str(server.certificate)})
+    made = http.send("PUT", http.root, {"restype": "container"}, {}, b"")
+    assert made.status == 201
+    return container
+
+
+def connected(server: TlsAzurite, box: ContainerUrl, signer: Signer) -> RestBlobStore:
+    environ = {"SSL_CERT_FILE": str(server.certificate)}
+    return RestBlobStore(box, BlobHttp(box, signer, environ=environ, retry=RetryPolicy(2, 0.01)))
+
+
+def bearer(seconds: float = 3600) -> BearerSigner:
+    return BearerSigner(lambda: (Secret(access_token(seconds=seconds)), time.time() + 3600))
+
+
+def put(store: RestBlobStore, name: str) -> None:
+    store.put(name, b"hello", md5=hashlib.md5(b"hello").digest())
+
+
+def test_a_token_reads_writes_lists_and_deletes(server: TlsAzurite, box: ContainerUrl) -> None:
+    with connected(server, box, bearer()) as store:
+        put(store, "t/a é")
+        assert [blob.name for blob in store.list_blobs("t/")] == ["t/a é"]
+        with store.open("t/a é") as reader:
+            assert reader.read(9) == b"hello"
+        assert store.delete_many(["t/a é"]) == {} and store.head("t/a é") is None
+
+
+def test_a_token_that_ended_is_refused(server: TlsAzurite, box: ContainerUrl) -> None:
+    with connected(server, box, bearer(seconds=-10)) as store, pytest.raises(AccessDeniedError):
+        list(store.list_blobs())
+
+
+@pytest.fixture
+def delegated(server: TlsAzurite, box: ContainerUrl) -> sas.DelegationKey:
+    now = datetime.now(timezone.utc)
+    with connected(server, box, bearer()) as store:
+        return store.user_delegation_key(now, now + timedelta(hours=1))
+
+
+def test_a_delegated_sas_opens_the_container_for_its_rights(
+    server: TlsAzurite, box: ContainerUrl, delegated: sas.DelegationKey
+) -> None:
+    token = sas.mint(box, "rwl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
+    assert sas.kind(token) == "user delegation SAS" and token.field("spr") == "https"
+    with connected(server, box, SasSigner(token)) as store:
+        put(store, "d/a")
+        assert [blob.name for blob in store.list_blobs("d/")] == ["d/a"]
+        with pytest.raises(AccessDeniedError, match="has no right to delete"):
+            store.delete("d/a")
+
+
+def test_a_delegated_sas_of_one_blob_opens_no_other(
+    server: TlsAzurite, box: ContainerUrl, delegated: sas.DelegationKey
+) -> None:
+    with connected(server, box, bearer()) as store:
+        put(store, "one é#")
+        put(store, "other")
+    token = sas.mint(box.blob("one é#"), "r", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=9))
+    with connected(server, box, SasSigner(token)) as store:
+        assert store.head("one é#") is not None
+        with pytest.raises(AccessDeniedError):
+            store.head("other")
+
+
+def test_a_changed_delegated_sas_is_refused(
+    server: TlsAzurite, box: ContainerUrl, delegated: sas.DelegationKey
+) -> None:
+    token = sas.mint(box, "rl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
+    wider = SasToken.parse(token.reveal().replace("sp=rl", "sp=rwdl"))
+    with connected(server, box, SasSigner(wider)) as store, pytest.raises(AccessDeniedError):
+        list(store.list_blobs())
+
+
+def test_a_certificate_that_nobody_signed_is_refused_at_once(box: ContainerUrl) -> None:
+    store = RestBlobStore(box, BlobHttp(box, SharedKeySigner("one", KEY), environ={}))
+    with pytest.raises(StorageUnreachableError) as caught:
+        store.head("a")
+    assert str(caught.value) == "127.0.0.1 shows a TLS certificate that this machine does not trust"
+    assert "SSL_CERT_FILE" in str(caught.value.hint)
+
+
+def test_plain_http_to_a_tls_port_and_the_reverse(azurite: Azurite, box: ContainerUrl) -> None:
+    quick = RetryPolicy(2, 0.01)
+    wrong = ContainerUrl("one", "box", azurite.endpoint("one").replace("http:", "https:"))
+    with pytest.raises(StorageUnreachableError, match="the TLS connection to") as caught:
+        RestBlobStore(wrong, BlobHttp(wrong, SharedKeySigner("one", KEY), environ={}, retry=quick)).head("a")
+    assert caught.value.hint == "check that blob_endpoint is an https endpoint"
+    plain = ContainerUrl("one", "box", box.endpoint.replace("https:", "http:"))
+    with pytest.raises(StorageUnreachableError, match="the connection to"):
+        RestBlobStore(plain, BlobHttp(plain, SharedKeySigner("one", KEY), environ={}, retry=quick)).head("a")

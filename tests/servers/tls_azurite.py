@@ -1,0 +1,118 @@
+"""Azurite with TLS and OAuth: what identities, certificates and https endpoints are tested against."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from blobsync.emulator.azurite import find_azurite
+from blobsync.nodejs import ensure_node
+from blobsync.process import SubprocessRunner
+
+GUARD = Path(__file__).resolve().parents[2] / "blobsync" / "emulator" / "guard.js"
+READY = re.compile(r"successfully listens on (https://127\.0\.0\.1:\d+)")
+
+
+@dataclass(frozen=True)
+class TlsAzurite:
+    """``certificate`` is the PEM file that a client has to trust."""
+
+    url: str
+    certificate: Path
+
+
+@contextmanager
+def tls_azurite(tools: Path, environ: Mapping[str, str], keys: Mapping[str, str]) -> Iterator[TlsAzurite]:
+    """In memory, ends with the block and with this process; ``keys`` by account."""
+    node = ensure_node(tools, environ=environ, runner=SubprocessRunner(), note=lambda _: None).node
+    script = find_azurite(tools, environ=environ)
+    assert script is not None, "Azurite is not installed yet"
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, key = make_certificate(Path(folder))
+        argv = [str(node), "-r", str(GUARD), str(script), "--blobPort", "0", "--blobHost", "127.0.0.1", "--silent"]
+        argv += ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--oauth", "basic"]
+        argv += ["--cert", str(certificate), "--key", str(key)]
+        known = ";".join(f"{name}:{text}" for name, text in keys.items())
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={**environ, "AZURITE_ACCOUNTS": known, "BLOBSYNC_EMULATOR_WITH_PARENT": "1"},
+        )
+        with process:
+            try:
+                yield TlsAzurite(await_url(process), certificate)
+            finally:
+                process.terminate()
+
+
+def await_url(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    lines = iter(process.stdout)
+    said = []
+    for line in lines:
+        said.append(line)
+        if ready := READY.search(line):
+            # Whatever it says from now on must be read, or it would stop at a full pipe.
+            threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
+            return ready[1]
+    raise AssertionError("Azurite did not start: " + "".join(said))
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that nobody else signed, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "cert.pem", folder / "key.pem"
+    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return files
+
+
+def access_token(*, seconds: float = 3600) -> str:
+    """A token that Azurite's basic check takes: the right claims, no signature that anybody verifies."""
+    now = int(time.time())
+    claims = {
+        "aud": "https://storage.azure.com",
+        "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",
+        "iat": now - 60,
+        "nbf": now - 60,
+        "exp": int(now + seconds),
+        "oid": "11059fcc-5514-4800-b5f8-49808b9cfab6",
+        "tid": "ab1f708d-50f6-404c-a006-d71b2ac7a606",
+    }
+    parts = [json.dumps({"alg": "HS256", "typ": "JWT"}), json.dumps(claims), "nobody signed this"]
+    return ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
