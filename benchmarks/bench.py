@@ -34,6 +34,7 @@ class CaseRun:
     def __init__(self, case: Case, tools: Mapping[str, Tool], scratch: Path) -> None:
         self.case = case
         self._tools = {name: tools[name] for name in case.tools if name in tools}
+        self._ours = tools["blobsync"]
         self._scratch = scratch
         self._log = scratch / "output.log"
         self.series = {name: Series(name) for name in self._tools}
@@ -121,9 +122,7 @@ class CaseRun:
     def _filled(self, server: Emulator) -> str:
         """A container with the tree, MD5 properties included, put there by blobsync itself."""
         container = server.new_container()
-        filler = Side(
-            self._tools["blobsync"], self._scratch / "filler" / "data" / self._local("blobsync").name, container
-        )
+        filler = Side(self._ours, self._local("filler"), container)
         self._clear(filler)
         self.case.tree.link(self._scratch / "trees", filler.local)
         self._call(filler, "up", f"{server.url}/{ACCOUNT}", server)
@@ -138,7 +137,7 @@ class CaseRun:
         side.local.parent.mkdir(parents=True)
 
     def _start_ups(self, rounds: int) -> None:
-        ours = self._tools["blobsync"]
+        ours = self._ours
         assert isinstance(ours, Blobsync)
         local = self._scratch / "work" / "start" / "data" / "x"
         local.parent.mkdir(parents=True, exist_ok=True)

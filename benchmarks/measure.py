@@ -42,7 +42,7 @@ class Series:
     note: str = ""
 
     def median(self, what: str) -> float:
-        return statistics.median(getattr(sample, what) for sample in self.samples)
+        return statistics.median(float(getattr(sample, what)) for sample in self.samples)
 
     @property
     def walls(self) -> list[float]:

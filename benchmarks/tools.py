@@ -52,10 +52,13 @@ class Blobsync:
         return _first_line([*self.program, "--version"])
 
     def command(self, action: str, place: Place) -> Command:
-        words = {"up": ["u"], "down": ["d"], "sync-up": ["u"], "sync-down": ["d"], "list": ["ls", "-r"]}[action]
         project = self.project(place)
         path = os.path.relpath(place.local, project)
-        return Command([*self.program, *words, path], cwd=project)
+        return Command([*self.program, *self.words(action), path], cwd=project)
+
+    def words(self, action: str) -> list[str]:
+        """The command for one of the benchmark's actions."""
+        return {"up": ["u"], "down": ["d"], "sync-up": ["u"], "sync-down": ["d"], "list": ["ls", "-r"]}[action]
 
     def project(self, place: Place) -> Path:
         """``<project>/data`` holds the run's local side."""

@@ -1,0 +1,74 @@
+"""Where azcopy begins to be worth its start: ``python -m benchmarks.run --crossover``.
+
+The same work once with ``--engine direct`` and once with ``--engine azcopy``, in turns, for growing numbers of files
+and bytes. The planner's two limits (``planner.AZCOPY_FROM_FILES`` and ``AZCOPY_FROM_BYTES``) are read from this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.bench import CaseRun
+from benchmarks.cases import KIB, MIB, Case
+from benchmarks.measure import Series, paired_ratio
+from benchmarks.tools import Blobsync, Tool
+from benchmarks.trees import Tree
+
+GRID = (
+    Tree(1, KIB),
+    Tree(1, 8 * MIB),
+    Tree(1, 64 * MIB),
+    Tree(1, 512 * MIB),
+    Tree(1, 2048 * MIB),
+    Tree(10, 100 * MIB),
+    Tree(20, 100 * MIB),
+    Tree(100, 4 * KIB),
+    Tree(100, MIB),
+    Tree(1_000, 4 * KIB),
+    Tree(1_000, MIB),
+    Tree(5_000, 4 * KIB),
+    Tree(20_000, 4 * KIB),
+)
+
+
+class Forced(Blobsync):
+    """blobsync with one engine."""
+
+    def __init__(self, scratch: Path, program: list[str], engine: str) -> None:
+        super().__init__(scratch, program)
+        self.name = engine
+        self._words = {"up": ["u", "--engine", engine], "down": ["d", "--engine", engine]}
+
+    def words(self, action: str) -> list[str]:
+        return self._words[action]
+
+
+def crossover(tools: Mapping[str, Tool], scratch: Path, rounds: int) -> list[tuple[Case, list[Series]]]:
+    """Measure and print the curve, line by line."""
+    ours = tools["blobsync"]
+    assert isinstance(ours, Blobsync)
+    both: dict[str, Tool] = {name: Forced(scratch, ours.program, name) for name in ("direct", "azcopy")}
+    both["blobsync"] = ours
+    heads = f"{'direct s':>9} {'azcopy s':>9} {'ratio':>6} {'CPU direct':>11} {'CPU azcopy':>11}"
+    print(f"\n{'files':>7} {'each':>10} {'':5} {heads}")
+    results = []
+    for tree in GRID:
+        for action in ("up", "down"):
+            key = f"{tree.name}-{action}"
+            case = Case(key, key, action, tree, ("direct", "azcopy"), fresh_server=tree.files * tree.size > 1024 * MIB)
+            series = CaseRun(case, both, scratch).work(rounds)
+            direct, azcopy = series
+            print(
+                f"{tree.files:7,} {_size(tree.size):>10} {action:5} {direct.median('wall'):9.2f} "
+                f"{azcopy.median('wall'):9.2f} {paired_ratio(direct, azcopy):6.2f} {direct.median('cpu'):11.2f} "
+                f"{azcopy.median('cpu'):11.2f}",
+                flush=True,
+            )
+            results.append((replace(case, title=f"{tree.files:,} x {_size(tree.size)}, {action}"), series))
+    return results
+
+
+def _size(count: int) -> str:
+    return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
