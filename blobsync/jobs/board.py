@@ -41,16 +41,21 @@ class Board:
         root: Path,
         environ: Mapping[str, str],
         current: Cluster | None = None,
+        *,
         process: ProcessRunner | None = None,
+        backends: Mapping[str, Backend] | None = None,
     ) -> None:
-        """``current`` is the cluster that the user chose, with what ``-p`` changed; looking at jobs needs none."""
+        """``current`` is the cluster that the user chose, with what ``-p`` changed; looking at jobs needs none.
+
+        ``backends`` by cluster name stand for those that the cluster files name.
+        """
         self.root = root
         self.environ = environ
         self.current = current
         self.state = open_state_dir(root, environ)
         self.history = History(self.state.jobs_file)
         self._process = process or SubprocessRunner()
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[str, Backend] = dict(backends or {})
 
     # -- which cluster, which backend ---------------------------------------------------------------------------
 

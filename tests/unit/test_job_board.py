@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.config.model import Cluster
+from blobsync.errors import BackendUnavailableError
+from blobsync.jobs.board import Board
+from blobsync.jobs.code_choice import CodeChoice
+from blobsync.jobs.describe import Wish
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.spec import CodeRef, JobRef, RunInfo, State
+from blobsync.jobs.submit import plan_job, resubmit, submit
+from blobsync.jobs.watch import watch
+from tests.fakes.backend import FakeBackend
+
+CODE = CodeRef("https://acct.blob/box", "code.zip.d/x.zip", "x")
+
+
+class Ordered(FakeBackend):
+    """Remembers in which order jobs were submitted and cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def submit(self, plan, secrets):  # type: ignore[no-untyped-def]
+        ref = super().submit(plan, secrets)
+        self.order.append("submit")
+        return ref
+
+    def cancel(self, ref: JobRef) -> None:
+        self.order.append("cancel")
+        super().cancel(ref)
+
+
+@pytest.fixture
+def fake() -> Ordered:
+    return Ordered()
+
+
+@pytest.fixture
+def board(tmp_path: Path, fake: Ordered) -> Board:
+    cluster = Cluster("eu", "eu.yaml", tmp_path)
+    return Board(tmp_path, os.environ, cluster, backends={"eu": fake})
+
+
+def no_code(cluster: Cluster) -> CodeChoice:
+    return CodeChoice(None)
+
+
+def send(board: Board, *argv: str) -> JobRecord:
+    assert board.current
+    return submit(board, board.current, Wish(argv), no_code).record
+
+
+def test_a_dry_run_submits_and_records_nothing(board: Board, fake: Ordered) -> None:
+    assert board.current
+    plan, _ = plan_job(board, board.current, Wish(("echo", "a")), no_code)
+    assert '"argv": ["echo", "a"]' in plan.text
+    assert fake.jobs == {} and board.history.recent() == ()
+
+
+def test_an_accepted_job_is_in_the_history(board: Board) -> None:
+    record = send(board, "echo", "hello")
+    assert board.find([record.run_id[-5:]])[0].spec == record.spec
+    assert board.refresh([record]).records[0].info.state is State.COMPLETED
+
+
+def test_a_refused_job_is_not(board: Board, fake: Ordered) -> None:
+    fake.gone = True
+    with pytest.raises(BackendUnavailableError):
+        send(board, "echo")
+    assert board.history.recent() == ()
+
+
+def test_a_cluster_is_asked_once_for_all_its_jobs_and_never_about_ended_ones(board: Board, fake: Ordered) -> None:
+    for _ in range(3):
+        send(board, "sleep", "9")
+    send(board, "echo")
+    refreshed = board.recent()
+    assert fake.asked == 1 and len(refreshed.records) == 4
+    board.recent()
+    assert fake.asked == 2
+    for record in refreshed.records:
+        board.cancel(record)
+    asked = fake.asked
+    board.recent()
+    assert fake.asked == asked
+
+
+def test_a_cluster_that_does_not_answer_costs_a_sentence(board: Board, fake: Ordered) -> None:
+    record = send(board, "sleep", "9")
+    board.refresh([record])
+    fake.gone = True
+    refreshed = board.recent()
+    assert refreshed.problems == ("cluster eu: the cluster does not answer; shown is what was known last",)
+    assert refreshed.records[0].info.state is State.RUNNING
+
+
+def test_resubmitting_takes_the_recorded_command_and_cancels_afterwards(board: Board, fake: Ordered) -> None:
+    old = send(board, "sleep", "a b")
+    new = resubmit(board, old).record
+    assert fake.order == ["submit", "submit", "cancel"]
+    assert new.spec.argv == ("sleep", "a b") and new.run_id != old.run_id and new.successor_of == old.run_id
+    assert board.history.find(old.run_id).info.state is State.CANCELED
+    assert board.history.find(new.run_id).info.state is State.QUEUED
+
+
+def test_a_resubmission_that_fails_leaves_the_old_job_alone(board: Board, fake: Ordered) -> None:
+    old = send(board, "sleep", "9")
+    fake.gone = True
+    with pytest.raises(BackendUnavailableError):
+        resubmit(board, old)
+    fake.gone = False
+    assert board.refresh([old]).records[0].info.state is State.RUNNING
+
+
+def test_resubmitting_an_ended_job_cancels_nothing(board: Board, fake: Ordered) -> None:
+    old = send(board, "echo")
+    resubmit(board, old)
+    assert "cancel" not in fake.order
+
+
+def test_a_job_keeps_its_code_unless_the_latest_is_asked_for(board: Board, fake: Ordered) -> None:
+    old = send(board, "echo")
+    old = replace(old, spec=replace(old.spec, code=None))
+    newer = resubmit(board, old, choose_code=lambda _: CodeChoice(None, ("a warning",)))
+    assert newer.warnings == ("a warning",)
+
+
+def test_watching_tries_again_only_for_reasons_that_pass(board: Board, fake: Ordered) -> None:
+    def ends(*infos: RunInfo) -> Sequence[str | None]:
+        queue = iter(infos)
+
+        def wait(record: JobRecord) -> JobRecord:
+            return board.history.update(record, replace(next(queue), run_id=record.run_id))
+
+        attempts = watch(board, send(board, "exit", "1"), 2, wait)
+        return [attempt.next_id and "again" for attempt in attempts]
+
+    preempted = RunInfo("", State.FAILED, 1, reason="PREEMPTED")
+    broken = RunInfo("", State.FAILED, 1, reason="NonZeroExitCode")
+    fine = RunInfo("", State.COMPLETED, 0)
+    assert ends(fine) == [None]
+    assert ends(broken) == [None]
+    assert ends(preempted, fine) == ["again", None]
+    assert ends(preempted, preempted, preempted) == ["again", "again", None]

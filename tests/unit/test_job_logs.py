@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from blobsync.errors import BackendUnavailableError
+from blobsync.jobs.logs import FetchedLogs, LogSource, fetch_logs, follow, rank_of
+from blobsync.jobs.spec import LogFile
+
+
+@dataclass
+class Source:
+    """Logs in memory; remembers which ranges were read."""
+
+    texts: dict[str, bytes]
+    reads: list[tuple[str, int]] = field(default_factory=list)
+    gone: bool = False
+
+    def files(self) -> Sequence[LogFile]:
+        if self.gone:
+            raise BackendUnavailableError("nobody answers")
+        return tuple(LogFile(name, len(text), name) for name, text in sorted(self.texts.items()))
+
+    def read(self, log: LogFile, start: int, end: int | None) -> bytes:
+        self.reads.append((log.name, start))
+        return self.texts[log.name][start:end]
+
+
+def fetch(folder: Path, *sources: LogSource) -> FetchedLogs:
+    return fetch_logs([lambda source=source: source for source in sources], folder)  # type: ignore[misc]
+
+
+def test_only_what_is_new_is_fetched(tmp_path: Path) -> None:
+    source = Source({"user_logs/std_log.txt": b"one\n"})
+    fetch(tmp_path, source)
+    source.texts["user_logs/std_log.txt"] += b"two\n"
+    fetched = fetch(tmp_path, source)
+    fetch(tmp_path, source)
+    assert source.reads == [("user_logs/std_log.txt", 0), ("user_logs/std_log.txt", 4)]
+    assert fetched.path("user_logs/std_log.txt").read_text() == "one\ntwo\n"
+
+
+def test_a_log_that_was_begun_anew_is_fetched_anew(tmp_path: Path) -> None:
+    fetch(tmp_path, Source({"user_logs/std_log.txt": b"a long first attempt\n"}))
+    fetched = fetch(tmp_path, Source({"user_logs/std_log.txt": b"short\n"}))
+    assert fetched.tail("user_logs/std_log.txt", 5) == ["short"]
+
+
+def test_the_copies_are_read_when_the_cluster_is_gone_and_continue_what_is_here(tmp_path: Path) -> None:
+    cluster = Source({"user_logs/std_log.txt": b"one\n"})
+    mirror = Source({"user_logs/std_log.txt": b"one\ntwo\n", "system_logs/node_0.txt": b"n\n"})
+    fetch(tmp_path, cluster, mirror)
+    assert mirror.reads == []
+    cluster.gone = True
+    fetched = fetch(tmp_path, cluster, mirror)
+    assert ("user_logs/std_log.txt", 4) in mirror.reads
+    assert fetched.tail("user_logs/std_log.txt", 1) == ["two"] and fetched.problem == "nobody answers"
+
+
+def test_what_was_fetched_before_stays_when_nobody_answers(tmp_path: Path) -> None:
+    source = Source({"user_logs/std_log.txt": b"one\n"})
+    fetch(tmp_path, source)
+    source.gone = True
+    assert fetch(tmp_path, source).names == ("user_logs/std_log.txt",)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("user_logs/std_log.txt", (0, 0)),
+        ("user_logs/std_log_process_12.txt", (0, 12)),
+        ("user_logs/std_log_process_0_ps.txt", (0, 0)),
+        ("azureml-logs/70_driver_log_3.txt", (0, 3)),
+        ("azureml-logs/70_driver_log.txt", (0, 0)),
+        ("azureml-logs/00_stdout.txt", (0, 0)),
+        ("azureml-logs/ps-1_stdout.txt", (0, 1)),
+        ("task_7/user_logs/std_log_process_2.txt", (7, 2)),
+        ("system_logs/node_0.txt", None),
+        ("user_logs/mine.txt", None),
+    ],
+)
+def test_which_rank_a_log_is_of(name: str, rank: tuple[int, int] | None) -> None:
+    assert rank_of(name) == rank
+
+
+def test_the_leading_log_is_rank_0s_or_the_nodes() -> None:
+    names = ("system_logs/node_0.txt", "system_logs/prepare.txt", "user_logs/std_log_process_10.txt")
+    assert FetchedLogs(Path(), (*names, "user_logs/std_log_process_2.txt")).leading == "user_logs/std_log_process_2.txt"
+    assert FetchedLogs(Path(), names[:2]).leading == "system_logs/node_0.txt"
+    assert FetchedLogs(Path(), ("system_logs/prepare.txt",)).leading == "system_logs/prepare.txt"
+    assert FetchedLogs(Path(), ()).leading is None
+
+
+def test_following_gives_whole_lines_once_and_the_unfinished_one_at_the_end(tmp_path: Path) -> None:
+    source = Source({"user_logs/std_log.txt": b"one\ntw"})
+    later = iter([b"o\nthree\n", b"the end without a line end"])
+    seen: list[tuple[str, str]] = []
+
+    def grow() -> None:
+        source.texts["user_logs/std_log.txt"] += next(later)
+
+    endings = iter([False, False, True])
+    for name, line in follow(lambda: fetch(tmp_path, source), lambda: next(endings), grow):
+        seen.append((name, line))
+    assert [line for _, line in seen] == ["one", "two", "three", "the end without a line end"]
+    assert {name for name, _ in seen} == {"user_logs/std_log.txt"}
+
+
+def test_following_a_job_whose_setup_failed_shows_what_the_node_said(tmp_path: Path) -> None:
+    source = Source({"system_logs/node_0.txt": b"setup failed: x\n"})
+    lines = list(follow(lambda: fetch(tmp_path, source), lambda: True, lambda: None))
+    assert lines == [("system_logs/node_0.txt", "setup failed: x")]

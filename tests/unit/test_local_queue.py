@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from blobsync.jobs.local_queue import UNCLAIMED_SECONDS, Capacity, LocalQueue
+
+ONE_SLOT = Capacity(1, ())
+THREE_GPUS = Capacity(1, (0, 1, 2))
+
+
+class Jobs:
+    """Jobs in a queue, each held by a supervisor that lives until ``end``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.queue = LocalQueue(folder)
+        self.held: dict[str, ExitStack] = {}
+
+    def enter(self, name: str, gpus: int = 0) -> None:
+        ticket = self.queue.enter(name, gpus)
+        stack = ExitStack()
+        stack.enter_context(self.queue.claimed(ticket, name, gpus))
+        self.held[name] = stack
+
+    def end(self, name: str) -> None:
+        self.held.pop(name).close()
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    jobs = Jobs(tmp_path / "queue")
+    yield jobs
+    for name in list(jobs.held):
+        jobs.end(name)
+
+
+def test_jobs_go_in_the_order_in_which_they_came(jobs: Jobs) -> None:
+    for name in ("a", "b", "c"):
+        jobs.enter(name)
+    assert jobs.queue.try_start("b", ONE_SLOT) is None
+    assert jobs.queue.try_start("a", ONE_SLOT) == ()
+    assert jobs.queue.try_start("a", ONE_SLOT) == ()
+    assert jobs.queue.try_start("b", ONE_SLOT) is None
+    jobs.end("a")
+    assert jobs.queue.try_start("c", ONE_SLOT) is None
+    assert jobs.queue.try_start("b", ONE_SLOT) == ()
+    assert [(entry.run_id, entry.running) for entry in jobs.queue.entries()] == [("b", True), ("c", False)]
+
+
+def test_gpus_are_given_once_and_come_back(jobs: Jobs) -> None:
+    for name, gpus in (("a", 2), ("b", 1), ("c", 1)):
+        jobs.enter(name, gpus)
+    assert jobs.queue.try_start("a", THREE_GPUS) == (0, 1)
+    assert jobs.queue.try_start("b", THREE_GPUS) == (2,)
+    assert jobs.queue.try_start("c", THREE_GPUS) is None
+    jobs.end("a")
+    assert jobs.queue.try_start("c", THREE_GPUS) == (0,)
+
+
+def test_a_small_job_does_not_pass_a_large_one(jobs: Jobs) -> None:
+    for name, gpus in (("a", 1), ("large", 3), ("small", 1)):
+        jobs.enter(name, gpus)
+    assert jobs.queue.try_start("a", THREE_GPUS) == (0,)
+    assert jobs.queue.try_start("large", THREE_GPUS) is None
+    assert jobs.queue.try_start("small", THREE_GPUS) is None
+    jobs.end("a")
+    assert jobs.queue.try_start("large", THREE_GPUS) == (0, 1, 2)
+
+
+def test_a_machine_without_gpus_counts_slots(jobs: Jobs) -> None:
+    for name in ("a", "b", "c"):
+        jobs.enter(name, 4)
+    two = Capacity(2, ())
+    assert [jobs.queue.try_start(name, two) for name in ("a", "b", "c")] == [(), (), None]
+
+
+def test_the_ticket_of_a_dead_supervisor_is_removed(jobs: Jobs) -> None:
+    jobs.enter("a")
+    jobs.enter("b")
+    # As when the process is killed: its lock is gone, its ticket is not.
+    ticket = jobs.queue.entries()[0].file
+    body = ticket.read_bytes()
+    jobs.end("a")
+    ticket.write_bytes(body)
+    assert jobs.queue.try_start("b", ONE_SLOT) == ()
+    assert not ticket.exists()
+
+
+def test_a_submission_has_time_to_start_its_supervisor(jobs: Jobs) -> None:
+    ticket = jobs.queue.enter("a", 0)
+    jobs.enter("b")
+    assert jobs.queue.try_start("b", ONE_SLOT) is None
+    long_ago = time.time() - UNCLAIMED_SECONDS - 1
+    os.utime(ticket, (long_ago, long_ago))
+    assert jobs.queue.try_start("b", ONE_SLOT) == ()
+
+
+def test_a_supervisor_that_comes_late_gets_a_new_place(jobs: Jobs) -> None:
+    ticket = jobs.queue.enter("a", 0)
+    ticket.unlink()
+    with jobs.queue.claimed(ticket, "a", 0):
+        assert jobs.queue.try_start("a", ONE_SLOT) == ()
+    assert jobs.queue.entries() == []
+
+
+def test_entering_twice_keeps_the_place(jobs: Jobs) -> None:
+    assert jobs.queue.enter("a", 0) == jobs.queue.enter("a", 0)

@@ -1,0 +1,55 @@
+"""The file work on a login node, done for real by another Python on this machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from blobsync.errors import JobError
+from blobsync.jobs.login import LoginNode
+from blobsync.process import SubprocessRunner
+
+
+@pytest.fixture
+def login() -> LoginNode:
+    return LoginNode(SubprocessRunner(), None, os.environ, sys.executable)
+
+
+def test_files_are_written_for_their_owner_only(login: LoginNode, tmp_path: Path) -> None:
+    folder = login.write(str(tmp_path / "runs" / "a b"), {"job.sh": "echo 'ü'\n"})
+    assert (Path(folder) / "job.sh").read_text() == "echo 'ü'\n"
+    assert stat.S_IMODE((Path(folder) / "job.sh").stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
+
+
+def test_a_home_folder_is_that_of_the_login_node(tmp_path: Path) -> None:
+    login = LoginNode(SubprocessRunner(), None, {**os.environ, "HOME": str(tmp_path)}, sys.executable)
+    assert login.write("~/.blobsync/jobs/x", {}) == str(tmp_path.resolve() / ".blobsync" / "jobs" / "x")
+
+
+def test_logs_are_found_and_read_by_range(login: LoginNode, tmp_path: Path) -> None:
+    folder = Path(login.write(str(tmp_path / "run"), {"job.json": "{}"}))
+    (folder / "user_logs" / "std_log.txt").write_bytes(b"a\xff\x00bc")
+    (folder / "task_1" / "user_logs").mkdir(parents=True)
+    (folder / "task_1" / "user_logs" / "std_log.txt").touch()
+    logs = login.logs(str(folder))
+    assert [(log.name, log.size) for log in logs] == [("task_1/user_logs/std_log.txt", 0), ("user_logs/std_log.txt", 5)]
+    assert login.read(logs[1].handle, 1, 4) == b"\xff\x00b"
+    assert login.read(logs[1].handle, 2, None) == b"\x00bc"
+    with pytest.raises(JobError, match="No such file"):
+        login.read(str(folder / "gone"), 0, None)
+
+
+def test_exit_codes_and_the_end_of_secrets(login: LoginNode, tmp_path: Path) -> None:
+    runs = [Path(login.write(str(tmp_path / name), {"secrets.json": "{}"})) for name in ("ok", "array", "none")]
+    (runs[0] / "exit_code").write_text("0\n")
+    for number, code in enumerate("07"):
+        (runs[1] / f"task_{number}").mkdir()
+        (runs[1] / f"task_{number}" / "exit_code").write_text(code)
+    answers = login.exit_codes([str(run) for run in runs], [str(runs[0])])
+    assert [answer and answer[0] for answer in answers] == [0, 7, None]
+    assert [(run / "secrets.json").exists() for run in runs] == [False, True, True]
