@@ -6,11 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blobsync.azcopy.job import JobOutcome
-from blobsync.azcopy.reasons import LogReader, Reason, blob_or_path, expired, explain, reason_in
+from blobsync.azcopy.reasons import (
+    AzcopyTransferError,
+    LogReader,
+    Reason,
+    blob_or_path,
+    expired,
+    explain,
+    reason_in,
+)
 from blobsync.engines import RemoteEnd
-from blobsync.errors import BlobsyncError
+from blobsync.errors import BlobsyncError, CredentialError, StorageError
 from blobsync.locations import SasToken
 from blobsync.plan import LocalState, RemoteState, Route
+
+
+_SINGLE_QUESTIONS = 20
 
 
 class LogFollower:
@@ -63,6 +74,7 @@ class Verdict:
             for each in (*outcome.failed.values(), *outcome.skipped.values())
         }
         self._there: dict[str, RemoteState] | None = None
+        self._asked = 0
 
     def failure(self, relative: str, expected: object) -> BlobsyncError | None:
         """Why the file did not get to the destination, or None: nothing speaks against it."""
@@ -70,7 +82,7 @@ class Verdict:
             return self.reason(relative)
         if self._outcome.clean:
             return None
-        found = self._look().get(self._end.at(relative))
+        found = self._look(self._end.at(relative))
         wanted = expected if isinstance(expected, (LocalState, RemoteState)) else None
         if found and wanted and found.size == wanted.size and wanted.md5 is not None and found.md5 == wanted.md5:
             return None
@@ -82,6 +94,12 @@ class Verdict:
         found = self._log.reasons.get(key)
         if found is None and key in self._failed:
             found = Reason(self._failed[key])
+        if found is None and self._outcome.clean:
+            return AzcopyTransferError(
+                "changed_while_read",
+                "azcopy passed it over: it is not any more what, or where, it was when it was looked at",
+                "run the same command again",
+            )
         found = found or self._general()
         if found.status == 0 and expired(*self._credentials):
             found = Reason(403, "AuthenticationFailed", "the SAS is past its expiry")
@@ -100,17 +118,25 @@ class Verdict:
         if outcome.fatal:
             return Reason(text=outcome.fatal)
         last = outcome.stderr or (outcome.words[-1] if outcome.words else "")
-        if outcome.clean:
-            return Reason(text="azcopy passed it over")
         return Reason(text=f"azcopy ended with code {outcome.exit_code} and did not say how; its last words: {last}")
 
     def _key(self, relative: str) -> str:
         return blob_or_path(str(self._end.store.container.blob(self._end.at(relative))))
 
-    def _look(self) -> dict[str, RemoteState]:
-        if self._there is None:
-            prefix = f"{self._end.name}/" if self._end.name else ""
-            self._there = {
-                blob.name: RemoteState(blob.size, blob.etag, blob.md5) for blob in self._end.store.list_blobs(prefix)
-            }
-        return self._there
+    def _look(self, name: str) -> RemoteState | None:
+        """The blob as it is now: single questions for a few of them, a listing from then on."""
+        store = self._end.store
+        try:
+            if self._there is None and self._asked < _SINGLE_QUESTIONS:
+                self._asked += 1
+                info = store.head(name)
+                return RemoteState(info.size, info.etag, info.md5) if info else None
+            if self._there is None:
+                prefix = f"{self._end.name}/" if self._end.name else ""
+                self._there = {
+                    blob.name: RemoteState(blob.size, blob.etag, blob.md5) for blob in store.list_blobs(prefix)
+                }
+        except (StorageError, CredentialError):
+            # The same trouble as azcopy's; its own words for it are the better ones.
+            self._there = {}
+        return self._there.get(name)

@@ -1,0 +1,442 @@
+"""What we rely on of the real azcopy, against Azurite: each test is one or two runs of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from azure.storage.blob import ContainerClient, ContainerSasPermissions, ContentSettings, generate_container_sas
+
+from blobsync.azcopy.driver import AzcopyEngine, Mint
+from blobsync.azcopy.workspace import prune
+from blobsync.config.model import StorageAccount
+from blobsync.connect import connect, mint_sas
+from blobsync.engines import MoveReport, MoveTask, RemoteEnd
+from blobsync.locations import SasToken, Secret
+from blobsync.plan import LocalState, RemoteState
+from blobsync.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.storage import BlobStore
+from tests.conftest import ROOT, Azurite
+from tests.contract.test_engines import NAMES, content, run, succeed, write_tree
+from tests.fakes.tasks import RecordingListener, capped, copy, ctrl_c_after, download, upload
+from tests.servers.copy_source_proxy import Refusal, copy_source_proxy
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1024 * 1024
+
+# azcopy's own temporary names leave no room for the longest; those go another way.
+CARRIED = [
+    *(name for name in NAMES if len(name.encode()) < 207 or "/" in name),
+    "n" * 206,
+    "zero",
+    "trail.",
+    "semi;colon",
+]
+
+
+class Containers:
+    """A new container in both accounts, by whatever address; an account's key mints what azcopy gets."""
+
+    def __init__(self, azurite: Azurite, name: str) -> None:
+        self._azurite = azurite
+        self.name = name
+        self._accounts: dict[object, StorageAccount] = {}
+        self.clients = {account: self._create(account) for account in ("one", "two")}
+
+    def _create(self, account: str) -> ContainerClient:
+        endpoint = self._azurite.endpoint(account)
+        client = ContainerClient(endpoint, self.name, credential=self._azurite.keys[account])
+        client.create_container()
+        return client
+
+    def store(self, account: str, url: str | None = None, container: str | None = None) -> BlobStore:
+        endpoint = f"{url or self._azurite.url}/{account}"
+        key = Secret(self._azurite.keys[account])
+        known = StorageAccount("test.yaml", account, container or self.name, endpoint, account_key=key)
+        self._accounts[known.container] = known
+        return connect(known)
+
+    def mint(self, end: RemoteEnd, rights: str) -> SasToken:
+        return mint_sas(self._accounts[end.store.container], rights, 3600)
+
+    def sas(self, rights: str, *, hours: int = 1, signed_by: str = "one") -> Mint:
+        """A fixed SAS for account one, whatever is asked for."""
+        text = generate_container_sas(
+            "one",
+            self.name,
+            account_key=self._azurite.keys[signed_by],
+            permission=ContainerSasPermissions.from_string(rights),
+            expiry=datetime.now(timezone.utc) + timedelta(hours=hours),
+        )
+        return lambda end, wanted: SasToken.parse(text)
+
+    def md5s(self, account: str, prefix: str) -> dict[str, bytes]:
+        """Name below ``prefix`` -> Content-MD5, as the SDK sees it."""
+        return {
+            blob.name.removeprefix(f"{prefix}/"): bytes(blob.content_settings.content_md5 or b"")
+            for blob in self.clients[account].list_blobs(name_starts_with=f"{prefix}/")
+        }
+
+
+class Recorder(SubprocessRunner):
+    """The real runner, which remembers the processes and command lines."""
+
+    def __init__(self) -> None:
+        super().__init__(terminate_after=0.3, kill_after=0.3)
+        self.started: list[RunningProcess] = []
+        self.argv: list[Sequence[str]] = []
+
+    def start(self, argv: Sequence[str], **more: object) -> RunningProcess:
+        self.argv.append(argv)
+        self.started.append(super().start(argv, **more))  # type: ignore[arg-type]
+        return self.started[-1]
+
+    def assert_nothing_runs(self) -> None:
+        for process in self.started:
+            with pytest.raises(ProcessLookupError):
+                os.kill(process.pid, 0)
+
+
+@pytest.fixture
+def containers(azurite: Azurite, request: pytest.FixtureRequest) -> Containers:
+    digest = hashlib.sha256(f"{request.node.nodeid}{os.getpid()}{time.time()}".encode()).hexdigest()
+    return Containers(azurite, f"azcopy{digest[:12]}")
+
+
+@pytest.fixture
+def runner() -> Iterator[Recorder]:
+    recorder = Recorder()
+    yield recorder
+    recorder.assert_nothing_runs()
+
+
+@pytest.fixture
+def engine(containers: Containers, azcopy_path: Path, tmp_path: Path, runner: ProcessRunner) -> AzcopyEngine:
+    return AzcopyEngine(tmp_path / "state", containers.mint, os.environ, runner, azcopy_path)
+
+
+def whole(task: MoveTask) -> MoveTask:
+    return replace(task, whole_folder=True)
+
+
+def tree(root: Path, names: Sequence[str]) -> dict[str, bytes]:
+    files = {name: b"" if name == "zero" else content(1000 + number) for number, name in enumerate(names)}
+    write_tree(root, files)
+    return files
+
+
+def files_below(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def codes(report: MoveReport) -> set[str]:
+    assert not report.moved
+    return {failure.code for _, failure in report.failed}
+
+
+def assert_state_is_clean(engine: AzcopyEngine, *, logs: bool = False) -> None:
+    left = {path.name for path in (engine.state_dir / "azcopy").glob("*")}
+    assert left == ({"logs"} if logs else set())
+
+
+def test_every_name_goes_there_and_back(engine: AzcopyEngine, containers: Containers, tmp_path: Path) -> None:
+    source = tmp_path / "so*urce dir"
+    files = tree(source, CARRIED)
+    write_tree(source, {"not in the plan": b"stays here", "sub/neither": b"stays here"})
+    store = containers.store("one")
+    report = succeed(engine, upload(source, store, "up/x", CARRIED))
+    assert containers.md5s("one", "up/x") == {name: hashlib.md5(body).digest() for name, body in files.items()}
+    for moved in report.moved:
+        assert isinstance(moved.source, LocalState)
+        assert moved.source.md5 == hashlib.md5(files[moved.action.path]).digest()
+        assert moved.destination is None
+    assert len(report.azcopy_job_ids) == 1
+
+    target = tmp_path / "target"
+    containers.clients["one"].upload_blob("up/x2/sibling", b"not asked for")
+    containers.clients["one"].upload_blob("up/x/stub", b"", metadata={"hdi_isfolder": "true"})
+    report = succeed(engine, whole(download(store, "up/x", target, CARRIED)))
+    assert files_below(target) == files
+    for moved in report.moved:
+        assert isinstance(moved.destination, LocalState)
+        assert moved.destination.same_file(LocalState.of((target / moved.action.path).stat()))
+        assert isinstance(moved.source, RemoteState)
+        assert moved.source.md5 == moved.destination.md5
+    assert_state_is_clean(engine)
+
+
+def test_sizes_and_single_files(engine: AzcopyEngine, containers: Containers, tmp_path: Path) -> None:
+    sizes = (0, 1, 4 * MIB, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 20 * MIB)
+    files = {f"s{size}": content(size) for size in sizes}
+    write_tree(tmp_path / "source", files)
+    store = containers.store("one")
+    succeed(engine, upload(tmp_path / "source", store, "sizes"))
+    assert containers.md5s("one", "sizes") == {name: hashlib.md5(body).digest() for name, body in files.items()}
+    succeed(engine, whole(download(store, "sizes", tmp_path / "target", sorted(files))))
+    assert files_below(tmp_path / "target") == files
+
+    succeed(engine, upload(tmp_path / "source" / f"s{20 * MIB}", store, "one/file*?.bin", [""]))
+    assert containers.clients["one"].download_blob("one/file*?.bin").readall() == files[f"s{20 * MIB}"]
+    succeed(engine, download(store, "one/file*?.bin", tmp_path / "back.bin", [""]))
+    assert (tmp_path / "back.bin").read_bytes() == files[f"s{20 * MIB}"]
+    assert_state_is_clean(engine)
+
+
+def test_part_of_a_folder(engine: AzcopyEngine, containers: Containers, tmp_path: Path) -> None:
+    """A list of files, for few and large ones; small ones are left to another engine."""
+    files = {"a/large*;": content(9 * MIB), "é #?%41": content(8 * MIB), "small": b"small"}
+    write_tree(tmp_path / "source", files)
+    store = containers.store("one")
+    succeed(engine, upload(tmp_path / "source", store, "x"))
+    large = [name for name in files if name != "small"]
+    succeed(engine, download(store, "x", tmp_path / "target", large))
+    assert files_below(tmp_path / "target") == {name: files[name] for name in large}
+    assert codes(run(engine, download(store, "x", tmp_path / "target", ["small"]))) == {"azcopy_cannot_carry"}
+    assert not (tmp_path / "target" / "small").exists()
+
+
+def test_targets_and_present_files(engine: AzcopyEngine, containers: Containers, tmp_path: Path) -> None:
+    """--keep both writes under another name; a file that changed since it was looked at is left alone."""
+    store = containers.store("one")
+    for name in ("both", "changed", "good"):
+        containers.clients["one"].upload_blob(
+            f"x/{name}", f"remote {name}".encode(), content_settings=ContentSettings()
+        )
+    target = tmp_path / "target"
+    write_tree(target, {"both": b"mine", "changed": b"as planned", "good": b"old"})
+    (target / "good").chmod(0o600)
+    task = whole(download(store, "x", target, ["both", "changed", "good"]))
+    actions = [replace(each, target="both.remote") if each.path == "both" else each for each in task.actions]
+    (target / "changed").write_bytes(b"edited meanwhile")
+    report = run(engine, replace(task, actions=actions))
+    assert [(action.path, failure.code) for action, failure in report.failed] == [("changed", "changed_meanwhile")]
+    assert files_below(target) == {
+        "both": b"mine",
+        "both.remote": b"remote both",
+        "changed": b"edited meanwhile",
+        "good": b"remote good",
+    }
+    assert (target / "good").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_not_as_planned_never_gets_its_name(
+    engine: AzcopyEngine, containers: Containers, tmp_path: Path
+) -> None:
+    """A blob with a wrong MD5, one that changed after the survey, and one that is gone."""
+    client, store = containers.clients["one"], containers.store("one")
+    for name in ("damaged", "replaced", "gone", "good"):
+        client.upload_blob(f"x/{name}", f"first {name}".encode())
+    client.get_blob_client("x/damaged").set_http_headers(ContentSettings(content_md5=bytearray(16)))
+    target = tmp_path / "target"
+    write_tree(target, {"damaged": b"mine"})
+    task = whole(download(store, "x", target, ["damaged", "replaced", "gone", "good"]))
+    client.upload_blob("x/replaced", b"other replaced"[:14], overwrite=True)
+    client.delete_blob("x/gone")
+    report = run(engine, task)
+    assert {action.path: failure.code for action, failure in report.failed} == {
+        "damaged": "checksum_mismatch",
+        "replaced": "changed_while_read",
+        "gone": "changed_while_read",
+    }
+    assert files_below(target) == {"damaged": b"mine", "good": b"first good"}
+    assert_state_is_clean(engine, logs=True)
+
+
+def test_sources_that_changed(engine: AzcopyEngine, containers: Containers, tmp_path: Path) -> None:
+    files = tree(tmp_path / "source", ["edited", "gone", "locked", "good"])
+    task = upload(tmp_path / "source", containers.store("one"), "x", sorted(files))
+    (tmp_path / "source" / "edited").write_bytes(b"longer than before" * 100)
+    (tmp_path / "source" / "gone").unlink()
+    report = run(engine, task)
+    found = {action.path: failure.code for action, failure in report.failed}
+    assert found == {"edited": "changed_while_read", "gone": "local_file"}
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [("expired", "credential_expired"), ("rights", "access_denied"), ("container", "container_not_found")],
+)
+def test_refused_uploads(engine: AzcopyEngine, containers: Containers, tmp_path: Path, refused: str, code: str) -> None:
+    tree(tmp_path / "source", ["a", "b"])
+    task = upload(tmp_path / "source", containers.store("one"), "x")
+    if refused == "expired":
+        engine.mint = containers.sas("rw", hours=-1)
+    elif refused == "rights":
+        engine.mint = containers.sas("r")
+    else:
+        missing = containers.store("one", container=f"{containers.name}-missing")
+        task = replace(task, destination=RemoteEnd(missing, "x"))
+    assert codes(run(engine, task)) == {code}
+    logs = "".join(path.read_text() for path in (engine.state_dir / "azcopy" / "logs").rglob("*.log"))
+    assert "FAILED" in logs
+    assert "sig=" not in logs.replace("sig=REDACTED", "")
+
+
+def test_an_expired_sas_and_a_download(engine: AzcopyEngine, containers: Containers, tmp_path: Path) -> None:
+    containers.clients["one"].upload_blob("x/a", b"a")
+    task = whole(download(containers.store("one"), "x", tmp_path / "target", ["a"]))
+    engine.mint = containers.sas("rl", hours=-1)
+    assert codes(run(engine, task)) == {"credential_expired"}
+    assert not (tmp_path / "target").exists()
+
+
+def test_copies_between_accounts(engine: AzcopyEngine, containers: Containers, azurite: Azurite) -> None:
+    names = ["é #1", "%41", "a b/c", "zero", "*", "large"]
+    client = containers.clients["one"]
+    for name in names:
+        body = {"zero": b"", "large": content(20 * MIB)}.get(name, name.encode())
+        settings = ContentSettings(content_type="text/x-test", content_md5=bytearray(hashlib.md5(body).digest()))
+        client.upload_blob(f"x/{name}", body, metadata={"k": "v"}, content_settings=settings)
+    with copy_source_proxy(azurite.url) as proxy:
+        here, there = containers.store("one", proxy.url), containers.store("two", proxy.url)
+        succeed(engine, whole(copy(here, "x", there, "y", names)))
+        succeed(engine, copy(here, "x/large", there, "single", [""]))
+        succeed(engine, copy(here, "x", there, "listed", ["large"]))
+        stats = proxy.stats()
+        assert stats.uploaded < MIB
+        assert stats.downloaded < MIB
+    assert containers.md5s("two", "y") == containers.md5s("one", "x")
+    assert set(containers.md5s("two", "listed")) == {"large"}
+    properties = containers.clients["two"].get_blob_client("y/é #1").get_blob_properties()
+    assert (properties.content_settings.content_type, properties.metadata) == ("text/x-test", {"k": "v"})
+    assert containers.clients["two"].get_blob_client("single").get_blob_properties().size == 20 * MIB
+
+
+@pytest.mark.parametrize("kind", ["cannot_verify", "firewall", "not_implemented", "tenant"])
+def test_refused_copies(engine: AzcopyEngine, containers: Containers, azurite: Azurite, kind: str) -> None:
+    names = [f"n{number}" for number in range(5)]
+    for name in names:
+        containers.clients["one"].upload_blob(f"x/{name}", name.encode())
+    with copy_source_proxy(azurite.url, Refusal(kind)) as proxy:
+        here, there = containers.store("one", proxy.url), containers.store("two", proxy.url)
+        assert codes(run(engine, whole(copy(here, "x", there, "y", names)))) == {"copy_source_refused"}
+
+
+def test_the_job_is_left_as_soon_as_azcopy_has_confirmed_its_end(
+    engine: AzcopyEngine, containers: Containers, tmp_path: Path
+) -> None:
+    """Several jobs in the time of azcopy's two-second steps; each confirmed by azcopy (or this would take longer)."""
+    tree(tmp_path / "source", ["a", "b"])
+    store = containers.store("one")
+    began = time.monotonic()
+    for _ in range(3):
+        succeed(engine, upload(tmp_path / "source", store, "x"))
+        succeed(engine, whole(download(store, "x", tmp_path / "target", ["a", "b"])))
+        (tmp_path / "target" / "a").unlink()
+        (tmp_path / "target" / "b").unlink()
+    assert time.monotonic() - began < 6 * 2.0
+
+
+def slow_upload(containers: Containers, tmp_path: Path) -> MoveTask:
+    write_tree(tmp_path / "source", {"large": content(20 * MIB)})
+    return capped(upload(tmp_path / "source", containers.store("one"), "x"), 4.0)
+
+
+def slow_download(containers: Containers, tmp_path: Path) -> MoveTask:
+    containers.clients["one"].upload_blob("x/large", content(20 * MIB))
+    return whole(capped(download(containers.store("one"), "x", tmp_path / "target", ["large"]), 4.0))
+
+
+@pytest.mark.parametrize("slow", [slow_upload, slow_download])
+def test_ctrl_c_leaves_no_process_and_no_file(
+    engine: AzcopyEngine, containers: Containers, tmp_path: Path, slow: Callable[[Containers, Path], MoveTask]
+) -> None:
+    task = slow(containers, tmp_path)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), ctrl_c_after(1.0):
+        engine.move(task, RecordingListener())
+    assert time.monotonic() - began < 10.0
+    assert_state_is_clean(engine, logs=True)
+    assert not (tmp_path / "target").exists()
+    assert not containers.md5s("one", "x") or slow is slow_download
+
+
+_CHILD = """
+    import os, sys
+    from pathlib import Path
+    from blobsync.azcopy.driver import AzcopyEngine
+    from blobsync.config.model import StorageAccount
+    from blobsync.connect import connect, mint_sas
+    from blobsync.locations import Secret
+    from tests.fakes.tasks import RecordingListener, capped, download
+    from dataclasses import replace
+    endpoint, key, container, azcopy, folder = sys.argv[1:]
+    account = StorageAccount("t.yaml", "one", container, endpoint, account_key=Secret(key))
+    engine = AzcopyEngine(
+        Path(folder) / "state", lambda end, rights: mint_sas(account, rights, 3600), binary=Path(azcopy)
+    )
+    task = capped(download(connect(account), "x", Path(folder) / "target", ["large"]), 4.0)
+    engine.move(replace(task, whole_folder=True), RecordingListener())
+"""
+
+
+@pytest.mark.kill
+def test_kill_9_leaves_no_azcopy_and_what_it_left_is_removed(
+    engine: AzcopyEngine, containers: Containers, azurite: Azurite, azcopy_path: Path, tmp_path: Path
+) -> None:
+    containers.clients["one"].upload_blob("x/large", content(20 * MIB))
+    arguments = [azurite.endpoint("one"), azurite.keys["one"], containers.name, str(azcopy_path), str(tmp_path)]
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(_CHILD), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        wait_for(lambda: azcopies(tmp_path) != [] and any((tmp_path / "target").rglob(".azDownload-*")))
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert prune(tmp_path / "state") == 1
+    wait_for(lambda: azcopies(tmp_path) == [])
+    assert_state_is_clean(engine)
+    assert list((tmp_path / "target").iterdir()) == []
+    succeed(engine, whole(download(containers.store("one"), "x", tmp_path / "target", ["large"])))
+
+
+def azcopies(folder: Path) -> list[int]:
+    """The processes whose azcopy works below ``folder``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environ = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"AZCOPY_LOG_LOCATION={folder}".encode() in environ:
+                found.append(int(entry.name))
+    return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_what_ps_shows_is_narrow(
+    engine: AzcopyEngine, containers: Containers, tmp_path: Path, runner: Recorder
+) -> None:
+    """A SAS for the one container, for writing only or for reading only, and never the key."""
+    tree(tmp_path / "source", ["a"])
+    store = containers.store("one")
+    succeed(engine, upload(tmp_path / "source", store, "x"))
+    succeed(engine, whole(download(store, "x", tmp_path / "target", ["a"])))
+    tokens = [
+        SasToken.parse(word.partition("?")[2]) for argv in runner.argv for word in argv if word.startswith("http")
+    ]
+    assert [(token.permissions, token.field("sr"), token.field("ss")) for token in tokens] == [
+        ("w", "c", None),
+        ("rl", "c", None),
+    ]
