@@ -59,6 +59,7 @@ _ROWS: tuple[OptionRow, ...] = (
         None,
     ),
     ("relay", _flag("Where the service refuses to copy, go through this machine.", "--relay"), False),
+    ("receipt", _flag("Also put the receipt beside the data, as PATH.receipts/TIME.json.", "--receipt"), False),
 )
 
 
