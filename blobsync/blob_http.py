@@ -273,9 +273,8 @@ def _is_certificate_problem(error: Exception) -> bool:
 def _pool(
     scheme: str, host: str, port: int | None, proxy: str | None, environ: Mapping[str, str], timeouts: Timeouts
 ) -> urllib3.HTTPConnectionPool:
-    # https://docs.python.org/3/library/ssl.html: OpenSSL reads SSL_CERT_FILE itself; REQUESTS_CA_BUNDLE is
-    # what users of the Azure CLI and SDK have set already.
-    bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("SSL_CERT_FILE") or None
+    # SSL_CERT_FILE first: azcopy honours that one only, and both of us should trust the same.
+    bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
     timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
     try:
         manager: urllib3.PoolManager
