@@ -19,9 +19,9 @@ from blobsync.storage import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Pr
 from blobsync.worker_pool import MIB, FileJob, RunState
 
 # https://learn.microsoft.com/rest/api/storageservices/put-block: all block ids of a blob, those that a killed
-# run left uncommitted included, must have one length. azcopy's are 48 bytes before base64; with the same
+# run left uncommitted included, must have one length. azcopy's are 36 bytes before base64; with the same
 # length each of the two can finish what the other began.
-_BLOCK_ID_BYTES = 48
+_BLOCK_ID_BYTES = 36
 
 
 @dataclass(frozen=True, slots=True)
