@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Protocol
 
 from blobsync.cli.output import Console, count_text, duration_text, size_text
@@ -215,6 +216,6 @@ class BarListener(_Counting):
         # tqdm's monitor thread only serves bars that redraw themselves.
         tqdm.monitor_interval = 0
         self._unit = unit
-        self._bar = tqdm(
-            unit=unit, unit_scale=unit == "B", leave=False, file=sys.stderr, dynamic_ncols=True, smoothing=0
-        )
+        # Room for the ^C that a terminal shows: a line that wraps cannot be taken away.
+        width = min(get_terminal_size().columns, 120) - 4
+        self._bar = tqdm(unit=unit, unit_scale=unit == "B", leave=False, file=sys.stderr, ncols=width, smoothing=0)
