@@ -20,7 +20,6 @@ from blobsync.errors import BlobsyncError, CredentialError, StorageError
 from blobsync.locations import SasToken
 from blobsync.plan import LocalState, RemoteState, Route
 
-
 _SINGLE_QUESTIONS = 20
 
 
