@@ -106,9 +106,8 @@ def azcopy_install(
     from blobsync.azcopy.install import install
 
     done = install(session.environ, source=source, sha256=sha256, note=session.listener.note)
-    version = ".".join(str(number) for number in done.version)
-    data = {"path": str(done.path), "version": version, "source": done.source, "fresh": done.fresh}
-    return Result(data, [f"azcopy {version} {'is now' if done.fresh else 'was already'} at {done.path}"])
+    data = {"path": str(done.path), "version": done.version_text, "origin": done.origin}
+    return Result(data, [f"azcopy {done.version_text} at {done.path}, from {done.origin}"])
 
 
 def azcopy_path(session: Session) -> Result:
