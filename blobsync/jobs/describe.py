@@ -17,6 +17,9 @@ _DEFAULT_MODES = {"local": "link", "slurm": "link"}
 # Values of variables named like this are kept out of every record.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
 
+# Keys of the cluster file that the node's runner reads.
+_FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed")
+
 _TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -47,9 +50,10 @@ def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) ->
         raise UsageError("there is no command to run", hint="blobsync submit python train.py --data voc20")
     shape = find_shape(cluster, wish)
     secret = secret_names(cluster)
-    options: dict[str, Any] = dict(wish.options)
+    options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
+    options.update(wish.options)
     if code is None:
-        options["work_dir"] = str(cluster.root)
+        options["in_place"] = str(cluster.root)
     return JobSpec(
         run_id=run_id,
         argv=wish.argv,
@@ -97,7 +101,8 @@ def find_shape(cluster: Cluster, wish: Wish) -> Shape:
     # On this machine a job takes one GPU unless told otherwise; a cluster is asked for what was asked for.
     uses_gpus = per_node != 0 and (asked is not None or per_node is not None or cluster.platform == "local")
     several = wish.multi_process if wish.multi_process is not None else cluster.multi_process
-    return Shape(nodes, each if several else 1, each if uses_gpus else 0)
+    processes = cluster.number("process_count_per_node") or each
+    return Shape(nodes, processes if several else 1, each if uses_gpus else 0)
 
 
 def secret_names(cluster: Cluster) -> tuple[str, ...]:

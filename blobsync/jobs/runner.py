@@ -28,6 +28,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -93,7 +94,7 @@ class Container:
     def list(self, prefix: str) -> Iterator[RemoteFile]:
         marker = ""
         while True:
-            query = {"restype": "container", "comp": "list", "prefix": prefix, "marker": marker}
+            query = {"restype": "container", "comp": "list", "prefix": prefix, "marker": marker, "include": "metadata"}
             _, body = self._call("GET", "", query)
             tree = xml.etree.ElementTree.fromstring(body)
             for blob in tree.iter("Blob"):
@@ -268,6 +269,7 @@ class Job:
 
     def __init__(self, spec: dict[str, Any], secrets: dict[str, Any], place: argparse.Namespace) -> None:
         self.spec = spec
+        self.options: dict[str, Any] = spec["options"]
         self.run_id = str(spec["run_id"])
         self.procs = int(spec["procs_per_node"])
         self.world_size = int(spec["nodes"]) * self.procs
@@ -276,11 +278,13 @@ class Job:
         number = os.environ.get("SLURM_ARRAY_TASK_ID")
         self.task = f"task_{number}" if number else ""
         self.run_dir = os.path.join(os.path.abspath(place.run_dir), self.task)
+        self.node_log = os.path.join(self.run_dir, "system_logs", f"node_{self.node_rank}.txt")
         self.keep_root = place.keep_root
         self.sync_seconds = float(place.sync_seconds)
         self._sas: dict[str, str] = secrets.get("sas", {})
         self.secret_env: dict[str, str] = secrets.get("env", {})
         self.root = os.path.abspath(place.root or _scratch_root(self.run_id + self.task, place.node_rank))
+        self.work_dir = os.path.join(self.root, str(self.options.get("work_dir", "")))
         # Without a code archive the job runs where it is, and that directory is not ours to remove.
         self.in_place = not spec.get("code")
 
@@ -298,10 +302,6 @@ class Job:
         os.makedirs(os.path.dirname(self.node_log), exist_ok=True)
         with open(self.node_log, "a", encoding="utf-8") as log:
             log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + text + "\n")
-
-    @property
-    def node_log(self) -> str:
-        return os.path.join(self.run_dir, "system_logs", f"node_{self.node_rank}.txt")
 
     def folders(self, mode: str) -> list[dict[str, Any]]:
         return [entry for entry in self.spec["folders"] if entry["mode"] == mode]
@@ -631,10 +631,10 @@ def shell_line(line: str) -> list[str]:
 
 def command_of(job: Job) -> list[str]:
     """The user's argument vector as it was given; one argument with white space in it is a shell line."""
-    argv = [str(part) for part in job.spec["argv"]]
+    argv, prefix = [str(part) for part in job.spec["argv"]], str(job.options.get("command_prefix", ""))
     if len(argv) == 1 and any(letter.isspace() for letter in argv[0].strip()):
-        return shell_line(argv[0])
-    return argv
+        return shell_line(f"{prefix} {argv[0]}".strip())
+    return shlex.split(prefix) + argv
 
 
 def redacted(job: Job, text: str) -> str:
@@ -654,7 +654,7 @@ class Process:
             try:
                 self._child = subprocess.Popen(
                     command,
-                    cwd=job.root,
+                    cwd=job.work_dir,
                     env=user_env(job, ranks),
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
@@ -714,10 +714,14 @@ def run_processes(job: Job, log_of: Callable[[Ranks], str | None], all_ranks: li
             time.sleep(0.05)
         for process in processes:
             process.sweep()
+        code = stopping.first_failure or next((code for code in codes if code), 0) or 0
+        if job.options.get("sleep_if_fail" if code else "sleep_if_succeed"):
+            job.say(f"the command ended with {code}; the node stays until a signal, as the cluster file says")
+            signal.pause()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return stopping.first_failure or next((code for code in codes if code), 0) or 0
+    return code
 
 
 class Stopping:
@@ -898,7 +902,7 @@ def do_here(job: Job) -> int:
     ranks = ranks_of_node(job)
     if len(ranks) == 1:
         command = command_of(job)
-        os.chdir(job.root)
+        os.chdir(job.work_dir)
         try:
             os.execvpe(command[0], command, user_env(job, ranks[0]))
         except OSError as error:
@@ -908,10 +912,10 @@ def do_here(job: Job) -> int:
 
 
 def do_finish(job: Job, code: int) -> int:
-    if Keeper(job).stop():
-        clean_up(job, code)
-        return 0
-    return 1
+    if not Keeper(job).stop():
+        return OUTPUT_FAILED
+    clean_up(job, code)
+    return 0
 
 
 def clean_up(job: Job, code: int) -> None:

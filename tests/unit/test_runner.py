@@ -58,6 +58,27 @@ def test_one_argument_with_spaces_is_a_shell_line(node: Node) -> None:
     assert node.log() == "1 RANKS\n"
 
 
+def test_the_cluster_file_chooses_the_folder_and_the_prefix(node: Node) -> None:
+    options = {"work_dir": "sub", "command_prefix": "env 'GREETING=hello there'"}
+    code = node.code({"sub/a.txt": "text"})
+    assert (
+        node.do("node", make_spec("sh", "-c", "cat a.txt; echo $GREETING", code=code, options=options)).returncode == 0
+    )
+    assert node.log() == "texthello there\n"
+    assert node.do("node", make_spec("printenv GREETING; exit 3", code=code, options=options)).returncode == 3
+
+
+def test_a_node_can_stay_after_a_failure(node: Node) -> None:
+    spec = make_spec("exit 5", code=node.code({"a": ""}), options={"sleep_if_fail": True})
+    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+        until = time.monotonic() + 20
+        while not (node.run / "system_logs").exists() or "the node stays" not in node.node_log:
+            assert time.monotonic() < until and running.poll() is None
+            time.sleep(0.05)
+        running.terminate()
+        assert running.wait(20) == 5
+
+
 def test_a_program_that_is_not_there_is_127_as_in_a_shell(node: Node) -> None:
     assert node.do("node", make_spec("no-such-program", code=node.code({"a": ""}))).returncode == 127
     assert "cannot start no-such-program" in node.log()

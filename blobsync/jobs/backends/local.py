@@ -51,7 +51,7 @@ class LocalBackend:
                 hint="use --nodes 1, or a cluster with more nodes",
             )
         files = RunFiles(self._runs / spec.run_id)
-        root = Path(str(spec.options["work_dir"])) if spec.code is None else files.root
+        root = Path(str(spec.options["in_place"])) if spec.code is None else files.root
         settings = self._around.settings
         command = (
             *(str(settings.get("python") or sys.executable), str(files.runner), "node"),
