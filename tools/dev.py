@@ -82,6 +82,8 @@ def test(rest: Sequence[str]) -> int:
     checked = lint()
     workers = min(os.cpu_count() or 1, 4)
     tested = run([PYTHON, "-m", "pytest", "-n", str(workers), "--dist", "loadfile"])
+    if checked:
+        say("the linters found something: see the top of this output, or ./dev check")
     return tested or checked
 
 
