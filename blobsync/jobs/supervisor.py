@@ -71,8 +71,9 @@ class Supervisor:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(number) for number in gpus)
         child = self._process.start(self._arguments, env=env)
         code = self._wait(child, started, gpus)
-        with self._files.log.open("a") as log:
-            log.write(child.stderr_tail() + "\n")
+        if said := child.stderr_tail():
+            with self._files.log.open("a") as log:
+                log.write(said + "\n")
         if self._files.cancel.exists():
             state = State.CANCELED
         else:

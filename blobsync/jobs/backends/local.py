@@ -182,13 +182,16 @@ def queue_folder(environ: Mapping[str, str]) -> Path:
 
 def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
     status = files.read_status()
+    if status and not status.state.is_final and files.supervisor_is_gone():
+        # It writes how the job ended, and then goes: what was read before may be older than that.
+        status = files.read_status()
+        if status and not status.state.is_final:
+            ended = files.state.stat().st_mtime
+            return RunInfo(
+                run_id, State.FAILED, None, 0, "its supervisor died, or the machine went down", status.started, ended
+            )
     if status is None:
         return RunInfo(run_id, State.UNKNOWN, reason="its directory is gone")
-    if not status.state.is_final and files.supervisor_is_gone():
-        ended = files.state.stat().st_mtime
-        return RunInfo(
-            run_id, State.FAILED, None, 0, "its supervisor died, or the machine went down", status.started, ended
-        )
     state, reason = status.state, ""
     if state is State.QUEUED and run_id in order:
         reason = f"{order.index(run_id)} jobs before it" if order.index(run_id) else ""

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.config.model import Cluster, Docker
+from blobsync.errors import ProcessError
+from blobsync.jobs.describe import Wish, describe
+from blobsync.jobs.foreground import arrange, docker_argv, docker_problem
+from blobsync.process import Completed
+from tests.unit.test_slurm import ScriptedProcess
+
+IMAGE = Docker("registry/img", "7", shm_size="64g", args=("--ipc=host",))
+
+
+def make_cluster(root: Path, **changes: Any) -> Cluster:
+    return Cluster("eu", "eu.yaml", root, use_custom_docker=True, docker=IMAGE, env={"MY_TOKEN": "hush"}, **changes)
+
+
+def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
+    spec = describe(cluster, Wish(("python", "a b")), "local", None)
+    argv = docker_argv(cluster, spec)
+    assert argv[:4] == ("docker", "run", "--rm", "-i")
+    assert argv[argv.index("-e") :] == ("-e", "MY_TOKEN", "--ipc=host", "registry/img:7", "python", "a b")
+    assert "--shm-size=64g" in argv and f"{tmp_path}:{tmp_path}" in argv
+    started = arrange(cluster, spec, tmp_path, {"PATH": "/bin"}, None)
+    assert started.argv == argv and started.env == {"PATH": "/bin", "MY_TOKEN": "hush"}
+    assert not any("hush" in word for word in started.argv)
+
+
+def test_a_shell_line_is_one_in_the_image_too(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
+    assert docker_argv(cluster, describe(cluster, Wish(("a | b",)), "local", None))[-3:] == ("sh", "-c", "a | b")
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (Completed(0, "28.2\n", ""), None),
+        (Completed(1, "", "Cannot connect to the Docker daemon\n"), "Cannot connect to the Docker daemon"),
+        (ProcessError("cannot start docker: No such file"), "cannot start docker: No such file"),
+    ],
+)
+def test_whether_docker_can_be_used(tmp_path: Path, answer: Completed | ProcessError, problem: str | None) -> None:
+    assert docker_problem(make_cluster(tmp_path), ScriptedProcess({"docker": answer})) == problem
+
+
+def test_docker_is_not_asked_for_when_the_cluster_file_does_not_want_it(tmp_path: Path) -> None:
+    process = ScriptedProcess()
+    assert docker_problem(Cluster("eu", "eu.yaml", tmp_path), process) == ""
+    assert process.calls == []
+
+
+def test_without_docker_the_command_runs_here_and_the_user_is_told(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
+    spec = describe(cluster, Wish(("python", "a b")), "local", None)
+    started = arrange(cluster, spec, tmp_path, {}, "there is none")
+    assert started.note == "not in registry/img:7: there is none"
+    assert started.argv[2] == "here"
+    written = json.loads((tmp_path / "job.json").read_text())
+    assert written["argv"] == ["python", "a b"] and "hush" not in (tmp_path / "job.json").read_text()
