@@ -85,6 +85,8 @@ class AzcopyEngine:
             with workspace(self.state_dir) as space:
                 _Transfer(self, binary, run, carried, space).work()
                 space.failed = len(run.report.moved) < len(carried)
+            if space.kept:
+                listener.note(f"azcopy's log of what failed: {space.kept}")
         except (LocalFileError, CredentialError, ProcessError) as error:
             known = {id(action) for action in _reported(run)}
             for action in carried:

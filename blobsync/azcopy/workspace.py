@@ -34,12 +34,16 @@ _DEAD_WITHOUT_LOCK = 7 * 24 * 3600.0
 
 @dataclass(slots=True)
 class Workspace:
-    """The places of one transfer; all exist. ``staging`` is None until a download makes one."""
+    """The places of one transfer; all exist. ``staging`` is None until a download makes one.
+
+    Whoever finds that something ``failed`` says so here; ``kept`` is then where azcopy's log went.
+    """
 
     root: Path
     staging: Path | None = None
     azcopy_pid: int = 0
     failed: bool = False
+    kept: Path | None = None
 
     @property
     def home(self) -> Path:
@@ -191,6 +195,7 @@ def _keep_log(space: Workspace, kept: Path) -> None:
         for log in space.logs.glob("*.log"):
             with log.open(errors="replace") as source, (target / log.name).open("w") as sink:
                 sink.writelines(redact(line) for line in source)
+            space.kept = target
         by_age = sorted(kept.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in by_age[KEPT_LOGS:]:
             shutil.rmtree(old, ignore_errors=True)
