@@ -355,6 +355,18 @@ def test_the_rest_client_sees_what_the_sdk_sees(azurite: Azurite) -> None:
             assert read(rest, name) == read(sdk, name) == name.encode()
 
 
+def test_blocks_that_a_killed_upload_left_are_no_blob(azurite: Azurite) -> None:
+    with connect(new_account(azurite), environ={}) as rest:
+        left = base64.b64encode(b"l" * 36).decode()
+        rest.put_block("a", left, b"half", md5=md5(b"half"))
+        assert (
+            rest.put("a", b"whole", md5=md5(b"whole"), properties=FULL, condition=Precondition(absent=True)).size == 5
+        )
+        assert (read(rest, "a"), rest.properties("a")) == (b"whole", FULL)
+        with pytest.raises(PreconditionFailedError):
+            rest.put("a", b"again", md5=md5(b"again"), condition=Precondition(absent=True))
+
+
 @pytest.mark.parametrize("name", ["plain", "a é#%20/b"])
 def test_copies_within_an_account_by_the_service(azurite: Azurite, name: str) -> None:
     source, target = new_account(azurite), new_account(azurite)
