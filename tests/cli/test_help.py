@@ -85,3 +85,12 @@ def test_the_reference_shows_every_command() -> None:
     text = (Path(__file__).parents[2] / "docs/commands.md").read_text()
     missing = sorted(name for word in WORDS for name in word.names if f"`{name}" not in text)
     assert not missing
+
+
+@pytest.mark.parametrize("name", ["u", "ls", "rm", "url", "verify", "plan"])
+def test_the_reference_shows_every_option(cli: Cli, name: str) -> None:
+    text = (Path(__file__).parents[2] / "docs/commands.md").read_text()
+    shown = cli(name, "--help").out.split("Options:")[1]
+    options = {word.rstrip(",") for line in shown.splitlines() for word in line.split()[:2] if word.startswith("--")}
+    assert options
+    assert not sorted(option for option in options - {"--help"} if f"{option}" not in text)
