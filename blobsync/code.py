@@ -23,7 +23,7 @@ from blobsync import code_compile
 from blobsync.archive import write_archive
 from blobsync.code_files import CodeRules, Decision, code_rules, why
 from blobsync.code_git import GitState, ask_git
-from blobsync.code_publish import CodePlace, look, prune, publish
+from blobsync.code_publish import CodePlace, look, prune, publish, published_digest
 from blobsync.code_snapshot import (
     BIGGEST,
     LARGE,
@@ -115,11 +115,21 @@ class Code:
             git = pool.submit(ask_git, self._project.root, self._runner, self._project.environ)
             snapshot = _steadily(lambda: self._snapshot(self._rules()))
             report = git.result()
+        if not snapshot.files:
+            raise ArchiveError(
+                f"no file of {self._project.root} is code", hint="'blobsync init --why FILE' says which pattern decides"
+            )
         return CodeState(snapshot, report.state(file.path for file in snapshot.files) if report else None)
 
     def published_digest(self) -> str | None:
         """The digest of what is at ``code_path`` now, None where nothing of ours is there."""
-        return look(self._place(), "0" * 64).digest
+        return published_digest(self._place())
+
+    @property
+    def goes_to_a_folder(self) -> bool:
+        """Whether ``code_path`` names a blob folder and not an archive."""
+        code = self._project.cluster.code
+        return code is not None and not code.path.endswith(".zip")
 
     def why(self, path: str) -> Decision:
         """What decides whether ``path`` (relative to the current folder) is code. Raises ``MappingError``."""
@@ -151,7 +161,7 @@ class Code:
             return self._publish(place, lambda: CodeState(snapshot, state.git), started, dry_run=dry_run)
 
     def sync_folder(self, *, dry_run: bool = False) -> tuple[CodeState, TransferResult | None]:
-        """Upload the same files one by one to a blob folder: ``code_path`` without its ``.zip``.
+        """Upload the same files one by one to a blob folder: ``code_path`` without ``.zip`` at its end.
 
         Files of the folder that are no longer code stay. With ``dry_run`` there is no result.
         """
@@ -244,6 +254,13 @@ class Code:
     def _place(self) -> CodePlace:
         entry = self._entry()
         project = self._project
+        if self.goes_to_a_folder:
+            raise ConfigError(
+                f"{entry.path} names a folder, and an archive ends with .zip",
+                file=project.cluster.file,
+                key="config_param.code_path",
+                hint="let the path end with .zip, or use 'blobsync init --folder'",
+            )
 
         def sas() -> SasToken:
             from blobsync.connect import mint_sas

@@ -63,15 +63,19 @@ class RemoteCode:
     kept: bool
 
 
+def published_digest(place: CodePlace) -> str | None:
+    """The digest of what is at ``code_path``; None where there is nothing, or nothing of ours."""
+    try:
+        return place.store.properties(place.name).metadata.get(DIGEST_KEY)
+    except BlobNotFoundError:
+        return None
+
+
 def look(place: CodePlace, digest: str) -> RemoteCode:
-    """Two requests side by side."""
+    """What is there, for an archive of ``digest``: two requests side by side."""
     with ThreadPoolExecutor(1) as pool:
         kept = pool.submit(place.store.head, place.kept(digest))
-        try:
-            found = place.store.properties(place.name).metadata.get(DIGEST_KEY)
-        except BlobNotFoundError:
-            found = None
-        return RemoteCode(found, kept.result() is not None)
+        return RemoteCode(published_digest(place), kept.result() is not None)
 
 
 def publish(

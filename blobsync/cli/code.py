@@ -68,8 +68,8 @@ def init(
         return _why(code.why(why))
     if list_files:
         return _listing(code)
-    if folder:
-        return _folder(*code.sync_folder(dry_run=dry_run))
+    if folder or code.goes_to_a_folder:
+        return _folder(session, *code.sync_folder(dry_run=dry_run))
     return _published(session, code.publish(dry_run=dry_run))
 
 
@@ -193,7 +193,9 @@ def _decision_data(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _folder(state: CodeState, result: TransferResult | None) -> Result:
+def _folder(session: Session, state: CodeState, result: TransferResult | None) -> Result:
+    for note in state.notes:
+        session.listener.note(note)
     if result is None:
         files = count_text(len(state.snapshot.files), "file")
         return Result(_state_data(state), [f"would bring the blob folder up to date with {files}"])

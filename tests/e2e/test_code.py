@@ -195,3 +195,34 @@ def test_killed_in_the_middle_it_leaves_the_old_archive_whole(
     done = project.json("init")
     assert (done.code, done.data["status"]) == (0, "published"), str(done)
     assert "big2.bin" in names_in(container.get(CODE))
+
+
+def test_a_code_path_without_zip_is_a_folder(project: Project, container: Container) -> None:
+    configure(project, container, path="exp/code")
+    write_tree(project.root, FILES)
+    done = project.json("init")
+    assert done.code == 0, str(done)
+    assert "exp/code/train.py" in container.names()
+    refused = project.json("initc", "-p", "{docker: {image: ubuntu}}")
+    assert (refused.code, refused.codes) == (2, {"config_invalid"}), str(refused)
+
+
+def test_uncommitted_files_go_in_and_are_told(coded: Project, container: Container) -> None:
+    git = ("git", "-c", "user.name=x", "-c", "user.email=x@y")
+    for words in (("init", "-q"), ("add", "train.py", "src/model.py", ".gitignore"), ("commit", "-qm", "all")):
+        subprocess.run([*git, *words], cwd=coded.root, check=True)
+    (coded.root / "train.py").write_text("edited\n")
+    done = coded.run("init")
+    assert done.code == 0, str(done)
+    assert "with 2 files that differ from" in done.out and "train.py" in done.out
+    with zipfile.ZipFile(io.BytesIO(container.get(CODE))) as found:
+        assert found.read("train.py") == b"edited\n"
+        git_state = json.loads(found.read(".blobsync-manifest.json"))["git"]
+    assert (git_state["dirty"], git_state["uncommitted"]) == (True, ["aux_data/aml/aml.yaml", "train.py"])
+
+
+def test_nothing_to_pack_is_an_error(coded: Project, container: Container) -> None:
+    (coded.root / ".blobsyncignore").write_text("*\n")
+    done = coded.json("init")
+    assert (done.code, done.codes) == (1, {"archive"}), str(done)
+    assert container.names() == []
