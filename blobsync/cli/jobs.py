@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from blobsync.cli.job_words import cause_data, cause_lines, job_data
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.errors import ExitCode, UsageError
+from blobsync.errors import ExitCode, TransferCancelledError, UsageError
 
 if TYPE_CHECKING:
     from blobsync.jobs.board import Board
@@ -242,11 +243,23 @@ def _waited(session: Session, board: Board, record: JobRecord) -> Result:
             session.listener.note(f"{ended.run_id}: {ended.info.state} {ended.info.reason}".rstrip())
 
     def tell() -> Iterator[str]:
-        yield from followed(board, record)
-        end()
+        with _going_on(record):
+            if not session.json:
+                yield from followed(board, record)
+            end()
 
-    if session.json:
-        end()
-    else:
-        result.lines = tell()
+    result.lines = list(tell()) if session.json else tell()
     return result
+
+
+@contextmanager
+def _going_on(record: JobRecord) -> Iterator[None]:
+    """Ctrl-C ends the watching, never the job."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        last = record.run_id.rpartition("_")[2]
+        raise TransferCancelledError(
+            f"the job {record.run_id} goes on",
+            hint=f"blobsync logs {last} -F follows it, blobsync abort {last} ends it",
+        ) from error

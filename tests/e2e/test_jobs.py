@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.jobs.board import Board
 from tests.e2e.world import Container, Done, Project, blobsync_command, wait_until, write_tree
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
@@ -90,14 +92,15 @@ class Lab:
         return next(job for job in self.ask("q", "--max", "100")["jobs"] if job["job_id"] == job_id)
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        """Wait through the library, which costs less than a process for each look; the answer is the command's."""
+        board = Board(self.project.root, {**os.environ, **self.project.environ})
+        wanted = states or ("Completed", "Failed", "Canceled")
 
         def there() -> bool:
-            found.update(self.job(job_id))
-            return found["status"] in (states or ("Completed", "Failed", "Canceled"))
+            return board.refresh([board.history.find(job_id)]).records[0].info.state.value in wanted
 
         assert wait_until(there, seconds=PATIENCE, pause=0.2), self.run("q", job_id)
-        return found
+        return self.job(job_id)
 
     def detail(self, job_id: str) -> dict[str, Any]:
         jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
@@ -312,6 +315,19 @@ def test_gpus_are_shared_out(lab: Lab) -> None:
     seen = [lab.run("logs", job_id).out.strip() for job_id in ids]
     assert seen[:2] == ["0,1", "2"] and seen[2] in ("0", "1", "2")
     lab.run("-c", "here", "submit", "-n", "4", "true", code=1)
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_job(lab: Lab) -> None:
+    gate = lab.project.root.parent / "gate"
+    script = f"echo begun; while [ ! -e {gate} ]; do sleep 0.1; done"
+    waiting = lab.project.start("-c", "here", "submit", "--wait", script)
+    assert waiting.stdout and waiting.stdout.readline() == "begun\n"
+    waiting.send_signal(signal.SIGINT)
+    done = lab.project.finish(waiting)
+    assert done.code == 130 and "goes on" in done.err and "blobsync abort" in done.err
+    job_id = lab.ask("qr")["jobs"][0]["job_id"]
+    gate.touch()
+    assert lab.until(job_id)["status"] == "Completed"
 
 
 def test_jobs_survive_the_terminal_that_submitted_them(lab: Lab) -> None:
