@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blobsync.locations import ContainerUrl, Secret
 
-MAX_FILES = 3000
+MAX_FILES = 2400
 MAX_BYTES = 60_000_000
 # A few libraries are large enough to be a demo of their own.
 _MAX_FILE_BYTES = 4_000_000
