@@ -6,7 +6,7 @@ and bytes. The planner's two limits (``planner.AZCOPY_FROM_FILES`` and ``AZCOPY_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,17 @@ def crossover(tools: Mapping[str, Tool], scratch: Path, rounds: int) -> list[tup
             )
             results.append((replace(case, title=f"{tree.files:,} x {_size(tree.size)}, {action}"), series))
     return results
+
+
+def curve_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:
+    """Markdown of the curve."""
+    rows = ["| | direct s | azcopy s | direct / azcopy | CPU s direct | CPU s azcopy |", "|---|---|---|---|---|---|"]
+    for case, (direct, azcopy) in results:
+        rows.append(
+            f"| {case.title} | {direct.median('wall'):.2f} | {azcopy.median('wall'):.2f} "
+            f"| {paired_ratio(direct, azcopy):.2f} | {direct.median('cpu'):.2f} | {azcopy.median('cpu'):.2f} |"
+        )
+    return "\n".join(rows)
 
 
 def _size(count: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from benchmarks.measure import Series, paired_ratio
 
 # Above this share of one core the emulator's single thread sets the pace, and a real account would be faster.
 _LIMITED_BY_SERVER = 0.9
-
-_BEGIN, _END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
 
 def table(case: Case, series: Sequence[Series]) -> str:
@@ -63,13 +60,31 @@ def _ratio_cell(case: Case, ours: Series, peer: Series | None, name: str) -> str
     return f"{ratio:.2f}" if target is None or ratio <= target else f"{ratio:.2f} (aim {target:g})"
 
 
-def write_into(file: Path, text: str) -> bool:
-    """Put ``text`` between the markers of ``file``; whether they are there."""
-    if not file.exists():
+def details_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:
+    """Markdown: every tool in every case."""
+    rows = [
+        "| | tool | seconds, median (min-max) | ours/it | CPU s | server | peak MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for case, series in results:
+        ours = series[0]
+        for one in series:
+            ratio = "" if one is ours else f"{paired_ratio(ours, one):.2f}"
+            rows.append(
+                f"| {case.title if one is ours else ''} | {one.tool} | {one.median('wall'):.2f} "
+                f"({min(one.walls):.2f}-{max(one.walls):.2f}) | {ratio} | {one.median('cpu'):.2f} "
+                f"| {one.median('server_busy'):.0%} | {one.median('peak_mb'):.0f} |"
+            )
+    return "\n".join(rows)
+
+
+def write_into(file: Path, marker: str, text: str) -> bool:
+    """Put ``text`` between the comments ``marker: begin`` and ``marker: end`` of ``file``; whether they are there."""
+    begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
+    whole = file.read_text() if file.exists() else ""
+    before, found, rest = whole.partition(begin)
+    _, also, after = rest.partition(end)
+    if not found or not also:
         return False
-    whole = file.read_text()
-    pattern = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.DOTALL)
-    if not pattern.search(whole):
-        return False
-    file.write_text(pattern.sub(lambda _: f"{_BEGIN}\n{text}\n{_END}", whole))
+    file.write_text(f"{before}{begin}\n{text}\n{end}{after}")
     return True

@@ -20,10 +20,10 @@ from typing import Any
 
 from benchmarks.bench import CaseRun
 from benchmarks.cases import CASES, EVERYBODY, PROGRAMS, Case
-from benchmarks.crossover import crossover
+from benchmarks.crossover import crossover, curve_table
 from benchmarks.emulator import ROOT
 from benchmarks.measure import Series
-from benchmarks.report import readme_table, table, write_into
+from benchmarks.report import details_table, readme_table, table, write_into
 from benchmarks.tools import Tool, all_tools
 
 _INTRODUCTION = """\
@@ -61,10 +61,20 @@ def main(argv: list[str] | None = None) -> int:
     target = Path(options.json or scratch / "results.json")
     target.write_text(json.dumps(document, indent=1) + "\n")
     print(f"\n{document['seconds']} s in all; every sample is in {target}")
-    if options.readme and not write_into(ROOT / "README.md", readme_table(results)):
-        print("README.md has no benchmark markers", file=sys.stderr)
-        return 1
+    if options.write:
+        document_of = ROOT / "docs" / "performance.md"
+        if options.crossover:
+            return _write(document_of, "crossover", curve_table(results))
+        written = _write(ROOT / "README.md", "benchmark", readme_table(results))
+        return written or _write(document_of, "benchmark", details_table(results))
     return 0
+
+
+def _write(file: Path, marker: str, text: str) -> int:
+    if write_into(file, marker, text):
+        return 0
+    print(f"{file.name} has no place for the {marker} table", file=sys.stderr)
+    return 1
 
 
 def _table(
@@ -95,7 +105,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--case", action="append", help="only this one (a key of cases.py, or its beginning)")
     parser.add_argument("--rounds", type=int, help="turns of each tool (5; 3 with --quick)")
     parser.add_argument("--json", help="where the samples go")
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md and docs/performance.md")
     parser.add_argument("--work", help="a folder with room for 10 GB (default: the temporary folder)")
     parser.add_argument("--blobsync", help="the command to measure")
     return parser.parse_args(argv)
