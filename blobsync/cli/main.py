@@ -15,7 +15,7 @@ from blobsync.cli.app import build_app
 from blobsync.cli.output import Console, Result, forget_stdout, redact, start_logging
 from blobsync.cli.progress import choose_listener
 from blobsync.cli.session import Session
-from blobsync.errors import BlobsyncError, ExitCode, TransferCancelledError, UsageError
+from blobsync.errors import BlobsyncError, ExitCode, LocalFileError, TransferCancelledError, UsageError
 
 # Typer exports the most special of its parser's errors only; the bases say what all of them are.
 _PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return console.fail(TransferCancelledError("interrupted"))
     except BlobsyncError as error:
         return console.fail(error)
+    except OSError as error:
+        return console.fail(LocalFileError(f"{error.filename or 'the output'}: {error.strerror or error}"))
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault of ours into an answer
         return console.fail(_fault(error, words))
 

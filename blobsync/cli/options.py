@@ -157,6 +157,8 @@ def _with_session(function: CommandFunction, bundle: Bundle | None, *, globals_a
         session: Session = ctx.obj
         session.merge({name: values.pop(name) for name, _, _ in globals_here})
         session.started(session)
+        if any(path.startswith("/") for path in values.get("paths") or ()):
+            values["paths"] = _inside_project(values["paths"])
         try:
             if bundle:
                 values[bundle.name] = bundle.build(**{name: values.pop(name) for name, _, _ in shared})
@@ -167,6 +169,14 @@ def _with_session(function: CommandFunction, bundle: Bundle | None, *, globals_a
     extra = [_parameter(*row) for row in (*shared, *globals_here)]
     signed: Callable[..., Result] = _signed(run, [_parameter("ctx", typer.Context), *own, *extra], function.__doc__)
     return signed
+
+
+def _inside_project(paths: list[str]) -> list[str]:
+    """Python sees the current folder without symlinks, the shell's $PWD has them: both mean the same project."""
+    from blobsync.config.loader import find_project, inside_project
+
+    root = find_project(Path())
+    return [inside_project(root, path) for path in paths]
 
 
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

@@ -11,6 +11,7 @@ from blobsync.config.accounts import AccountFile
 from blobsync.config.known_keys import ACCOUNT
 from blobsync.config.loader import (
     CLUSTER_FOLDER,
+    CLUSTER_VARIABLE,
     ClusterFile,
     cluster_names,
     find_cluster_file,
@@ -38,19 +39,25 @@ class CheckedFile:
 
 def check_project(root: Path, *, environ: Mapping[str, str] = os.environ) -> tuple[CheckedFile, ...]:
     """Check the cluster files, the account files and the workspace files of ``root``. Never raises for them."""
-    names = cluster_names(root)
-    checked = [_check_cluster(root, name, environ) for name in names]
-    if not names:
-        error = ConfigNotFoundError(f"{CLUSTER_FOLDER}/ holds no cluster file", hint="make one: blobsync config new")
-        checked.append(CheckedFile(CLUSTER_FOLDER, (error,)))
+    without_variable = {key: value for key, value in environ.items() if key != CLUSTER_VARIABLE}
+    paths = [find_cluster_file(root, name, without_variable) for name in cluster_names(root)]
+    checked: list[CheckedFile] = []
+    if environ.get(CLUSTER_VARIABLE):
+        try:
+            chosen = find_cluster_file(root, None, environ)
+            paths += [] if any(path.samefile(chosen) for path in paths) else [chosen]
+        except ConfigError as error:
+            checked.append(CheckedFile(CLUSTER_VARIABLE, (error,)))
+    checked += [_check_cluster(root, path, environ) for path in paths]
+    if not checked:
+        none = ConfigNotFoundError(f"{CLUSTER_FOLDER}/ holds no cluster file", hint="make one: blobsync config new")
+        checked.append(CheckedFile(CLUSTER_FOLDER, (none,)))
     checked.extend(_check_accounts(root, environ))
     checked.extend(_check_workspaces(root, checked, environ))
     return _each_once(checked)
 
 
-def _check_cluster(root: Path, name: str, environ: Mapping[str, str]) -> CheckedFile:
-    without_variable = {key: value for key, value in environ.items() if key != "AML_CONFIG_PATH"}
-    path = find_cluster_file(root, name, without_variable)
+def _check_cluster(root: Path, path: Path, environ: Mapping[str, str]) -> CheckedFile:
     try:
         loaded = ClusterFile(root, path, {}, environ)
     except ConfigError as error:

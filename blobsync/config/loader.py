@@ -115,6 +115,20 @@ def project_path(root: Path, given: str, environ: Mapping[str, str]) -> Path:
     return root / given
 
 
+def inside_project(root: Path, given: str) -> str:
+    """``given``, with the project's own root in place of another way (a symlink, a second mount) to the same folder."""
+    if not given.startswith("/") or Path(os.path.normpath(given)).is_relative_to(root):
+        return given
+    path = Path(os.path.normpath(given))
+    for folder in (path, *path.parents):
+        try:
+            if folder.samefile(root):
+                return str(root / path.relative_to(folder)) + ("/" if given.endswith("/") else "")
+        except OSError:
+            continue
+    return given
+
+
 def shown_path(root: Path, path: Path) -> str:
     """Relative to the project where it lies inside."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

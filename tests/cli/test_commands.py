@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,3 +97,27 @@ def test_a_path_is_required(cli: Cli, word: str) -> None:
     ended = cli(word)
     assert ended.code == 2
     assert ended.err.startswith("blobsync: missing argument 'PATH'\n")
+
+
+def test_an_absolute_path_may_go_through_a_symlink(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> None:
+    link = tmp_path_factory.mktemp("links") / "project"
+    link.symlink_to(cli.root)
+    assert cli("resolve", f"{link}/data/x").out.startswith("data/x\n")
+    (cli.root / "data").symlink_to(tmp_path_factory.mktemp("disk"))
+    assert cli("resolve", f"{link}/data/x/", f"{cli.root}/data/y").out.count("  blob: ") == 2
+    assert cli("resolve", f"{link.parent}/other/data/x").code == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_a_full_disk_is_no_fault_of_ours(cli: Cli) -> None:
+    cli.write("aux_data/configs/acct.yaml", "account_name: acct\ncontainer_name: cont\n")
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "blobsync", "ls"],
+            cwd=cli.root,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "blobsync: the output: No space left on device\n")

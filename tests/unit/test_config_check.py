@@ -69,6 +69,22 @@ def test_a_sound_project_has_no_findings(tmp_path: Path) -> None:
     assert found["aux_data/aml/aml.yaml"].cluster is not None
 
 
+def test_the_file_of_the_variable_is_checked_as_well(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.cluster(DATA)
+    special = project.write("elsewhere/special.yaml", "gpu_per_node: x\n")
+    found = {item.file: item for item in check_project(tmp_path, environ={"AML_CONFIG_PATH": str(special)})}
+    assert [str(problem) for problem in found["elsewhere/special.yaml"].problems] == [
+        "elsewhere/special.yaml:1: gpu_per_node: must be a whole number, not a text"
+    ]
+    gone = {item.file: item for item in check_project(tmp_path, environ={"AML_CONFIG_PATH": "gone.yaml"})}
+    assert [str(problem) for problem in gone["AML_CONFIG_PATH"].problems] == [
+        "AML_CONFIG_PATH names gone.yaml, which is not there"
+    ]
+    twice = check_project(tmp_path, environ={"AML_CONFIG_PATH": str(tmp_path / "aux_data/aml/aml.yaml")})
+    assert [item.file for item in twice] == ["aux_data/aml/aml.yaml", "aux_data/configs/acct.yaml"]
+
+
 def test_the_workspace_of_an_azure_ml_cluster_is_checked(tmp_path: Path) -> None:
     project = ProjectFiles(tmp_path)
     project.cluster(DATA + "platform: aml\naml_config: aux_data/aml/config.json\n")
