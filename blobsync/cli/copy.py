@@ -10,7 +10,7 @@ import typer
 from blobsync.cli.confirm import confirm
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
-from blobsync.cli.reports import conflicts, plan_data, plan_lines, result_data, result_lines
+from blobsync.cli.reports import conflicts, plan_data, plan_lines, plan_summary, result_data, result_lines
 from blobsync.cli.session import Session
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS
 from blobsync.errors import ExitCode, UsageError
@@ -130,6 +130,8 @@ def _transfer(
     made = _plan(project, direction, paths, options)
     if dry_run:
         return _shown_plan(made, every_file=session.verbose > 0)
+    if session.verbose:
+        session.listener.note(plan_summary(made))
     return _carry_out(project, made, yes=yes)
 
 

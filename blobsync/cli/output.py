@@ -155,9 +155,11 @@ def start_logging(verbose: int) -> None:
     handler = logging.StreamHandler()
     handler.addFilter(without_secrets)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s", "%H:%M:%S"))
-    root = logging.getLogger("blobsync")
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    # urllib3 tells each request and how it was answered; of its signature only the name is left.
+    for name in ("blobsync", "urllib3"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
 
 
 def forget_stdout() -> None:

@@ -83,10 +83,11 @@ def plan_lines(plan: TransferPlan, *, every_file: bool) -> Iterator[str]:
             size = size_text(action.size)
             target = f" as {action.target}" if action.target else ""
             yield f"{verb(plan, action):<10} {size:>9}  {part.shown(action)}{target}  ({action.reason.value})"
-    yield _plan_summary(plan)
+    yield plan_summary(plan)
 
 
-def _plan_summary(plan: TransferPlan) -> str:
+def plan_summary(plan: TransferPlan) -> str:
+    """What would move, what would not, and which engine moves it, with the reason for that."""
     moving = count_text(plan.count(Action.TRANSFER), "file")
     words = [f"would {VERBS[plan.route]} {moving}, {size_text(plan.bytes_to_transfer)}"]
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS if plan.count(action)]

@@ -168,6 +168,19 @@ def test_a_dry_run_touches_nothing(project: Project, container: Container) -> No
     assert container.names() == ["data/b"]
 
 
+def test_verbose_says_more_and_no_secret(project: Project, container: Container) -> None:
+    sas = container.sas("rwl")
+    write_tree(project.data, {"a": b"1", "b": b"2"})
+    project.configure(container, sas=sas)
+    told = project.run("u", "data/a", "-v")
+    assert told.err.startswith("blobsync: would upload 1 file, 1 B. Engine: direct, "), str(told)
+    everything = project.run("u", "data/b", "-vv")
+    assert "PUT /" in everything.err and "data/b" in everything.err, str(everything)
+    signature = dict(part.split("=", 1) for part in sas.split("&"))["sig"]
+    assert signature not in told.err + everything.err
+    assert "sig=***" in everything.err
+
+
 def test_stat_verify_du_and_url(project: Project, container: Container) -> None:
     write_tree(project.data, {"a/1": b"one", "a/2": b"two!"})
     project.configure(container)
