@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from blobsync.errors import UsageError
-
 
 def selector(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool] | None:
     """Whether a relative path takes part; None when all do.
 
-    A path takes part when it matches an ``include`` pattern (or there are none) and no ``exclude`` pattern.
-    Raises ``UsageError`` on a pattern that is none.
+    A path takes part when an ``include`` pattern matches it or a folder above it (or there are none), and no
+    ``exclude`` pattern does. Raises ``IgnorePatternError`` on a pattern that is none.
     """
     if not include and not exclude:
         return None
-    from pathspec import GitIgnoreSpec  # late: most commands have no patterns
+    wanted, unwanted = _matcher("--include", include), _matcher("--exclude", exclude)
+    return lambda path: (not include or wanted(path)) and not unwanted(path)
 
-    def spec(option: str, patterns: Sequence[str]) -> GitIgnoreSpec:
-        try:
-            return GitIgnoreSpec.from_lines(patterns)
-        except ValueError as error:
-            raise UsageError(f"{option}: {error}", hint="patterns are written as in .gitignore") from error
 
-    wanted, unwanted = spec("--include", include), spec("--exclude", exclude)
+def _matcher(option: str, patterns: Sequence[str]) -> Callable[[str], bool]:
+    from blobsync.globs import byte_text  # late: most commands have no patterns
+    from blobsync.ignore import IgnoreRules, parse_lines
 
-    def takes_part(path: str) -> bool:
-        return (not include or wanted.match_file(path)) and not unwanted.match_file(path)
+    rules = IgnoreRules(((parse_lines(byte_text("\n".join(patterns)), option, numbered=False),),))
+    folders: dict[str, bool] = {"": False}
 
-    return takes_part
+    def matches(path: str, *, folder: bool) -> bool:
+        rule = rules.decide(path, folder=folder)
+        return rule is not None and not rule.takes_in
+
+    def in_folder(folder: str) -> bool:
+        if folder not in folders:
+            folders[folder] = in_folder(folder.rpartition("/")[0]) or matches(folder, folder=True)
+        return folders[folder]
+
+    return lambda path: in_folder(path.rpartition("/")[0]) or matches(path, folder=False)

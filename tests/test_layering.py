@@ -46,7 +46,7 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
 # Third-party packages, and standard modules that have one home.
 GATES: dict[str, tuple[str, ...]] = {
     "azure": ("azure_store", "jobs.backends"),
-    "pathspec": ("ignore", "selection"),
+    "pathspec": ("ignore",),
     "sqlite3": ("index", "jobs.history"),
     # The runner goes to compute nodes alone and cannot import anything of ours.
     "subprocess": ("process", "jobs.runner"),
