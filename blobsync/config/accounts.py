@@ -6,16 +6,16 @@ import base64
 import binascii
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
-from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
+from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount, WorkspaceConfig, default_blob_endpoint
 from blobsync.config.typed import Checker, is_placeholder
-from blobsync.config.yaml_lines import Document, read_document
+from blobsync.config.yaml_lines import Document, KeyPath, read_document
 from blobsync.errors import ConfigError
 from blobsync.locations import SasToken, Secret
 
@@ -34,7 +34,8 @@ class AccountFile:
         self._values = self._checker.check(ACCOUNT)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
-        self.warnings.extend(_warn_if_others_can_read(path, document))
+        if self._values.get("account_name") != EMULATOR_ACCOUNT:
+            self.warnings.extend(warn_if_others_can_read(path, document, (("account_key",), ("sas_token",))))
         account = self._read(shown)
         self.account = None if self.problems else account
 
@@ -139,9 +140,9 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-def _warn_if_others_can_read(path: Path, document: Document) -> list[str]:
-    """A key in a file that other users of the machine can read."""
-    held = [key for key in ("account_key", "sas_token") if _is_literal_secret(document.values.get(key))]
+def warn_if_others_can_read(path: Path, document: Document, secrets: Sequence[KeyPath]) -> list[str]:
+    """A warning where the file itself holds one of ``secrets`` and other users of the machine can read it."""
+    held = [".".join(key) for key in secrets if _is_literal_secret(document.get(key))]
     mode = stat.S_IMODE(path.stat().st_mode)
     if not held or not mode & 0o077:
         return []

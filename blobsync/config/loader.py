@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
+from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.entries import EntryReader
 from blobsync.config.known_keys import CLUSTER
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, Docker, StorageAccount, WorkspaceConfig
@@ -158,11 +158,13 @@ class ClusterFile:
         self._accounts: dict[str, AccountFile] = {}
         # As ACT named it: a link's name does not count, the file's does.
         self._name = path.resolve().stem
-        self._document = apply_overrides(read_document(path, shown_path(root, path)), overrides)
+        written = read_document(path, shown_path(root, path))
+        self._document = apply_overrides(written, overrides)
         self._checker = Checker(self._document, environ)
         self._values = self._checker.check(CLUSTER)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
+        self.warnings.extend(warn_if_others_can_read(path, written, (("docker", "password"), ("password",))))
         cluster = self._read()
         for account in self._accounts.values():
             self.problems.extend(account.problems)

@@ -13,6 +13,9 @@ from pathlib import Path
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
 
 DEFAULT_CLUSTER = "aml"
+# The account that Azure's storage emulators ship with; its key is public.
+# https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
+EMULATOR_ACCOUNT = "devstoreaccount1"
 PUBLIC_MANAGEMENT_ENDPOINT = "https://management.azure.com"
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.errors import LocalFileError
 
-# The account that Azure's storage emulators ship with, key included; it opens nothing but an emulator.
-# https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
-EMULATOR_ACCOUNT = "devstoreaccount1"
+# The key that Azure's storage emulators ship with; it opens nothing but an emulator.
 EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 EMULATOR_PORT = 10000
 EMULATOR_CONTAINER = "demo"

@@ -36,6 +36,13 @@ class Document:
     values: Mapping[str, Any] = field(repr=False)
     origins: Mapping[KeyPath, Origin] = field(repr=False)
 
+    def get(self, path: KeyPath) -> Any:
+        """The value at ``path``, None where there is none."""
+        here: Any = self.values
+        for part in path:
+            here = here.get(part) if isinstance(here, Mapping) else None
+        return here
+
     def origin(self, path: KeyPath) -> Origin:
         """Of this key, or of the nearest one around it."""
         while path:

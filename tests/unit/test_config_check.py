@@ -118,7 +118,10 @@ def test_new_files_for_the_emulator_work_at_once(tmp_path: Path) -> None:
     assert not [problem for item in check(tmp_path).values() for problem in item.problems + item.warnings]
     cluster = load_cluster(tmp_path, environ=NO_ENVIRON)
     assert str(cluster.folders[0].remote) == "http://127.0.0.1:10000/devstoreaccount1/demo/demo/data"
-    assert stat.S_IMODE((tmp_path / "aux_data/configs/storage.yaml").stat().st_mode) == 0o600
+    storage = tmp_path / "aux_data/configs/storage.yaml"
+    assert stat.S_IMODE(storage.stat().st_mode) == 0o600
+    storage.chmod(0o644)
+    assert not load_cluster(tmp_path, environ=NO_ENVIRON).warnings, "the emulator's key is public"
 
 
 def test_new_files_ask_for_what_only_the_user_knows(tmp_path: Path) -> None:

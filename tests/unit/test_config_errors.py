@@ -262,6 +262,13 @@ def test_a_key_that_others_can_read_warns(project: ProjectFiles) -> None:
     )
 
 
+def test_a_password_that_others_can_read_warns(project: ProjectFiles) -> None:
+    project.cluster(DATA + "docker: {image: i, username: me, password: hidden}\n").chmod(0o640)
+    assert load_cluster(project.root, environ=NO_ENVIRON).warnings == (
+        f"{AML}: holds docker.password and can be read by other users (mode 640); run: chmod 600 {AML}",
+    )
+
+
 def test_a_key_from_the_environment_needs_no_permissions(project: ProjectFiles) -> None:
     project.account("acct", BASE + "account_key: ${KEY}\n").chmod(0o644)
     project.cluster(DATA)
