@@ -85,3 +85,13 @@ def test_files_end_with_one_newline_and_have_no_tabs_in_python() -> None:
             if name.endswith(".py") and re.search(r"^ *\t", text, re.MULTILINE):
                 wrong.append(f"{name}: tab")
     assert not wrong
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    dead = []
+    for name, text in TEXTS:
+        if name.endswith(".md"):
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+                if "://" not in target and not (ROOT / name).parent.joinpath(target).exists():
+                    dead.append(f"{name}: {target}")
+    assert not dead
