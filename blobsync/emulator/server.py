@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from blobsync.config.scaffold import EMULATOR_ACCOUNT, EMULATOR_CONTAINER, EMULATOR_KEY
+from blobsync.config.model import EMULATOR_ACCOUNT
+from blobsync.config.scaffold import EMULATOR_CONTAINER, EMULATOR_KEY
 from blobsync.emulator.azurite import find_azurite, install_azurite, pinned_version
 from blobsync.emulator.containers import make_container
 from blobsync.errors import EmulatorError
