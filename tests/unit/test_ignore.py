@@ -141,7 +141,7 @@ def patterns(chance: random.Random, count: int) -> Iterator[str]:
         text = "".join(chance.choice(ATOMS) for _ in range(chance.randint(1, 5)))
         text = ("/" if chance.random() < 0.2 else "") + text + ("/" if chance.random() < 0.3 else "")
         text = ("!" if chance.random() < 0.3 else "") + text + chance.choice(("", "", "", " ", "\\ ", "\r"))
-        # git before 2.52 takes the stars of "foo**/x" for a whole part, against its own documentation.
+        # git 2.39 takes the stars of "foo**/x" for a whole part, against its own documentation.
         text = re.sub(r"([^/*!]|^[^/]*[^/*!])\*\*+", r"\1*", text)
         try:
             parse_lines(os.fsencode(text).decode("latin-1"), "test")
