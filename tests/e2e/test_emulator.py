@@ -16,7 +16,8 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
-from blobsync.config.scaffold import EMULATOR_ACCOUNT, EMULATOR_CONTAINER, EMULATOR_KEY
+from blobsync.config.model import EMULATOR_ACCOUNT
+from blobsync.config.scaffold import EMULATOR_CONTAINER, EMULATOR_KEY
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 from blobsync.errors import EmulatorError
 from blobsync.locations import Secret
