@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from blobsync.azcopy import argv
+from blobsync.azcopy import argv, readback
 from blobsync.azcopy.arrivals import Arrivals
 from blobsync.azcopy.binary import find, leash
 from blobsync.azcopy.carry import action_refusal, is_single_file, refusal
@@ -24,7 +24,14 @@ from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict
 from blobsync.azcopy.workspace import Workspace, prune, workspace
 from blobsync.engines import Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
-from blobsync.errors import BlobsyncError, CredentialError, LocalFileError, ProcessError, SasPermissionError
+from blobsync.errors import (
+    BlobsyncError,
+    CredentialError,
+    LocalFileError,
+    ProcessError,
+    SasPermissionError,
+    StorageError,
+)
 from blobsync.local_files import LocalFolder
 from blobsync.locations import SasToken
 from blobsync.plan import FileAction, LocalState, RemoteState, Route
@@ -87,7 +94,7 @@ class AzcopyEngine:
                 space.failed = len(run.report.moved) < len(carried)
             if space.kept:
                 listener.note(f"azcopy's log of what failed: {space.kept}")
-        except (LocalFileError, CredentialError, ProcessError) as error:
+        except (LocalFileError, CredentialError, StorageError, ProcessError) as error:
             known = {id(action) for action in _reported(run)}
             for action in carried:
                 if id(action) not in known:
@@ -154,6 +161,7 @@ class _Transfer:
             self._run.failed(names.pop(name), problem)
         url = destination.store.container.blob(folder)
         sas = self._mint(destination, _WRITE)
+        end = RemoteEnd(destination.store, folder)
         command = argv.upload(self._binary, self._space.links, url, sas, self._tuning)
         hashes = SourceHashes(source, list(names.values()))
         hashes.start()
@@ -162,11 +170,30 @@ class _Transfer:
             hashes.join()
         finally:
             hashes.stop()
-        expected = {name: hashes.states.get(action.path) or action.source for name, action in names.items()}
-        verdict = Verdict(self._task.route, outcome, log, self._credentials, RemoteEnd(destination.store, folder))
+        self._judge_upload(names, hashes, Verdict(self._task.route, outcome, log, self._credentials, end))
+
+    def _judge_upload(self, names: Mapping[str, FileAction], hashes: SourceHashes, verdict: Verdict) -> None:
+        unchecked: dict[str, tuple[FileAction, LocalState]] = {}
         for name, action in names.items():
-            error = hashes.errors.get(action.path) or verdict.failure(name, expected[name])
-            self._settle(action, error, hashes.states.get(action.path))
+            state = hashes.states.get(action.path)
+            error = hashes.errors.get(action.path) or verdict.failure(name, state or action.source)
+            if not error and state and readback.is_needed(verdict.end.store, state.size, self._tuning.block_mb):
+                unchecked[verdict.end.at(name)] = action, state
+            else:
+                self._settle(action, error, state)
+        if not unchecked:
+            return
+        md5s = {name: state.md5 or b"" for name, (_, state) in unchecked.items()}
+        damaged = [unchecked.pop(name)[0] for name in readback.damaged(verdict.end.store, md5s)]
+        for action, state in unchecked.values():
+            self._settle(action, None, state)
+        if damaged:
+            again = readback.send_again(self._task, damaged, self._run.listener)
+            self._run.report.moved += again.moved
+            self._run.report.failed += again.failed
+            # The listener was told of these bytes as they moved.
+            self._run.report.bytes_moved += again.bytes_moved
+            self._bytes.skip(again.bytes_moved)
 
     def _copy(self, source: RemoteEnd, destination: RemoteEnd) -> None:
         source_sas = self._mint(source, _READ)
@@ -276,6 +303,10 @@ class _ByteCount:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._count = 0
+
+    def skip(self, count: int) -> None:
+        """So many are told already."""
+        self._count += count
 
     def reached(self, count: int) -> None:
         """So many in all by now."""

@@ -133,6 +133,10 @@ def explain(reason: Reason, route: Route, *credentials: SasToken) -> AzcopyTrans
             "what arrived has another MD5 than the blob's own",
             "the blob, or the line, is damaged: try again, then upload the blob anew",
         )
+    if reason.service_code == "Md5Mismatch" or "contentMD5" in reason.text:
+        return AzcopyTransferError(
+            "checksum_mismatch", f"the service got damaged bytes, and refused them: {said}", _AGAIN
+        )
     if any(word in reason.text for word in _CHANGED):
         return AzcopyTransferError("changed_while_read", f"the source changed while azcopy read it: {said}", _AGAIN)
     return AzcopyTransferError("azcopy_failed", said, "run the same command again, or with --engine direct")

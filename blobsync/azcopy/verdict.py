@@ -67,7 +67,7 @@ class Verdict:
         self._outcome = outcome
         self._log = log
         self._credentials = credentials
-        self._end = end
+        self.end = end
         self._failed = {
             blob_or_path(each.source if route is Route.DOWNLOAD else each.destination): each.http_status
             for each in (*outcome.failed.values(), *outcome.skipped.values())
@@ -81,7 +81,7 @@ class Verdict:
             return self.reason(relative)
         if self._outcome.clean:
             return None
-        found = self._look(self._end.at(relative))
+        found = self._look(self.end.at(relative))
         wanted = expected if isinstance(expected, (LocalState, RemoteState)) else None
         if found and wanted and found.size == wanted.size and wanted.md5 is not None and found.md5 == wanted.md5:
             return None
@@ -120,18 +120,18 @@ class Verdict:
         return Reason(text=f"azcopy ended with code {outcome.exit_code} and did not say how; its last words: {last}")
 
     def _key(self, relative: str) -> str:
-        return blob_or_path(str(self._end.store.container.blob(self._end.at(relative))))
+        return blob_or_path(str(self.end.store.container.blob(self.end.at(relative))))
 
     def _look(self, name: str) -> RemoteState | None:
         """The blob as it is now: single questions for a few of them, a listing from then on."""
-        store = self._end.store
+        store = self.end.store
         try:
             if self._there is None and self._asked < _SINGLE_QUESTIONS:
                 self._asked += 1
                 info = store.head(name)
                 return RemoteState(info.size, info.etag, info.md5) if info else None
             if self._there is None:
-                prefix = f"{self._end.name}/" if self._end.name else ""
+                prefix = f"{self.end.name}/" if self.end.name else ""
                 self._there = {
                     blob.name: RemoteState(blob.size, blob.etag, blob.md5) for blob in store.list_blobs(prefix)
                 }
