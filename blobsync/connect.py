@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 
 from blobsync import sas
 from blobsync.blob_auth import BearerSigner, SasSigner, SharedKeySigner, Signer
-from blobsync.blob_http import BlobHttp
+from blobsync.blob_http import BlobHttp, RetryPolicy, Timeouts
 from blobsync.blob_rest import RestBlobStore
 from blobsync.config.model import StorageAccount
 from blobsync.errors import CredentialError
@@ -27,15 +27,22 @@ MAX_DELEGATION_SECONDS = 7 * 86_400 - 900
 
 
 def connect(
-    account: StorageAccount, *, environ: Mapping[str, str] = os.environ, use_cli_auth: bool = False
+    account: StorageAccount,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    use_cli_auth: bool = False,
+    retry: RetryPolicy | None = None,
+    timeouts: Timeouts | None = None,
 ) -> RestBlobStore:
     """The container of ``account``, with the credential to use it. Touches no network.
 
-    Raises ``CredentialError`` for a credential that cannot work: missing, malformed, ended.
+    ``retry`` and ``timeouts`` None are those for transfers. Raises ``CredentialError`` for a credential that
+    cannot work: missing, malformed, ended.
     """
     signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
     check_sas(account, "")
-    return RestBlobStore(account.container, BlobHttp(account.container, signer, environ=environ))
+    http = BlobHttp(account.container, signer, environ=environ, retry=retry, timeouts=timeouts)
+    return RestBlobStore(account.container, http)
 
 
 def signer_for(

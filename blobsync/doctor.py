@@ -17,15 +17,20 @@ from datetime import datetime, timezone
 from blobsync import sas
 from blobsync.azcopy.binary import Found, find
 from blobsync.blob_errors import MAX_SKEW_SECONDS, describe_skew
+from blobsync.blob_http import RetryPolicy, Timeouts
 from blobsync.blob_rest import RestBlobStore
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.connect import check_sas, connect
+from blobsync.connect import check_sas, connect, signer_for
 from blobsync.errors import AzcopyError, AzcopyNotFoundError, BlobsyncError, CredentialError, StorageError
 from blobsync.locations import ContainerUrl
 from blobsync.storage import BlobInfo, Precondition
 
 # A minute of difference is worth a word; a quarter of an hour is where the service refuses signatures.
 WARN_SKEW_SECONDS = 60.0
+
+# Who asks a doctor wants an answer, not the patience of a transfer.
+_RETRY = RetryPolicy(tries=3, patience=20.0)
+_TIMEOUTS = Timeouts(connect=5.0, read=15.0)
 
 # Names of this form are never uploaded nor downloaded by blobsync.
 _PROBE = ".blobsync-{}.part"
@@ -82,8 +87,8 @@ def examine_account(account: StorageAccount, path: str, *, connect: Connect, now
         )
     try:
         store = connect(account)
-    except CredentialError as error:
-        yield _failed(about, "connection", error)
+    except CredentialError:
+        # Told already, when the credential was looked at.
         return
     with store:
         try:
@@ -101,7 +106,9 @@ def examine_account(account: StorageAccount, path: str, *, connect: Connect, now
 
 
 def _connector(environ: Mapping[str, str], use_cli_auth: bool) -> Connect:
-    return lambda account: connect(account, environ=environ, use_cli_auth=use_cli_auth)
+    return lambda account: connect(
+        account, environ=environ, use_cli_auth=use_cli_auth, retry=_RETRY, timeouts=_TIMEOUTS
+    )
 
 
 def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
@@ -116,14 +123,19 @@ def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
 
 
 def _credential(account: StorageAccount, now: datetime) -> Iterator[Finding]:
-    if account.credential == "key":
+    try:
+        signer_for(account)
+    except CredentialError as error:
+        yield _failed(account.file, "credential", error)
+        return
+    if account.credential == "sas":
+        yield from _own_sas(account, now)
+    elif account.credential == "key":
         detail = "account_key; whatever leaves this process is a SAS of the one container, minted from it"
         yield Finding(account.file, "credential", Status.OK, detail)
-    elif account.credential == "identity":
+    else:
         detail = "an identity (azure-identity); azcopy gets a user delegation SAS of the one container"
         yield Finding(account.file, "credential", Status.OK, detail)
-    else:
-        yield from _own_sas(account, now)
 
 
 def _own_sas(account: StorageAccount, now: datetime) -> Iterator[Finding]:

@@ -87,9 +87,15 @@ def test_a_sas_without_the_right_to_list(azurite: Azurite) -> None:
 def test_a_sas_that_ended(azurite: Azurite) -> None:
     account = with_sas(new_account(azurite), "rwdl")
     ended = replace(account, sas_token=SasToken.parse("sp=rwdl&sr=c&se=2020-01-01T00:00:00Z&sig=x"))
-    found = findings(ended)
-    assert [(each.name, each.status) for each in found] == [("credential", FAIL), ("connection", FAIL)]
-    assert found[0].hint == "put a new sas_token into the storage account file"
+    (found,) = findings(ended)
+    assert (found.name, found.status) == ("credential", FAIL)
+    assert found.hint == "put a new sas_token into the storage account file"
+
+
+def test_a_key_that_is_none() -> None:
+    account = StorageAccount("vig.yaml", "vig", "data", "https://vig.invalid", account_key=Secret("no key"))
+    (found,) = findings(account)
+    assert (found.name, found.status) == ("credential", FAIL) and "base64" in found.detail
 
 
 def test_a_sas_that_ends_soon_warns(azurite: Azurite) -> None:
