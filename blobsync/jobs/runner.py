@@ -650,22 +650,25 @@ class Process:
         self.returncode: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
         command = command_of(job)
-        with _sink(log) as sink:
+        self._is_shell_line = command[:2] == shell_line("")[:2]
+        # A rank's log, or our own output.
+        os.makedirs(os.path.dirname(log or job.node_log), exist_ok=True)
+        with open(log or os.devnull, "ab") as sink:
             try:
                 self._child = subprocess.Popen(
                     command,
                     cwd=job.work_dir,
                     env=user_env(job, ranks),
                     stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=subprocess.STDOUT if sink else None,
+                    stdout=sink if log else None,
+                    stderr=subprocess.STDOUT if log else None,
                     start_new_session=True,
                 )
             except OSError as error:
                 # What a shell answers: 127 for a program that is not there, 126 for one that may not be run.
                 self.returncode = 127 if isinstance(error, FileNotFoundError) else 126
                 text = f"cannot start {redacted(job, command[0])}: {error.strerror}\n"
-                os.write(sink.fileno() if sink else 2, text.encode("utf-8", "replace"))
+                os.write(sink.fileno() if log else 2, text.encode("utf-8", "replace"))
 
     def poll(self) -> int | None:
         if self._child is not None:
@@ -674,26 +677,17 @@ class Process:
         return self.returncode
 
     def signal(self, number: int) -> None:
+        """What ends a program goes to all it started; what warns it only to itself, for its workers would die of it."""
         if self._child is not None and self._child.poll() is None:
+            to_all = self._is_shell_line or number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._child.pid, number)
+                (os.killpg if to_all else os.kill)(self._child.pid, number)
 
     def sweep(self) -> None:
         """End what the process left running behind itself."""
         if self._child is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
-
-
-@contextmanager
-def _sink(path: str | None) -> Iterator[Any]:
-    """A rank's log, or None: our own output."""
-    if path is None:
-        yield None
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "ab") as sink:
-        yield sink
 
 
 def run_processes(job: Job, log_of: Callable[[Ranks], str | None], all_ranks: list[Ranks]) -> int:
@@ -729,20 +723,24 @@ class Stopping:
 
     def __init__(self, processes: list[Process]) -> None:
         self._processes = processes
-        self._asked = 0
+        self._asked_at = 0.0
         self._failed_at = 0.0
         self._told = False
         self.first_failure = 0
 
     def forward(self, number: int, _frame: Any) -> None:
-        """Asked from outside, a program may take its time to save what it has, until it is asked again."""
-        if number in (signal.SIGTERM, signal.SIGINT):
-            self._asked += 1
-        self._signal(signal.SIGKILL if self._asked > 1 else number)
+        """Asked from outside, a program may take its time to save what it has, until it is asked again.
+
+        Not at once, though: Slurm's daemon and srun both pass one request on.
+        """
+        now, ends = time.monotonic(), number in (signal.SIGTERM, signal.SIGINT)
+        again = ends and self._asked_at and now - self._asked_at > TERM_TO_KILL_SECONDS / 2
+        self._asked_at = self._asked_at or (now if ends else 0.0)
+        self._signal(signal.SIGKILL if again else number)
 
     def look(self, failure: int) -> None:
         """What has to be done now; ``failure`` is the code of a process that failed, or 0."""
-        if failure and not self._asked and not self.first_failure:
+        if failure and not self._asked_at and not self.first_failure:
             self.first_failure, self._failed_at = failure, time.monotonic()
         since = time.monotonic() - self._failed_at
         if self.first_failure and since > TOGETHER_SECONDS and not self._told:

@@ -137,6 +137,7 @@ def test_a_job_of_four_processes(lab: Lab, cluster: str) -> None:
         assert env["NODE_RANK"] == str(rank // per_node)
         assert env["MASTER_ADDR"] == facts[0]["env"]["MASTER_ADDR"] and env["MASTER_PORT"].isdigit()
 
+    assert not list((lab.project.root / ".blobsync").rglob("secrets.json"))
     detail = lab.detail(job_id[-6:])
     assert (detail["status"], detail["exit_code"], detail["tail"]) == ("Completed", 0, ["rank 0 is done"])
     assert detail["code_digest"] and detail["folders"]["data"]["mode"] == "link"
@@ -242,6 +243,42 @@ def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) 
     lab.run("abort", low, high)
     for job_id in (low, high):
         assert lab.until(job_id)["status"] == "Canceled"
+
+
+@pytest.mark.slurm
+def test_a_cluster_is_driven_through_a_login_node(lab: Lab, tmp_path: Path) -> None:
+    """``ssh`` is played by a script that runs the command in another home, as sshd does."""
+    home = tmp_path / "their-home"
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    home.mkdir()
+    ssh.write_text(f'#!/bin/sh\n[ "$3" = me@login ] || exit 255\ncd {home} && HOME={home} exec sh -c "$5"\n')
+    ssh.chmod(0o755)
+    lab.project.environ["PATH"] = f"{ssh.parent}:{os.environ['PATH']}"
+    shared = {"gpu_per_node": 0, "ssh": "me@login", "slurm": {"shared_root": str(lab.project.root)}}
+    lab.configure("uni", "slurm", **shared)
+    job_id = lab.submit("uni", "-n", "2", "python3", "show.py", "a b; $HOME")
+    assert lab.until(job_id)["status"] == "Completed"
+    assert json.loads(lab.container.get("mine/output/facts/1.json"))["argv"] == ["a b; $HOME"]
+    assert lab.run("logs", job_id, "--rank", "1").out == "rank 1 is done\n"
+    assert (home / ".blobsync" / "jobs" / job_id / "job.sh").exists()
+    lab.configure("uni", "slurm", **{**shared, "ssh": "me@elsewhere"})
+    done = lab.run("--json", "-c", "uni", "summary", code=2)
+    assert done.codes == {"backend_unavailable"} and "me@elsewhere" in done.errors[0]["message"]
+
+
+@pytest.mark.slurm
+def test_the_program_is_warned_before_the_time_limit(lab: Lab) -> None:
+    script = (
+        "import signal, sys, time\n"
+        "def save(*_):\n    print('saving'); time.sleep(1); sys.exit(9)\n"
+        "signal.signal(signal.SIGUSR1, save); print('up')\nwhile True: time.sleep(0.1)"
+    )
+    job_id = lab.submit("uni", "--nodes", "1", "--time", "1", "python3", "-c", script)
+    job = lab.until(job_id)
+    assert (job["status"], job["exit_code"]) == ("Failed", 9)
+    # proctrack/linuxproc, which needs no root, signals every process of the job itself; cgroup only Slurm's task.
+    assert set(lab.run("logs", job_id).out.split()) == {"up", "saving"}
 
 
 @pytest.mark.slurm
