@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from blobsync.cli.output import count_text, duration_text, size_text
-from blobsync.plan import Action, FileFailure, Shape, TransferPlan, TransferResult
+from blobsync.plan import Action, FileFailure, Route, Shape, TransferPlan, TransferResult
 from blobsync.plan_file import VERBS, verb
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
@@ -89,11 +89,18 @@ def plan_lines(plan: TransferPlan, *, every_file: bool) -> Iterator[str]:
 def plan_summary(plan: TransferPlan) -> str:
     """What would move, what would not, and which engine moves it, with the reason for that."""
     moving = count_text(plan.count(Action.TRANSFER), "file")
-    words = [f"would {VERBS[plan.route]} {moving}, {size_text(plan.bytes_to_transfer)}"]
+    words = [f"would {VERBS[plan.route]} {moving}, {size_text(plan.bytes_to_transfer)}{_way(plan)}"]
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS if plan.count(action)]
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
     return f"{'; '.join(words)}. Engine: {plan.engine.name}, {plan.engine.why}"
+
+
+def _way(plan: TransferPlan) -> str:
+    """Of a copy: whether its bytes pass through this machine."""
+    if plan.route in (Route.UPLOAD, Route.DOWNLOAD) or not plan.bytes_to_transfer:
+        return ""
+    return " through this machine" if plan.engine.name == "relay" else " server to server, 0 B through this machine"
 
 
 _OTHERS = (
