@@ -1,4 +1,4 @@
-"""Many rounds of bad luck: ``python -m benchmarks.reliability [--rounds N] [--seed S] [--readme]``.
+"""Many rounds of bad luck: ``python -m benchmarks.reliability [--rounds N] [--seed S] [--write]``.
 
 Each round makes a tree from its seed, puts a blob server behind a proxy that fails by the same seed, or kills blobsync
 (and azcopy with it) at random moments, and gives the same command again until it says that all is done. After every
@@ -96,7 +96,9 @@ class Ground:
 
     def container(self, account: str) -> Container:
         self._made += 1
-        return Container(self.url, account, self._keys[account], f"reliability{self._made:05}")
+        made = Container(self.url, account, self._keys[account], f"reliability{self._made:05}")
+        made.create()
+        return made
 
     def project(self) -> Project:
         self._made += 1
@@ -157,7 +159,9 @@ class Round:
 
     def _runs(self, line: FaultHandle) -> None:
         for run in range(_MOST_RUNS):
-            process = self._project.start(*self._trial.words, "--json")
+            # A kill has to find work under way, which an emulator next door ends in a moment.
+            slowly = ("--cap-mbps", "200") if run < self._trial.kills else ()
+            process = self._project.start(*self._trial.words, *slowly, "--json")
             killed = run < self._trial.kills and self._kill(process.pid, line, lambda: process.poll() is None)  # noqa: B023
             done = self._project.finish(process)
             if killed:
@@ -174,7 +178,7 @@ class Round:
 
     def _kill(self, pid: int, line: FaultHandle, alive: Callable[[], bool]) -> bool:
         """kill -9 of the whole family after a random number of requests more; False when it ended before."""
-        target = line.stats().requests + self._chance.randrange(1, len(self._files))
+        target = line.stats().requests + self._chance.randrange(1, max(2, len(self._files) // 3))
         while alive() and line.stats().requests < target:
             time.sleep(0.002)
         family = [*processes(pid), pid]
@@ -274,9 +278,11 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\n{text}")
     kinds = sum((tally.injected for tally in results.values()), Counter[str]())
     print(f"\n{kinds.total()} in all: {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}")
-    if options.readme and not write_into(ROOT / "README.md", text, _MARKER):
-        print("README.md has no reliability markers", file=sys.stderr)
-        return 1
+    if options.write:
+        command = f"python -m benchmarks.reliability --rounds {options.rounds} --seed {options.seed}"
+        for name in ("README.md", "docs/reliability.md"):
+            if not write_into(ROOT / name, f"{text}\n\n`{command}`", _MARKER):
+                print(f"{name} has no reliability markers", file=sys.stderr)
     return 1 if any(tally.wrong for tally in results.values()) else 0
 
 
@@ -285,7 +291,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="of each trial (5; about a minute each)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="printed either way")
     parser.add_argument("--trial", action="append", help="only those whose title has this in it")
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md and docs/reliability.md")
     return parser.parse_args(argv)
 
 

@@ -26,7 +26,7 @@ def new_container(azurite: Azurite) -> Callable[[str], Container]:
 
     def make(account: str = "one") -> Container:
         container = Container(azurite.url, account, azurite.keys[account], f"c{uuid.uuid4().hex[:20]}")
-        assert container.client.exists()
+        container.create()
         return container
 
     return make

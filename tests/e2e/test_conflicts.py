@@ -201,3 +201,12 @@ def test_every_transfer_leaves_a_receipt(synced: Project) -> None:
     receipts = list((synced.root / ".blobsync" / "receipts").iterdir())
     assert len(receipts) == 1
     assert b"data/sub/b.txt" in receipts[0].read_bytes()
+
+
+def test_a_receipt_goes_beside_the_data_when_asked_for(synced: Project, container: Container) -> None:
+    (synced.data / "a.txt").write_bytes(b"edited")
+    assert synced.json("u", "data", "--receipt").code == 0
+    (name,) = container.names("data.receipts/")
+    assert b"data/a.txt" in container.get(name)
+    assert synced.json("u", "data").data["transferred"] == 0
+    assert set(container.contents("data/")) == set(_FILES)

@@ -153,6 +153,28 @@ def test_download_from_another_cluster(
     assert (project.data / "a%20b").read_bytes() == b"percent"
 
 
+def test_the_source_may_have_another_path(
+    project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
+) -> None:
+    _fill(ends[0], _ODD, "far/data/old/place/")
+    _configure(project, ends, copying.url, sas=True)
+    done = project.json("-c", "eu", "-f", "we3v32", "u", "data/new", "--from-path", "data/old/place")
+    assert (done.code, done.data["transferred"]) == (0, 4), str(done)
+    assert ends[1].contents("near/data/new/") == hashes(_ODD)
+
+
+def test_the_plan_says_which_way_the_bytes_go(
+    project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
+) -> None:
+    _fill(ends[0], _ODD)
+    _configure(project, ends, copying.url, sas=True)
+    said = project.run("plan", *_COPY).out
+    assert "server to server" in said, said
+    said = project.run("plan", *_COPY, "--engine", "relay").out
+    assert "through this machine" in said, said
+    assert ends[1].names() == []
+
+
 def test_the_same_place_is_nothing_to_do(
     project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
 ) -> None:
@@ -221,7 +243,7 @@ def test_the_emulators_own_lack_is_relayed_without_asking(
 def test_a_relay_holds_little_in_memory(
     project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
 ) -> None:
-    ends[0].put("far/data/huge", os.urandom(160 * _MIB))
+    ends[0].put("far/data/huge", os.urandom(224 * _MIB))
     _configure(project, ends, copying.url)
     process = project.start(*_COPY, "--engine", "relay", "--json")
     peak = 0
@@ -235,8 +257,8 @@ def test_a_relay_holds_little_in_memory(
         time.sleep(0.02)
     done = project.finish(process)
     assert done.code == 0, str(done)
-    assert peak < 128 * 1024, f"{peak} kB"
-    assert ends[1].blob("near/data/huge").get_blob_properties().size == 160 * _MIB
+    assert peak < 200 * 1024, f"{peak} kB"
+    assert ends[1].blob("near/data/huge").get_blob_properties().size == 224 * _MIB
 
 
 class TestSecrets:
@@ -350,3 +372,21 @@ def test_each_wrong_sas_has_its_own_sentence(name: str, project: Project, contai
     assert re.search(sentence, done.errors[0]["message"]), str(done)
     assert container.contents("data/") == hashes({"b.txt": b"b"})
     assert not (project.data / "b.txt").exists()
+
+
+def test_a_sas_that_ends_soon_is_warned_about(project: Project, container: Container) -> None:
+    write_tree(project.data, {"a.txt": b"a"})
+    project.configure(container, sas=container.sas("rwl", hours=0.5))
+    done = project.run("u", "data")
+    assert done.code == 0, str(done)
+    assert re.search(r"SAS.*(ends|expires)", done.err), str(done)
+
+
+def test_a_sas_of_another_container_is_said_to_be_so(
+    project: Project, container: Container, new_container: Callable[[str], Container]
+) -> None:
+    write_tree(project.data, {"a.txt": b"a"})
+    project.configure(container, sas=new_container("one").sas("rwl"))
+    done = project.json("u", "data")
+    assert done.code == 2, str(done)
+    assert "container" in done.errors[0]["message"], str(done)

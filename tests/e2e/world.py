@@ -24,7 +24,6 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from azure.core.exceptions import ResourceExistsError
 from azure.storage.blob import (
     AccountSasPermissions,
     BlobClient,
@@ -90,10 +89,10 @@ class Container:
     @cached_property
     def client(self) -> ContainerClient:
         endpoint = BlobServiceClient(f"{self.service}/{self.account}", credential=self.key, retry_total=0)
-        client = endpoint.get_container_client(self.name)
-        with contextlib.suppress(ResourceExistsError):
-            client.create_container()
-        return client
+        return endpoint.get_container_client(self.name)
+
+    def create(self) -> None:
+        self.client.create_container()
 
     def put(self, name: str, data: bytes, *, md5: bool = True, **options: Any) -> None:
         """Upload behind blobsync's back."""
