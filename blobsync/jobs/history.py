@@ -35,6 +35,7 @@ create table if not exists jobs (
     cancel_asked integer not null,
     successor_of text not null
 );
+create index if not exists by_cluster on jobs (cluster, submitted);
 create index if not exists by_time on jobs (submitted);
 """
 _VERSION = 1
@@ -124,11 +125,10 @@ class History:
         self, *, states: Collection[State] = (), cluster: str | None = None, limit: int | None = None
     ) -> tuple[JobRecord, ...]:
         """Newest first."""
-        records = [
-            record
-            for record in self._select("select * from jobs order by submitted desc, rowid desc")
-            if (not states or record.info.state in states) and cluster in (None, record.cluster)
-        ]
+        # SQLite takes a negative limit for none.
+        rows = -1 if limit is None or states else limit
+        query = "select * from jobs where ?1 is null or cluster=?1 order by submitted desc, rowid desc limit ?2"
+        records = [record for record in self._select(query, cluster, rows) if not states or record.info.state in states]
         return tuple(records[:limit])
 
     def _select(self, query: str, *values: object) -> list[JobRecord]:

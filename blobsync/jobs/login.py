@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class LoginNode:
     def logs(self, folder: str) -> tuple[LogFile, ...]:
         """The log files below a job's folder, sorted by name."""
         found = self._ask(verb="logs", folder=folder, log_folders=LOG_FOLDERS)
-        return tuple(LogFile(name, size, f"{folder}/{name}") for name, size in found)
+        return telling(LogFile(name, size, f"{folder}/{name}") for name, size in found)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
         return base64.b64decode(self._ask(verb="read", path=path, start=start, end=end))
@@ -84,6 +84,11 @@ class LoginNode:
         if "error" in answer:
             raise JobError(f"on {self.where}: {answer['error']}")
         return answer["answer"]
+
+
+def telling(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:
+    """Without the system's logs that say nothing; a program's empty log tells that it said nothing."""
+    return tuple(log for log in logs if log.size or "system_logs/" not in log.name)
 
 
 def _last_line(text: str) -> str:

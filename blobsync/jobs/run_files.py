@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from blobsync.jobs.login import LOG_FOLDERS
+from blobsync.jobs.login import LOG_FOLDERS, telling
 from blobsync.jobs.spec import LogFile, State
 
 # A run whose supervisor has not shown up after this many seconds will not run.
@@ -119,6 +119,6 @@ class RunFiles:
 
     def logs(self) -> tuple[LogFile, ...]:
         """The logs of all ranks and of the node, sorted by name."""
-        found = [path for name in LOG_FOLDERS for path in (self.folder / name).glob("*") if path.is_file()]
-        named = {path.relative_to(self.folder).as_posix(): path for path in found}
-        return tuple(LogFile(name, path.stat().st_size, str(path)) for name, path in sorted(named.items()))
+        found = [path for name in LOG_FOLDERS for path in sorted((self.folder / name).glob("*")) if path.is_file()]
+        logs = (LogFile(path.relative_to(self.folder).as_posix(), path.stat().st_size, str(path)) for path in found)
+        return telling(sorted(logs, key=lambda log: log.name))
