@@ -1,0 +1,273 @@
+"""The engine around a played azcopy: what it prepares, and how it judges what azcopy says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.azcopy.driver import AzcopyEngine
+from blobsync.engines import LocalEnd, MoveReport, MoveTask, RemoteEnd
+from blobsync.errors import AzcopyNotFoundError, ProcessError
+from blobsync.locations import SasToken
+from blobsync.plan import LocalState, RemoteState, Route
+from blobsync.process import RunningProcess
+from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import RecordingListener, action, local_state, upload
+
+SAS = SasToken.parse("sp=w&sig=SENTINEL")
+BINARY = Path("/bin/azcopy")
+
+
+def md5(data: bytes) -> bytes:
+    return hashlib.md5(data).digest()
+
+
+def line(kind: str, content: object) -> str:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return json.dumps({"MessageType": kind, "MessageContent": text})
+
+
+STARTED = line("Init", {"JobID": "job-1", "LogFileLocation": "/log"})
+ALREADY = line("Error", "Can't cancel JobID=job-1 because it has already completed")
+
+
+def ended(status: str, *failed: str, store: MemoryStore | None = None, code: str = "503") -> list[str]:
+    """The last two messages; ``failed`` are blob names of ``store``."""
+    names = [
+        {"Src": f"/links/{name}", "Dst": str(store.container.blob(name)), "TransferStatus": "Failed", "ErrorCode": code}
+        for name in failed
+        if store
+    ]
+    content = {"JobID": "job-1", "JobStatus": status, "TotalBytesTransferred": "4"}
+    return [line("Progress", {**content, "FailedTransfers": names}), line("EndOfJob", content)]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore("one", {})
+
+
+def engine(tmp_path: Path, runner: AzcopyRunner) -> AzcopyEngine:
+    return AzcopyEngine(tmp_path / "state", lambda end, rights: SAS, {"PATH": "/nowhere"}, runner, BINARY)
+
+
+def two_files(tmp_path: Path, store: MemoryStore) -> MoveTask:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(b"AA")
+    (tmp_path / "source" / "b c").write_bytes(b"BB")
+    return upload(tmp_path / "source", store, "x")
+
+
+def codes(report: MoveReport) -> dict[str, str]:
+    return {action.path: failure.code for action, failure in report.failed}
+
+
+def moved(report: MoveReport) -> set[str]:
+    return {each.action.path for each in report.moved}
+
+
+def test_an_upload_reads_exactly_the_planned_files(tmp_path: Path, store: MemoryStore) -> None:
+    task = two_files(tmp_path, store)
+    (tmp_path / "source" / "other").write_bytes(b"not planned")
+    seen: dict[str, bytes] = {}
+
+    def look(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        root = Path(argv[2])
+        seen.update({str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*")})
+        assert argv[3] == f"{store.container}/x/?sp=w&sig=SENTINEL"
+        assert Path(env["AZCOPY_LOG_LOCATION"]).parent == root.parent
+
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), look)
+    listener = RecordingListener()
+    report = engine(tmp_path, runner).move(task, listener)
+    assert seen == {"a": b"AA", "b c": b"BB"}
+    assert moved(report) == {"a", "b c"}
+    assert [each.source for each in report.moved] == [
+        replace(state, md5=md5(body))
+        for name, body in (("a", b"AA"), ("b c", b"BB"))
+        if (state := local_state(tmp_path / "source" / name))
+    ]
+    assert {each.destination for each in report.moved} == {None}
+    assert (report.bytes_moved, listener.bytes, report.azcopy_job_ids) == (4, 4, ["job-1"])
+
+
+def test_a_target_is_the_name_of_the_link(tmp_path: Path, store: MemoryStore) -> None:
+    task = two_files(tmp_path, store)
+    task = replace(task, actions=[replace(task.actions[0], target="a.local")])
+    names: list[str] = []
+
+    def look(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        names.extend(path.name for path in Path(argv[2]).iterdir())
+
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), look)
+    engine(tmp_path, runner).move(task, RecordingListener())
+    assert names == ["a.local"]
+
+
+def test_failures_keep_their_causes_from_the_log(tmp_path: Path, store: MemoryStore) -> None:
+    def log(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        Path(env["AZCOPY_LOG_LOCATION"], "job-1.log").write_text(
+            "ERR: [P#0-T#0] UPLOADFAILED: /links/b c : 412 : 412 The condition was not met.. When Putting. "
+            f"X-Ms-Request-Id: \n   Dst: {store.container.blob('x/b c')}\nPUT {store.container}?sig=SENTINEL\n"
+        )
+
+    lines = [STARTED, *ended("CompletedWithErrors", "x/b c", store=store)]
+    listener = RecordingListener()
+    task = two_files(tmp_path, store)
+    report = engine(tmp_path, AzcopyRunner(ScriptedAzcopy(lines, exit_code=1), log)).move(task, listener)
+    assert moved(report) == {"a"}
+    ((_, failure),) = report.failed
+    assert (failure.path, failure.code) == ("data/x/b c", "changed_meanwhile")
+    assert "The condition was not met" in failure.message
+    assert listener.failures == {"data/x/b c": failure}
+    (kept,) = (tmp_path / "state" / "azcopy" / "logs").rglob("*.log")
+    assert "SENTINEL" not in kept.read_text() + repr(report)
+
+
+def test_a_job_that_broke_off_is_judged_by_looking(tmp_path: Path, store: MemoryStore) -> None:
+    task = two_files(tmp_path, store)
+    store.put("x/a", b"AA", md5=md5(b"AA"))
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Cancelled")], exit_code=1))
+    report = engine(tmp_path, runner).move(task, RecordingListener())
+    assert moved(report) == {"a"}
+    assert codes(report) == {"b c": "azcopy_failed"}
+
+
+@pytest.mark.parametrize("lines", [[], [STARTED], ["panic: oh no"]])
+def test_exit_code_0_is_no_success(tmp_path: Path, store: MemoryStore, lines: list[str]) -> None:
+    runner = AzcopyRunner(ScriptedAzcopy(lines, exit_code=0))
+    report = engine(tmp_path, runner).move(two_files(tmp_path, store), RecordingListener())
+    assert codes(report) == {"a": "azcopy_failed", "b c": "azcopy_failed"}
+
+
+def test_a_talkative_log_ends_the_job_when_azcopy_confirms(tmp_path: Path, store: MemoryStore) -> None:
+    def log(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        assert "--log-level=INFO" in argv
+        Path(env["AZCOPY_LOG_LOCATION"], "job-1.log").write_text(
+            "all parts of entire Job job-1 successfully completed, cancelled or paused\n"
+        )
+
+    process = ScriptedAzcopy([STARTED], lambda text: [ALREADY, None], ends=False)
+    report = engine(tmp_path, AzcopyRunner(process, log)).move(two_files(tmp_path, store), RecordingListener())
+    assert process.received == ["cancel"]
+    assert moved(report) == {"a", "b c"}
+
+
+def download(tmp_path: Path, **bodies: bytes) -> MoveTask:
+    there = RemoteEnd(MemoryStore("one", {}), "x")
+    actions = [action(name, RemoteState(len(body), "e", md5(body)), None) for name, body in bodies.items()]
+    return MoveTask(Route.DOWNLOAD, "data/x", there, LocalEnd(tmp_path / "target"), actions, whole_folder=True)
+
+
+def writes(**bodies: bytes) -> AzcopyRunner:
+    """azcopy that has written these when it starts, and goes on until it is cancelled."""
+
+    def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        for name, body in bodies.items():
+            Path(argv[3], name).write_bytes(body)
+
+    return AzcopyRunner(ScriptedAzcopy([STARTED], lambda text: [ALREADY, None], ends=False), write)
+
+
+def test_a_download_ends_as_soon_as_every_file_is_in_place(tmp_path: Path) -> None:
+    runner = writes(a=b"AA", b=b"", unplanned=b"no")
+    report = engine(tmp_path, runner).move(download(tmp_path, a=b"AA", b=b""), RecordingListener())
+    assert runner.process.received == ["cancel"]
+    assert moved(report) == {"a", "b"}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "target").iterdir()} == {"a": b"AA", "b": b""}
+    first = next(each for each in report.moved if each.action.path == "a")
+    assert isinstance(first.destination, LocalState)
+    assert first.destination.md5 == md5(b"AA")
+
+
+def test_wrong_bytes_and_wrong_lengths_get_no_name(tmp_path: Path) -> None:
+    runner = writes(a=b"AX", b=b"B", c=b"CC")
+    task = download(tmp_path, a=b"AA", b=b"BB", c=b"CC")
+    report = engine(tmp_path, runner).move(task, RecordingListener())
+    assert codes(report) == {"a": "changed_while_read", "b": "changed_while_read"}
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["c"]
+
+
+def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "sub").symlink_to(tmp_path / "outside")
+
+    def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        Path(argv[3], "sub").mkdir()
+        Path(argv[3], "sub", "a").write_bytes(b"AA")
+
+    task = download(tmp_path)
+    task = replace(task, actions=[action("sub/a", RemoteState(2, "e", md5(b"AA")), None)])
+    process = ScriptedAzcopy([STARTED], lambda text: [ALREADY, None], ends=False)
+    report = engine(tmp_path, AzcopyRunner(process, write)).move(task, RecordingListener())
+    assert codes(report) == {"sub/a": "local_file"}
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_target_folder_that_got_nothing_is_not_left_behind(tmp_path: Path) -> None:
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, line("Error", "RESPONSE 403: 403 no")], exit_code=1))
+    report = engine(tmp_path, runner).move(download(tmp_path, a=b"AA"), RecordingListener())
+    assert codes(report) == {"a": "access_denied"}
+    assert not (tmp_path / "target").exists()
+
+
+def test_names_that_azcopy_would_change_are_left_to_others(tmp_path: Path) -> None:
+    runner = writes(a=b"AA")
+    task = download(tmp_path, a=b"AA")
+    strange = [action(name, RemoteState(1, "e"), None) for name in ("a\\b", "n" * 207, "../x")]
+    report = engine(tmp_path, runner).move(replace(task, actions=[*task.actions, *strange]), RecordingListener())
+    assert moved(report) == {"a"}
+    assert set(codes(report).values()) == {"azcopy_cannot_carry"}
+    assert len(report.failed) == 3
+
+
+def test_without_a_credential_nothing_starts(tmp_path: Path, store: MemoryStore) -> None:
+    runner = writes()
+    mute = replace(engine(tmp_path, runner), mint=lambda end, rights: None)
+    report = mute.move(two_files(tmp_path, store), RecordingListener())
+    assert codes(report) == {"a": "credential_invalid", "b c": "credential_invalid"}
+    assert runner.argv == ()
+
+
+def test_the_rights_that_are_asked_for(tmp_path: Path, store: MemoryStore) -> None:
+    asked: list[str] = []
+
+    def mint(end: RemoteEnd, rights: str) -> SasToken:
+        asked.append(rights)
+        return SAS
+
+    def played() -> AzcopyEngine:
+        return replace(engine(tmp_path, AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]))), mint=mint)
+
+    played().move(two_files(tmp_path, store), RecordingListener())
+    played().move(download(tmp_path, a=b"AA"), RecordingListener())
+    there = RemoteEnd(store, "y")
+    task = download(tmp_path, a=b"AA")
+    played().move(replace(task, route=Route.CROSS_ACCOUNT, destination=there), RecordingListener())
+    assert asked == ["w", "rl", "rl", "rw"]
+
+
+def test_no_azcopy(tmp_path: Path, store: MemoryStore) -> None:
+    absent = replace(engine(tmp_path, writes()), binary=None, environ={"PATH": "/nowhere", "HOME": str(tmp_path)})
+    with pytest.raises(AzcopyNotFoundError):
+        absent.move(two_files(tmp_path, store), RecordingListener())
+
+
+class Broken(AzcopyRunner):
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> RunningProcess:
+        raise ProcessError("cannot start azcopy: Exec format error")
+
+
+def test_azcopy_that_does_not_start(tmp_path: Path, store: MemoryStore) -> None:
+    report = engine(tmp_path, Broken(ScriptedAzcopy([]))).move(two_files(tmp_path, store), RecordingListener())
+    assert codes(report) == {"a": "process_failed", "b c": "process_failed"}
+    assert not list((tmp_path / "state" / "azcopy").glob("run-*"))
