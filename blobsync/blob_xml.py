@@ -59,7 +59,8 @@ def next_marker(page: bytes) -> str:
 def list_page(page: bytes) -> Iterator[BlobInfo | str]:
     """The blobs of one page of List Blobs, and the ``<BlobPrefix>`` names where a delimiter was asked for."""
     root, restore = _parse(page)
-    for item in root.find("Blobs") or ():
+    blobs = root.find("Blobs")
+    for item in () if blobs is None else blobs:
         name_element = item.find("Name")
         if name_element is None:
             raise BadAnswerError("a listed blob has no name")
