@@ -23,10 +23,10 @@ UNCLAIMED_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What this machine has: ``gpus`` are the numbers of its GPUs; ``slots`` is for jobs that use none."""
+    """What this machine has: ``gpus`` as CUDA_VISIBLE_DEVICES names them; ``slots`` is for jobs that use none."""
 
     slots: int
-    gpus: tuple[int, ...]
+    gpus: tuple[str, ...]
 
     def wants(self, gpus: int) -> int:
         """How many GPUs a job really gets: on a machine without any, none."""
@@ -41,7 +41,7 @@ class Entry:
     run_id: str
     gpus: int
     running: bool
-    held: tuple[int, ...]
+    held: tuple[str, ...]
 
 
 class LocalQueue:
@@ -77,7 +77,7 @@ class LocalQueue:
                 with self._locked(), suppress(FileNotFoundError):
                     ticket.unlink()
 
-    def try_start(self, run_id: str, capacity: Capacity) -> tuple[int, ...] | None:
+    def try_start(self, run_id: str, capacity: Capacity) -> tuple[str, ...] | None:
         """The GPUs to use when it is this job's turn (none: an empty tuple), or None: wait."""
         with self._locked():
             entries = self._entries()
@@ -106,13 +106,13 @@ class LocalQueue:
             yield
 
 
-def _room(mine: Entry, running: Sequence[Entry], capacity: Capacity) -> tuple[int, ...] | None:
+def _room(mine: Entry, running: Sequence[Entry], capacity: Capacity) -> tuple[str, ...] | None:
     wanted = capacity.wants(mine.gpus)
     if not wanted:
         used = sum(not entry.held for entry in running)
         return () if used < capacity.slots else None
-    taken = {number for entry in running for number in entry.held}
-    free = [number for number in capacity.gpus if number not in taken]
+    taken = {gpu for entry in running for gpu in entry.held}
+    free = [gpu for gpu in capacity.gpus if gpu not in taken]
     return tuple(free[:wanted]) if len(free) >= wanted else None
 
 

@@ -25,7 +25,7 @@ class Status:
     exit_code: int | None = None
     started: float | None = None
     ended: float | None = None
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Supervisor:
         finally:
             self._files.secrets.unlink(missing_ok=True)
 
-    def _wait_for_turn(self) -> tuple[int, ...] | None:
+    def _wait_for_turn(self) -> tuple[str, ...] | None:
         while not self._files.cancel.exists():
             given = self._queue.try_start(self._spec.run_id, self._capacity)
             if given is not None:
@@ -63,12 +63,12 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
         return None
 
-    def _run(self, gpus: tuple[int, ...]) -> None:
+    def _run(self, gpus: tuple[str, ...]) -> None:
         started = time.time()
         self._files.write_status(Status(State.PREPARING, started=started, gpus=gpus))
         env = dict(self._environ)
         if gpus:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(str(number) for number in gpus)
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         child = self._process.start(self._arguments, env=env)
         code = self._wait(child, started, gpus)
         if said := child.stderr_tail():
@@ -80,7 +80,7 @@ class Supervisor:
             state = State.FAILED if code else State.COMPLETED
         self._files.write_status(Status(state, code, started, time.time(), gpus))
 
-    def _wait(self, child: RunningProcess, started: float, gpus: tuple[int, ...]) -> int:
+    def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
         told, asked = State.PREPARING, 0.0
         while True:
             code = child.wait(POLL_SECONDS)

@@ -8,6 +8,7 @@ import pty
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,13 @@ class Lab:
     def detail(self, job_id: str) -> dict[str, Any]:
         jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
         return jobs[0]
+
+
+def command_line(pid: str) -> bytes:
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture
@@ -352,6 +360,26 @@ def test_gpus_are_shared_out(lab: Lab) -> None:
     seen = [lab.run("logs", job_id).out.strip() for job_id in ids]
     assert seen[:2] == ["0,1", "2"] and seen[2] in ("0", "1", "2")
     lab.run("-c", "here", "submit", "-n", "4", "true", code=1)
+
+
+def test_a_killed_supervisor_fails_its_job_and_frees_its_place(lab: Lab) -> None:
+    lab.configure("here", "local", local={"slots": 1, "gpus": 0})
+    beats = lab.project.root.parent / "beats"
+    lost = lab.submit("here", f"while :; do echo x >> {beats}; sleep 0.1; done")
+    lab.until(lost, "Running")
+    after = lab.submit("here", "true")
+    run = lab.project.root / ".blobsync" / "jobs" / lost
+    supervisor = next(
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and f"blobsync.jobs.supervisor\0{run}".encode() in command_line(entry)
+    )
+    os.kill(supervisor, signal.SIGKILL)
+    job = lab.until(lost)
+    assert (job["status"], job["reason"]) == ("Failed", "its supervisor died, or the machine went down")
+    assert lab.until(after)["status"] == "Completed"
+    # Nobody looks after its processes any more: they have been ended.
+    assert wait_until(lambda: time.time() - beats.stat().st_mtime > 2, seconds=30)
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_job(lab: Lab) -> None:

@@ -11,7 +11,7 @@ import pytest
 from blobsync.jobs.local_queue import UNCLAIMED_SECONDS, Capacity, LocalQueue
 
 ONE_SLOT = Capacity(1, ())
-THREE_GPUS = Capacity(1, (0, 1, 2))
+THREE_GPUS = Capacity(1, ("0", "1", "GPU-5b"))
 
 
 class Jobs:
@@ -55,21 +55,21 @@ def test_jobs_go_in_the_order_in_which_they_came(jobs: Jobs) -> None:
 def test_gpus_are_given_once_and_come_back(jobs: Jobs) -> None:
     for name, gpus in (("a", 2), ("b", 1), ("c", 1)):
         jobs.enter(name, gpus)
-    assert jobs.queue.try_start("a", THREE_GPUS) == (0, 1)
-    assert jobs.queue.try_start("b", THREE_GPUS) == (2,)
+    assert jobs.queue.try_start("a", THREE_GPUS) == ("0", "1")
+    assert jobs.queue.try_start("b", THREE_GPUS) == ("GPU-5b",)
     assert jobs.queue.try_start("c", THREE_GPUS) is None
     jobs.end("a")
-    assert jobs.queue.try_start("c", THREE_GPUS) == (0,)
+    assert jobs.queue.try_start("c", THREE_GPUS) == ("0",)
 
 
 def test_a_small_job_does_not_pass_a_large_one(jobs: Jobs) -> None:
     for name, gpus in (("a", 1), ("large", 3), ("small", 1)):
         jobs.enter(name, gpus)
-    assert jobs.queue.try_start("a", THREE_GPUS) == (0,)
+    assert jobs.queue.try_start("a", THREE_GPUS) == ("0",)
     assert jobs.queue.try_start("large", THREE_GPUS) is None
     assert jobs.queue.try_start("small", THREE_GPUS) is None
     jobs.end("a")
-    assert jobs.queue.try_start("large", THREE_GPUS) == (0, 1, 2)
+    assert jobs.queue.try_start("large", THREE_GPUS) == ("0", "1", "GPU-5b")
 
 
 def test_a_machine_without_gpus_counts_slots(jobs: Jobs) -> None:

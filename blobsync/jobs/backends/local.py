@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +160,13 @@ class LocalBackend:
         settings: Mapping[str, Any] = own if isinstance(own, Mapping) else {}
         visible = self._around.environ.get("CUDA_VISIBLE_DEVICES")
         if settings.get("gpus") is not None:
-            gpus = tuple(range(int(settings["gpus"])))
+            gpus = _numbers(int(settings["gpus"]))
         elif visible is not None:
-            gpus = tuple(int(number) for number in visible.split(",") if number.strip().isdigit())
+            # Numbers or names; CUDA takes -1 for the end of the list.
+            names = [name.strip() for name in visible.split(",")]
+            gpus = tuple(takewhile(lambda name: name not in ("", "-1"), names))
         else:
-            gpus = tuple(range(self._count_gpus()))
+            gpus = _numbers(self._count_gpus())
         return Capacity(max(1, int(settings.get("slots") or 1)), gpus)
 
     def _count_gpus(self) -> int:
@@ -172,6 +175,10 @@ class LocalBackend:
         except ProcessError:
             return 0
         return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(count))
 
 
 def queue_folder(environ: Mapping[str, str]) -> Path:
