@@ -55,7 +55,7 @@ def _run(words: Sequence[str], console: Console) -> int:
     closing: list[Any] = []
 
     def start(session: Session) -> None:
-        console.as_json, console.quiet = console.as_json or session.json, session.quiet
+        console.as_json, console.quiet = session.json, session.quiet
         session.listener = choose_listener(console, session)
         closing.append(session.listener)
         if session.verbose and not closing[1:]:
@@ -97,12 +97,15 @@ def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether ``--json`` was asked for, even where the rest cannot be parsed."""
+    """Whether ``--json`` was asked for, as far as can be told where the rest cannot be parsed."""
+    before, ends = "", False
     for word in words:
         if word == "--json":
             return True
-        if word == "--" or word in _ENDS_WITH_A_COMMAND:
+        # The first word of the user's own command, unless it may be the value of an option.
+        if word == "--" or (ends and not word.startswith("-") and not before.startswith("-")):
             return False
+        before, ends = word, ends or word in _ENDS_WITH_A_COMMAND
     return False
 
 

@@ -73,6 +73,24 @@ def test_mistakes(cli: Cli, words: tuple[str, ...], code: str, exit_code: int) -
         assert ended.err == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "as_json"),
+    [
+        (("submit", "--json"), True),
+        (("submit", "--name", "x", "--json", "--nosuch"), True),
+        (("--json", "submit", "--nosuch", "x"), True),
+        (("submit", "--nosuch", "python", "x", "--json"), False),
+        (("submit", "--nosuch", "--", "--json"), False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_json_of_a_submitted_command_is_its_own(cli: Cli, words: tuple[str, ...], as_json: bool) -> None:
+    ended = cli(*words)
+    assert ended.code == 2
+    assert ended.out.startswith("{") is as_json
+    assert bool(ended.err) is not as_json
+
+
 def test_the_same_mistake_in_words(cli: Cli) -> None:
     ended = cli("resolve", "dat/voc20")
     assert ended.code == 2
