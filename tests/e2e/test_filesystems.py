@@ -169,7 +169,7 @@ def slow(service: str) -> Iterator[str]:
         yield line.url
 
 
-def _while_running(project: Project, words: tuple[str, ...], act: Callable[[], None]) -> threading.Thread:
+def _soon(act: Callable[[], object]) -> threading.Thread:
     """``act`` in a second from now, when the transfer has begun and is far from its end."""
 
     def later() -> None:
@@ -224,7 +224,7 @@ def test_a_file_that_does_not_hold_still(
                     stream.seek(4 * _MIB)
                     stream.write(os.urandom(100))
 
-    thread = _while_running(project, ("u",), act)
+    thread = _soon(act)
     done = project.json("u", "data", "--engine", engine)
     thread.join()
     now = read_tree(project.data)
@@ -284,6 +284,56 @@ def test_a_blob_that_is_replaced_while_it_is_read(
         assert "data/big.bin" in done.named(), str(done)
     tally.faults({"blob replaced": 1})
     tally.runs(exact=done.code == 0, honest=done.code != 0)
+
+
+@pytest.mark.parametrize("engine", ["direct", "azcopy"])
+def test_an_edit_here_during_a_download_is_not_lost(
+    engine: str,
+    project: Project,
+    container: Container,
+    slow: str,
+    tally: Tally,
+    request: pytest.FixtureRequest,
+) -> None:
+    if engine == "azcopy":
+        request.getfixturevalue("with_azcopy")
+    project.configure(container, url=slow)
+    write_tree(project.data, {"busy.bin": b"first"})
+    assert project.json("u", "data").code == 0
+    container.put("data/busy.bin", os.urandom(8 * _MIB))
+    thread = _soon(lambda: (project.data / "busy.bin").write_bytes(b"edited meanwhile"))
+    done = project.json("d", "data", "--engine", engine)
+    thread.join()
+    assert (project.data / "busy.bin").read_bytes() == b"edited meanwhile", str(done)
+    assert done.code in (1, 3), str(done)
+    assert done.named() == {"data/busy.bin"}, str(done)
+    tally.faults({"edit during a download": 1})
+    tally.runs(honest=1)
+
+
+def test_a_version_that_somebody_uploads_meanwhile_is_not_replaced(
+    project: Project, container: Container, slow: str, tally: Tally
+) -> None:
+    project.configure(container, url=slow)
+    write_tree(project.data, {"busy.bin": os.urandom(8 * _MIB), "other.bin": b"other"})
+    thread = _soon(lambda: container.put("data/busy.bin", b"somebody else's"))
+    done = project.json("u", "data", "--engine", "direct")
+    thread.join()
+    assert container.get("data/busy.bin") == b"somebody else's", str(done)
+    assert done.code == 3, str(done)
+    assert done.named() == {"data/busy.bin"}, str(done)
+    tally.faults({"upload by somebody else": 1})
+    tally.runs(honest=1)
+
+
+def test_azcopy_needs_no_home(with_azcopy: Project, container: Container) -> None:
+    files = random_files(9, 5)
+    write_tree(with_azcopy.data, files)
+    with_azcopy.configure(container)
+    with_azcopy.environ["HOME"] = "/nonexistent"
+    done = with_azcopy.json("u", "data", "--engine", "azcopy")
+    assert done.code == 0, str(done)
+    assert container.contents("data/") == hashes(files)
 
 
 def test_clocks_an_hour_off_move_nothing_and_lose_nothing(project: Project, container: Container) -> None:

@@ -250,3 +250,51 @@ def test_a_copy_through_kills(
     assert set(destination.names(uncommitted=True)) == set(destination.names())
     tally.faults({"kill -9": hits})
     tally.runs(exact=1)
+
+
+@pytest.mark.parametrize(
+    ("direction", "number", "engine"),
+    [
+        ("u", signal.SIGINT, "direct"),
+        ("d", signal.SIGTERM, "direct"),
+        ("u", signal.SIGTERM, "azcopy"),
+        ("d", signal.SIGINT, "azcopy"),
+    ],
+    ids=["up", "down, SIGTERM", "up with azcopy, SIGTERM", "down with azcopy"],
+)
+def test_an_interrupt_stops_says_what_is_left_and_cleans_up(
+    direction: str,
+    number: signal.Signals,
+    engine: str,
+    project: Project,
+    container: Container,
+    counting: FaultHandle,
+    request: pytest.FixtureRequest,
+) -> None:
+    if engine == "azcopy":
+        request.getfixturevalue("with_azcopy")
+    files = random_files(_SEED, 30, [12 << 20] * 2)
+    if direction == "u":
+        write_tree(project.data, files)
+    else:
+        for name, data in files.items():
+            container.put(f"data/{name}", data)
+    project.configure(container, url=counting.url)
+    operations = ("put blob", "put block") if direction == "u" else ("get blob",)
+    process = project.start(direction, "data", "--engine", engine, "--cap-mbps", "100", "--json")
+    assert wait_until(lambda: sum(counting.stats().operations.get(each, 0) for each in operations) > 4)
+    azcopies = processes(process.pid, "azcopy")
+    assert bool(azcopies) == (engine == "azcopy")
+    os.kill(process.pid, number)
+    done = project.finish(process, seconds=20)
+    assert (done.code, done.document["status"]) == (130, "cancelled"), str(done)
+    assert "left" in done.errors[0]["message"], str(done)
+    assert wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in azcopies))
+    here = read_tree(project.data)
+    there = container.contents("data/")
+    expected = hashes(files)
+    side = there if direction == "u" else here
+    assert set(side.items()) <= set(expected.items()), "partial or temporary files are left"
+    again = project.json(direction, "data")
+    assert again.code == 0, str(again)
+    assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == expected
