@@ -16,13 +16,14 @@ from blobsync.jobs.backends.base import Backend, Surroundings
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
 from blobsync.jobs.parse import Finding, read_causes, summarise
-from blobsync.jobs.spec import LogMirror, State
+from blobsync.jobs.spec import LogMirror, RunInfo, State
 from blobsync.process import ProcessRunner, SubprocessRunner
 from blobsync.state_dir import open_state_dir
 
 # Where ACT put logs, too; never part of the code archive.
 ASSETS = "assets"
 FOLLOW_SECONDS = 1.0
+_INTERRUPTED = "its submission was interrupted: the cluster may have it or not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,10 @@ class Board:
         """Ask each cluster once for all its jobs that have not ended; one that does not answer is told of."""
         fresh = {record.run_id: record for record in records}
         problems = []
-        open_jobs = [record for record in records if not record.info.state.is_final]
+        open_jobs = [record for record in records if not record.info.state.is_final and record.ref.native_id]
+        for record in records:
+            if not record.ref.native_id:
+                fresh[record.run_id] = replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=_INTERRUPTED))
         for name in dict.fromkeys(record.cluster for record in open_jobs):
             asked = [record for record in open_jobs if record.cluster == name]
             try:
@@ -110,7 +114,7 @@ class Board:
 
     def cancel(self, record: JobRecord) -> JobRecord:
         """Stop a job; one that has ended stays as it is. Safe to repeat."""
-        if record.info.state.is_final:
+        if record.info.state.is_final or not record.ref.native_id:
             return record
         self.backend(record.cluster).cancel(record.ref)
         return self.refresh([self.history.ask_cancel(record)]).records[0]

@@ -72,7 +72,7 @@ class History:
         self._file = file
 
     def add(self, spec: JobSpec, ref: JobRef, backend: str, *, successor_of: str = "") -> JobRecord:
-        """Record a job that was just accepted."""
+        """Record a job; before it is handed over, with a reference that has no native id yet."""
         now = time.time()
         record = JobRecord(spec, ref, backend, RunInfo(spec.run_id, State.QUEUED), now, False, successor_of)
         values = (
@@ -84,6 +84,11 @@ class History:
                 "insert or replace into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values
             )
         return record
+
+    def remove(self, run_id: str) -> None:
+        """Forget a job that was not accepted."""
+        with self._open() as database:
+            database.execute("delete from jobs where run_id=?", (run_id,))
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
         """Remember what a backend said; nothing is forgotten that it has forgotten."""

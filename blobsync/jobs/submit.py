@@ -18,7 +18,7 @@ from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
 from blobsync.jobs.describe import Wish, describe, find_mirror
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.spec import CodeRef, JobSpec
+from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
 from blobsync.locations import SasToken
 
 # A SAS from the configuration is checked for this much time ahead only; how long it lasts is the user's choice.
@@ -97,7 +97,14 @@ def _hand_over(board: Board, spec: JobSpec, *, successor_of: str = "") -> Submit
         origin = board.history.find(successor_of).cluster
         clusters += [board.cluster(origin)] if origin != spec.cluster else []
     spec, secrets, warnings = grant(spec, clusters, _minter(board, clusters[0]))
-    ref = backend.submit(backend.plan(spec), secrets)
+    plan = backend.plan(spec)
+    # Recorded first: a job that was accepted in the moment in which we die must not be unknown to everybody.
+    board.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of)
+    try:
+        ref = backend.submit(plan, secrets)
+    except BlobsyncError:
+        board.history.remove(spec.run_id)
+        raise
     return Submitted(board.history.add(spec, ref, backend.name, successor_of=successor_of), warnings)
 
 

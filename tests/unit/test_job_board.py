@@ -27,8 +27,11 @@ class Ordered(FakeBackend):
     def __init__(self) -> None:
         super().__init__()
         self.order: list[str] = []
+        self.killed = False
 
     def submit(self, plan, secrets):  # type: ignore[no-untyped-def]
+        if self.killed:
+            raise KeyboardInterrupt
         ref = super().submit(plan, secrets)
         self.order.append("submit")
         return ref
@@ -76,6 +79,17 @@ def test_a_refused_job_is_not(board: Board, fake: Ordered) -> None:
     with pytest.raises(BackendUnavailableError):
         send(board, "echo")
     assert board.history.recent() == ()
+
+
+def test_a_submission_that_is_killed_leaves_a_trace(board: Board, fake: Ordered) -> None:
+    fake.killed = True
+    with pytest.raises(KeyboardInterrupt):
+        send(board, "echo")
+    (record,) = board.recent().records
+    assert record.info.state is State.UNKNOWN and "interrupted" in record.info.reason
+    assert board.cancel(record) == record
+    fake.killed = False
+    assert resubmit(board, record).record.spec.argv == ("echo",)
 
 
 def test_a_cluster_is_asked_once_for_all_its_jobs_and_never_about_ended_ones(board: Board, fake: Ordered) -> None:
