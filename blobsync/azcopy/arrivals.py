@@ -20,7 +20,7 @@ from blobsync.engines import Moved
 from blobsync.errors import BlobsyncError
 from blobsync.local_files import ChangedWhileReadError, LocalFolder, SourceFile, local_error
 from blobsync.plan import FileAction, RemoteState
-from blobsync.worker_pool import RunState
+from blobsync.worker_pool import RunState, Stopped
 
 _CHUNK = 1 << 20
 _THREADS = 2
@@ -46,6 +46,7 @@ class Arrivals:
         self._left = len(names)
         self._ready: queue.SimpleQueue[tuple[Path, FileAction] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self._abandoned = threading.Event()
         self._lock = threading.Lock()
         self._bug: BaseException | None = None
         self._crew = [threading.Thread(target=self._place_all, daemon=True) for _ in range(_THREADS)]
@@ -63,7 +64,7 @@ class Arrivals:
 
     def finish(self) -> list[FileAction]:
         """azcopy is done: take what is there, wait for it to be placed, and return what never arrived."""
-        self._halt()
+        self._stop.set()
         self._scout.join()
         self._look()
         self._end_crew()
@@ -72,12 +73,10 @@ class Arrivals:
         return [action for names in self._missing.values() for action in names.values()]
 
     def stop(self) -> None:
-        """Leave everything as it is."""
-        self._halt()
-        self._end_crew()
-
-    def _halt(self) -> None:
+        """Leave everything as it is, a file that is being checked included."""
+        self._abandoned.set()
         self._stop.set()
+        self._end_crew()
 
     def _end_crew(self) -> None:
         for _ in self._crew:
@@ -104,9 +103,11 @@ class Arrivals:
                 self._ready.put((self._root / parent / name, names.pop(name)))
 
     def _place_all(self) -> None:
-        while (item := self._ready.get()) is not None:
+        while (item := self._ready.get()) is not None and not self._abandoned.is_set():
             try:
                 self._place(*item)
+            except Stopped:
+                return
             except BlobsyncError as error:
                 self._run.failed(item[1], _other_disk(error) or error)
             except BaseException as bug:  # noqa: BLE001 - raised again in finish()
@@ -115,7 +116,7 @@ class Arrivals:
                 self._left -= 1
 
     def _place(self, staged: Path, action: FileAction) -> None:
-        md5, size = _checked(staged, action)
+        md5, size = self._checked(staged, action)
         part = self._folder.create(self._only or action.target or action.path)
         try:
             part.take(staged)
@@ -127,6 +128,37 @@ class Arrivals:
         source = RemoteState(size, remote.etag, md5) if remote else None
         self._run.moved(Moved(action, source=source, destination=state), size)
 
+    def _checked(self, staged: Path, action: FileAction) -> tuple[bytes, int]:
+        """The file's MD5 and size, once both are those of the planned blob."""
+        try:
+            found = os.lstat(staged)
+        except OSError as error:
+            raise local_error(error, staged) from error
+        expected = action.source
+        size = expected.size if isinstance(expected, RemoteState) else action.size
+        if found.st_size != size:
+            raise ChangedWhileReadError(
+                f"{action.path}: {found.st_size} bytes arrived instead of {size}", hint="the blob was changed meanwhile"
+            )
+        md5 = self._md5(staged, size)
+        if isinstance(expected, RemoteState) and expected.md5 not in {None, md5}:
+            raise ChangedWhileReadError(
+                f"{action.path}: what arrived has another MD5 than the blob had", hint="the blob was changed meanwhile"
+            )
+        return md5, size
+
+    def _md5(self, path: Path, size: int) -> bytes:
+        digest = hashlib.md5(usedforsecurity=False)
+        file = SourceFile(path)
+        try:
+            for offset in range(0, size, _CHUNK):
+                if self._abandoned.is_set():
+                    raise Stopped
+                digest.update(file.read_at(offset, min(_CHUNK, size - offset)))
+        finally:
+            file.close()
+        return digest.digest()
+
 
 def _other_disk(error: BlobsyncError) -> BlobsyncError | None:
     """A folder below the destination may be a mount of its own, which no finished file can be moved into."""
@@ -134,34 +166,3 @@ def _other_disk(error: BlobsyncError) -> BlobsyncError | None:
     if not isinstance(cause, OSError) or cause.errno != errno.EXDEV:
         return None
     return AzcopyTransferError("azcopy_cannot_carry", f"{error.path}: its folder is on another disk")
-
-
-def _checked(staged: Path, action: FileAction) -> tuple[bytes, int]:
-    """The file's MD5 and size, once both are those of the planned blob."""
-    try:
-        found = os.lstat(staged)
-    except OSError as error:
-        raise local_error(error, staged) from error
-    expected = action.source
-    size = expected.size if isinstance(expected, RemoteState) else action.size
-    if found.st_size != size:
-        raise ChangedWhileReadError(
-            f"{action.path}: {found.st_size} bytes arrived instead of {size}", hint="the blob was changed meanwhile"
-        )
-    md5 = _md5(staged, size)
-    if isinstance(expected, RemoteState) and expected.md5 not in {None, md5}:
-        raise ChangedWhileReadError(
-            f"{action.path}: what arrived has another MD5 than the blob had", hint="the blob was changed meanwhile"
-        )
-    return md5, size
-
-
-def _md5(path: Path, size: int) -> bytes:
-    digest = hashlib.md5(usedforsecurity=False)
-    file = SourceFile(path)
-    try:
-        for offset in range(0, size, _CHUNK):
-            digest.update(file.read_at(offset, min(_CHUNK, size - offset)))
-    finally:
-        file.close()
-    return digest.digest()

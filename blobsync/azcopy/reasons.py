@@ -24,13 +24,40 @@ _SERVICE_CODE = re.compile(r"<Code>(?P<code>\w+)</Code>|ERROR CODE: (?P<plain>\w
 _STATUS = re.compile(r"RESPONSE (?P<status>\d{3})")
 _SIGNATURE = re.compile(r"(?i)(\bsig=)[^&\s\"']+")
 
-_CHANGED = ("modified since transfer", "source modified", "changed during", "LMT")
 _EXPIRED = ("AuthenticationFailed", "ExpiredAuthenticationToken", "InvalidAuthenticationInfo")
 _BUSY = {408, 429, 500, 502, 503, 504}
 # What a copy from URL is answered where the service may not, or cannot, read the source.
 _REFUSED = {401, 403, 404, 409, 500, 501}
 
 _AGAIN = "run the same command again"
+
+# Where there is no status and no code that tells: azcopy's and the system's own words -> code, sentence, hint.
+_BY_WORDS = (
+    (
+        ("md5 hash of the data",),
+        "checksum_mismatch",
+        "what arrived has another MD5 than the blob's own",
+        "the blob, or the line, is damaged: try again, then upload the blob anew",
+    ),
+    (
+        ("md5mismatch", "contentmd5"),
+        "checksum_mismatch",
+        "the service got damaged bytes, and refused them",
+        _AGAIN,
+    ),
+    (
+        ("no space left", "quota exceeded", "read-only file system", "permission denied", "input/output error"),
+        "local_file",
+        "this machine's disk said no",
+        "make room, or choose another folder, then run it again",
+    ),
+    (
+        ("modified since transfer", "source modified", "changed during", "lmt"),
+        "changed_while_read",
+        "the source changed while azcopy read it",
+        _AGAIN,
+    ),
+)
 
 
 class AzcopyTransferError(BlobsyncError):
@@ -127,18 +154,9 @@ def explain(reason: Reason, route: Route, *credentials: SasToken) -> AzcopyTrans
         return AzcopyTransferError("changed_meanwhile", f"the blob was changed by someone else: {said}", _AGAIN)
     if reason.status in _BUSY:
         return AzcopyTransferError("service_busy", f"the service did not take it: {said}", _AGAIN)
-    if "MD5 hash of the data" in reason.text:
-        return AzcopyTransferError(
-            "checksum_mismatch",
-            "what arrived has another MD5 than the blob's own",
-            "the blob, or the line, is damaged: try again, then upload the blob anew",
-        )
-    if reason.service_code == "Md5Mismatch" or "contentMD5" in reason.text:
-        return AzcopyTransferError(
-            "checksum_mismatch", f"the service got damaged bytes, and refused them: {said}", _AGAIN
-        )
-    if any(word in reason.text for word in _CHANGED):
-        return AzcopyTransferError("changed_while_read", f"the source changed while azcopy read it: {said}", _AGAIN)
+    for words, code, sentence, hint in _BY_WORDS:
+        if any(word in said.lower() for word in words):
+            return AzcopyTransferError(code, f"{sentence}: {said}", hint)
     return AzcopyTransferError("azcopy_failed", said, "run the same command again, or with --engine direct")
 
 

@@ -14,19 +14,23 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.engines import LocalEnd
-from blobsync.errors import BlobsyncError, LocalFileError
-from blobsync.local_files import SourceFile, local_error
+from blobsync.errors import BlobsyncError
+from blobsync.local_files import SourceFile
 from blobsync.plan import FileAction, LocalState
 
 _CHUNK = 1 << 20
 _THREADS = 2
 
 
-def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, LocalFileError]:
-    """A link below ``root`` for each (relative name, file); returns what could not be made, by name."""
+def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, BlobsyncError]:
+    """A link below ``root`` for each (relative name, file); returns what could not be made, by name.
+
+    That is the fault of the disk that ``root`` is on, not of the file: another engine does without links.
+    """
     made = {""}
-    failed: dict[str, LocalFileError] = {}
+    failed: dict[str, BlobsyncError] = {}
     for name, file in names:
         parent = name.rpartition("/")[0]
         try:
@@ -35,7 +39,7 @@ def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, Loca
                 made.add(parent)
             os.symlink(os.path.abspath(file), root / name)
         except OSError as error:
-            failed[name] = local_error(error, file)
+            failed[name] = AzcopyTransferError("azcopy_cannot_carry", f"{root / name}: {error.strerror}")
     return failed
 
 

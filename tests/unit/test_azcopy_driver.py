@@ -165,12 +165,19 @@ def download(tmp_path: Path, **bodies: bytes) -> MoveTask:
     return MoveTask(Route.DOWNLOAD, "data/x", there, LocalEnd(tmp_path / "target"), actions, whole_folder=True)
 
 
+def arrive(path: Path, body: bytes) -> None:
+    """As azcopy does it: the final name comes last, since the folder is watched."""
+    temporary = path.with_name(f".azDownload-{path.name}")
+    temporary.write_bytes(body)
+    temporary.rename(path)
+
+
 def writes(**bodies: bytes) -> AzcopyRunner:
     """azcopy that has written these when it starts, and goes on until it is cancelled."""
 
     def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
         for name, body in bodies.items():
-            Path(argv[3], name).write_bytes(body)
+            arrive(Path(argv[3], name), body)
 
     return AzcopyRunner(ScriptedAzcopy([STARTED], lambda text: [ALREADY, None], ends=False), write)
 
@@ -201,7 +208,7 @@ def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
 
     def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
         Path(argv[3], "sub").mkdir()
-        Path(argv[3], "sub", "a").write_bytes(b"AA")
+        arrive(Path(argv[3], "sub", "a"), b"AA")
 
     task = download(tmp_path)
     task = replace(task, actions=[action("sub/a", RemoteState(2, "e", md5(b"AA")), None)])

@@ -84,6 +84,7 @@ def test_a_refusal_in_the_messages() -> None:
             Route.DOWNLOAD,
             "checksum_mismatch",
         ),
+        (Reason(0, "", "write /p/x: no space left on device"), Route.DOWNLOAD, "local_file"),
         (Reason(0, "", "something new"), Route.DOWNLOAD, "azcopy_failed"),
     ],
 )
