@@ -27,15 +27,18 @@ class BatchPart:
     code: str = ""
 
 
-def batch_of_deletes(paths: Sequence[str], signer: Signer) -> tuple[bytes, str]:
+def batch_of_deletes(blobs: Sequence[tuple[str, str | None]], signer: Signer) -> tuple[bytes, str]:
     """The body that deletes these blobs with their snapshots, and its Content-Type.
 
-    ``paths`` are percent-encoded; each part is signed by itself and numbered by its place.
+    ``blobs`` are percent-encoded paths, each with the ETag that it must still have, or None; each part is signed by
+    itself and numbered by its place.
     """
     parts = []
-    for number, path in enumerate(paths):
+    for number, (path, etag) in enumerate(blobs):
         # No x-ms-version: parts take it from the whole request and must not repeat it.
         headers = {"x-ms-delete-snapshots": "include", "Content-Length": "0"}
+        if etag:
+            headers["If-Match"] = f'"{etag}"'
         query = signer.sign("DELETE", path, {}, headers)
         lines = [
             f"--{_BOUNDARY}",

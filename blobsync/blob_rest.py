@@ -225,16 +225,19 @@ class RestBlobStore:
             return reply.attempts > 1
         raise error
 
-    def delete_many(self, names: Sequence[str]) -> Mapping[str, str]:
+    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """Blob Batch, 256 deletes a request; single deletes where the server has no batches."""
+        versions = etags or {}
         failures: dict[str, str] = {}
         singly: list[str] = []
         for first in range(0, len(names), MAX_BATCH):
             chunk = names[first : first + MAX_BATCH]
-            singly += self._delete_batch(chunk) if self._batch_works else chunk
+            singly += self._delete_batch(chunk, versions) if self._batch_works else chunk
         if singly:
             with ThreadPoolExecutor(min(_DELETE_THREADS, len(singly))) as pool:
-                for name, reason in zip(singly, pool.map(self._why_not_deleted, singly), strict=True):
+                for name, reason in zip(
+                    singly, pool.map(lambda name: self._why_not_deleted(name, versions), singly), strict=True
+                ):
                     if reason:
                         failures[name] = reason
         return failures
@@ -334,9 +337,10 @@ class RestBlobStore:
             raise self._error(reply, "list")
         return reply.body
 
-    def _delete_batch(self, names: Sequence[str]) -> Sequence[str]:
+    def _delete_batch(self, names: Sequence[str], etags: Mapping[str, str]) -> Sequence[str]:
         """Delete up to 256; returns those that need a closer look, which a single delete then takes."""
-        body, content_type = batch_of_deletes([self._path(name) for name in names], self._http.signer)
+        blobs = [(self._path(name), etags.get(name)) for name in names]
+        body, content_type = batch_of_deletes(blobs, self._http.signer)
         reply = self._http.send(
             "POST",
             self._http.root,
@@ -354,9 +358,12 @@ class RestBlobStore:
         gone = {part.content_id for part in parts if part.status in (202, 404)}
         return [name for number, name in enumerate(names) if number not in gone]
 
-    def _why_not_deleted(self, name: str) -> str:
+    def _why_not_deleted(self, name: str, etags: Mapping[str, str]) -> str:
         try:
-            self.delete(name)
+            self.delete(name, etag=etags.get(name))
+        except PreconditionFailedError as error:
+            # Of a blob that is gone no version is the one that was asked for.
+            return error.message if self.head(name) else ""
         except BlobsyncError as error:
             return error.message
         return ""

@@ -165,6 +165,9 @@ class BlobStore(Protocol):
         """Delete the blob and its snapshots; False where there was none."""
         ...
 
-    def delete_many(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Delete in batches; returns the failures as name -> reason. A blob that is not there is no failure."""
+    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Delete in batches; returns the failures as name -> reason. A blob that is not there is no failure.
+
+        A name that is in ``etags`` is deleted only while the blob is that version.
+        """
         ...

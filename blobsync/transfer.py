@@ -21,6 +21,7 @@ from blobsync.plan import (
     FileFailure,
     FileState,
     LocalState,
+    RemoteState,
     Route,
     TransferPlan,
     TransferResult,
@@ -206,8 +207,10 @@ def _delete_extras(run: _Run) -> None:
 
 
 def _delete_blobs(end: RemoteEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
+    """Only the versions that the plan saw: what somebody put there since is not extra."""
     paths = {end.at(action.path): action.path for action in doomed}
-    return {paths[name]: reason for name, reason in end.store.delete_many(list(paths)).items()}
+    seen = {end.at(each.path): each.destination.etag for each in doomed if isinstance(each.destination, RemoteState)}
+    return {paths[name]: reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
 
 
 def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]:

@@ -160,13 +160,14 @@ class SdkBlobStore:
             return False
         return True
 
-    def delete_many(self, names: Sequence[str]) -> Mapping[str, str]:
+    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
         failures = {}
         for name in names:
             try:
-                self.delete(name)
+                self.delete(name, etag=(etags or {}).get(name))
             except StorageError as error:
-                failures[name] = error.message
+                if self.head(name) is not None:
+                    failures[name] = error.message
         return failures
 
     def _there(self, name: str) -> BlobInfo:

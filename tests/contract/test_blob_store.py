@@ -315,6 +315,13 @@ def test_deletes_in_batches(store: BlobStore, count: int) -> None:
     assert [blob.name for blob in store.list_blobs()] == ["keep"]
 
 
+def test_deletes_of_versions_leave_what_was_written_since(store: BlobStore) -> None:
+    seen = {name: put(store, name, b"seen").etag for name in ("old", "kept")}
+    put(store, "old", b"newer")
+    assert set(store.delete_many([*seen, "gone"], etags={**seen, "gone": seen["old"]})) == {"old"}
+    assert [blob.name for blob in store.list_blobs()] == ["old"]
+
+
 @pytest.fixture(scope="module")
 def many(azurite: Azurite) -> StorageAccount:
     """5,001 blobs: one more than a page holds."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from tests.e2e.world import Container, Project, as_ordinary_user, hashes, read_tree, write_tree
+from tests.servers.delay_proxy import delay_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -113,3 +117,18 @@ def test_extras_changed_since_the_plan_stay(synced: Project, container: Containe
     done = synced.json("apply", str(plan), "-y")
     assert container.get("data/extra/x.txt") == b"somebody needs this now", str(done)
     assert done.code != 0
+
+
+def test_an_extra_that_is_rewritten_during_the_transfer_stays(
+    synced: Project, container: Container, service: str
+) -> None:
+    (synced.data / "large.bin").write_bytes(os.urandom(6 << 20))
+    with delay_proxy(service, round_trip_ms=1, mbps=32) as line:
+        synced.configure(container, url=line.url)
+        process = synced.start("u", "data", "--mirror", "-y", "--json")
+        time.sleep(1.0)
+        container.put("data/extra/x.txt", b"somebody needs this now")
+        done = synced.finish(process)
+    assert (done.code, done.data["deleted"]) == (3, 1), str(done)
+    assert done.named() == {"data/extra/x.txt"}
+    assert container.get("data/extra/x.txt") == b"somebody needs this now"

@@ -159,13 +159,15 @@ def test_soft_delete(policy: str, days: int | None) -> None:
 
 
 def test_a_batch_of_deletes() -> None:
-    body, content_type = batch_of_deletes(["/box/a", "/box/b%20"], SasSigner(SasToken.parse("sp=d&sig=x")))
+    signer = SasSigner(SasToken.parse("sp=d&sig=x"))
+    body, content_type = batch_of_deletes([("/box/a", None), ("/box/b%20", "0x8D")], signer)
     assert content_type == "multipart/mixed; boundary=batch_blobsync"
     assert body == (
         b"--batch_blobsync\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 0\r\n"
         b"\r\nDELETE /box/a?sp=d&sig=x HTTP/1.1\r\nx-ms-delete-snapshots: include\r\nContent-Length: 0\r\n\r\n"
         b"--batch_blobsync\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 1\r\n"
-        b"\r\nDELETE /box/b%20?sp=d&sig=x HTTP/1.1\r\nx-ms-delete-snapshots: include\r\nContent-Length: 0\r\n\r\n"
+        b"\r\nDELETE /box/b%20?sp=d&sig=x HTTP/1.1\r\nx-ms-delete-snapshots: include\r\nContent-Length: 0\r\n"
+        b'If-Match: "0x8D"\r\n\r\n'
         b"--batch_blobsync--\r\n"
     )
 
