@@ -140,16 +140,6 @@ RUNTIME: Mapping[str, Key] = {
     "sync_seconds": WHOLE,
 }
 
-KUBERNETES: Mapping[str, Key] = {
-    "context": TEXT,
-    "namespace": TEXT,
-    "kubeconfig": TEXT,
-    "gpu_resource": TEXT,
-    "node_selector": Key(Kind.ENVIRONMENT),
-    "pull_secret": TEXT,
-    "retries": WHOLE,
-}
-
 _ACT: Mapping[str, Key] = {
     "azure_blob_config_file": TEXT,
     "datastore_name": TEXT,
@@ -224,7 +214,6 @@ _OURS: Mapping[str, Key] = {
     "runtime": Key(Kind.MAPPING, keys=RUNTIME),
     "local": Key(Kind.MAPPING, keys=LOCAL),
     "slurm": Key(Kind.MAPPING, keys=SLURM),
-    "kubernetes": Key(Kind.MAPPING, keys=KUBERNETES),
     "singularity": FREE_MAPPING,
     "itp": FREE_MAPPING,
 }

@@ -12,7 +12,6 @@ from blobsync.config.known_keys import (
     DOCKER,
     FOLDER,
     GLOBAL_DISPATCH,
-    KUBERNETES,
     LOCAL,
     MOUNT,
     RUNTIME,
@@ -164,6 +163,6 @@ def test_the_repository_carries_the_same_examples() -> None:
 
 def test_the_reference_names_every_key() -> None:
     text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
-    tables = (ACCOUNT, WORKSPACE, CLUSTER, FOLDER, DOCKER, MOUNT, GLOBAL_DISPATCH, SLURM, LOCAL, RUNTIME, KUBERNETES)
+    tables = (ACCOUNT, WORKSPACE, CLUSTER, FOLDER, DOCKER, MOUNT, GLOBAL_DISPATCH, SLURM, LOCAL, RUNTIME)
     missing = sorted({key for table in tables for key in table if f"`{key}`" not in text})
     assert not missing

@@ -324,7 +324,7 @@ def test_settings_are_read_by_dotted_path(project: ProjectFiles) -> None:
     assert cluster.number("slurm.cpus_per_task") == 4
     assert cluster.number("slurm.nothing", 7) == 7
     assert set(cluster.mapping("slurm")) == {"partition", "time", "args", "cpus_per_task"}
-    assert cluster.mapping("kubernetes") == {}
+    assert cluster.mapping("nowhere") == {}
 
 
 def test_no_value_shows_a_secret(project: ProjectFiles) -> None:
