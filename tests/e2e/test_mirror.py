@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import time
-
 import pytest
 
-from tests.e2e.world import Container, Project, as_ordinary_user, hashes, read_tree, write_tree
-from tests.servers.delay_proxy import delay_proxy
+from tests.e2e.world import Container, Project, as_ordinary_user, hashes, read_tree, wait_until, write_tree
+from tests.servers.fault_proxy import Fault, fault_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -122,11 +119,11 @@ def test_extras_changed_since_the_plan_stay(synced: Project, container: Containe
 def test_an_extra_that_is_rewritten_during_the_transfer_stays(
     synced: Project, container: Container, service: str
 ) -> None:
-    (synced.data / "large.bin").write_bytes(os.urandom(6 << 20))
-    with delay_proxy(service, round_trip_ms=1, mbps=32) as line:
+    (synced.data / "new.txt").write_bytes(b"new")
+    with fault_proxy(service, Fault("stall", at=(1,), operations=("put blob",), seconds=1.5)) as line:
         synced.configure(container, url=line.url)
         process = synced.start("u", "data", "--mirror", "-y", "--json")
-        time.sleep(1.0)
+        assert wait_until(lambda: line.stats().injected)
         container.put("data/extra/x.txt", b"somebody needs this now")
         done = synced.finish(process)
     assert (done.code, done.data["deleted"]) == (3, 1), str(done)
