@@ -35,7 +35,7 @@ def test_the_whole_demo_runs_and_leaves_nothing(tmp_path: Path, capfd: pytest.Ca
     assert "uploaded 120 files" in shown
     assert "uploaded 3 files" in shown
     assert "downloaded 121 files" in shown
-    assert any("here$ blobsync -c east -f aml u data/library --relay" in line for line in said)
+    assert any("here$ blobsync -c east -f aml u data/library" in line for line in said)
 
 
 @pytest.mark.parametrize("what", ["file", "full folder"])
