@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -214,7 +213,7 @@ def exit_code_of(record: JobRecord) -> int:
 def _accepted(submitted: list[Submitted]) -> Result:
     """One job's answer is that of ``submit``; several are a list."""
     answers = [_answer(one.record) for one in submitted]
-    lines = [f"{answer['job_id']}" for answer in answers]
+    lines = [line for answer in answers for line in (answer["job_id"], answer["url"]) if line]
     return Result(answers[0] if len(answers) == 1 else {"jobs": answers}, lines)
 
 
@@ -243,23 +242,18 @@ def _waited(session: Session, board: Board, record: JobRecord) -> Result:
             session.listener.note(f"{ended.run_id}: {ended.info.state} {ended.info.reason}".rstrip())
 
     def tell() -> Iterator[str]:
-        with _going_on(record):
-            if not session.json:
-                yield from followed(board, record)
-            end()
+        yield from followed(board, record)
+        end()
 
-    result.lines = list(tell()) if session.json else tell()
-    return result
-
-
-@contextmanager
-def _going_on(record: JobRecord) -> Iterator[None]:
-    """Ctrl-C ends the watching, never the job."""
+    last = record.run_id.rpartition("_")[2]
+    goes_on = TransferCancelledError(
+        f"the job {record.run_id} goes on", hint=f"blobsync logs {last} -F follows it, blobsync abort {last} ends it"
+    )
+    if not session.json:
+        result.lines, result.interrupted = tell(), goes_on
+        return result
     try:
-        yield
-    except KeyboardInterrupt as error:
-        last = record.run_id.rpartition("_")[2]
-        raise TransferCancelledError(
-            f"the job {record.run_id} goes on",
-            hint=f"blobsync logs {last} -F follows it, blobsync abort {last} ends it",
-        ) from error
+        end()
+    except KeyboardInterrupt:
+        raise goes_on from None
+    return result

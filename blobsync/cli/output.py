@@ -40,7 +40,7 @@ class Result:
 
     ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it comes).
     ``failures`` are single files, jobs or checks that are not as they should be. ``live`` lines come slowly, and
-    whoever reads them through a pipe wants each at once.
+    whoever reads them through a pipe wants each at once; ``interrupted`` is what Ctrl-C means while they come.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -48,6 +48,7 @@ class Result:
     failures: Sequence[FileFailure | BlobsyncError] = ()
     exit_code: int = ExitCode.DONE
     live: bool = False
+    interrupted: BlobsyncError | None = None
 
 
 def redact(text: str) -> str:
@@ -78,10 +79,15 @@ class Console:
         if self.as_json:
             self._document(result.exit_code, result.data, [_error(failure) for failure in result.failures])
             return int(result.exit_code)
-        for line in result.lines:
-            self._out.write(_printable(line) + "\n")
-            if result.live:
-                self._out.flush()
+        try:
+            for line in result.lines:
+                self._out.write(_printable(line) + "\n")
+                if result.live:
+                    self._out.flush()
+        except KeyboardInterrupt:
+            if result.interrupted is None:
+                raise
+            raise result.interrupted from None
         self._out.flush()
         for failure in result.failures[:SHOWN_FAILURES]:
             self.say(_sentence(failure), failure.hint)
