@@ -181,7 +181,7 @@ def _only_the_change_moves(show: _Show, here: Path) -> None:
 
 def _over_to_the_other_account(show: _Show, here: Path, there: Path) -> None:
     show.title("Copy it to the other account, and download it from there into the other checkout")
-    show.say("(One account fetches from the other; what the emulator cannot fetch by itself goes through this machine.)")
+    show.say("(One account fetches from the other; what the emulator cannot fetch goes through this machine.)")
     show.run("here", "-c", _AWAY, "-f", _HOME, "u", _PATH)
     show.run("there", "-c", _AWAY, "d", _PATH)
     mine, theirs = checksums(here), checksums(there)
