@@ -54,6 +54,13 @@ def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False) ->
     return provide
 
 
+def credential(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> TokenCredential:
+    """The same identity, for services that take azure-core's credentials."""
+    if use_cli_auth:
+        return _credential("cli")
+    return _credential("device-code" if environ.get("BLOBSYNC_LOGIN") == "device-code" else "default")
+
+
 @lru_cache(maxsize=3)
 def _credential(source: str) -> TokenCredential:
     # One for the process: each keeps its tokens, and the Azure CLI needs a second for every answer.

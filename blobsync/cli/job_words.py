@@ -31,6 +31,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "cluster": record.cluster,
         "backend": record.backend,
         "native_id": record.ref.native_id,
+        "url": record.ref.url or None,
         "name": spec.name,
         "command": list(spec.argv),
         "nodes": spec.nodes,
@@ -92,6 +93,7 @@ def job_details(record: JobRecord) -> Iterator[str]:
         ("ended", f"{_iso(info.ended)} after {_lasted(record)}" if info.ended and info.started else ""),
         ("code", _code(record)),
         *((f"folder {folder.name}", f"{folder.mode} {folder.container}/{folder.path}") for folder in spec.folders),
+        ("page", record.ref.url),
         ("again for", record.successor_of),
     ]
     yield from (f"{name + ':':<14} {value}" for name, value in facts if value)

@@ -221,6 +221,7 @@ def _answer(record: JobRecord) -> dict[str, Any]:
     return {
         "job_id": record.run_id,
         "native_id": record.ref.native_id,
+        "url": record.ref.url or None,
         "backend": record.backend,
         "cluster": record.cluster,
         "status": record.info.state.value,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.errors import ConfigError, CredentialError
-from blobsync.jobs.spec import JobSpec, Secrets
+from blobsync.jobs.spec import SERVICES, JobSpec, Secrets
 from blobsync.locations import SasToken
 
 # A user delegation SAS, and with it what an identity can give, ends after seven days at the latest; jobs that
@@ -24,6 +24,8 @@ Mint = Callable[[StorageAccount, str, int], SasToken]
 
 def rights_needed(spec: JobSpec) -> Mapping[str, str]:
     """Letters of rights by container URL, without those for mirrored logs."""
+    if spec.platform in SERVICES:
+        return {}
     needed: dict[str, str] = {}
     if spec.code:
         needed[spec.code.container] = "rl"
@@ -44,6 +46,9 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: Mint) -> tuple[JobSp
     env = _secret_env(spec, clusters)
     warnings: tuple[str, ...] = ()
     needed = dict(rights_needed(spec))
+    if spec.platform in SERVICES and spec.code and not _knows(clusters[0], spec.code.container):
+        # The code of another cluster's account: the service gets a SAS for this job.
+        needed = {spec.code.container: "rl"}
     if spec.logs:
         try:
             sas = _mint(accounts, {**needed, spec.logs.container: _with_mirror(needed, spec.logs.container)}, mint)
@@ -52,6 +57,10 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: Mint) -> tuple[JobSp
             warnings = (f"logs will not be kept in the container: {error.message}",)
     secrets = Secrets(_mint(accounts, needed, mint), env)
     return replace(spec, logs=None), secrets, warnings
+
+
+def _knows(cluster: Cluster, container: str) -> bool:
+    return any(str(account.container) == container for account in _accounts(cluster))
 
 
 def _with_mirror(needed: Mapping[str, str], container: str) -> str:

@@ -7,22 +7,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from blobsync.config.loader import load_cluster
+from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.model import Cluster
 from blobsync.connect import connect
-from blobsync.errors import BlobsyncError, JobError
+from blobsync.errors import AmbiguousJobError, BlobsyncError, JobError, JobNotFoundError
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Backend, Surroundings
+from blobsync.jobs.backends.base import Backend, Recalling, Surroundings
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
 from blobsync.jobs.parse import Finding, read_causes, summarise
-from blobsync.jobs.spec import LogMirror, RunInfo, State
+from blobsync.jobs.spec import JobRef, JobSpec, LogMirror, RunInfo, State
 from blobsync.process import ProcessRunner, SubprocessRunner
 from blobsync.state_dir import open_state_dir
 
 # Where ACT put logs, too; never part of the code archive.
 ASSETS = "assets"
 FOLLOW_SECONDS = 1.0
+# Shorter ends of ids are looked for in the project's own history only.
+_RECALL_CHARS = 4
 _INTERRUPTED = "its submission was interrupted: the cluster may have it or not"
 
 
@@ -77,6 +79,7 @@ class Board:
                 settings=settings_of(cluster),
                 environ=self.environ,
                 process=self._process,
+                configured=cluster,
             )
             self._backends[name] = create_backend(cluster.platform, around)
         return self._backends[name]
@@ -85,7 +88,32 @@ class Board:
 
     def find(self, suffixes: Iterable[str]) -> tuple[JobRecord, ...]:
         """The jobs whose ids end so, in this order. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
-        return tuple(self.history.find(suffix) for suffix in suffixes)
+        return tuple(self._find(suffix) for suffix in suffixes)
+
+    def _find(self, suffix: str) -> JobRecord:
+        try:
+            return self.history.find(suffix)
+        except JobNotFoundError as unknown:
+            return self._recall(suffix, unknown)
+
+    def _recall(self, suffix: str, unknown: JobNotFoundError) -> JobRecord:
+        """Ask the services that know jobs by themselves: a colleague's, or one from another machine."""
+        found: dict[str, tuple[JobSpec, JobRef, str]] = {}
+        silent = []
+        for name in cluster_names(self.root) if len(suffix) >= _RECALL_CHARS else ():
+            try:
+                backend = self.backend(name)
+                for spec, ref in backend.recall(suffix) if isinstance(backend, Recalling) else ():
+                    found.setdefault(spec.run_id, (spec, ref, backend.name))
+            except BlobsyncError as error:
+                silent.append(f"cluster {name} could not be asked: {error.message}")
+        if len(found) > 1:
+            raise AmbiguousJobError(
+                f"{len(found)} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
+            )
+        for spec, ref, backend_name in found.values():
+            return self.history.add(spec, ref, backend_name)
+        raise JobNotFoundError("; ".join([unknown.message, *silent]), hint=unknown.hint)
 
     def refresh(self, records: Sequence[JobRecord]) -> Refreshed:
         """Ask each cluster once for all its jobs that have not ended; one that does not answer is told of."""

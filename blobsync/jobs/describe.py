@@ -9,10 +9,12 @@ from typing import Any
 
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.errors import ConfigError, UsageError
-from blobsync.jobs.spec import CodeRef, FolderLink, JobSpec, LogMirror
+from blobsync.jobs.spec import SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
 
 # Where the node sees a shared file system, or this very machine, links are cheapest; elsewhere mounts are.
 _DEFAULT_MODES = {"local": "link", "slurm": "link"}
+# ACT's number of GPUs of a node on Azure ML, where the file does not say.
+_AML_GPUS = 4
 
 # Values of variables named like this are kept out of every record.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
@@ -87,6 +89,8 @@ def find_shape(cluster: Cluster, wish: Wish) -> Shape:
     """
     asked = wish.num_gpu if wish.num_gpu is not None else cluster.num_gpu
     per_node = cluster.gpu_per_node
+    if per_node is None and cluster.platform in SERVICES:
+        per_node = _AML_GPUS
     nodes = wish.nodes if wish.nodes is not None else cluster.number("nodes")
     count = asked or (per_node or 1) * (nodes or 1)
     if nodes is None or (wish.nodes is None and count % nodes):
@@ -145,7 +149,12 @@ def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
 
 
 def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
-    """Logs go beside the output folder, not into it: ``u --mirror output`` must not take them for extras."""
+    """Logs go beside the output folder, not into it: ``u --mirror output`` must not take them for extras.
+
+    Azure ML keeps the logs of its jobs itself.
+    """
+    if cluster.platform in SERVICES:
+        return None
     entries = sorted(cluster.folders, key=lambda entry: (not entry.prefix.startswith("output"), entry.mode != "upload"))
     if entries and (entries[0].prefix.startswith("output") or entries[0].mode == "upload"):
         place = entries[0].remote

@@ -22,6 +22,9 @@ OUTPUT_FAILED_EXIT = 73
 
 FOLDER_MODES = ("link", "mount", "download", "upload")
 
+# Platforms that reach containers, and keep logs, by themselves.
+SERVICES = ("aml", "itp", "singularity")
+
 
 class State(str, Enum):
     """Where a job stands, in ACT's words. A job that was preempted and waits again is ``QUEUED``."""
@@ -161,11 +164,16 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True)
 class JobRef:
-    """How a job is found again: our id, the backend's own, and where its files are (empty: nowhere)."""
+    """How a job is found again: our id, the backend's own, and where its files, or its page, are (empty: nowhere)."""
 
     run_id: str
     native_id: str
     place: str = ""
+
+    @property
+    def url(self) -> str:
+        """The page that shows the job, where its place is one."""
+        return self.place if self.place.startswith("https://") else ""
 
 
 @dataclass(frozen=True, slots=True)

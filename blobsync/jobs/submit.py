@@ -44,14 +44,15 @@ def plan_job(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode
     """What would be handed over, and warnings; nothing is submitted, minted or recorded."""
     code = choose_code(cluster)
     spec = describe(cluster, wish, new_run_id(board.environ), code.ref)
-    return board.backend(cluster.name).plan(spec), code.warnings
+    plan = board.backend(cluster.name).plan(spec)
+    return plan, code.warnings + plan.warnings
 
 
 def submit(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
     plan, warnings = plan_job(board, cluster, wish, choose_code)
     submitted = _hand_over(board, plan.spec)
-    return Submitted(submitted.record, warnings + submitted.warnings)
+    return Submitted(submitted.record, tuple(dict.fromkeys(warnings + submitted.warnings)))
 
 
 def resubmit(
@@ -105,7 +106,7 @@ def _hand_over(board: Board, spec: JobSpec, *, successor_of: str = "") -> Submit
     except BlobsyncError:
         board.history.remove(spec.run_id)
         raise
-    return Submitted(board.history.add(spec, ref, backend.name, successor_of=successor_of), warnings)
+    return Submitted(board.history.add(spec, ref, backend.name, successor_of=successor_of), warnings + plan.warnings)
 
 
 def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, int], SasToken]:

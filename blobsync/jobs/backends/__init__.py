@@ -9,7 +9,10 @@ from blobsync.errors import BackendUnavailableError
 from blobsync.jobs.backends.base import Backend, Surroundings
 
 MODULES = {
+    "aml": "blobsync.jobs.backends.aml",
+    "itp": "blobsync.jobs.backends.aml",
     "local": "blobsync.jobs.backends.local",
+    "singularity": "blobsync.jobs.backends.aml",
     "slurm": "blobsync.jobs.backends.slurm",
 }
 

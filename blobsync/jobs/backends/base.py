@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from blobsync.config.model import Cluster
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 from blobsync.process import ProcessRunner
 
@@ -19,12 +20,13 @@ class Plan:
     """What would be handed over, decided without looking at anything outside.
 
     ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's own form of the same.
-    Neither holds a secret.
+    Neither holds a secret. ``warnings`` are what the user should know before the job is accepted.
     """
 
     spec: JobSpec
     text: str
     request: Any = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,10 @@ class ClusterSummary:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a backend is built from. ``settings`` are the cluster's options that only the backend understands."""
+    """What a backend is built from. ``settings`` are the cluster's options that only the backend understands.
+
+    ``configured`` is the whole cluster file with its storage accounts, for places that reach containers themselves.
+    """
 
     cluster: str
     project: Path
@@ -62,6 +67,7 @@ class Surroundings:
     settings: Mapping[str, Any]
     environ: Mapping[str, str] = field(repr=False)
     process: ProcessRunner
+    configured: Cluster | None = field(default=None, repr=False)
 
 
 class Backend(Protocol):
@@ -113,4 +119,13 @@ class Backend(Protocol):
 
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
         """The command that opens a shell beside the job; only with capability ``ssh``."""
+        ...
+
+
+@runtime_checkable
+class Recalling(Protocol):
+    """A place that keeps specifications, so that jobs can be found that this project has no record of."""
+
+    def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
+        """Jobs whose id ends so, other people's and other machines' included, newest first."""
         ...

@@ -1,0 +1,234 @@
+"""Azure Machine Learning: computes of a workspace, attached Kubernetes (ITP), and Singularity.
+
+Jobs go there as v2 command jobs over REST. Folders are the service's own inputs and outputs, through datastores that
+hold the credentials; secret variables travel as a blob beside the code archive, which is removed when the job has
+ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from blobsync.config.loader import load_workspace
+from blobsync.config.model import Cluster
+from blobsync.errors import BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError, StorageError
+from blobsync.jobs.backends import aml_replies
+from blobsync.jobs.backends.aml_client import VIRTUAL_CLUSTER_VERSION, AmlClient
+from blobsync.jobs.backends.aml_platforms import virtual_cluster_id
+from blobsync.jobs.backends.aml_request import AmlRequest, build_request, warnings_for
+from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+
+CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "ssh"})
+
+# Up to so many jobs are asked for one by one; more are looked for in the list first.
+_ONE_BY_ONE = 4
+# How far the list is read for them, and for a job that the history does not know.
+_NEWEST = 500
+_LIST = {"listViewType": "ActiveOnly", "jobType": "Command", "tag": "blobsync"}
+
+
+def create(around: Surroundings) -> AmlBackend:
+    """The backend of a cluster file with platform aml, itp or singularity. Raises ``ConfigError``."""
+    if around.configured is None:
+        raise BackendUnavailableError(f"cluster {around.cluster}: Azure ML needs its whole cluster file")
+    return AmlBackend(around, around.configured)
+
+
+class AmlBackend:
+    """One workspace, with one compute of it."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, around: Surroundings, cluster: Cluster) -> None:
+        self._around = around
+        self._cluster = cluster
+        self._workspace = load_workspace(cluster, environ=around.environ)
+        self._client = AmlClient(self._workspace, self._credential)
+        self._log_urls: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        return self._cluster.platform
+
+    # -- submitting ---------------------------------------------------------------------------------------------
+
+    def plan(self, spec: JobSpec) -> Plan:
+        request = build_request(self._cluster, self._workspace, spec)
+        base = f"{self._client.base}{self._client.path}"
+        text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
+        return Plan(spec, text, request, warnings_for(self._cluster, spec))
+
+    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
+        request: AmlRequest = plan.request
+        run_id = plan.spec.run_id
+        for store in request.datastores:
+            path = f"datastores/{store.name}"
+            if self._client.try_call(path) is None:
+                self._client.call("PUT", path, store.body(secrets.sas), doing="submit", skipValidation="true")
+        if request.environment:
+            path, body = request.environment
+            if self._client.try_call(path) is None:
+                self._client.call("PUT", path, body, doing="submit")
+        if request.secrets_blob:
+            self._put_secrets(request.secrets_blob, secrets)
+        try:
+            answer = self._client.call("PUT", f"jobs/{run_id}", request.job, doing="submit")
+        except BlobsyncError:
+            if request.secrets_blob:
+                self._drop_secrets(request.secrets_blob)
+            raise
+        return JobRef(run_id, run_id, aml_replies.studio_url(answer) or self._studio_url(run_id))
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        found: dict[str, Mapping[str, Any]] = {}
+        if len(refs) > _ONE_BY_ONE:
+            wanted = {ref.native_id for ref in refs}
+            for body in islice(self._newest(), _NEWEST):
+                found[str(body["name"])] = body
+                if wanted <= found.keys():
+                    break
+        for ref in refs:
+            if ref.native_id not in found:
+                body = self._client.try_call(f"jobs/{ref.native_id}")
+                found[ref.native_id] = body or {}
+        return tuple(self._info(ref.run_id, found[ref.native_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        infos = (aml_replies.read_job(body) for body in islice(self._newest(), _NEWEST))
+        yield from islice((info for info in infos if not states or info.state in states), limit)
+
+    def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
+        """Our jobs among the workspace's newest whose id ends so, whoever submitted them from wherever."""
+        for body in islice(self._newest(), _NEWEST):
+            run_id = str(body.get("name") or "")
+            spec = aml_replies.read_spec(body) if run_id.endswith(suffix) else None
+            if spec:
+                place = aml_replies.studio_url(body) or self._studio_url(run_id)
+                yield replace(spec, cluster=self._cluster.name), JobRef(run_id, run_id, place)
+
+    def cancel(self, ref: JobRef) -> None:
+        refusal = self._client.cancel(ref.native_id)
+        if refusal is None:
+            return
+        info = self.get([ref])[0]
+        # Refused because it has ended, or is gone: that is what was asked for.
+        if not info.state.is_final and info.state is not State.UNKNOWN:
+            raise JobError(f"Azure ML does not cancel {ref.native_id}: {refusal.sentence}")
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        details = self._client.history(f"runs/{ref.native_id}/details")
+        if details is None:
+            raise JobNotFoundError(f"run history does not know {ref.native_id}")
+        files: dict[str, str] = dict(details.get("logFiles") or {})
+        if not files:
+            files = self._artifacts(ref.native_id)
+        names = list(aml_replies.log_names(files))
+        # A log's URL holds a SAS: it stays in here, and is asked for again when it may have ended.
+        self._log_urls.update({f"{ref.native_id}/{name}": files[name] for name in names})
+        return tuple(LogFile(name, None, f"{ref.native_id}/{name}") for name in names)
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        if log.handle not in self._log_urls:
+            raise JobError(f"the log {log.name} was not looked up")
+        return self._client.read(self._log_urls[log.handle], start, end)
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def summary(self) -> ClusterSummary:
+        waiting = list(self.list(states=(State.QUEUED, State.PREPARING, State.RUNNING), limit=100))
+        running = sum(info.state is State.RUNNING for info in waiting)
+        found = self._nodes()
+        ours = f"of blobsync's jobs in the workspace: {running} running, {len(waiting) - running} waiting"
+        return replace(
+            found,
+            jobs_running=found.jobs_running or running,
+            jobs_queued=len(waiting) - running,
+            notes=(*found.notes, ours, f"workspace {self._workspace.workspace_name}"),
+        )
+
+    def blame(self) -> Sequence[Holder]:
+        target = self._cluster.compute_target
+        if not target or self._cluster.platform == "singularity":
+            raise JobError(f"cluster {self._cluster.name} has no compute whose jobs could be listed")
+        found = self._client.history(f"computes/{target.rpartition('/')[2]}/runs")
+        return aml_replies.read_holders((found or {}).get("value") or (), self._cluster.gpu_per_node or 1)
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        place = self._workspace
+        command = ["az", "ml", "job", "connect-ssh", "--name", ref.native_id, "--node-index", str(node)]
+        command += ["--resource-group", place.resource_group, "--workspace-name", place.workspace_name]
+        return (*command, "--subscription", place.subscription_id)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _credential(self) -> Any:
+        from blobsync.azure_store import credential
+
+        return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth", default=True))
+
+    def _newest(self) -> Iterator[Mapping[str, Any]]:
+        return self._client.pages("jobs", **_LIST)
+
+    def _info(self, run_id: str, body: Mapping[str, Any], closely: bool) -> RunInfo:
+        if not body:
+            return RunInfo(run_id, State.UNKNOWN, reason="the workspace does not know it")
+        info = aml_replies.read_job(body)
+        if info.state.is_final or (closely and info.state is State.RUNNING):
+            # The times and the error are in run history only; without it the state is still worth knowing.
+            with contextlib.suppress(BackendUnavailableError, JobError):
+                details = self._client.history(f"runs/{body.get('name')}/details")
+                info = aml_replies.read_job(body, details)
+        if info.state.is_final:
+            self._forget_secrets(run_id, body)
+        return replace(info, run_id=run_id)
+
+    def _nodes(self) -> ClusterSummary:
+        cluster, target = self._cluster, self._cluster.compute_target
+        if cluster.platform == "singularity":
+            path = virtual_cluster_id(cluster, self._workspace)
+            body = self._client.call("GET", path, doing="summary", api_version=VIRTUAL_CLUSTER_VERSION)
+            return ClusterSummary(notes=aml_replies.read_quota(body))
+        if not target:
+            return ClusterSummary(notes=("serverless: the service finds the nodes",))
+        body = self._client.call("GET", f"computes/{target.rpartition('/')[2]}", doing="summary")
+        return aml_replies.read_compute(body, cluster.gpu_per_node or 1)
+
+    def _artifacts(self, run_id: str) -> dict[str, str]:
+        path = f"artifacts/prefix/contentinfo/ExperimentRun/dcid.{run_id}"
+        found = self._client.history(path, "artifact/v2.0", path="user_logs") or {}
+        return {str(one["path"]): str(one["contentUri"]) for one in found.get("value") or ()}
+
+    def _studio_url(self, run_id: str) -> str:
+        return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
+
+    def _put_secrets(self, blob: str, secrets: Secrets) -> None:
+        body = Secrets(env=secrets.env).to_json().encode()
+        with self._code_store() as store:
+            store.put(blob, body, md5=hashlib.md5(body).digest())
+
+    def _forget_secrets(self, run_id: str, body: Mapping[str, Any]) -> None:
+        uri = str((((body.get("properties") or {}).get("inputs") or {}).get("secrets") or {}).get("uri") or "")
+        code = self._cluster.code
+        if code and uri.endswith(f"/paths/{code.path}.d/secrets/{run_id}.json"):
+            self._drop_secrets(f"{code.path}.d/secrets/{run_id}.json")
+
+    def _drop_secrets(self, blob: str) -> None:
+        # It may be gone already; a colleague may not be allowed to.
+        with contextlib.suppress(StorageError), self._code_store() as store:
+            store.delete(blob)
+
+    def _code_store(self) -> Any:
+        from blobsync.connect import connect
+
+        code = self._cluster.code
+        if code is None:
+            raise JobError(f"cluster {self._cluster.name} has no code_path")
+        return connect(code.account, environ=self._around.environ)
