@@ -7,6 +7,7 @@ import itertools
 from blobsync.blob_reads import changed, version_of
 from blobsync.direct_upload import BlockIds, BlockSizes, precondition_of
 from blobsync.engines import Moved, RemoteEnd
+from blobsync.errors import PreconditionFailedError
 from blobsync.locations import SasToken
 from blobsync.plan import FileAction, RemoteState
 from blobsync.storage import BlobInfo
@@ -74,7 +75,15 @@ class CopyJob(FileJob):
 
     def _copy_whole(self) -> BlobInfo:
         condition = precondition_of(self.action)
-        return self._to.put_from_url(self._name, self._url, self._sas, condition=condition, tier=self._properties.tier)
+        tier = self._properties.tier
+        try:
+            return self._to.put_from_url(self._name, self._url, self._sas, condition=condition, tier=tier)
+        except PreconditionFailedError:
+            # An earlier try may have done it and only its answer was lost; equal content is what was asked for.
+            there = self._to.head(self._name)
+            if there is None or there.md5 is None or (there.size, there.md5) != (self._version.size, self._version.md5):
+                raise
+            return there
 
     def _put_list(self) -> BlobInfo:
         md5 = self._version.md5

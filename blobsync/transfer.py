@@ -139,11 +139,9 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
     by_engine: dict[str, list[FileAction]] = {}
     for action in actions:
         failure = ledger.failures.get(action.path)
-        engine = _RETRIES.get(failure.code, "") if failure else ""
-        if engine == "relay" and not run.engines.relay_allowed:
-            continue
+        engine = _second_engine(run, failure.code) if failure else None
         if engine:
-            by_engine.setdefault(run.plan.engine.name if engine == "same" else engine, []).append(action)
+            by_engine.setdefault(engine, []).append(action)
     for engine, again in by_engine.items():
         fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
         for action in fresh:
@@ -151,6 +149,17 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
         if fresh:
             run.listener.note(f"{len(fresh)} files get a second try with the {engine} engine")
             _move(run, ledger, fresh, engine)
+
+
+def _second_engine(run: _Run, code: str) -> str | None:
+    first = run.plan.engine.name
+    if code == "checksum_mismatch":
+        # The other engines have tried again themselves; azcopy gives such a file up.
+        return "direct" if first == "azcopy" else None
+    engine = _RETRIES.get(code)
+    if engine == "relay" and not run.engines.relay_allowed:
+        return None
+    return first if engine == "same" else engine
 
 
 def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:

@@ -179,6 +179,43 @@ def test_one_fault_on_the_way_down_is_survived(
     tally.runs(exact=1)
 
 
+def test_the_lost_answer_to_a_copy_is_survived(
+    project: Project, new_container: Callable[[str], Container], service: str, tally: Tally
+) -> None:
+    source, destination = new_container("one"), new_container("two")
+    files = random_files(_SEED, 12)
+    for name, data in files.items():
+        source.put(f"data/{name}", data)
+    fault = Fault("reset_after", at=(2, 5), operations=("put blob from url",))
+    with copy_source_proxy(service) as copying, fault_proxy(copying.url, fault) as faulty:
+        project.configure(source, cluster="from", url=faulty.url, sas=source.sas())
+        project.configure(destination, url=faulty.url, sas=destination.sas())
+        done = project.json("u", "data", "-f", "from", "--engine", "direct")
+        tally.faults(faulty.stats().injected)
+    assert (done.code, done.data["transferred"]) == (0, 12), str(done)
+    assert destination.contents("data/") == hashes(files)
+    tally.runs(exact=1)
+
+
+@pytest.mark.parametrize("direction", ["u", "d"])
+def test_damage_that_azcopy_gives_up_on_is_mended(
+    direction: str, with_azcopy: Project, container: Container, faulty: FaultHandle, tally: Tally
+) -> None:
+    files = random_files(_SEED, 20)
+    if direction == "u":
+        write_tree(with_azcopy.data, files)
+    else:
+        for name, data in files.items():
+            container.put(f"data/{name}", data)
+    with_azcopy.configure(container, url=faulty.url)
+    faulty.inject(Fault("flip_up", at=(2, 5)), Fault("flip_down", at=(2, 5)))
+    done = with_azcopy.json(direction, "data", "--engine", "azcopy")
+    assert done.code == 0, str(done)
+    assert (container.contents("data/") if direction == "u" else read_tree(with_azcopy.data)) == hashes(files)
+    tally.faults(faulty.stats().injected)
+    tally.runs(exact=1)
+
+
 def test_a_file_that_never_arrives_whole_is_named_and_the_rest_is_done(
     project: Project, container: Container, faulty: FaultHandle, tally: Tally
 ) -> None:
