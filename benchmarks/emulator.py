@@ -84,6 +84,6 @@ def account_sas() -> str:
         ACCOUNT,
         KEY,
         ResourceTypes(service=True, container=True, object=True),
-        AccountSasPermissions.from_string("rwdlac"),
+        AccountSasPermissions(read=True, write=True, delete=True, list=True, add=True, create=True),
         datetime.now(timezone.utc) + timedelta(days=1),
     )

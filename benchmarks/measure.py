@@ -48,6 +48,10 @@ class Series:
     def walls(self) -> list[float]:
         return [sample.wall for sample in self.samples]
 
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Series:
+        return cls(raw["tool"], [Sample(**sample) for sample in raw["samples"]], raw["note"])
+
     def as_json(self) -> dict[str, Any]:
         return {"tool": self.tool, "note": self.note, "samples": [asdict(sample) for sample in self.samples]}
 

@@ -41,45 +41,25 @@ def main(argv: list[str] | None = None) -> int:
     versions = {name: tool.version() for name, tool in tools.items()}
     print(_INTRODUCTION, *(f"{name}: {version}" for name, version in versions.items()), *missing, sep="\n")
     rounds = options.rounds or (3 if options.quick or options.crossover else 5)
-    results = crossover(tools, scratch, rounds) if options.crossover else _table(tools, scratch, rounds, options)
-    document: dict[str, Any] = {
-        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-        "versions": versions,
-        "missing": missing,
-        "rounds": rounds,
-        "seconds": round(time.monotonic() - began),
-        "cases": [
-            {
-                "key": case.key,
-                "title": case.title,
-                "targets": dict(case.targets),
-                "series": [one.as_json() for one in series],
-            }
-            for case, series in results
-        ],
-    }
-    target = Path(options.json or scratch / "results.json")
-    target.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\n{document['seconds']} s in all; every sample is in {target}")
-    if options.write:
-        document_of = ROOT / "docs" / "performance.md"
-        if options.crossover:
-            return _write(document_of, "crossover", curve_table(results))
-        written = _write(ROOT / "README.md", "benchmark", readme_table(results))
-        return written or _write(document_of, "benchmark", details_table(results))
-    return 0
+    target = Path(options.json or scratch / ("crossover.json" if options.crossover else "results.json"))
+    if options.crossover:
+        results = crossover(tools, scratch, rounds)
+    else:
+        # Rows that are not measured now stay as they were, so that one can be measured again by itself.
+        measured = {
+            case.key: (case, series) for case, series in [*_earlier(target), *_measure(tools, scratch, rounds, options)]
+        }
+        results = [measured[case.key] for case in CASES if case.key in measured]
+    seconds = round(time.monotonic() - began)
+    _save(target, results, {"versions": versions, "missing": missing, "rounds": rounds, "seconds": seconds})
+    print(f"\n{seconds} s in all; every sample is in {target}")
+    return _tables(results, options.crossover) if options.write else 0
 
 
-def _write(file: Path, marker: str, text: str) -> int:
-    if write_into(file, marker, text):
-        return 0
-    print(f"{file.name} has no place for the {marker} table", file=sys.stderr)
-    return 1
+Results = list[tuple[Case, list[Series]]]
 
 
-def _table(
-    tools: Mapping[str, Tool], scratch: Path, rounds: int, options: argparse.Namespace
-) -> list[tuple[Case, list[Series]]]:
+def _measure(tools: Mapping[str, Tool], scratch: Path, rounds: int, options: argparse.Namespace) -> Results:
     results = []
     for case in CASES:
         if options.case and not any(case.key == key or case.key.startswith(f"{key}-") for key in options.case):
@@ -87,15 +67,51 @@ def _table(
         if options.quick and not case.quick and not options.case:
             continue
         # The libraries take most of the time that many files take.
-        chosen = (
-            replace(case, tools=PROGRAMS)
-            if options.quick and case.tools == EVERYBODY and not case.tree.single
-            else case
-        )
+        many = options.quick and case.tools == EVERYBODY and not case.tree.single
+        chosen = replace(case, tools=PROGRAMS) if many else case
         series = CaseRun(chosen, tools, scratch).work(rounds)
         print(table(chosen, series), flush=True)
         results.append((chosen, series))
     return results
+
+
+def _earlier(file: Path) -> Results:
+    if not file.exists():
+        return []
+    known = {case.key: case for case in CASES}
+    raw = json.loads(file.read_text())["cases"]
+    return [
+        (known[each["key"]], [Series.from_json(one) for one in each["series"]]) for each in raw if each["key"] in known
+    ]
+
+
+def _save(file: Path, results: Results, facts: dict[str, Any]) -> None:
+    machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
+    cases = [
+        {
+            "key": case.key,
+            "title": case.title,
+            "targets": dict(case.targets),
+            "series": [one.as_json() for one in series],
+        }
+        for case, series in results
+    ]
+    file.write_text(json.dumps({"machine": machine, **facts, "cases": cases}, indent=1) + "\n")
+
+
+def _tables(results: Results, is_curve: bool) -> int:
+    page = ROOT / "docs" / "performance.md"
+    if is_curve:
+        return _write(page, "crossover", curve_table(results))
+    written = _write(ROOT / "README.md", "benchmark", readme_table(results))
+    return written or _write(page, "benchmark", details_table(results))
+
+
+def _write(file: Path, marker: str, text: str) -> int:
+    if write_into(file, marker, text):
+        return 0
+    print(f"{file.name} has no place for the {marker} table", file=sys.stderr)
+    return 1
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
