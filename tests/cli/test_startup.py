@@ -1,11 +1,9 @@
-"""What starting costs: the modules that each command imports, and how long it takes beside a bare interpreter."""
+"""What starting costs: the modules that each command imports. The benchmark measures the time itself."""
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -61,20 +59,3 @@ def test_light_commands_import_nothing_heavy(
     found = loaded.intersection((*HEAVY, *also_absent))
     # sqlite3 and urllib3 come with what transfers need; these commands transfer nothing.
     assert not found - ({"sqlite3", "urllib3"} if words[0] == "ls" else set())
-
-
-def test_help_and_resolve_start_within_nine_bare_interpreters(project: Path) -> None:
-    """The target is 9; twice that only fails where something heavy has crept in, not where the machine is busy."""
-    blobsync = str(Path(sys.executable).with_name("blobsync"))
-    bare: list[float] = []
-    ours: list[float] = []
-    for _ in range(7):
-        bare.append(_seconds([sys.executable, "-c", "pass"], project))
-        ours.append(max(_seconds([blobsync, "--help"], project), _seconds([blobsync, "resolve", "data/x"], project)))
-    assert statistics.median(ours) / statistics.median(bare) < 18
-
-
-def _seconds(argv: list[str], cwd: Path) -> float:
-    began = time.perf_counter()
-    subprocess.run(argv, cwd=cwd, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -68,7 +69,10 @@ def _exchange(url: str, *requests: bytes) -> bytes:
             connection.shutdown(socket.SHUT_WR)
             while data := connection.recv(1 << 16):
                 got += data
-        except (ConnectionResetError, BrokenPipeError) as error:
+        except OSError as error:
+            # Which word a reset comes with depends on when it comes: in the middle of sendall, or before shutdown.
+            if error.errno not in {errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN}:
+                raise
             raise Reset(got) from error
         return got
 
