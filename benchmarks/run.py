@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
@@ -53,7 +54,10 @@ def main(argv: list[str] | None = None) -> int:
     seconds = round(time.monotonic() - began)
     _save(target, results, {"versions": versions, "missing": missing, "rounds": rounds, "seconds": seconds})
     print(f"\n{seconds} s in all; every sample is in {target}")
-    return _tables(results, options.crossover) if options.write else 0
+    if not options.write:
+        return 0
+    shutil.copyfile(target, ROOT / "docs" / f"performance-{target.stem}.json")
+    return _tables(results, options.crossover)
 
 
 Results = list[tuple[Case, list[Series]]]
