@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ STABLE = DATA / (
 FREE = ("resources.properties",)
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -83,6 +83,7 @@ class Specification:
         found: list[str] = []
         allowed = set()
         parameters = [Node(operation.node.file, each).follow() for each in operation.node.value["parameters"]]
+        has_body = any(parameter.value["in"] == "body" for parameter in parameters)
         for parameter in parameters:
             value, name = parameter.value, parameter.value["name"]
             if value["in"] == "path":
@@ -92,21 +93,14 @@ class Specification:
                 if value.get("required") and name not in query:
                     found.append(f"query: {name} is missing")
                 elif name in query:
-                    wanted = value.get("type")
-                    given: Any = query[name]
-                    if wanted == "boolean":
-                        given = {"true": True, "false": False}.get(query[name], query[name])
-                    found += list(_plain(value, given, name))
+                    found += list(_plain(value, _from_query(value, query[name]), name))
             elif value["in"] == "body":
                 found += list(check(parameter.get("schema"), body, ""))
         found += [f"query: {name} is unknown" for name in query if name not in allowed]
         version = load(operation.node.file)["info"]["version"]
         if query.get("api-version") not in (None, version):
             found.append(f"api-version {query['api-version']} is not {version}")
-        has_body = any(parameter.value["in"] == "body" for parameter in parameters)
-        if body is not None and not has_body:
-            found.append("there must be no body")
-        return found
+        return [*found, *(["there must be no body"] if body is not None and not has_body else [])]
 
 
 def check(schema: Node, value: Any, at: str) -> Iterator[str]:
@@ -137,14 +131,15 @@ def _object(schema: Node, value: Any, at: str) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{at}: is no object"
         return
-    base_name = _discriminator(schema)
-    if base_name:
-        kind = value.get(base_name)
-        found = _variant(schema, kind)
-        if found is None:
-            yield f"{at}.{base_name}: {kind!r} is no known kind"
-            return
-        schema = found
+    base_name = schema.value.get("discriminator")
+    variant = _variant(schema, value.get(base_name)) if base_name else schema
+    if variant is None:
+        yield f"{at}.{base_name}: {value.get(base_name)!r} is no known kind"
+        return
+    yield from _fields(variant, value, at)
+
+
+def _fields(schema: Node, value: Mapping[str, Any], at: str) -> Iterator[str]:
     properties, required, extra = _members(schema)
     for name in required:
         if name not in value:
@@ -180,9 +175,8 @@ def _members(schema: Node) -> tuple[dict[str, Node], set[str], Node | None]:
     return properties, required, extra
 
 
-def _discriminator(schema: Node) -> str | None:
-    name: str | None = schema.value.get("discriminator")
-    return name
+def _from_query(schema: Mapping[str, Any], text: str) -> Any:
+    return {"true": True, "false": False}.get(text, text) if schema.get("type") == "boolean" else text
 
 
 def _variant(base: Node, kind: Any) -> Node | None:
