@@ -11,8 +11,8 @@ from pathlib import Path
 
 from blobsync import receipts
 from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
-from blobsync.errors import BlobsyncError, LocalFileError, TransferCancelledError
-from blobsync.fresh_look import look
+from blobsync.errors import BlobsyncError, LocalFileError, StorageError, TransferCancelledError
+from blobsync.fresh_look import look, remote_state
 from blobsync.ledger import Ledger, LivePart, retry_with
 from blobsync.local_files import remove_leftovers
 from blobsync.plan import (
@@ -34,6 +34,8 @@ _RETRIES = {
     "credential_expired": "same",
     "copy_source_refused": "relay",
 }
+# The other engines have tried these again themselves; azcopy gives such a file up.
+_RETRIES_AFTER_AZCOPY = {"checksum_mismatch": "direct", "azcopy_failed": "direct", "service_busy": "direct"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,9 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
     for action in actions:
         failure = ledger.failures.get(action.path)
         engine = _second_engine(run, failure.code) if failure else None
-        if engine:
-            by_engine.setdefault(engine, []).append(action)
+        if failure and engine:
+            attempted = run.plan.engine.name == "azcopy" and failure.code in _RETRIES_AFTER_AZCOPY
+            by_engine.setdefault(engine, []).append(_destination_now(ledger, action) if attempted else action)
     for engine, again in by_engine.items():
         fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
         for action in fresh:
@@ -153,13 +156,22 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
 
 def _second_engine(run: _Run, code: str) -> str | None:
     first = run.plan.engine.name
-    if code == "checksum_mismatch":
-        # The other engines have tried again themselves; azcopy gives such a file up.
-        return "direct" if first == "azcopy" else None
-    engine = _RETRIES.get(code)
+    engine = _RETRIES.get(code) or (_RETRIES_AFTER_AZCOPY.get(code) if first == "azcopy" else None)
     if engine == "relay" and not run.engines.relay_allowed:
         return None
     return first if engine == "same" else engine
+
+
+def _destination_now(ledger: Ledger, action: FileAction) -> FileAction:
+    """azcopy may have written the blob before it gave up, so that its version is not the plan's any more."""
+    end = ledger.live.destination
+    if isinstance(end, LocalEnd) or action.target is not None:
+        return action
+    try:
+        blob = end.store.head(end.at(action.path))
+    except StorageError:
+        return action
+    return replace(action, destination=remote_state(blob) if blob else None)
 
 
 def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.connections import Connections
 from blobsync.direct import DirectEngine
-from blobsync.engines import SilentListener
+from blobsync.engines import Engine, SilentListener
 from blobsync.index import Index
 from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.planning import Ground, live_parts, make_plan
@@ -66,12 +67,19 @@ class World:
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
         return make_plan(self.ground(copy=copy), command, paths, options, lambda: None, SilentListener())
 
-    def run(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferResult:
+    def run(
+        self,
+        command: str,
+        *paths: str,
+        options: TransferOptions = DEFAULTS,
+        copy: bool = False,
+        azcopy: Callable[[], Engine] = DirectEngine,
+    ) -> TransferResult:
         ground = self.ground(copy=copy)
         plan = make_plan(ground, command, paths, options, lambda: "it is not part of this test", SilentListener())
         parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
         engines = Engines(
-            {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": RelayEngine},
+            {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": RelayEngine, "azcopy": azcopy},
             relay_allowed=self.relay_allowed,
         )
         receipts = self.root / "receipts"

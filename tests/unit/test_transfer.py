@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.engines import Listener, MoveReport, MoveTask, RemoteEnd
 from blobsync.errors import (
     CopySourceRefusedError,
     MirrorRefusedError,
@@ -20,7 +21,7 @@ from blobsync.errors import (
     UnsafeNamesError,
     UsageError,
 )
-from blobsync.plan import Action, Reason, TransferOptions, TransferResult
+from blobsync.plan import Action, FileFailure, Reason, TransferOptions, TransferResult
 from blobsync.plan_file import load, save
 from blobsync.storage import BlobProperties
 from tests.fakes.ground import World, account, cluster
@@ -334,3 +335,25 @@ def test_a_blob_without_md5_is_compared_by_content_where_asked(world: World) -> 
     assert [action.reason for _, action in plan.each()] == [Reason.NO_MD5]
     assert counts(world.run("d", "data/voc", options=TransferOptions(compare_content=True))) == (0, 1, 0)
     assert counts(world.run("d", "data/voc")) == (0, 1, 0)
+
+
+class HalfDone:
+    """An engine called azcopy that writes the blob, and then gives it up."""
+
+    name = "azcopy"
+
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+        end = task.destination
+        assert isinstance(end, RemoteEnd)
+        report = MoveReport()
+        for action in task.actions:
+            end.store.put(end.at(action.path), b"half", md5=hashlib.md5(b"half").digest())
+            report.failed.append((action, FileFailure(task.shown, "azcopy_failed", "it gave up")))
+        return report
+
+
+def test_what_azcopy_gives_up_on_gets_a_second_try_here(world: World) -> None:
+    write(world, {"data/voc/a": b"whole"})
+    result = world.run("u", "data/voc", options=TransferOptions(engine="azcopy"), azcopy=HalfDone)
+    assert result.ok
+    assert blobs(world) == {"store/data/voc/a": b"whole"}
