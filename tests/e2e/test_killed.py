@@ -112,15 +112,16 @@ def _rounds(
     counting: FaultHandle,
     moves: tuple[str, ...],
     victims: Callable[[int], list[int]],
+    kills: int = _KILLS,
 ) -> int:
-    """Run and kill ``_KILLS`` times, then once to the end; returns how many kills hit."""
+    """Run and kill ``kills`` times, then once to the end; returns how many kills hit."""
     chance = random.Random(_SEED)
     hits = 0
     verified: set[str] = set()
-    for _ in range(_KILLS):
+    for _ in range(kills):
         counting.reset()
         process = project.start(*words)
-        threshold = chance.randrange(1, max(2, (len(_FILES) - len(verified)) // 2))
+        threshold = chance.randrange(1, max(2, (len(_FILES) - len(verified)) // 4))
 
         def kill(pid: int = process.pid) -> None:
             for victim in victims(pid):
@@ -237,16 +238,16 @@ def test_a_copy_through_kills(
     project: Project, new_container: Callable[[str], Container], service: str, tally: Tally
 ) -> None:
     source, destination = new_container("one"), new_container("two")
-    for name, data in _FILES.items():
+    files = {name: data for name, data in _FILES.items() if name < "large2" or "part" < name < "part4"}
+    for name, data in files.items():
         source.put(f"data/{name}", data)
     with copy_source_proxy(service) as copying, fault_proxy(copying.url) as counting:
-        project.configure(source, cluster="from", url=counting.url)
-        project.configure(destination, url=counting.url)
-        words = ("u", "data", "-f", "from", "--engine", "direct", *_SLOWLY)
-        hits = _rounds(
-            project, words, counting, ("put blob from url", "put block from url", "put blob", "put block"), _both
-        )
-    assert destination.contents("data/") == _HASHES
+        project.configure(source, cluster="from", url=counting.url, sas=source.sas())
+        project.configure(destination, url=counting.url, sas=destination.sas())
+        words = ("u", "data", "-f", "from", "--engine", "direct")
+        hits = _rounds(project, words, counting, ("put blob from url", "put block from url"), _both, kills=3)
+        assert copying.stats().downloaded == 0
+    assert destination.contents("data/") == hashes(files)
     assert set(destination.names(uncommitted=True)) == set(destination.names())
     tally.faults({"kill -9": hits})
     tally.runs(exact=1)
