@@ -85,6 +85,13 @@ TRIALS = (
 )
 
 
+def azcopy() -> str | None:
+    """The azcopy that ./dev installed, or the machine's."""
+    installed = map(str, sorted(TOOLS.glob("azcopy*/**/azcopy*")))
+    places = (os.environ.get("BLOBSYNC_AZCOPY"), *installed, shutil.which("azcopy"))
+    return next((place for place in places if place and os.path.isfile(place) and os.access(place, os.X_OK)), None)
+
+
 class Ground:
     """The blob server with its two accounts, and fresh containers and projects on it."""
 
@@ -105,7 +112,10 @@ class Ground:
         root = self._scratch / f"round{self._made:05}"
         home = root / "home"
         home.mkdir(parents=True)
-        return Project(root, {"HOME": str(home)})
+        environ = {"HOME": str(home)}
+        if found := azcopy():
+            environ["BLOBSYNC_AZCOPY"] = found
+        return Project(root, environ)
 
 
 @contextmanager
@@ -263,6 +273,9 @@ def main(argv: list[str] | None = None) -> int:
     results: dict[str, Tally] = {}
     for trial in TRIALS:
         if options.trial and not any(word in trial.title for word in options.trial):
+            continue
+        if "azcopy" in trial.words and azcopy() is None:
+            print(f"{trial.title}: left out, there is no azcopy", flush=True)
             continue
         tally = results[trial.title] = Tally()
         started = time.monotonic()
