@@ -23,7 +23,7 @@ from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy, weather
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
-_SEED = int(os.environ.get("BLOBSYNC_TEST_SEED", "20261121"))
+_SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
 _MIB = 1 << 20
 _ATTEMPTS = 4
 

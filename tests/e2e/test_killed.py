@@ -29,7 +29,7 @@ from tests.servers.fault_proxy import FaultHandle, fault_proxy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
-_SEED = int(os.environ.get("BLOBSYNC_TEST_SEED", "20261121"))
+_SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
 _KILLS = 6
 # So slow that every kill finds work under way: 120 MB take about two seconds.
 _SLOWLY = ("--cap-mbps", "500")
