@@ -133,6 +133,10 @@ LOCAL: Mapping[str, Key] = {
     "gpus": WHOLE,
 }
 
+QUEUE: Mapping[str, Key] = {
+    "job_tier": TEXT,
+}
+
 RUNTIME: Mapping[str, Key] = {
     "python": TEXT,
     "scratch": TEXT,
@@ -203,6 +207,7 @@ _OURS: Mapping[str, Key] = {
     "instance_type": TEXT,
     "sla_tier": TEXT,
     "priority": TEXT,
+    "queue_settings": Key(Kind.MAPPING, keys=QUEUE),
     "timeout": TEXT,
     "retries": WHOLE,
     "setup": TEXT,

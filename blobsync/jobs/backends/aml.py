@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blobsync.config.loader import load_workspace
 from blobsync.config.model import Cluster
@@ -23,6 +23,9 @@ from blobsync.jobs.backends.aml_platforms import virtual_cluster_id
 from blobsync.jobs.backends.aml_request import AmlRequest, build_request, warnings_for
 from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "ssh"})
 
@@ -45,11 +48,14 @@ class AmlBackend:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, around: Surroundings, cluster: Cluster) -> None:
+    def __init__(
+        self, around: Surroundings, cluster: Cluster, make_credential: Callable[[], TokenCredential] | None = None
+    ) -> None:
+        """``make_credential`` stands for the identity that the environment has."""
         self._around = around
         self._cluster = cluster
         self._workspace = load_workspace(cluster, environ=around.environ)
-        self._client = AmlClient(self._workspace, self._credential)
+        self._client = AmlClient(self._workspace, make_credential or self._credential)
         self._log_urls: dict[str, str] = {}
 
     @property
@@ -169,7 +175,7 @@ class AmlBackend:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _credential(self) -> Any:
+    def _credential(self) -> TokenCredential:
         from blobsync.azure_store import credential
 
         return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth", default=True))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.config.model import Cluster, StorageAccount
 from blobsync.errors import ConfigError
 
 _NAME_CHARS = 255
@@ -63,11 +63,12 @@ class Datastore:
             if self.share
             else {"datastoreType": "AzureBlob", "containerName": container}
         )
-        credentials: dict[str, Any] = {
+        by_kind: dict[str, dict[str, Any]] = {
             "sas": {"credentialsType": "Sas", "secrets": {"secretsType": "Sas", "sasToken": secret}},
             "key": {"credentialsType": "AccountKey", "secrets": {"secretsType": "AccountKey", "key": secret}},
             "identity": {"credentialsType": "None"},
-        }[self.credential]
+        }
+        credentials = by_kind[self.credential]
         known = {"accountName": account, "endpoint": endpoint, "protocol": protocol, "credentials": credentials}
         return {"properties": {**place, **known, "description": "made by blobsync"}}
 
@@ -76,7 +77,7 @@ def for_folder(cluster: Cluster, name: str, container: str) -> Datastore:
     """Where a folder of a job is. Raises ``ConfigError`` when the cluster file does not know the container."""
     entry = cluster.folder(name)
     if entry and str(entry.account.container) == container:
-        share = _share(cluster, entry)
+        share = entry.file_share if entry.storage_type == "file" else None
         return make(entry.account, share=share, given=entry.datastore_name, cache=entry.blob_cache_timeout)
     account = find_account(cluster, container)
     if account is None:
@@ -120,16 +121,6 @@ def make(
     return Datastore(
         _legal(account.account_name, share or account.container_name, digest, *timeout), container, account, share
     )
-
-
-def _share(cluster: Cluster, entry: FolderEntry) -> str | None:
-    if entry.storage_type != "file":
-        return None
-    if not entry.file_share:
-        raise ConfigError(
-            "storage_type: file needs file_share, the share's name", file=cluster.file, key=f"config_param.{entry.key}"
-        )
-    return entry.file_share
 
 
 def _hash(*parts: str) -> str:

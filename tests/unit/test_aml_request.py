@@ -1,0 +1,304 @@
+"""Every key of a cluster file that Azure ML jobs know, in the request; each request is held to the specification."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.errors import ConfigError
+from blobsync.jobs.backends.aml_replies import read_spec
+from blobsync.jobs.backends.aml_request import warnings_for
+from blobsync.jobs.backends.aml_start import placed
+from blobsync.jobs.describe import Wish
+from blobsync.jobs.spec import CodeRef
+from tests.fakes.aml_configs import BASE, EIGHT, ENTRY, RUN_ID, Asked, ask, load
+from tests.servers.openapi import azure_ml
+
+# Too long, and too random to be packed.
+LONG = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(6000))
+QUERY = {"api-version": "2024-04-01"}
+
+
+def checked(asked: Asked, sas: dict[str, str] | None = None) -> Asked:
+    """The same, once the specification has allowed each of its requests."""
+    specification, request = azure_ml(), asked.request
+    found = specification.problems("PUT", f"{BASE}/jobs/{asked.spec.run_id}", QUERY, request.job)
+    for store in request.datastores:
+        query = {**QUERY, "skipValidation": "true"}
+        found += specification.problems("PUT", f"{BASE}/datastores/{store.name}", query, store.body(sas or {}))
+    if request.environment:
+        path, body = request.environment
+        found += specification.problems("PUT", f"{BASE}/{path}", QUERY, body)
+    assert found == []
+    return asked
+
+
+def job(tmp_path: Path, gpus: int | None = None, **changes: Any) -> Any:
+    return checked(ask(tmp_path, Wish(("python", "train.py"), gpus), **changes)).job
+
+
+@pytest.mark.parametrize("name", EIGHT)
+def test_the_eight_configurations_are_allowed(name: str, tmp_path: Path) -> None:
+    changes, gpus = EIGHT[name]
+    asked = checked(ask(tmp_path, Wish(("python", "train.py"), gpus), **changes))
+    again = ask(tmp_path, Wish(("python", "train.py"), gpus), **changes)
+    assert asked.request == again.request, "the same submission gives the same request"
+    shown = asked.request.render("jobs/x", BASE)
+    assert json.loads(shown.split("# PUT jobs/x\n")[1]) == asked.request.job
+
+
+def test_folders_are_inputs_and_outputs(tmp_path: Path) -> None:
+    found = job(tmp_path)
+    code, data, output = found["inputs"]["code"], found["inputs"]["data_folder"], found["outputs"]["output_folder"]
+    store = data["uri"].split("/")[3]
+    assert store.startswith("acct_cont_") and len(store) == len("acct_cont_") + 8
+    path = f"azureml://datastores/{store}/paths"
+    assert code == {"jobInputType": "uri_file", "mode": "Download", "uri": f"{path}/me/code.zip.d/d1.zip"}
+    assert data == {"jobInputType": "uri_folder", "mode": "Download", "uri": f"{path}/me/data"}
+    assert output == {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": f"{path}/me/output"}
+    for name in ("inputs.code", "inputs.data_folder", "outputs.output_folder"):
+        assert f"${{{{{name}}}}}" in found["command"]
+
+
+def test_the_other_modes_and_code_that_is_a_folder(tmp_path: Path) -> None:
+    entries = {
+        "code_path": {**ENTRY, "path": "me/src"},
+        "data_folder": {**ENTRY, "path": "me/data", "mode": "download", "include": ["a"]},
+        "output_folder": {**ENTRY, "path": "me/output", "mode": "upload", "datastore_name": "mine"},
+    }
+    code = CodeRef("https://acct.blob.core.windows.net/cont", "me/src", "")
+    asked = checked(ask(tmp_path, code=code, config_param=entries))
+    assert asked.job["inputs"]["code"]["jobInputType"] == "uri_folder"
+    assert asked.job["inputs"]["data_folder"]["mode"] == "ReadOnlyMount"
+    assert asked.job["outputs"]["output_folder"]["mode"] == "Upload"
+    assert asked.job["outputs"]["output_folder"]["uri"] == "azureml://datastores/mine/paths/me/output"
+
+
+@pytest.mark.parametrize(
+    ("wish", "gpus", "changes", "nodes", "distribution"),
+    [
+        (None, 1, {}, 1, None),
+        (None, 4, {}, 1, ("Mpi", 4)),
+        (None, 8, {}, 2, ("Mpi", 4)),
+        (None, 8, {"multi_process": False}, 2, ("Mpi", 1)),
+        (None, 8, {"launcher": "pytorch"}, 2, ("PyTorch", 4)),
+        (None, 8, {"gpu_per_node": None}, 2, ("Mpi", 4)),
+        (None, None, {"gpu_per_node": 2, "process_count_per_node": 3}, 1, ("Mpi", 3)),
+    ],
+)
+def test_gpus_become_nodes_and_processes(
+    tmp_path: Path, wish: None, gpus: int | None, changes: Any, nodes: int, distribution: tuple[str, int] | None
+) -> None:
+    found = job(tmp_path, gpus, **changes)
+    assert found["resources"]["instanceCount"] == nodes
+    given = found.get("distribution")
+    assert (given and (given["distributionType"], given["processCountPerInstance"])) == distribution
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "value"),
+    [
+        ({}, "computeId", f"{BASE}/computes/NC24RSV3"),
+        ({}, "experimentName", "trials"),
+        ({"experiment_name": None}, "experimentName", "me"),
+        ({}, "displayName", "python train.py"),
+        ({}, "environmentVariables.NCCL_DEBUG", "INFO"),
+        ({}, "resources.shmSize", "64g"),
+        ({"docker": {"image": "i:1"}}, "resources.shmSize", "1024g"),
+        ({"docker": {"image": "i:1", "args": ["--ipc=host", "-e A=b"]}}, "resources.dockerArgs", "--ipc=host '-e A=b'"),
+        ({"docker": {"environment": "azureml:pt:3"}}, "environmentId", f"{BASE}/environments/pt/versions/3"),
+        ({"docker": {"environment": "pt@latest"}}, "environmentId", f"{BASE}/environments/pt/labels/latest"),
+        ({"timeout": "5h"}, "limits", {"jobLimitsType": "Command", "timeout": "PT18000S"}),
+        ({"identity": "user"}, "identity", {"identityType": "UserIdentity"}),
+        ({"identity": "aml_token"}, "identity", {"identityType": "AMLToken"}),
+        (
+            {"identity": {"type": "managed", "client_id": "00000000-1111-2222-3333-444444444444"}},
+            "identity",
+            {"identityType": "Managed", "clientId": "00000000-1111-2222-3333-444444444444"},
+        ),
+        ({"ssh_public_key": "ssh-rsa AAA"}, "services.ssh.properties.sshPublicKeys", "ssh-rsa AAA"),
+        ({"compute_target": None, "instance_type": "Standard_NC24"}, "resources.instanceType", "Standard_NC24"),
+        (
+            {"compute_target": None, "instance_type": "S", "preemption_allowed": True},
+            "queueSettings",
+            {"jobTier": "Spot"},
+        ),
+        ({"queue_settings": {"job_tier": "basic"}}, "queueSettings", {"jobTier": "Basic"}),
+        ({"instance_type": "gpu-large"}, "resources.instanceType", "gpu-large"),
+    ],
+)
+def test_a_key_finds_its_field(tmp_path: Path, changes: Any, path: str, value: Any) -> None:
+    found = job(tmp_path, **changes)
+    for part in path.split("."):
+        found = found[part]
+    assert found == value
+
+
+def test_an_image_is_registered_once_under_its_digest(tmp_path: Path) -> None:
+    docker = {"image": "team/image", "tag": "7", "address": "acr.azurecr.io", "username": "u", "password": "SENTINEL"}
+    asked = checked(ask(tmp_path, docker=docker))
+    assert asked.request.environment
+    path, body = asked.request.environment
+    assert body == {"properties": {"image": "acr.azurecr.io/team/image:7", "isAnonymous": True}}
+    assert asked.job["environmentId"] == f"{BASE}/{path}"
+    assert "SENTINEL" not in json.dumps([path, body, asked.request.job])
+    assert any("workspace connection" in text for text in warnings_for(asked.cluster, asked.spec))
+
+
+def test_itp_and_global_dispatch(tmp_path: Path) -> None:
+    dispatch = {"vm_size": ["ND40"], "region": ["eastus"], "my_resource_only": False, "low_priority_vm_tolerant": True}
+    found = job(
+        tmp_path,
+        8,
+        platform=None,
+        aks_compute=True,
+        aks_compute_global_dispatch=True,
+        aks_compute_global_dispatch_arg=dispatch,
+        preemption_allowed=True,
+        elastic_num_gpu=[4, 8],
+        itp={"retry": {"max_retry_count": 3}},
+    )
+    assert found["resources"]["properties"] == {
+        "itp": {
+            "resource_configuration": {"gpu_count": 4},
+            "priority_configuration": {
+                "job_priority": 200,
+                "is_preemptible": True,
+                "node_count_set": [1, 2],
+                "scale_interval": 480,
+            },
+            "retry": {"max_retry_count": 3},
+        },
+        "target_selector": {
+            "compute_type": "AmlK8s",
+            "instance_types": ["ND40"],
+            "regions": ["eastus"],
+            "my_resource_only": False,
+            "allow_spot_vm": True,
+        },
+    }
+
+
+def test_singularity(tmp_path: Path) -> None:
+    found = job(
+        tmp_path,
+        16,
+        platform="singularity",
+        compute_target="vc-one",
+        gpu_per_node=8,
+        docker={"image": "amlt-sing/acpt-2.2"},
+        singularity_instance_type="Singularity.ND40_v2",
+        singularity_sla_tier="Basic",
+        singularity={"resource_group": "other", "groupPolicyName": "policy"},
+        identity="/subscriptions/s/id",
+    )
+    cluster = (
+        "/subscriptions/sub0/resourceGroups/other/providers/Microsoft.MachineLearningServices/virtualclusters/vc-one"
+    )
+    assert found["computeId"] == cluster and "identity" not in found
+    block = found["resources"]["properties"]["AISuperComputer"]
+    assert (block["instanceTypes"], block["instanceCount"], block["slaTier"]) == (["Singularity.ND40_v2"], 2, "Basic")
+    assert (block["imageVersion"], block["virtualClusterArmId"]) == ("acpt-2.2", cluster)
+    assert block["groupPolicyName"] == "policy" and "resource_group" not in block
+    env = found["environmentVariables"]
+    assert env["WORLD_SIZE"] == "16" and env["_AZUREML_SINGULARITY_JOB_UAI"] == "/subscriptions/s/id"
+    assert "SINGULARITY_CUSTOM_IMAGE" not in env
+
+
+def test_credentials_are_in_datastores_and_nowhere_else(tmp_path: Path) -> None:
+    entries = {
+        "code_path": {**ENTRY, "path": "me/code.zip"},
+        "data_folder": {"azure_blob_config_file": "aux_data/configs/other.yaml", "path": "me/data"},
+        "model_folder": {"azure_blob_config_file": "aux_data/configs/identity.yaml", "path": "m"},
+    }
+    env = {"MY_TOKEN": "sentinel-value", "A": "b"}
+    asked = checked(ask(tmp_path, config_param=entries, env=env))
+    bodies = {store.credential: store.body({})["properties"] for store in asked.request.datastores}
+    assert bodies["key"]["credentials"]["secrets"]["key"] == "a2V5"
+    assert "sig=SENTINEL" in bodies["sas"]["credentials"]["secrets"]["sasToken"]
+    assert bodies["identity"]["credentials"] == {"credentialsType": "None"}
+    assert asked.job["identity"] == {"identityType": "UserIdentity"}
+    assert asked.job["inputs"]["secrets"]["uri"].endswith(f"/paths/me/code.zip.d/secrets/{RUN_ID}.json")
+    packed = asked.job["command"].partition('b64decode("')[2].partition('"')[0]
+    bundle = zlib.decompress(base64.b64decode(packed)).decode()
+    told = [json.dumps(asked.request.job), bundle, asked.request.render("x", BASE), repr(asked.request)]
+    for secret in ("a2V5", "SENTINEL", "sentinel-value"):
+        assert not [text for text in told if secret in text], secret
+
+
+def test_a_new_key_makes_a_new_datastore(tmp_path: Path) -> None:
+    first = ask(tmp_path / "a").request.datastores[0].name
+    load(tmp_path / "b")
+    (tmp_path / "b/aux_data/configs/acct.yaml").write_text(
+        "account_name: acct\ncontainer_name: cont\naccount_key: b2xk\n"
+    )
+    from blobsync.config.loader import load_cluster
+    from blobsync.jobs.backends.aml_storage import for_code
+
+    cluster = load_cluster(tmp_path / "b", environ={})
+    second = for_code(cluster, "https://acct.blob.core.windows.net/cont", RUN_ID).name
+    assert first != second and first[:10] == second[:10] == "acct_cont_"
+
+
+def test_code_of_another_clusters_account_is_reached_with_a_sas_of_the_job(tmp_path: Path) -> None:
+    container = "https://far.blob.core.windows.net/box"
+    asked = checked(ask(tmp_path, code=CodeRef(container, "c.zip.d/x.zip", "x")), {container: "sig=abc"})
+    store = asked.request.datastores[0]
+    assert store.name.startswith("far_box_") and store.account is None
+    properties = store.body({container: "sig=abc"})["properties"]
+    assert (properties["accountName"], properties["endpoint"]) == ("far", "core.windows.net")
+    assert properties["credentials"]["secrets"]["sasToken"] == "sig=abc"
+
+
+def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
+    asked = checked(ask(tmp_path, Wish(("sh", "-c", "x" * 3000))))
+    tags = asked.job["tags"]
+    assert tags["blobsync"] == "1" and tags["blobsync.code_sha"] == "d1"
+    assert max(len(value) for value in tags.values()) <= 250
+    assert read_spec({"properties": {"tags": tags}}) == asked.spec
+    assert read_spec({"properties": {"tags": {"blobsync.spec.00": "{"}}}) is None
+    assert read_spec({"properties": {}}) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"docker": None}, "names no image"),
+        ({"compute_target": None}, "names no compute"),
+        ({"platform": "singularity"}, "names no machine type"),
+        ({"launcher": "none"}, "need launcher mpi or pytorch"),
+        ({"identity": "root"}, "'root' is none of"),
+        ({"queue_settings": {"job_tier": "gold"}}, "'gold' is none of"),
+        ({"docker": {"environment": "a b"}}, "is no environment"),
+        ({"platform": "itp", "elastic_num_gpu": [4, 6]}, "do not fill whole nodes"),
+        ({"env": {"LONG": LONG}}, "more than a node can start"),
+        ({"config_param": {"data_folder": {**ENTRY, "path": "d", "mode": "link"}}}, "share with you"),
+        (
+            {"config_param": {"data_folder": {**ENTRY, "path": "d"}, "data/x_folder": {**ENTRY, "path": "x"}}},
+            "lies inside data_folder",
+        ),
+    ],
+)
+def test_what_azure_ml_cannot_do_is_said_before_anything_is_sent(tmp_path: Path, changes: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ask(tmp_path, Wish(("true",), 4), **changes)
+
+
+def test_a_node_puts_its_own_paths_in() -> None:
+    job = {
+        "code": {"container": "https://x", "blob": "c.zip"},
+        "folders": [
+            {"name": "data", "mode": "mount", "include": [], "container": "https://x", "path": "d"},
+            {"name": "more", "mode": "download", "include": ["a"], "container": "https://x", "path": "m"},
+        ],
+    }
+    found = placed(job, {"code": "/in/c.zip", "folder.0": "/mnt/0", "folder.1": "/mnt/1"})
+    assert found["code"]["container"] == "mounted:/in/c.zip"
+    assert (found["folders"][0]["mode"], found["folders"][0]["source"]) == ("link", "/mnt/0")
+    assert (found["folders"][1]["mode"], found["folders"][1]["container"]) == ("download", "mounted:/mnt/1")
