@@ -294,7 +294,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.write:
         command = f"python -m benchmarks.reliability --rounds {options.rounds} --seed {options.seed}"
         for name in ("README.md", "docs/reliability.md"):
-            if not write_into(ROOT / name, f"{text}\n\n`{command}`", _MARKER):
+            if not write_into(ROOT / name, _MARKER, f"{text}\n\n`{command}`"):
                 print(f"{name} has no reliability markers", file=sys.stderr)
     return 1 if any(tally.wrong for tally in results.values()) else 0
 
