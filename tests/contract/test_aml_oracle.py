@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,7 @@ IMAGE = f"{BASE}/environments/blobsync/versions/x"
 @pytest.fixture(scope="module")
 def sdk() -> Any:
     pytest.importorskip("azure.ai.ml", reason=REASON)
-    from azure.ai import ml
-
-    return ml
+    return import_module("azure.ai.ml")
 
 
 @pytest.mark.parametrize("name", EIGHT)
@@ -44,8 +43,7 @@ def test_the_job_is_the_same(name: str, tmp_path: Path, sdk: Any) -> None:
 
 @pytest.mark.parametrize("name", ["one GPU", "file share", "identity only"])
 def test_the_datastores_are_the_same(name: str, tmp_path: Path, sdk: Any) -> None:
-    from azure.ai.ml import entities
-
+    entities = sdk.entities
     changes, gpus = EIGHT[name]
     for store in ask(tmp_path, Wish(("true",), gpus), **changes).request.datastores:
         ours = store.body({})["properties"]
@@ -106,17 +104,11 @@ def as_the_sdk_says(sdk: Any, name: str, asked: Asked) -> Mapping[str, Any]:
 
 
 def settings(name: str) -> Any:
-    from azure.ai.ml._internal.entities.runsettings import (
-        AISuperComputerConfiguration,
-        ITPConfiguration,
-        ITPPriorityConfiguration,
-        ITPResourceConfiguration,
-    )
-
+    known = import_module("azure.ai.ml._internal.entities.runsettings")
     if name == "Singularity":
         virtual_cluster = BASE.partition("/workspaces/")[0] + "/virtualclusters/vc-one"
         return {
-            "AISuperComputer": AISuperComputerConfiguration(
+            "AISuperComputer": known.AISuperComputerConfiguration(
                 instance_types=["Singularity.ND40_v2"],
                 sla_tier="Premium",
                 virtual_cluster_arm_id=virtual_cluster,
@@ -126,9 +118,9 @@ def settings(name: str) -> Any:
             ).as_dict()
         }
     elastic = {"node_count_set": [1, 2, 4], "scale_interval": 480} if name == "ITP, elastic" else {}
-    priority = ITPPriorityConfiguration(job_priority=200, is_preemptible=name == "ITP, preemptible", **elastic)
-    resources = ITPResourceConfiguration(gpu_count=4)
-    return {"itp": ITPConfiguration(resource_configuration=resources, priority_configuration=priority).as_dict()}
+    priority = known.ITPPriorityConfiguration(job_priority=200, is_preemptible=name == "ITP, preemptible", **elastic)
+    resources = known.ITPResourceConfiguration(gpu_count=4)
+    return {"itp": known.ITPConfiguration(resource_configuration=resources, priority_configuration=priority).as_dict()}
 
 
 def plain(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -282,8 +282,8 @@ def test_summary_and_blame(lab: Lab, tmp_path: Path) -> None:
 def test_throttling_and_outages_are_waited_out(lab: Lab) -> None:
     busy = {"error": {"code": "TooManyRequests", "message": "slow down"}}
     lab.stub.faults = [
-        Fault("PUT .*/jobs/", 429, busy, {"Retry-After": "0"}, times=2),
-        Fault("PUT .*/datastores/", 503, {}, {"Retry-After": "0"}, times=1),
+        Fault("PUT .*/jobs/", 429, busy, {"retry-after-ms": "5"}, times=2),
+        Fault("PUT .*/datastores/", 503, {}, {"retry-after-ms": "5"}, times=1),
     ]
     job_id = lab.submit("--single", "true")
     assert lab.until(job_id)["status"] == "Completed"

@@ -223,10 +223,10 @@ class AmlStub(ThreadingHTTPServer):
                 else:
                     place.write_bytes(blob.download_blob().readall())
                 return
-            for blob in client.list_blobs(name_starts_with=f"{path}/"):
-                file = place / str(blob.name)[len(path) + 1 :]
+            for name in client.list_blob_names(name_starts_with=f"{path}/"):
+                file = place / name[len(path) + 1 :]
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(client.download_blob(blob.name).readall())
+                file.write_bytes(client.download_blob(name).readall())
 
     def _bring_out(self, uri: str, place: Path) -> None:
         client, path = self._container(uri)

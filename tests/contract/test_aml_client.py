@@ -1,0 +1,195 @@
+"""What the client of Azure ML does on the wire: tokens, pages, throttling, long requests, and refusals in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.config.model import WorkspaceConfig
+from blobsync.errors import (
+    BackendUnavailableError,
+    BlobsyncError,
+    ConfigError,
+    JobNotFoundError,
+    LoginRequiredError,
+    SubmissionError,
+)
+from blobsync.jobs.backends.aml_client import AmlClient
+from tests.fakes.aml_configs import ask
+from tests.servers.aml_stub import AmlStub, Fault, Login, serve
+
+# azure-core waits so many milliseconds before it tries again; "Retry-After: 0" means its own pause.
+SOON = {"retry-after-ms": "5"}
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Iterator[AmlStub]:
+    with serve(tmp_path / "service") as stub:
+        stub.held = True
+        yield stub
+        assert stub.violations == []
+
+
+def client(stub: AmlStub, login: Any = Login, **changes: str) -> AmlClient:
+    known = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
+    values = {**known, "management_endpoint": stub.url, **changes}
+    return AmlClient(WorkspaceConfig(file="aux_data/aml/config.json", **values), login)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Any:
+    return ask(tmp_path / "project", docker={"environment": "azureml:pt:1"}).request.job
+
+
+def submit(client: AmlClient, stub: AmlStub, job: Any, name: str = "me_1_x") -> Any:
+    stub.environments["pt/versions/1"] = {}
+    return client.call("PUT", f"jobs/{name}", job, doing="submit")
+
+
+def test_a_list_is_read_page_by_page_and_no_further_than_needed(stub: AmlStub, job: Any) -> None:
+    arm = client(stub)
+    names = [f"me_{number}_x" for number in range(7)]
+    for name in names:
+        submit(arm, stub, job, name)
+    listing = {"listViewType": "ActiveOnly", "jobType": "Command", "tag": "blobsync"}
+    before = len(stub.requests)
+    found = arm.pages("jobs", **listing)
+    assert [next(found)["name"] for _ in range(2)] == names[::-1][:2]
+    assert len(stub.requests) == before + 1
+    assert [one["name"] for one in found] == names[::-1][2:]
+    assert len(stub.requests) == before + 4
+
+
+def test_throttling_is_waited_out_and_the_job_is_there_once(stub: AmlStub, job: Any) -> None:
+    stub.faults = [Fault("PUT .*/jobs/", status, {}, SOON, times=1) for status in (429, 503, 429)]
+    submit(client(stub), stub, job)
+    assert len(stub.jobs) == 1
+    assert sum(line.startswith("PUT") for line in stub.requests) == 4
+
+
+def test_a_service_that_stays_busy_is_told_of(stub: AmlStub, job: Any) -> None:
+    body = {"error": {"code": "TooManyRequests", "message": "The request is being throttled."}}
+    stub.faults = [Fault("GET .*/jobs", 429, body, SOON, times=100)]
+    with pytest.raises(BackendUnavailableError, match="being throttled"):
+        client(stub).call("GET", "jobs/me_1_x")
+
+
+def test_cancelling_is_followed_to_its_end(stub: AmlStub, job: Any) -> None:
+    arm = client(stub)
+    submit(arm, stub, job)
+    stub.jobs["me_1_x"].status = "Running"
+    stub.faults = [
+        Fault("GET /operations/", 202, {}, {"Location": f"{stub.url}/operations/me_1_x", "Retry-After": "0"}, times=2)
+    ]
+    stub.jobs["me_1_x"].status = "Queued"
+    assert arm.cancel("me_1_x") is None
+    assert sum("/operations/" in line for line in stub.requests) == 3
+    refused = arm.cancel("me_1_x")
+    assert refused is not None and "already ended" in refused.sentence
+
+
+def test_the_token_goes_nowhere_else(stub: AmlStub, job: Any) -> None:
+    arm = client(stub)
+    submit(arm, stub, job)
+    stub.jobs["me_1_x"].folder.joinpath("user_logs").mkdir(parents=True)
+    stub.jobs["me_1_x"].folder.joinpath("user_logs/std_log.txt").write_text("0123456789")
+    details = arm.history("runs/me_1_x/details")
+    url = details["logFiles"]["user_logs/std_log.txt"]
+    assert (arm.read(url, 2, 5), arm.read(url, 8, None), arm.read(url, 10, None)) == (b"234", b"89", b"")
+    assert arm.history("runs/nobody/details") is None
+    elsewhere = {"Location": "https://elsewhere.example/operations/1", "Retry-After": "0"}
+    stub.faults = [Fault("POST .*/cancel", 202, {}, elsewhere)]
+    with pytest.raises(BackendUnavailableError, match=r"elsewhere\.example to go on"):
+        arm.cancel("me_1_x")
+    stub.faults = [Fault("GET .*/jobs", 200, {"value": [], "nextLink": "https://elsewhere.example/jobs"})]
+    with pytest.raises(BackendUnavailableError, match=r"elsewhere\.example"):
+        list(arm.pages("jobs"))
+
+
+def test_the_version_of_the_interface_can_be_changed(stub: AmlStub) -> None:
+    with pytest.raises(BlobsyncError, match="2030-01-01 is not 2024-04-01"):
+        client(stub, api_version="2030-01-01").call("GET", "jobs/x")
+    assert "api-version=2030-01-01" in stub.requests[0]
+    stub.violations.clear()
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://example.org", "http://10.0.0.1", "management.azure.com", "https://h/?x=1", "ftp://127.0.0.1"]
+)
+def test_tokens_travel_over_https_or_stay_on_this_machine(stub: AmlStub, endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="management_endpoint"):
+        client(stub, management_endpoint=endpoint)
+    client(stub, management_endpoint="https://management.chinacloudapi.cn")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words", "hint"),
+    [
+        ({"subscription_id": "other"}, ConfigError, "subscription 'other' could not be found", "az account list"),
+        ({"resource_group": "other"}, ConfigError, "ResourceGroupNotFound, HTTP 404", "az group list"),
+        ({"workspace_name": "other"}, ConfigError, "under resource group 'rg0' was not found", "az ml workspace list"),
+        ((401, "ExpiredAuthenticationToken", "it has ended"), LoginRequiredError, "it has ended", "az login"),
+        ((403, "AuthorizationFailed", "no right to write"), BackendUnavailableError, "no right", "Data Scientist"),
+        ((400, "UserError", "Unknown compute target 'x'."), ConfigError, "compute_target.*'x'", "az ml compute list"),
+        ((400, "QuotaExceeded", "the quota of NC24 is used"), SubmissionError, "quota of NC24", "more quota"),
+        ((400, "ImageNotFound", "image x does not exist"), SubmissionError, "image x does not", "docker.image"),
+        (
+            (400, "UserError", "datastore x: AuthenticationFailed"),
+            SubmissionError,
+            "datastore x",
+            "storage account file",
+        ),
+        (
+            (400, "ValidationError", "it is not well formed"),
+            SubmissionError,
+            r"it is not well formed \(ValidationError, HTTP 400, request c0ffee\)",
+            "--dry-run",
+        ),
+        ((500, "InternalServerError", "received 500"), SubmissionError, "received 500", "--dry-run"),
+    ],
+)
+def test_a_refusal_is_told_in_the_services_words(
+    stub: AmlStub, job: Any, change: Any, kind: type[BlobsyncError], words: str, hint: str
+) -> None:
+    changes: dict[str, str] = {}
+    if isinstance(change, dict):
+        changes = change
+    else:
+        status, code, message = change
+        body = {"error": {"code": code, "message": message}}
+        headers = {"x-ms-correlation-request-id": "c0ffee", **SOON}
+        stub.faults = [Fault("PUT .*/jobs/", status, body, headers, times=99)]
+    with pytest.raises(kind, match=words) as caught:
+        submit(client(stub, **changes), stub, job)
+    assert hint in (caught.value.hint or "")
+
+
+def test_the_telling_part_of_nested_errors_is_found(stub: AmlStub, job: Any) -> None:
+    inner = {"code": "BadArgument", "message": "instanceCount is too large"}
+    error = {"code": "ValidationError", "message": "The request is invalid.", "details": [inner]}
+    stub.faults = [Fault("PUT .*/jobs/", 400, {"error": error})]
+    with pytest.raises(SubmissionError, match="The request is invalid: instanceCount is too large"):
+        submit(client(stub), stub, job)
+
+
+def test_looking_for_what_is_not_there(stub: AmlStub) -> None:
+    arm = client(stub)
+    assert arm.try_call("jobs/nobody") is None
+    with pytest.raises(JobNotFoundError, match="Run nobody was not found"):
+        arm.call("GET", "jobs/nobody")
+
+
+def test_nobody_is_signed_in(stub: AmlStub) -> None:
+    class Nobody:
+        def get_token(self, *_: str, **__: Any) -> Any:
+            from azure.core.exceptions import ClientAuthenticationError
+
+            raise ClientAuthenticationError("Please run 'az login' to set up an account")
+
+    with pytest.raises(LoginRequiredError, match="Please run 'az login'") as caught:
+        client(stub, Nobody).call("GET", "jobs/x")
+    assert caught.value.hint == "az login"
+    assert stub.requests == []

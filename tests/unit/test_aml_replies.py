@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from blobsync.jobs.backends.aml_replies import (
+    STATES,
+    log_names,
+    read_compute,
+    read_holders,
+    read_job,
+    read_quota,
+    read_state,
+    read_time,
+    studio_url,
+)
+from blobsync.jobs.spec import State
+from tests.servers.openapi import STABLE, example, load
+
+
+def test_every_status_of_the_specification_is_known() -> None:
+    published = load(STABLE / "mfe.json")["definitions"]["JobStatus"]["enum"]
+    assert len(published) == 14 and set(STATES) == set(published)
+    assert read_state("SomethingNew", {}) is State.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("status", "tag", "state"),
+    [
+        ("Queued", {"amlk8s status": "running"}, State.RUNNING),
+        ("Queued", {"amlk8s status": "pending"}, State.QUEUED),
+        ("Queued", {"amlk8s_status": "status=running"}, State.RUNNING),
+        ("Queued", {"other": "running"}, State.QUEUED),
+        ("Canceled", {"amlk8s status": "killing"}, State.FAILED),
+        ("Canceled", {"amlk8s status": "failed"}, State.FAILED),
+        ("Canceled", {"amlk8s status": "succeeded"}, State.CANCELED),
+        ("Canceled", None, State.CANCELED),
+        ("Completed", {"amlk8s status": "failed"}, State.COMPLETED),
+    ],
+)
+def test_itp_tells_the_truth_in_a_tag(status: str, tag: Any, state: State) -> None:
+    assert read_state(status, tag) is state
+
+
+def test_a_published_job_and_what_run_history_adds() -> None:
+    body = example("Job/CommandJob/get.json")
+    assert read_job(body).state is State.QUEUED
+    body["properties"]["status"] = "Failed"
+    inner = {"code": "UserError", "message": "User process 'python' exited with status code 7.\nmore"}
+    details = {"startTimeUtc": "2026-11-20T10:00:00.1234567Z", "endTimeUtc": "2026-11-20T10:01:00+00:00"}
+    info = read_job(body, {**details, "error": {"error": inner}})
+    assert (info.state, info.exit_code) == (State.FAILED, 7)
+    assert info.reason == "User process 'python' exited with status code 7. (UserError)"
+    assert info.started and info.ended and info.ended - info.started == 60
+
+
+def test_a_node_that_does_not_answer_is_running_with_a_reason() -> None:
+    info = read_job({"name": "x", "properties": {"status": "NotResponding"}})
+    assert info.state is State.RUNNING and "does not answer" in info.reason
+    assert read_job({}).state is State.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1970-01-01T00:01:00Z", 60.0), ("1970-01-01T00:01:00", 60.0), ("1970-01-01T01:01:00.5+01:00", 60.0),
+     ("soon", None), (None, None)],
+)  # fmt: skip
+def test_times(text: Any, seconds: float | None) -> None:
+    assert read_time(text) == seconds
+
+
+def test_both_families_of_logs_are_kept_and_nothing_leaves_the_folder() -> None:
+    names = ("user_logs/std_log_process_0.txt", "azureml-logs/70_driver_log_0.txt", "system_logs/lifecycler/a.log")
+    evil = ("../x", "user_logs/../../x", "/etc/passwd", "other/x.txt", "user_logs\\..\\x", "user_logs/a\\..\\b")
+    assert sorted(log_names(dict.fromkeys([*names, *evil], "https://x"))) == sorted(names)
+
+
+def test_a_published_compute() -> None:
+    body = example("Compute/get/AmlCompute.json")
+    found = read_compute(body, 4)
+    assert (found.nodes_total, found.nodes_free, found.gpus_total, found.gpus_free) == (1, 1, 4, 4)
+    assert found.notes == ("AmlCompute compute123", "STANDARD_NC6, Dedicated")
+    assert read_compute(example("Compute/get/KubernetesCompute.json"), 4).nodes_total is None
+
+
+def test_quotas_and_holders() -> None:
+    limits = {"limits": [{"slaTier": "Basic", "used": 1, "limit": 8}, {"slaTier": "Premium", "used": 8, "limit": 8}]}
+    body = {"properties": {"managed": {"quotas": {"ND40": limits}}}}
+    assert read_quota(body) == ("ND40: Basic 1 of 8 used", "ND40: Premium 8 of 8 used")
+    assert read_quota({}) == ()
+    runs: list[dict[str, Any]] = [
+        {"runId": "a", "status": "Running", "createdBy": {"userName": "U"}, "compute": {"instanceCount": 2}},
+        {"runId": "b", "status": "Completed"},
+        {"runId": "c", "status": "Queued"},
+    ]
+    holders = read_holders(runs, 8)
+    assert [(one.native_id, one.user, one.gpus) for one in holders] == [("a", "U", 16), ("c", "?", 8)]
+
+
+def test_the_page_of_a_job() -> None:
+    assert studio_url({"properties": {"services": {"Studio": {"endpoint": "https://ml/x"}}}}) == "https://ml/x"
+    assert studio_url({"properties": {"services": None}}) == ""
