@@ -72,9 +72,12 @@ class Azurite:
         return f"{self.url}/{account}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def azurite() -> Iterator[Azurite]:
-    """Real Azurite in memory with two accounts, this test process's own; ends with it however that ends."""
+    """Real Azurite in memory with two accounts; ends with the test process, however that ends.
+
+    One per module: now and then Azurite stops answering after tens of thousands of requests, many of them cut off.
+    """
     emulator = Emulator(TOOLS, environ=FOR_INSTALLERS, preloads=[INDEX_PRELOAD])
     keys = {"one": new_key(), "two": new_key()}
     with emulator.session(keys) as state:

@@ -14,7 +14,7 @@ from tests.e2e.tally import Tally
 from tests.e2e.world import Container, Project
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(azurite: Azurite) -> str:
     """``http://127.0.0.1:port`` of the blob server, for proxies to stand before."""
     return azurite.url
