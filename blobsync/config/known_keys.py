@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
 AUTH_CHOICES = ("sas", "key", "identity")
 RELAY_CHOICES = ("ask", "auto")
-FOLDER_MODES = ("link", "mount", "download", "upload")
+FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
 
 
 class Kind(enum.Enum):

@@ -14,7 +14,7 @@ from blobsync.locations import SasToken
 # run longer keep what they have unpacked and mounted, but their last uploads fail.
 LIFETIME_SECONDS = 7 * 86_400 - 900
 
-_MODE_RIGHTS = {"download": "rl", "upload": "rcwl", "mount": "rcwdl", "link": ""}
+_MODE_RIGHTS = {"download": "rl", "upload": "rcwl", "mount": "rcwdl", "ro_mount": "rl", "link": ""}
 _MIRROR_RIGHTS = "racw"
 # The order that the service demands: https://learn.microsoft.com/rest/api/storageservices/create-service-sas
 _ORDER = "racwdl"

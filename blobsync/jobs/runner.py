@@ -437,7 +437,7 @@ def place_folders(job: Job) -> None:
         _clear_way(job, path, entry)
         if entry["mode"] == "link":
             _link(path, entry)
-        elif entry["mode"] == "mount":
+        elif entry["mode"] in ("mount", "ro_mount"):
             _mount(job, path, entry)
         elif entry["mode"] == "download":
             os.makedirs(path, exist_ok=True)
@@ -490,6 +490,8 @@ def _mount(job: Job, path: str, entry: dict[str, Any]) -> None:
         AZURE_STORAGE_SAS_TOKEN=job._sas.get(entry["container"], ""),
     )
     command = [program, "mount", path, "--tmp-path=" + cache, "--container-name=" + container]
+    if entry["mode"] == "ro_mount":
+        command.append("--read-only=true")
     if entry["path"]:
         command += ["--virtual-directory=true", "--subdirectory=" + entry["path"]]
     if entry.get("cache_seconds"):
@@ -575,7 +577,7 @@ def _output(command: tuple[str, ...], cwd: str) -> str:
 
 def remove_root(job: Job) -> None:
     """Take mounts off first; while one is still there nothing is removed."""
-    for entry in job.folders("mount"):
+    for entry in job.folders("mount") + job.folders("ro_mount"):
         path = os.path.join(job.root, entry["name"])
         if os.path.ismount(path):
             subprocess.run(["fusermount3", "-u", path], check=False, stdin=subprocess.DEVNULL)

@@ -20,7 +20,7 @@ SETUP_FAILED_EXIT = 72
 # The program succeeded, but its outputs could not be brought out.
 OUTPUT_FAILED_EXIT = 73
 
-FOLDER_MODES = ("link", "mount", "download", "upload")
+FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
 
 # Platforms that reach containers, and keep logs, by themselves.
 SERVICES = ("aml", "itp", "singularity")

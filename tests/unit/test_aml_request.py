@@ -70,12 +70,14 @@ def test_the_other_modes_and_code_that_is_a_folder(tmp_path: Path) -> None:
     entries = {
         "code_path": {**ENTRY, "path": "me/src"},
         "data_folder": {**ENTRY, "path": "me/data", "mode": "download", "include": ["a"]},
+        "model_folder": {**ENTRY, "path": "me/model", "mode": "ro_mount"},
         "output_folder": {**ENTRY, "path": "me/output", "mode": "upload", "datastore_name": "mine"},
     }
     code = CodeRef("https://acct.blob.core.windows.net/cont", "me/src", "")
     asked = checked(ask(tmp_path, code=code, config_param=entries))
     assert asked.job["inputs"]["code"]["jobInputType"] == "uri_folder"
     assert asked.job["inputs"]["data_folder"]["mode"] == "ReadOnlyMount"
+    assert asked.job["inputs"]["model_folder"]["mode"] == "ReadOnlyMount"
     assert asked.job["outputs"]["output_folder"]["mode"] == "Upload"
     assert asked.job["outputs"]["output_folder"]["uri"] == "azureml://datastores/mine/paths/me/output"
 

@@ -30,7 +30,7 @@ _NAME_CHARS = 250
 # A command line takes 128 kB in one argument on Linux; the runner needs about 20.
 _COMMAND_CHARS = 100_000
 
-_INPUT_MODES = {"download": "Download"}
+_INPUT_MODES = {"download": "Download", "ro_mount": "ReadOnlyMount"}
 _OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload"}
 _RUNNER_OPTIONS = ("keep_root", "sync_seconds")
 _IDENTITIES = {
