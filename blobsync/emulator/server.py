@@ -29,6 +29,7 @@ _GUARD = Path(__file__).with_name("guard.js")
 _READY = re.compile(r"successfully listens on http://127\.0\.0\.1:(\d+)")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
+_CLOSING_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 # Linux lets us go on before it shows the new program's command line.
 _SHOWN_SECONDS = 0.3
@@ -235,6 +236,10 @@ class Emulator:
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_SECONDS)
+        # A process that exits loses its command line before it closes its port.
+        closed = time.monotonic() + _CLOSING_SECONDS
+        while not _has_ended(pid) and time.monotonic() < closed:
+            time.sleep(_POLL_SECONDS)
         return True
 
     def _is_ours(self, pid: int) -> bool:
@@ -248,6 +253,15 @@ class Emulator:
         else:
             command = self._runner.run(["ps", "-p", str(pid), "-o", "command="]).stdout
         return str(_GUARD) in command
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state in ("Z", "X")
 
 
 def _read_port(process: RunningProcess, port: int) -> int:

@@ -66,7 +66,7 @@ def test_it_serves_the_well_known_account_and_keeps_blobs_over_a_restart(emulato
         service.create_container("box").upload_blob("a", b"kept")
     assert emulator.stop() == state
     assert emulator.status() is None
-    assert gone(state.pid)
+    await_true(lambda: gone(state.pid))
     again = emulator.start(port=state.port)
     assert again.port == state.port
     with client(again, EMULATOR_ACCOUNT, EMULATOR_KEY) as service:
