@@ -16,13 +16,15 @@ from blobsync.jobs.backends.base import Backend, Recalling, Surroundings
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
 from blobsync.jobs.parse import Finding, read_causes, summarise
-from blobsync.jobs.spec import JobRef, JobSpec, LogMirror, RunInfo, State
+from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State
 from blobsync.process import ProcessRunner, SubprocessRunner
 from blobsync.state_dir import open_state_dir
 
 # Where ACT put logs, too; never part of the code archive.
 ASSETS = "assets"
 FOLLOW_SECONDS = 1.0
+# A service counts the questions of all its users.
+SERVICE_SECONDS = 5.0
 # Shorter ends of ids are looked for in the project's own history only.
 _RECALL_CHARS = 4
 _INTERRUPTED = "its submission was interrupted: the cluster may have it or not"
@@ -147,10 +149,10 @@ class Board:
         self.backend(record.cluster).cancel(record.ref)
         return self.refresh([self.history.ask_cancel(record)]).records[0]
 
-    def wait(self, record: JobRecord, *, seconds: float = FOLLOW_SECONDS) -> JobRecord:
+    def wait(self, record: JobRecord) -> JobRecord:
         """Until the job has ended."""
         while not record.info.state.is_final:
-            time.sleep(seconds)
+            time.sleep(_pause(record))
             record = self.refresh([record]).records[0]
         return record
 
@@ -167,7 +169,7 @@ class Board:
 
     def follow(self, record: JobRecord) -> Iterator[tuple[str, str]]:
         """The ranks' lines as they come, with the log's name, until the job has ended."""
-        return follow(lambda: self.logs(record), lambda: self._has_ended(record), lambda: time.sleep(FOLLOW_SECONDS))
+        return follow(lambda: self.logs(record), lambda: self._has_ended(record), lambda: time.sleep(_pause(record)))
 
     def causes(self, fetched: FetchedLogs) -> tuple[Finding, ...]:
         """What the fetched logs say about why a job failed."""
@@ -197,6 +199,10 @@ def settings_of(cluster: Cluster) -> Mapping[str, object]:
         **cluster.mapping(cluster.platform),
         "local": cluster.mapping("local"),
     }
+
+
+def _pause(record: JobRecord) -> float:
+    return SERVICE_SECONDS if record.spec.platform in SERVICES else FOLLOW_SECONDS
 
 
 def assets_folder(root: Path, run_id: str) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from blobsync.errors import JobError, StorageError
+from blobsync.errors import BlobsyncError
 from blobsync.jobs.backends.base import Backend
 from blobsync.jobs.spec import JobRef, LogFile, LogMirror
 from blobsync.storage import BlobStore
@@ -111,7 +111,7 @@ def fetch_logs(sources: Sequence[Callable[[], LogSource]], folder: Path) -> Fetc
             files = source.files()
             for log in files:
                 _continue(source, log, folder / log.name)
-        except (JobError, StorageError) as error:
+        except BlobsyncError as error:
             problem = problem or error.message
             continue
         if files:

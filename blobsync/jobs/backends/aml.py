@@ -237,4 +237,5 @@ class AmlBackend:
         code = self._cluster.code
         if code is None:
             raise JobError(f"cluster {self._cluster.name} has no code_path")
-        return connect(code.account, environ=self._around.environ)
+        cli_login = self._cluster.flag("use_cli_auth")
+        return connect(code.account, environ=self._around.environ, use_cli_auth=cli_login)
