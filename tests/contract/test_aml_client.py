@@ -175,6 +175,24 @@ def test_the_telling_part_of_nested_errors_is_found(stub: AmlStub, job: Any) -> 
         submit(client(stub), stub, job)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("distribution", {"distributionType": "MPI"}, "'MPI' is no known kind"),
+        ("command", None, "command: must not be null"),
+        ("comand", "x", "comand: is unknown"),
+        ("limits", {"jobLimitsType": "Command", "timeout": "5h"}, "is no duration"),
+    ],
+)
+def test_the_stand_in_refuses_what_the_specification_does_not_allow(
+    stub: AmlStub, job: Any, field: str, value: Any, said: str
+) -> None:
+    with pytest.raises(SubmissionError, match=said):
+        submit(client(stub), stub, {"properties": {**job["properties"], field: value}})
+    assert stub.violations and not stub.jobs
+    stub.violations.clear()
+
+
 def test_looking_for_what_is_not_there(stub: AmlStub) -> None:
     arm = client(stub)
     assert arm.try_call("jobs/nobody") is None

@@ -180,6 +180,7 @@ def test_a_failing_job_and_its_resubmission_elsewhere_and_back(lab: Lab) -> None
     assert (failed["status"], failed["exit_code"]) == ("Failed", 7)
     assert "exited with status code 7" in failed["reason"] and failed["tail"] == ["trying"]
     assert [job["job_id"] for job in lab.ask("qf")["jobs"]] == [job_id]
+    assert lab.run("logs", job_id, "-F").out == "trying\n"
     here = lab.ask("resubmit", job_id[-6:], "-t", "here")
     assert here["backend"] == "local"
     assert lab.until(here["job_id"])["exit_code"] == 7
@@ -248,8 +249,11 @@ def unpacked(command: str) -> str:
     return zlib.decompress(base64.b64decode(command.partition('b64decode("')[2].partition('"')[0])).decode()
 
 
-def test_parts_of_a_folder_and_uploads(lab: Lab) -> None:
+def test_parts_of_a_folder_and_uploads_with_a_sas(lab: Lab) -> None:
     lab.container.put("path/to/data/other/b.txt", b"not wanted")
+    account = yaml.safe_load((lab.project.root / "aux_data/configs/acct.yaml").read_text())
+    del account["account_key"]
+    lab.write("aux_data/configs/acct.yaml", {**account, "sas_token": lab.container.sas("racwdl")})
     entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
     entries["data_folder"].update(mode="download", include=["voc"])
     entries["output_folder"]["mode"] = "upload"
@@ -257,6 +261,8 @@ def test_parts_of_a_folder_and_uploads(lab: Lab) -> None:
     done = lab.until(lab.submit("--single", "find data -name '*.txt'; cp data/voc/a.txt output/copy.txt"))
     assert (done["status"], done["tail"]) == ("Completed", ["data/voc/a.txt"]), done
     assert lab.container.get("path/to/output/copy.txt") == b"a picture"
+    kinds = {store["properties"]["credentials"]["credentialsType"] for store in lab.stub.datastores.values()}
+    assert kinds == {"Sas"}
 
 
 def test_a_setup_that_fails(lab: Lab) -> None:
@@ -285,3 +291,11 @@ def test_a_login_that_is_missing_is_told(lab: Lab, tmp_path: Path) -> None:
     assert done.code == 2 and done.codes == {"login_required"}, done
     assert done.errors[0]["hint"] == "az login"
     assert lab.ask("history")["jobs"] == []
+
+
+def test_known_jobs_are_shown_without_a_login(lab: Lab, tmp_path: Path) -> None:
+    job_id = lab.submit("--single", "echo kept")
+    assert lab.until(job_id)["tail"] == ["kept"]
+    (tmp_path / "bin" / "az").write_text("#!/bin/sh\nexit 1\n")
+    shown = lab.detail(job_id)
+    assert (shown["status"], shown["tail"]) == ("Completed", ["kept"])
