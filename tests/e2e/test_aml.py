@@ -137,22 +137,24 @@ def test_acts_example_from_check_to_output(lab: Lab) -> None:
     assert f"{lab.stub.base}/jobs/" in planned and '"distributionType": "Mpi"' in planned
     assert lab.container.key not in planned and not lab.stub.jobs
 
-    job_id = lab.submit("python", "show.py", "two words", "$HOME;")
+    job_id = lab.submit("-n", "8", "python", "show.py", "two words", "$HOME;")
     body = lab.stub.jobs[job_id].body["properties"]
     assert body["computeId"].endswith("/computes/NC24RSV3") and body["experimentName"] == "experiment_name"
     assert body["distribution"] == {"distributionType": "Mpi", "processCountPerInstance": 4}
+    assert body["resources"]["instanceCount"] == 2
     done = lab.until(job_id)
     assert (done["status"], done["exit_code"]) == ("Completed", 0), done
     assert done["url"].startswith("https://ml.azure.com/runs/") and job_id in done["url"]
     assert done["tail"] == ["rank 0 is done"]
     names = {Path(path).name for path in done["logs"]}
-    assert {f"std_log_process_{rank}.txt" for rank in range(4)} <= names
-    for rank in range(4):
+    assert {f"std_log_process_{rank}.txt" for rank in range(8)} <= names
+    for rank in range(8):
         fact = json.loads(lab.container.get(f"path/to/output/facts/{rank}.json"))
         assert fact["argv"] == ["two words", "$HOME;"] and fact["data"] == "a picture"
         env = fact["env"]
-        assert (env["NCCL_IB_DISABLE"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("0", "4", str(rank))
-        assert env["OMPI_COMM_WORLD_RANK"] == str(rank) and env["MASTER_ADDR"] == "127.0.0.1"
+        assert (env["NCCL_IB_DISABLE"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("0", "8", str(rank % 4))
+        assert env["OMPI_COMM_WORLD_RANK"] == str(rank) and env["NODE_RANK"] == str(rank // 4)
+        assert env["MASTER_ADDR"] == "127.0.0.1"
     assert [job["job_id"] for job in lab.ask("q")["jobs"]] == [job_id]
 
 
