@@ -31,9 +31,9 @@ LIMIT = 0.25
 _PACK = """
 import sys
 from pathlib import Path
-from blobsync.archive import write_archive
-from blobsync.code_files import code_rules
-from blobsync.code_snapshot import take_snapshot
+from blobsync.code.archive import write_archive
+from blobsync.code.files import code_rules
+from blobsync.code.snapshot import take_snapshot
 from blobsync.config.model import Cluster
 root, out = map(Path, sys.argv[1:])
 found = take_snapshot(code_rules(Cluster("aml", "aml.yaml", root)), Path("/nowhere/files.json"))

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 
 from blobsync import sas
-from blobsync.blob_auth import BearerSigner, SasSigner, SharedKeySigner, Signer
-from blobsync.blob_http import BlobHttp, RetryPolicy, Timeouts
-from blobsync.blob_rest import RestBlobStore
 from blobsync.config.model import StorageAccount
 from blobsync.errors import CredentialError
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.rest.http import BlobHttp, RetryPolicy, Timeouts
+from blobsync.rest.store import RestBlobStore
 from blobsync.storage import BlobStore
 
 # https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at

@@ -16,13 +16,13 @@ from datetime import datetime, timezone
 
 from blobsync import sas
 from blobsync.azcopy.binary import Found, find
-from blobsync.blob_errors import MAX_SKEW_SECONDS, describe_skew
-from blobsync.blob_http import RetryPolicy, Timeouts
-from blobsync.blob_rest import RestBlobStore
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.connect import check_sas, connect, signer_for
 from blobsync.errors import AzcopyError, AzcopyNotFoundError, BlobsyncError, CredentialError, StorageError
 from blobsync.locations import ContainerUrl
+from blobsync.rest.errors import MAX_SKEW_SECONDS, describe_skew
+from blobsync.rest.http import RetryPolicy, Timeouts
+from blobsync.rest.store import RestBlobStore
 from blobsync.storage import BlobInfo, Precondition
 
 # A minute of difference is worth a word; a quarter of an hour is where the service refuses signatures.

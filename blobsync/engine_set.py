@@ -33,7 +33,7 @@ def engine_set(ground: Ground, state: StateDir, plan: TransferPlan, environ: Map
         return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=ground.cluster.flag("use_cli_auth"))
 
     def direct() -> Engine:
-        from blobsync.direct import DirectEngine
+        from blobsync.direct.engine import DirectEngine
 
         return DirectEngine(source_sas=lambda end: mint(end, "r"))
 

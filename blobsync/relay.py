@@ -9,8 +9,8 @@ import hashlib
 import threading
 from contextlib import ExitStack
 
-from blobsync.blob_reads import read_range, version_of
-from blobsync.direct_upload import BlockIds, BlockSizes, precondition_of
+from blobsync.direct.reads import read_range, version_of
+from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.engines import Listener, Moved, MoveReport, MoveTask, RemoteEnd
 from blobsync.errors import ChecksumError
 from blobsync.plan import FileAction, RemoteState

@@ -1,6 +1,6 @@
 """What the rest of blobsync asks of a blob container.
 
-One protocol with two implementations held to one contract suite: the REST client (``blob_rest``) and,
+One protocol with two implementations held to one contract suite: the REST client (``rest.store``) and,
 as its oracle in the tests, the Azure SDK. Implementations are safe to use from several threads, retry
 what the service says may be retried, and raise only errors of ``blobsync.errors``.
 """

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-from blobsync.direct import DirectEngine
+from blobsync.direct.engine import DirectEngine
 from blobsync.engines import Listener, MoveReport, MoveTask, RemoteEnd
 from blobsync.errors import StorageError
 from blobsync.plan import FileAction, RemoteState

@@ -15,8 +15,8 @@ from blobsync.cli.session import Session
 from blobsync.errors import UsageError
 
 if TYPE_CHECKING:
-    from blobsync.code import Code, CodeResult, CodeState
-    from blobsync.code_files import Decision
+    from blobsync.code.files import Decision
+    from blobsync.code.project_code import Code, CodeResult, CodeState
     from blobsync.plan import TransferResult
 
 # Files whose presence is explained by --list, and uncommitted files that are named.
@@ -92,7 +92,7 @@ def initc(
 
 
 def _code(session: Session, *, allow_secrets: bool, max_file_size: str | None) -> Code:
-    from blobsync.code import Code, CodeOptions
+    from blobsync.code.project_code import Code, CodeOptions
     from blobsync.config.typed import parse_size
 
     limit = parse_size(max_file_size) if max_file_size else None

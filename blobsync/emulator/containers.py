@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blobsync.blob_auth import SharedKeySigner
-from blobsync.blob_http import BlobHttp
 from blobsync.errors import EmulatorError
 from blobsync.locations import ContainerUrl, Secret
+from blobsync.rest.auth import SharedKeySigner
+from blobsync.rest.http import BlobHttp
 
 
 def make_container(container: ContainerUrl, key: Secret) -> ContainerUrl:

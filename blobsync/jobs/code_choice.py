@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.code import Code, CodeState
+from blobsync.code.project_code import Code, CodeState
 from blobsync.config.model import Cluster, CodeEntry
 from blobsync.engines import Listener
 from blobsync.errors import ArchiveError, ConfigError, NothingMatchedError

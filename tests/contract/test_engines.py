@@ -17,7 +17,7 @@ from azure.storage.blob import ContainerClient
 
 from blobsync.config.model import StorageAccount
 from blobsync.connect import connect
-from blobsync.direct import DirectEngine
+from blobsync.direct.engine import DirectEngine
 from blobsync.engines import Engine, MoveReport, MoveTask
 from blobsync.errors import StorageError
 from blobsync.locations import Secret

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from blobsync import sas
-from blobsync.blob_auth import BearerSigner, SasSigner, SharedKeySigner, Signer
-from blobsync.blob_http import BlobHttp, RetryPolicy
-from blobsync.blob_rest import RestBlobStore
 from blobsync.emulator import new_key
 from blobsync.errors import AccessDeniedError, StorageUnreachableError
 from blobsync.locations import ContainerUrl, SasToken, Secret
+from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.rest.http import BlobHttp, RetryPolicy
+from blobsync.rest.store import RestBlobStore
 from tests.conftest import FOR_INSTALLERS, TOOLS, Azurite
 from tests.servers.tls_azurite import TlsAzurite, access_token, tls_azurite
 

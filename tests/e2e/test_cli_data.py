@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 import urllib3
 
-from blobsync.direct_upload import BlockIds
+from blobsync.direct.upload import BlockIds
 from tests.e2e.world import Container, Project, blobsync_command, hashes, read_tree, sha256, write_tree
 
 pytestmark = pytest.mark.e2e

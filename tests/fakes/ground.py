@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.connections import Connections
-from blobsync.direct import DirectEngine
+from blobsync.direct.engine import DirectEngine
 from blobsync.engines import Engine, SilentListener
 from blobsync.index import Index
 from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from blobsync import archive
-from blobsync.archive import write_archive
-from blobsync.code_files import code_rules
-from blobsync.code_git import GitState
-from blobsync.code_snapshot import CodeSnapshot, take_snapshot
+from blobsync.code import archive
+from blobsync.code.archive import write_archive
+from blobsync.code.files import code_rules
+from blobsync.code.git import GitState
+from blobsync.code.snapshot import CodeSnapshot, take_snapshot
 from blobsync.config.model import Cluster
 from blobsync.jobs.runner import unzip
 from blobsync.local_files import ChangedWhileReadError

@@ -4,7 +4,6 @@ from email.utils import formatdate
 
 import pytest
 
-from blobsync.blob_errors import Answer, describe_skew, redact, skew_seconds, translate
 from blobsync.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -18,6 +17,7 @@ from blobsync.errors import (
     ThrottledError,
 )
 from blobsync.locations import ContainerUrl
+from blobsync.rest.errors import Answer, describe_skew, redact, skew_seconds, translate
 
 BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")
 NOW = 1_795_155_180.0

@@ -11,9 +11,6 @@ from email.utils import formatdate
 
 import pytest
 
-from blobsync.blob_auth import BearerSigner, SasSigner, SharedKeySigner
-from blobsync.blob_http import BlobHttp, RetryPolicy, Timeouts
-from blobsync.blob_rest import RestBlobStore
 from blobsync.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -26,6 +23,9 @@ from blobsync.errors import (
     ThrottledError,
 )
 from blobsync.locations import ContainerUrl, SasToken, Secret
+from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.rest.http import BlobHttp, RetryPolicy, Timeouts
+from blobsync.rest.store import RestBlobStore
 from blobsync.storage import Precondition
 from tests.fakes.scripted_http import Script, Step, scripted
 

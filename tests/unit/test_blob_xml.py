@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.blob_auth import SasSigner
-from blobsync.blob_batch import BatchPart, batch_of_deletes, batch_parts
-from blobsync.blob_xml import (
+from blobsync.locations import SasToken
+from blobsync.rest.auth import SasSigner
+from blobsync.rest.batch import BatchPart, batch_of_deletes, batch_parts
+from blobsync.rest.xml import (
     BadAnswerError,
     ServiceError,
     decode_md5,
@@ -15,7 +16,6 @@ from blobsync.blob_xml import (
     service_error,
     soft_delete_days,
 )
-from blobsync.locations import SasToken
 from blobsync.storage import BlobInfo
 
 HEAD = '<?xml version="1.0" encoding="utf-8"?><EnumerationResults ContainerName="box">'

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import pytest
 
-from blobsync.code_publish import KEPT_ARCHIVES, KEPT_SECONDS, CodePlace, RemoteCode, look, prune, publish
+from blobsync.code.publish import KEPT_ARCHIVES, KEPT_SECONDS, CodePlace, RemoteCode, look, prune, publish
 from blobsync.engines import SilentListener
 from blobsync.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
 from blobsync.locations import SasToken

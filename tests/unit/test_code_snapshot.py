@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.code_files import CodeRules, code_rules
-from blobsync.code_snapshot import CodeSnapshot, take_snapshot
+from blobsync.code.files import CodeRules, code_rules
+from blobsync.code.snapshot import CodeSnapshot, take_snapshot
 from blobsync.config.model import Cluster
 from blobsync.errors import LocalFileError, SecretsFoundError
 from tests.unit.test_secrets_scan import KEY

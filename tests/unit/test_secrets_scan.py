@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from blobsync.secrets_scan import MAX_LOOKED_AT, scan
+from blobsync.code.secrets import MAX_LOOKED_AT, scan
 
 KEY = base64.b64encode(hashlib.sha512(b"no key").digest()).decode()
 SIGNATURE = base64.b64encode(hashlib.sha256(b"no signature").digest()).decode()

@@ -16,12 +16,6 @@ from types import TracebackType
 from typing import final
 
 from blobsync.ahead import Ahead
-from blobsync.blob_batch import MAX_BATCH, batch_of_deletes, batch_parts
-from blobsync.blob_errors import skew_seconds, translate
-from blobsync.blob_headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
-from blobsync.blob_http import BlobHttp, Reply
-from blobsync.blob_reader import RestBlobReader
-from blobsync.blob_xml import BadAnswerError, decode_md5, delegation_key, list_page, next_marker, soft_delete_days
 from blobsync.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -29,6 +23,12 @@ from blobsync.errors import (
     StorageError,
 )
 from blobsync.locations import ContainerUrl, SasToken, quote_blob_name
+from blobsync.rest.batch import MAX_BATCH, batch_of_deletes, batch_parts
+from blobsync.rest.errors import skew_seconds, translate
+from blobsync.rest.headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
+from blobsync.rest.http import BlobHttp, Reply
+from blobsync.rest.reader import RestBlobReader
+from blobsync.rest.xml import BadAnswerError, decode_md5, delegation_key, list_page, next_marker, soft_delete_days
 from blobsync.sas import DelegationKey
 from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, Precondition
 

@@ -22,11 +22,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.code_files import CodeFile, CodeRules, Decision, find_code
+from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
+from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, Finding, scan
 from blobsync.errors import LocalFileError, SecretsFoundError
 from blobsync.local_files import ChangedWhileReadError, SourceFile
 from blobsync.plan import LocalState
-from blobsync.secrets_scan import MAX_LOOKED_AT, RULES_VERSION, Finding, scan
 
 CONFIGURATION = "aux_data/"
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blobsync.blob_xml import ServiceError, parse_http_date, service_error
 from blobsync.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -24,6 +23,7 @@ from blobsync.errors import (
     ThrottledError,
 )
 from blobsync.locations import ContainerUrl
+from blobsync.rest.xml import ServiceError, parse_http_date, service_error
 
 # The service refuses signatures made more than this many seconds away from its own clock:
 # https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key#specifying-the-date-header

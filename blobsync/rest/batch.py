@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blobsync.blob_auth import Signer
-from blobsync.blob_xml import BadAnswerError
+from blobsync.rest.auth import Signer
+from blobsync.rest.xml import BadAnswerError
 
 # The most that one request may hold.
 MAX_BATCH = 256

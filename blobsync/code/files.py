@@ -3,7 +3,7 @@
 The folders that are left out are never entered. What no pattern can take in again: version control,
 virtual environments, caches, the local sides of folder entries, ``assets/`` (where ``query`` puts logs),
 blobsync's own files, and files above ``max_file_size``. Files below ``aux_data/`` that hold a key are left
-out later, by ``code_snapshot``, which reads them.
+out later, by ``code.snapshot``, which reads them.
 """
 
 from __future__ import annotations

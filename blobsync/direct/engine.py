@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from blobsync.direct_copy import CopyJob
-from blobsync.direct_download import DownloadJob
-from blobsync.direct_upload import BlockSizes, UploadJob
+from blobsync.direct.copy import CopyJob
+from blobsync.direct.download import DownloadJob
+from blobsync.direct.upload import BlockSizes, UploadJob
 from blobsync.engines import Listener, LocalEnd, MoveReport, MoveTask, RemoteEnd
 from blobsync.errors import CredentialError, LocalFileError, StorageError
 from blobsync.local_files import LocalFolder

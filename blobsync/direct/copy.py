@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from blobsync.blob_reads import changed, version_of
-from blobsync.direct_upload import BlockIds, BlockSizes, precondition_of
+from blobsync.direct.reads import changed, version_of
+from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.engines import Moved, RemoteEnd
 from blobsync.errors import PreconditionFailedError
 from blobsync.locations import SasToken

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import threading
 
-from blobsync.blob_reads import CHUNK, read_range, version_of
+from blobsync.direct.reads import CHUNK, read_range, version_of
 from blobsync.engines import Moved
 from blobsync.errors import ChecksumError
 from blobsync.local_files import LocalFolder, PartFile

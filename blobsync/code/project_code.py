@@ -1,7 +1,7 @@
 """The code of a project, as ``blobsync init`` handles it.
 
 from blobsync import Project
-from blobsync.code import Code
+from blobsync.code.project_code import Code
 
 result = Code(Project.open()).publish()
 print(result.digest, result.status)
@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from blobsync import code_compile
-from blobsync.archive import write_archive
-from blobsync.code_files import CodeRules, Decision, code_rules, why
-from blobsync.code_git import GitState, ask_git
-from blobsync.code_publish import CodePlace, look, prune, publish, published_digest
-from blobsync.code_snapshot import (
+from blobsync.code import compile as code_compile
+from blobsync.code.archive import write_archive
+from blobsync.code.files import CodeRules, Decision, code_rules, why
+from blobsync.code.git import GitState, ask_git
+from blobsync.code.publish import CodePlace, look, prune, publish, published_digest
+from blobsync.code.snapshot import (
     BIGGEST,
     LARGE,
     CodeSnapshot,
@@ -95,7 +95,7 @@ class CodeResult:
 
     @property
     def digest(self) -> str:
-        """What names the code, see ``code_snapshot``."""
+        """What names the code, see ``code.snapshot``."""
         return self.state.snapshot.digest
 
 
@@ -150,7 +150,7 @@ class Code:
         return self._publish(place, self.look, started, dry_run=dry_run)
 
     def publish_compiled(self, *, dry_run: bool = False) -> CodeResult:
-        """Compile in the cluster's docker image, then publish what came of it. See ``code_compile``."""
+        """Compile in the cluster's docker image, then publish what came of it. See ``code.compile``."""
         started = time.monotonic()
         place = self._place()
         state = self.look()

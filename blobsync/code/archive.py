@@ -21,9 +21,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from blobsync.code_files import MANIFEST_NAME, CodeFile
-from blobsync.code_git import GitState
-from blobsync.code_snapshot import CodeSnapshot, HashedFile, open_source, threads
+from blobsync.code.files import MANIFEST_NAME, CodeFile
+from blobsync.code.git import GitState
+from blobsync.code.snapshot import CodeSnapshot, HashedFile, open_source, threads
 from blobsync.errors import ArchiveError
 from blobsync.local_files import ChangedWhileReadError, SourceFile
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blobsync.blob_http import Reply
-from blobsync.blob_xml import decode_md5, parse_http_date
 from blobsync.locations import SasToken
+from blobsync.rest.http import Reply
+from blobsync.rest.xml import decode_md5, parse_http_date
 from blobsync.storage import BlobInfo, BlobProperties, Precondition
 
 # Field of BlobProperties, header that sets it, header that shows it.

@@ -29,10 +29,10 @@ from urllib3.exceptions import (
 )
 from urllib3.response import BaseHTTPResponse
 
-from blobsync.blob_auth import Signer
-from blobsync.blob_errors import RETRYABLE_STATUS, Answer, redact
 from blobsync.errors import StorageUnreachableError
 from blobsync.locations import ContainerUrl
+from blobsync.rest.auth import Signer
+from blobsync.rest.errors import RETRYABLE_STATUS, Answer, redact
 
 # https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
 # Old enough for every sovereign cloud and Azurite, new enough for 4000 MiB blocks, Put Blob From URL with
@@ -98,7 +98,7 @@ class Reply:
         return self.response.data or b""
 
     def answer(self) -> Answer:
-        """The form in which ``blob_errors`` takes it; ends a streamed reply."""
+        """The form in which ``rest.errors`` takes it; ends a streamed reply."""
         body = self.body
         self.response.release_conn()
         return Answer(self.status, {name.lower(): value for name, value in self.headers.items()}, body)

@@ -9,9 +9,9 @@ from typing import final
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
-from blobsync.blob_headers import read_info
-from blobsync.blob_http import BlobHttp, Reply
 from blobsync.errors import StorageError
+from blobsync.rest.headers import read_info
+from blobsync.rest.http import BlobHttp, Reply
 from blobsync.storage import BlobInfo
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from blobsync.code_snapshot import CodeSnapshot
+from blobsync.code.snapshot import CodeSnapshot
 from blobsync.config.model import Cluster
 from blobsync.errors import ArchiveError, BackendUnavailableError, ConfigError, ProcessError
 from blobsync.process import ProcessRunner
