@@ -21,7 +21,6 @@ GRID = (
     Tree(1, 8 * MIB),
     Tree(1, 64 * MIB),
     Tree(1, 512 * MIB),
-    Tree(1, 2048 * MIB),
     Tree(10, 100 * MIB),
     Tree(20, 100 * MIB),
     Tree(100, 4 * KIB),

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from benchmarks.measure import Series
 from benchmarks.report import details_table, readme_table, table, write_into
 from benchmarks.tools import Tool, all_tools
 
+Results = list[tuple[Case, list[Series]]]
+
 _INTRODUCTION = """\
 The server is Azurite in memory on this machine: one busy thread, on the same cores as the clients. It scans all blobs
 of an account for each request (667 puts a second when empty, 123 when it holds 8,000), so it is started anew for each
@@ -35,6 +37,7 @@ case, with a script that lets it ask its store by the blob's name first. 'server
 
 def main(argv: list[str] | None = None) -> int:
     options = _parse(argv)
+    results: Results = []
     began = time.monotonic()
     scratch = Path(options.work or tempfile.gettempdir()) / "blobsync-benchmarks"
     scratch.mkdir(parents=True, exist_ok=True)
@@ -43,28 +46,27 @@ def main(argv: list[str] | None = None) -> int:
     print(_INTRODUCTION, *(f"{name}: {version}" for name, version in versions.items()), *missing, sep="\n")
     rounds = options.rounds or (3 if options.quick or options.crossover else 5)
     target = Path(options.json or scratch / ("crossover.json" if options.crossover else "results.json"))
+    facts = {"versions": versions, "missing": missing, "rounds": rounds}
     if options.crossover:
         results = crossover(tools, scratch, rounds)
+        _save(target, results, facts)
     else:
         # Rows that are not measured now stay as they were, so that one can be measured again by itself.
-        measured = {
-            case.key: (case, series) for case, series in [*_earlier(target), *_measure(tools, scratch, rounds, options)]
-        }
-        results = [measured[case.key] for case in CASES if case.key in measured]
-    seconds = round(time.monotonic() - began)
-    _save(target, results, {"versions": versions, "missing": missing, "rounds": rounds, "seconds": seconds})
-    print(f"\n{seconds} s in all; every sample is in {target}")
+        measured = {case.key: (case, series) for case, series in _earlier(target)}
+        for case, series in _measure(tools, scratch, rounds, options):
+            measured[case.key] = (case, series)
+            results = [measured[known.key] for known in CASES if known.key in measured]
+            _save(target, results, facts)
+    print(f"\n{time.monotonic() - began:.0f} s in all; every sample is in {target}")
     if not options.write:
         return 0
     shutil.copyfile(target, ROOT / "docs" / f"performance-{target.stem}.json")
     return _tables(results, options.crossover)
 
 
-Results = list[tuple[Case, list[Series]]]
-
-
-def _measure(tools: Mapping[str, Tool], scratch: Path, rounds: int, options: argparse.Namespace) -> Results:
-    results = []
+def _measure(
+    tools: Mapping[str, Tool], scratch: Path, rounds: int, options: argparse.Namespace
+) -> Iterator[tuple[Case, list[Series]]]:
     for case in CASES:
         if options.case and not any(case.key == key or case.key.startswith(f"{key}-") for key in options.case):
             continue
@@ -75,8 +77,7 @@ def _measure(tools: Mapping[str, Tool], scratch: Path, rounds: int, options: arg
         chosen = replace(case, tools=PROGRAMS) if many else case
         series = CaseRun(chosen, tools, scratch).work(rounds)
         print(table(chosen, series), flush=True)
-        results.append((chosen, series))
-    return results
+        yield chosen, series
 
 
 def _earlier(file: Path) -> Results:
