@@ -186,10 +186,11 @@ def guard_mirror(
         )
 
 
-# The crossover between this process and azcopy: below it azcopy's own two-second steps cost more than its
-# bulk speed gains. `./dev bench --crossover` prints the curve these numbers are read from.
-AZCOPY_FROM_BYTES = 1 << 30
-AZCOPY_FROM_FILES = 20_000
+# The crossover between this process and azcopy, read from `./dev bench --crossover` (docs/performance.md): on two cores
+# this process takes 0.5 to 0.9 of azcopy's time up to the 2 GB and 20,000 files that were measured, downloads of many
+# small files excepted, which are even. What is twice as much goes to azcopy, which uses more than a few cores better.
+AZCOPY_FROM_BYTES = 4 << 30
+AZCOPY_FROM_FILES = 50_000
 
 
 def is_bulk(files: int, size: int) -> bool:
