@@ -210,37 +210,40 @@ class WorkerPool:
         self._open: set[FileJob] = set()
         self._changed = threading.Condition()
         self._busy = 0
+        self._started = 0
+        self._ended = 0
         self._hopeless: BlobsyncError | None = None
         self._bug: BaseException | None = None
         self._threads = threads
 
     def work(self) -> None:
         """Return when every job is reported; re-raises what interrupts it, after cleaning up."""
-        # Daemons: one that hangs in a socket must not keep an interrupted process alive.
-        crew = [threading.Thread(target=self._worker, daemon=True) for _ in range(self._threads)]
         try:
-            for thread in crew:
-                thread.start()
-            for thread in crew:
-                thread.join()
+            for _ in range(self._threads):
+                # A daemon: one that hangs in a socket must not keep an interrupted process alive.
+                threading.Thread(target=self._worker, daemon=True).start()
+                with self._changed:
+                    self._started += 1
+            with self._changed:
+                # Not Thread.join: interrupted, it takes the thread for ended (CPython 3.10 to 3.12).
+                while self._ended < self._started:
+                    self._changed.wait()
         except BaseException:
-            self._interrupt(crew)
+            self._interrupt()
             raise
         if self._bug is not None:
-            self._interrupt([])
+            self._interrupt()
             raise self._bug
 
-    def _interrupt(self, crew: list[threading.Thread]) -> None:
+    def _interrupt(self) -> None:
         self._run.stop.set()
+        deadline = time.monotonic() + _STOP_PATIENCE
         with self._changed:
             self._changed.notify_all()
-        deadline = time.monotonic() + _STOP_PATIENCE
-        for thread in crew:
-            if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
-        with self._changed:
-            left = list(self._open)
-        for job in left:
+            while self._ended < self._started and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            hanging = list(self._open)
+        for job in hanging:
             job.abandon()
 
     def _worker(self) -> None:
@@ -256,6 +259,7 @@ class WorkerPool:
             self._run.stop.set()
         finally:
             with self._changed:
+                self._ended += 1
                 self._changed.notify_all()
 
     def _take(self) -> _Begun | None:
