@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.errors import MirrorRefusedError, UnsafeNamesError
+from blobsync.errors import MirrorRefusedError, UnsafeNamesError, UsageError
 from blobsync.index import Record
 from blobsync.pairs import Pair, needs_local_md5
 from blobsync.plan import Action, FileAction, FileState, LocalState, Reason, RemoteState, Route, TransferOptions
@@ -173,6 +173,11 @@ def test_keeping_both_names_the_second_version_after_itself_and_is_done_once() -
     already = Pair(first.target, None, RemoteState(10, "etag-9", TWO))
     (second,), _ = decide_all([conflict, already], UP, KEEP_BOTH)
     assert second.action is Action.SKIP
+
+
+def test_keeping_both_versions_of_a_single_file_asks_for_its_folder() -> None:
+    with pytest.raises(UsageError, match="the folder that the file is in"):
+        decide(Pair("", EDITED, REPLACED, RECORD), UP, KEEP_BOTH)
 
 
 def test_actions_are_in_the_order_of_their_paths_and_extras_are_named() -> None:
