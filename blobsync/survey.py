@@ -17,6 +17,7 @@ from pathlib import Path
 
 from blobsync.engines import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.errors import BlobsyncError, LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.fresh_look import hash_file
 from blobsync.index import PairIndex
 from blobsync.local_tree import LinkPolicy, walk
 from blobsync.names import is_temporary
@@ -296,15 +297,8 @@ def _with_local_md5(request: Request, pair: Pair) -> Pair:
 
 def _hash_file(file: Path, state: LocalState) -> LocalState:
     """The state with its MD5; as it was, where the file cannot be read or changed since it was looked at."""
-    try:
-        with file.open("rb", buffering=0) as stream:
-            digest = hashlib.md5(usedforsecurity=False)
-            while chunk := stream.read(_READ_BYTES):
-                digest.update(chunk)
-            after = LocalState.of(os.fstat(stream.fileno()))
-    except OSError:
-        return state
-    return replace(after, md5=digest.digest()) if after.same_file(state) else state
+    hashed = hash_file(file)
+    return hashed if hashed is not None and hashed.same_file(state) else state
 
 
 def _with_remote_md5(request: Request, pair: Pair) -> Pair:

@@ -177,7 +177,8 @@ def size_text(size: int) -> str:
     """``1.5 MB``: powers of ten, as disks and Azure count."""
     value = float(size)
     for unit in ("B", "KB", "MB", "GB"):
-        if value < 1000:
+        # Three digits: 999.6 would be rounded to a thousand.
+        if value < 999.5:
             return f"{int(value)} B" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"

@@ -14,7 +14,15 @@ from blobsync.plan import FileFailure
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (1536, "1.54 KB"), (90_000_000, "90 MB"), (2 * 10**15, "2e+03 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 KB"),
+        (1536, "1.54 KB"),
+        (999_600, "1 MB"),
+        (90_000_000, "90 MB"),
+        (2 * 10**15, "2e+03 TB"),
+    ],
 )
 def test_sizes(size: int, text: str) -> None:
     assert size_text(size) == text
