@@ -93,7 +93,10 @@ def _link(
     real = os.path.realpath(entry.path)
     if not links.holds(real):
         return Entry(path, None, Reason.SYMLINK_OUTSIDE, real)
-    status = os.stat(real)
+    try:
+        status = os.stat(real)
+    except FileNotFoundError:
+        return Entry(path, None, Reason.UNREADABLE, f"a symlink to {os.readlink(entry.path)}, which is not there")
     if stat.S_ISDIR(status.st_mode):
         # A folder within itself: following would never end.
         if any(

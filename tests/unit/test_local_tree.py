@@ -93,6 +93,7 @@ def test_what_is_no_file_is_said(tree: Path) -> None:
     seen = found(tree)
     assert seen["pipe"].reason is Reason.NOT_A_FILE
     assert seen["dangling"].reason is Reason.UNREADABLE
+    assert seen["dangling"].detail == "a symlink to nowhere, which is not there"
 
 
 def test_this_disk_tells_upper_from_lower_case(tmp_path: Path) -> None:
