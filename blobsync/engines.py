@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from blobsync.plan import FileAction, FileFailure, FileState, Route
 from blobsync.storage import BlobStore
 
 
-@dataclass(frozen=True, slots=True)
-class LocalEnd:
+class LocalEnd(NamedTuple):
     """A file or folder of this machine.
 
     Nothing is ever written through a symlink that leads out of ``boundary`` (the project; None: out of
@@ -31,8 +30,7 @@ class LocalEnd:
         return self.root / relative if relative else self.root
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteEnd:
+class RemoteEnd(NamedTuple):
     """A blob or a virtual folder, and the store that reaches it."""
 
     store: BlobStore
@@ -48,8 +46,7 @@ class RemoteEnd:
 LiveEnd = LocalEnd | RemoteEnd
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """One file that the engine believes moved.
 
     ``source`` and ``destination`` are what each side is now, where the engine saw it itself (``direct``
@@ -66,8 +63,7 @@ def _nobody(moved: Moved) -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class MoveTask:
+class MoveTask(NamedTuple):
     """Files of one part that are to be moved: every action is ``TRANSFER``.
 
     The engine reads ``source.at(action.path)`` and writes ``destination.at(action.target or action.path)``.
@@ -84,7 +80,7 @@ class MoveTask:
     actions: Sequence[FileAction]
     whole_folder: bool = False
     cap_mbps: float | None = None
-    on_moved: Callable[[Moved], None] = field(default=_nobody, compare=False)
+    on_moved: Callable[[Moved], None] = _nobody
 
 
 @dataclass(slots=True)

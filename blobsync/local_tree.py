@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.names import is_temporary
 from blobsync.plan import LocalState, Reason
 from blobsync.state_dir import NAME as STATE_DIR_NAME
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """``state`` is None for what is left out, and ``reason`` then says why; ``detail`` is the system's word."""
 
     path: str
@@ -23,8 +22,7 @@ class Entry:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkPolicy:
+class LinkPolicy(NamedTuple):
     """What to do about symlinks: ``follow``, ``skip`` or ``error``; ``inside`` are the real paths that count
     as the project (its own, and the mapped folder's where that is a link to another disk)."""
 

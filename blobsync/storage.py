@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from blobsync.locations import ContainerUrl, SasToken
 
@@ -20,8 +20,7 @@ MAX_BLOCK_BYTES = 4000 * 1024 * 1024
 MAX_NAME_CHARS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class BlobInfo:
+class BlobInfo(NamedTuple):
     """One blob as a listing, a HEAD or a write shows it. Sizes in bytes, times in seconds since 1970 (UTC).
 
     ``md5`` is the 16-byte Content-MD5 property, None where the blob has none. ``is_folder_stub`` marks the
@@ -52,8 +51,7 @@ class BlobProperties:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Precondition:
+class Precondition(NamedTuple):
     """What must hold at the destination for a write to happen.
 
     ``etag`` set: the blob must still be that version. ``absent``: there must be no blob of that name.

@@ -208,7 +208,10 @@ class WorkerPool:
         self._again: deque[FileJob] = deque()
         self._begun: deque[_Begun] = deque()
         self._open: set[FileJob] = set()
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        # Its own, so that the waiting thread is not woken for every file.
+        self._over = threading.Condition(lock)
         self._busy = 0
         self._started = 0
         self._ended = 0
@@ -227,7 +230,7 @@ class WorkerPool:
             with self._changed:
                 # Not Thread.join: interrupted, it takes the thread for ended (CPython 3.10 to 3.12).
                 while self._ended < self._started:
-                    self._changed.wait()
+                    self._over.wait()
         except BaseException:
             self._interrupt()
             raise
@@ -241,7 +244,7 @@ class WorkerPool:
         with self._changed:
             self._changed.notify_all()
             while self._ended < self._started and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
+                self._over.wait(left)
             hanging = list(self._open)
         for job in hanging:
             job.abandon()
@@ -260,7 +263,7 @@ class WorkerPool:
         finally:
             with self._changed:
                 self._ended += 1
-                self._changed.notify_all()
+                self._over.notify_all()
 
     def _take(self) -> _Begun | None:
         """The next piece to move, a freshly opened file included; None when there is nothing left to do."""

@@ -18,7 +18,8 @@ from pathlib import Path
 from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.engines import Moved
 from blobsync.errors import BlobsyncError
-from blobsync.local_files import ChangedWhileReadError, LocalFolder, SourceFile, local_error
+from blobsync.local_errors import ChangedWhileReadError, local_error
+from blobsync.local_files import LocalFolder, SourceFile
 from blobsync.plan import FileAction, RemoteState
 from blobsync.worker_pool import RunState, Stopped
 

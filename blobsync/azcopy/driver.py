@@ -221,7 +221,7 @@ class _Transfer:
         with ExitStack() as held:
             parent = root.parent if self._single else root
             existed = os.path.lexists(parent)
-            folder = held.enter_context(LocalFolder(parent, destination.boundary))
+            folder = LocalFolder(parent, destination.boundary)
             if not existed:
                 held.callback(_remove_if_empty, parent)
             try:

@@ -26,7 +26,7 @@ from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
 from blobsync.errors import AzcopyInstallError, EmulatorError, ProcessError
 from blobsync.nodejs import ensure_node, last_lines
 from blobsync.process import ProcessRunner, SubprocessRunner
-from blobsync.rest.http import proxy_for
+from blobsync.rest.pool import proxy_for
 from blobsync.user_data import data_home
 
 SOURCE_VARIABLE = "BLOBSYNC_AZCOPY_SOURCE"

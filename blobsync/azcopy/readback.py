@@ -49,7 +49,7 @@ def send_again(task: MoveTask, actions: Sequence[FileAction], listener: Listener
     for action in actions:
         blob = end.store.head(end.at(action.target or action.path))
         fresh.append(replace(action, destination=RemoteState(blob.size, blob.etag, blob.md5) if blob else None))
-    report = DirectEngine().move(replace(task, actions=fresh), listener)
+    report = DirectEngine().move(task._replace(actions=fresh), listener)
     for action, _ in report.failed:
         # Better no blob than one that looks like the file and is not. A SAS may not allow it.
         with suppress(StorageError):

@@ -9,7 +9,8 @@ import threading
 from blobsync.direct.reads import CHUNK, read_range, version_of
 from blobsync.engines import Moved
 from blobsync.errors import ChecksumError
-from blobsync.local_files import LocalFolder, PartFile
+from blobsync.local_files import LocalFolder
+from blobsync.part_files import PartFile
 from blobsync.plan import FileAction, RemoteState
 from blobsync.storage import BlobStore
 from blobsync.worker_pool import FileJob, RunState

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from typing import NamedTuple
 
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.download import DownloadJob
@@ -31,8 +31,7 @@ _LITTLE_FILES = 16
 _LITTLE_BYTES = 2 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(NamedTuple):
     """How to use one line: threads, upload blocks, and the size of a download's ranges in bytes."""
 
     threads: int
@@ -62,15 +61,14 @@ class DirectEngine:
         if not task.actions:
             return run.report
         try:
-            with ExitStack() as held:
-                tuning, jobs = self._jobs(run, held)
-                pieces = sum(1 + action.size // tuning.range for action in task.actions)
-                WorkerPool(run, jobs, min(tuning.threads, pieces)).work()
+            tuning, jobs = self._jobs(run)
+            pieces = sum(1 + action.size // tuning.range for action in task.actions)
+            WorkerPool(run, jobs, min(tuning.threads, pieces)).work()
         except (LocalFileError, CredentialError) as error:
             return run.all_failed(error)
         return run.report
 
-    def _jobs(self, run: RunState, held: ExitStack) -> tuple[Tuning, Iterator[FileJob]]:
+    def _jobs(self, run: RunState) -> tuple[Tuning, Iterator[FileJob]]:
         task = run.task
         source, destination = task.source, task.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
@@ -78,8 +76,7 @@ class DirectEngine:
             return tuning, _uploads(run, source, destination, tuning)
         if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
             tuning = _tune(task, source)
-            folder = held.enter_context(_folder(task, destination))
-            return tuning, _downloads(run, source, destination, folder, tuning)
+            return tuning, _downloads(run, source, destination, _folder(task, destination), tuning)
         if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
             sas = self._source_sas(source) if self._source_sas else None
             return FAR, (CopyJob(run, action, source, destination, sas) for action in task.actions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blobsync.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError
-from blobsync.local_files import ChangedWhileReadError
+from blobsync.local_errors import ChangedWhileReadError
 from blobsync.plan import FileAction, RemoteState
 from blobsync.storage import BlobStore
 

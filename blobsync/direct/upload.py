@@ -7,8 +7,9 @@ import os
 import threading
 from base64 import b64encode
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.content_types import guess_content_type
 from blobsync.engines import Moved
@@ -24,8 +25,7 @@ from blobsync.worker_pool import MIB, FileJob, RunState
 _BLOCK_ID_BYTES = 36
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSizes:
+class BlockSizes(NamedTuple):
     """Files up to ``single`` bytes go in one request, larger ones in blocks of ``block`` bytes."""
 
     single: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blobsync.rest.auth import Signer
 from blobsync.rest.xml import BadAnswerError
@@ -18,8 +18,7 @@ MAX_BATCH = 256
 _BOUNDARY = "batch_blobsync"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPart:
+class BatchPart(NamedTuple):
     """One answer inside a batch: which sub-request (Content-ID), its HTTP status and error code."""
 
     content_id: int

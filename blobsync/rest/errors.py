@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blobsync.errors import (
     AccessDeniedError,
@@ -34,8 +34,7 @@ RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _SIGNATURE = re.compile(r"(?i)(sig(?:nature)?=)[^&\s\"'<>]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What is known about an answer that is not the one hoped for; ``headers`` with lower-case names."""
 
     status: int
@@ -50,8 +49,7 @@ class Answer:
         return ServiceError(code, found.message, found.detail)
 
 
-@dataclass(frozen=True, slots=True)
-class _Meaning:
+class _Meaning(NamedTuple):
     kind: type[StorageError]
     sentence: str
     hint: str | None = None

@@ -13,14 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 import urllib3
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
-    LocationParseError,
     NameResolutionError,
     NewConnectionError,
     ProxyError,
@@ -33,14 +32,12 @@ from blobsync.errors import StorageUnreachableError
 from blobsync.locations import ContainerUrl
 from blobsync.rest.auth import Signer
 from blobsync.rest.errors import RETRYABLE_STATUS, Answer, redact
+from blobsync.rest.pool import Timeouts, pool_for, proxy_for
 
 # https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
 # Old enough for every sovereign cloud and Azurite, new enough for 4000 MiB blocks, Put Blob From URL with
 # OAuth, and listings that encode names XML cannot hold.
 API_VERSION = "2023-11-03"
-
-# How many connections stay open; as many threads may work at once without reconnecting.
-POOL_SIZE = 64
 
 # A socket's timeout holds for one whole call of sendall, whatever gets through meanwhile; larger bodies go in
 # pieces, so that a slow line is not taken for a dead one.
@@ -50,8 +47,7 @@ _NO_RETRIES = urllib3.Retry(False)
 _FIRST_CONTACT_TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """How often a request is tried and how long to wait in between, in seconds.
 
     ``longest_asked`` bounds what ``Retry-After`` may ask for; no try begins after ``patience``.
@@ -70,14 +66,6 @@ class RetryPolicy:
         if asked and asked.strip().isdigit():
             return max(own, min(self.longest_asked, float(asked)))
         return own
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds to connect, and between two pieces of a body."""
-
-    connect: float = 10.0
-    read: float = 60.0
 
 
 @dataclass(slots=True)
@@ -134,7 +122,7 @@ class BlobHttp:
         proxy = proxy_for(scheme, parts.netloc, environ)
         # A plain-http proxy wants the whole URL in the request line.
         self._prefix = f"{scheme}://{parts.netloc}" if proxy and scheme == "http" else ""
-        self._pool = _pool(scheme, self._host, parts.port, proxy, environ, timeouts or Timeouts())
+        self._pool = pool_for(scheme, self._host, parts.port, proxy, environ, timeouts or Timeouts())
 
     def send(
         self,
@@ -268,55 +256,3 @@ def _inner(error: Exception) -> Exception:
 
 def _is_certificate_problem(error: Exception) -> bool:
     return isinstance(_inner(error), SSLError) and "certificate" in str(error).lower()
-
-
-def _pool(
-    scheme: str, host: str, port: int | None, proxy: str | None, environ: Mapping[str, str], timeouts: Timeouts
-) -> urllib3.HTTPConnectionPool:
-    # SSL_CERT_FILE first: azcopy honours that one only, and both of us should trust the same.
-    bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
-    timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
-    try:
-        manager: urllib3.PoolManager
-        if proxy:
-            credentials = urlsplit(proxy)
-            login = None
-            if credentials.username is not None:
-                login = f"{credentials.username}:{credentials.password or ''}"
-            manager = urllib3.ProxyManager(
-                proxy,
-                maxsize=POOL_SIZE,
-                timeout=timeout,
-                ca_certs=bundle,
-                proxy_headers=urllib3.make_headers(proxy_basic_auth=login),
-            )
-        else:
-            manager = urllib3.PoolManager(maxsize=POOL_SIZE, timeout=timeout, ca_certs=bundle)
-        return manager.connection_from_host(host, port, scheme)
-    except (HTTPError, LocationParseError, ValueError) as error:
-        raise StorageUnreachableError(
-            f"cannot use the endpoint or proxy for {host}", hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY"
-        ) from error
-
-
-def proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``."""
-    proxies = {
-        name.lower().removesuffix("_proxy"): value
-        for name, value in environ.items()
-        if value and name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-    }
-    proxy = proxies.get(scheme) or proxies.get("all")
-    if proxy is None:
-        return None
-    if _bypassed(netloc.rpartition("@")[2].lower(), proxies.get("no", "")):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _bypassed(netloc: str, no_proxy: str) -> bool:
-    host = netloc.rpartition(":")[0] if netloc.rpartition(":")[2].isdigit() else netloc
-    for entry in (part.strip().lower().lstrip(".") for part in no_proxy.split(",")):
-        if entry and (entry in ("*", netloc, host) or host.endswith(f".{entry}")):
-            return True
-    return False

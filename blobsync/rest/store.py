@@ -10,10 +10,9 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import final
+from typing import NamedTuple, final
 
 from blobsync.ahead import Ahead
 from blobsync.errors import (
@@ -37,8 +36,7 @@ _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(NamedTuple):
     """What brings deleted blobs back: days of soft delete (0: none), versioning; None where unknown."""
 
     soft_delete_days: int | None = None

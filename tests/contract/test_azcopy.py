@@ -128,7 +128,7 @@ def engine(containers: Containers, azcopy_path: Path, tmp_path: Path, runner: Pr
 
 
 def whole(task: MoveTask) -> MoveTask:
-    return replace(task, whole_folder=True)
+    return task._replace(whole_folder=True)
 
 
 def tree(root: Path, names: Sequence[str]) -> dict[str, bytes]:
@@ -220,7 +220,7 @@ def test_targets_and_present_files(engine: AzcopyEngine, containers: Containers,
     task = whole(download(store, "x", target, ["both", "changed", "good"]))
     actions = [replace(each, target="both.remote") if each.path == "both" else each for each in task.actions]
     (target / "changed").write_bytes(b"edited meanwhile")
-    report = run(engine, replace(task, actions=actions))
+    report = run(engine, task._replace(actions=actions))
     assert [(action.path, failure.code) for action, failure in report.failed] == [("changed", "changed_meanwhile")]
     assert files_below(target) == {
         "both": b"mine",
@@ -277,7 +277,7 @@ def test_refused_uploads(engine: AzcopyEngine, containers: Containers, tmp_path:
         engine.mint = containers.sas("r")
     else:
         missing = containers.store("one", container=f"{containers.name}-missing")
-        task = replace(task, destination=RemoteEnd(missing, "x"))
+        task = task._replace(destination=RemoteEnd(missing, "x"))
     assert codes(run(engine, task)) == {code}
     logs = "".join(path.read_text() for path in (engine.state_dir / "azcopy" / "logs").rglob("*.log"))
     assert "FAILED" in logs
@@ -365,7 +365,7 @@ def test_bad_weather_for_downloads(
     task = whole(download(containers.store("one"), "x", tmp_path / "target", sorted(files)))
     kinds = ("flip_down", "truncate", "truncate_lying", "reset_download")
     with fault_proxy(azurite.url, *[Fault(kind, at=(9 * number,)) for number, kind in enumerate(kinds, 1)]) as proxy:
-        report = run(engine, replace(task, source=RemoteEnd(containers.store("one", proxy.url), "x")))
+        report = run(engine, task._replace(source=RemoteEnd(containers.store("one", proxy.url), "x")))
         assert sum(proxy.stats().injected.values()) == len(kinds)
     failed = {action.path for action, _ in report.failed}
     assert len(failed) <= len(kinds)
@@ -426,7 +426,7 @@ _CHILD = """
         Path(folder) / "state", lambda end, rights: mint_sas(account, rights, 3600), binary=Path(azcopy)
     )
     task = capped(download(connect(account), "x", Path(folder) / "target", ["large"]), 4.0)
-    engine.move(replace(task, whole_folder=True), RecordingListener())
+    engine.move(task._replace(whole_folder=True), RecordingListener())
 """
 
 

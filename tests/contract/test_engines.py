@@ -226,7 +226,7 @@ def test_an_upload_replaces_only_the_version_that_was_planned_for(
     succeed(direct, change)
     for name, size in sizes.items():
         assert read(store, f"p/{name}") == content(size, seed=8)
-    stale = replace(change, actions=[replace(each, source=None) for each in change.actions])
+    stale = change._replace(actions=[replace(each, source=None) for each in change.actions])
     assert len(run(direct, stale).failed) == 2
 
 

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from blobsync.engines import LocalEnd, Moved, MoveTask, RemoteEnd
@@ -87,7 +86,7 @@ def copy(store: BlobStore, prefix: str, other: BlobStore, target: str, paths: Se
 
 def capped(task: MoveTask, mbps: float) -> MoveTask:
     """The same at a limited speed."""
-    return replace(task, cap_mbps=mbps)
+    return task._replace(cap_mbps=mbps)
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def test_an_upload_reads_exactly_the_planned_files(tmp_path: Path, store: Memory
 
 def test_a_target_is_the_name_of_the_link(tmp_path: Path, store: MemoryStore) -> None:
     task = two_files(tmp_path, store)
-    task = replace(task, actions=[replace(task.actions[0], target="a.local")])
+    task = task._replace(actions=[replace(task.actions[0], target="a.local")])
     names: list[str] = []
 
     def look(argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -211,7 +211,7 @@ def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
         arrive(Path(argv[3], "sub", "a"), b"AA")
 
     task = download(tmp_path)
-    task = replace(task, actions=[action("sub/a", RemoteState(2, "e", md5(b"AA")), None)])
+    task = task._replace(actions=[action("sub/a", RemoteState(2, "e", md5(b"AA")), None)])
     process = ScriptedAzcopy([STARTED], lambda text: [ALREADY, None], ends=False)
     report = engine(tmp_path, AzcopyRunner(process, write)).move(task, RecordingListener())
     assert codes(report) == {"sub/a": "local_file"}
@@ -229,7 +229,7 @@ def test_names_that_azcopy_would_change_are_left_to_others(tmp_path: Path) -> No
     runner = writes(a=b"AA")
     task = download(tmp_path, a=b"AA")
     strange = [action(name, RemoteState(1, "e"), None) for name in ("a\\b", "n" * 207, "../x")]
-    report = engine(tmp_path, runner).move(replace(task, actions=[*task.actions, *strange]), RecordingListener())
+    report = engine(tmp_path, runner).move(task._replace(actions=[*task.actions, *strange]), RecordingListener())
     assert moved(report) == {"a"}
     assert set(codes(report).values()) == {"azcopy_cannot_carry"}
     assert len(report.failed) == 3
@@ -257,7 +257,7 @@ def test_the_rights_that_are_asked_for(tmp_path: Path, store: MemoryStore) -> No
     played().move(download(tmp_path, a=b"AA"), RecordingListener())
     there = RemoteEnd(store, "y")
     task = download(tmp_path, a=b"AA")
-    played().move(replace(task, route=Route.CROSS_ACCOUNT, destination=there), RecordingListener())
+    played().move(task._replace(route=Route.CROSS_ACCOUNT, destination=there), RecordingListener())
     assert asked == ["w", "rl", "rl", "rw"]
 
 

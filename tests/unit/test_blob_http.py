@@ -24,7 +24,8 @@ from blobsync.errors import (
 )
 from blobsync.locations import ContainerUrl, SasToken, Secret
 from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner
-from blobsync.rest.http import BlobHttp, RetryPolicy, Timeouts
+from blobsync.rest.http import BlobHttp, RetryPolicy
+from blobsync.rest.pool import Timeouts
 from blobsync.rest.store import RestBlobStore
 from blobsync.storage import Precondition
 from tests.fakes.scripted_http import Script, Step, scripted
@@ -90,6 +91,30 @@ def test_a_connection_that_is_reset_is_tried_again() -> None:
     with scripted([Step(reset=True), Step(reset=True), Step(201)]) as script:
         store(script).put("a", b"hi", md5=md5(b"hi"))
     assert len(script.seen) == 3
+
+
+def test_a_connection_that_was_closed_without_a_word_after_its_answer_is_replaced() -> None:
+    answered = 0
+
+    def serve() -> None:
+        nonlocal answered
+        for _ in range(2):
+            connection, _ = server.accept()
+            with closing(connection):
+                while not connection.recv(65536).endswith(b"\r\n\r\n"):
+                    pass
+                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: "0x1"\r\n\r\n')
+                answered += 1
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
+        http = BlobHttp(container, SasSigner(SAS), environ={}, retry=QUICK, timeouts=Timeouts(2.0, 2.0))
+        found = [RestBlobStore(container, http).head(name) for name in "ab"]
+        serving.join(5)
+    assert [info and info.etag for info in found] == ["0x1", "0x1"]
+    assert answered == 2
 
 
 def test_a_connection_that_always_breaks_says_so_without_the_signature() -> None:

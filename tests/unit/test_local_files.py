@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from blobsync.errors import LocalFileError, PreconditionFailedError
-from blobsync.local_files import (
-    ChangedWhileReadError,
-    LocalFolder,
-    SourceFile,
-    local_error,
-    remove_leftovers,
-)
+from blobsync.local_errors import ChangedWhileReadError, local_error
+from blobsync.local_files import LocalFolder, SourceFile
+from blobsync.part_files import remove_leftovers
 from blobsync.plan import LocalState
 
 
-def write(root: Path, relative: str, body: bytes, expected: LocalState | None = None) -> LocalState:
-    with LocalFolder(root) as folder:
-        part = folder.create(relative, len(body))
-        part.write_at(0, body)
-        return part.commit(expected, b"m" * 16)
+@pytest.fixture(params=[True, False], ids=["unnamed", "temporary name"])
+def unnamed(request: pytest.FixtureRequest) -> bool:
+    """Both ways in which a file is kept out of sight until it is complete."""
+    assert isinstance(request.param, bool)
+    return request.param
+
+
+def write(
+    root: Path, relative: str, body: bytes, expected: LocalState | None = None, *, unnamed: bool = True
+) -> LocalState:
+    part = LocalFolder(root, unnamed=unnamed).create(relative, len(body))
+    part.write_at(0, body)
+    return part.commit(expected, b"m" * 16)
 
 
 def state(path: Path) -> LocalState:
     return LocalState.of(os.stat(path))
 
 
-def test_a_file_appears_whole_with_its_folders_and_the_usual_permissions(tmp_path: Path) -> None:
-    seen = write(tmp_path / "new" / "data", "a/b c/ü.bin", b"x" * 1000)
+def test_a_file_appears_whole_with_its_folders_and_the_usual_permissions(tmp_path: Path, unnamed: bool) -> None:
+    seen = write(tmp_path / "new" / "data", "a/b c/ü.bin", b"x" * 1000, unnamed=unnamed)
     file = tmp_path / "new" / "data" / "a" / "b c" / "ü.bin"
     assert file.read_bytes() == b"x" * 1000
     assert seen == LocalState.of(os.stat(file), b"m" * 16)
@@ -45,61 +51,60 @@ def test_a_file_appears_whole_with_its_folders_and_the_usual_permissions(tmp_pat
     assert [entry.name for entry in file.parent.iterdir()] == ["ü.bin"]
 
 
-def test_nothing_is_there_before_the_commit_nor_after_a_discard(tmp_path: Path) -> None:
-    with LocalFolder(tmp_path) as folder:
-        part = folder.create("a.bin", 3)
-        part.write_at(0, b"abc")
-        assert not (tmp_path / "a.bin").exists()
-        part.discard()
-        part.discard()
+def test_nothing_is_there_before_the_commit_nor_after_a_discard(tmp_path: Path, unnamed: bool) -> None:
+    part = LocalFolder(tmp_path, unnamed=unnamed).create("a.bin", 3)
+    part.write_at(0, b"abc")
+    assert not (tmp_path / "a.bin").exists()
+    part.discard()
+    part.discard()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pieces_may_come_in_any_order(tmp_path: Path) -> None:
-    with LocalFolder(tmp_path) as folder:
-        part = folder.create("a.bin", 6)
-        part.write_at(3, b"def")
-        part.write_at(0, b"abc")
-        assert part.read_at(2, 2) == b"cd"
-        part.commit(None)
+def test_pieces_may_come_in_any_order(tmp_path: Path, unnamed: bool) -> None:
+    part = LocalFolder(tmp_path, unnamed=unnamed).create("a.bin", 6)
+    part.write_at(3, b"def")
+    part.write_at(0, b"abc")
+    assert part.read_at(2, 2) == b"cd"
+    part.commit(None)
     assert (tmp_path / "a.bin").read_bytes() == b"abcdef"
 
 
-def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path, unnamed: bool) -> None:
     script = tmp_path / "run.sh"
     script.write_text("old")
     script.chmod(0o750)
-    write(tmp_path, "run.sh", b"new", state(script))
+    write(tmp_path, "run.sh", b"new", state(script), unnamed=unnamed)
     assert script.read_text() == "new"
     assert stat.S_IMODE(script.stat().st_mode) == 0o750
 
 
 @pytest.mark.parametrize("expected_is", ["nothing", "an older version"])
-def test_a_version_that_nobody_looked_at_is_left_alone(tmp_path: Path, expected_is: str) -> None:
+def test_a_version_that_nobody_looked_at_is_left_alone(tmp_path: Path, expected_is: str, unnamed: bool) -> None:
     file = tmp_path / "a.txt"
     file.write_text("first")
     expected = state(file) if expected_is == "an older version" else None
     file.write_text("written by somebody else")
     with pytest.raises(PreconditionFailedError):
-        write(tmp_path, "a.txt", b"ours", expected)
+        write(tmp_path, "a.txt", b"ours", expected, unnamed=unnamed)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
     assert file.read_text() == "written by somebody else"
 
 
-def test_a_file_that_vanished_meanwhile_was_changed_by_somebody(tmp_path: Path) -> None:
+def test_a_file_that_vanished_meanwhile_was_changed_by_somebody(tmp_path: Path, unnamed: bool) -> None:
     file = tmp_path / "a.txt"
     file.write_text("first")
     expected = state(file)
     file.unlink()
     with pytest.raises(PreconditionFailedError):
-        write(tmp_path, "a.txt", b"ours", expected)
+        write(tmp_path, "a.txt", b"ours", expected, unnamed=unnamed)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("relative", ["../x", "a/../../x", "/etc/x", "a//b", "", ".", "a/.", "a\x00b"])
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, relative: str) -> None:
     inside = tmp_path / "inside"
-    with pytest.raises(LocalFileError), LocalFolder(inside) as folder:
+    folder = LocalFolder(inside)
+    with pytest.raises(LocalFileError):
         folder.create(relative)
     assert list(tmp_path.iterdir()) == [inside]
     assert list(inside.iterdir()) == []
@@ -121,8 +126,7 @@ def test_a_link_that_stays_inside_the_project_is_followed(tmp_path: Path) -> Non
     root = tmp_path / "data"
     root.mkdir()
     (root / "link").symlink_to("../elsewhere")
-    with LocalFolder(root, boundary=tmp_path) as folder:
-        folder.create("link/sub/file").commit(None)
+    LocalFolder(root, boundary=tmp_path).create("link/sub/file").commit(None)
     assert (tmp_path / "elsewhere" / "sub" / "file").is_file()
 
 
@@ -135,13 +139,13 @@ def test_a_root_outside_the_boundary_is_refused(tmp_path: Path) -> None:
         LocalFolder(project / "data", boundary=project)
 
 
-def test_a_link_in_the_place_of_the_file_is_replaced_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_file_is_replaced_not_followed(tmp_path: Path, unnamed: bool) -> None:
     outside = tmp_path / "outside.txt"
     outside.write_text("precious")
     root = tmp_path / "root"
     root.mkdir()
     (root / "a.txt").symlink_to(outside)
-    write(root, "a.txt", b"new", state(root / "a.txt"))
+    write(root, "a.txt", b"new", state(root / "a.txt"), unnamed=unnamed)
     assert outside.read_text() == "precious"
     assert not (root / "a.txt").is_symlink()
     assert (root / "a.txt").read_text() == "new"
@@ -165,11 +169,11 @@ def _a_file_above(root: Path) -> None:
     ids=["folder in the file's place", "file in a folder's place", "name too long"],
 )
 def test_what_the_disk_refuses_names_the_file_and_the_next_step(
-    tmp_path: Path, prepare: Callable[[Path], None], relative: str, number: int
+    tmp_path: Path, prepare: Callable[[Path], None], relative: str, number: int, unnamed: bool
 ) -> None:
     prepare(tmp_path)
     with pytest.raises(LocalFileError) as caught:
-        write(tmp_path, relative, b"x")
+        write(tmp_path, relative, b"x", unnamed=unnamed)
     assert relative in caught.value.message
     assert os.strerror(number) in caught.value.message
     assert caught.value.hint
@@ -186,26 +190,69 @@ _WRITER = """
 import sys, time
 from pathlib import Path
 from blobsync.local_files import LocalFolder
-part = LocalFolder(Path(sys.argv[1])).create("a.bin", 10)
+part = LocalFolder(Path(sys.argv[1]), unnamed=sys.argv[2] == "True").create("a.bin", 10)
 print("ready", flush=True)
 time.sleep(60)
 """
 
 
+@contextmanager
+def writer(folder: Path, *, unnamed: bool) -> Iterator[None]:
+    """Another process that has begun a file; killed at the end of the block."""
+    command = [sys.executable, "-c", _WRITER, str(folder), str(unnamed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield
+        process.kill()
+
+
 def test_leftovers_of_dead_runs_go_and_those_of_live_ones_stay(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(tmp_path / "sub")], stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-        mine = LocalFolder(tmp_path).create("b.bin")
+    with writer(tmp_path / "sub", unnamed=False):
+        mine = LocalFolder(tmp_path, unnamed=False).create("b.bin")
         (tmp_path / "keep.part").write_text("data of the user's")
         assert (remove_leftovers(tmp_path), remove_leftovers(tmp_path / "sub")) == (0, 0)
-        writer.kill()
     assert (remove_leftovers(tmp_path), remove_leftovers(tmp_path / "sub")) == (0, 1)
     assert list((tmp_path / "sub").iterdir()) == []
     mine.commit(None)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["b.bin", "keep.part", "sub"]
+
+
+def test_a_run_that_is_killed_leaves_nothing_of_a_file_without_a_name(tmp_path: Path) -> None:
+    with writer(tmp_path, unnamed=True):
+        assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_removed_between_two_files_is_made_again(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path)
+    folder.create("sub/a").commit(None)
+    shutil.rmtree(tmp_path / "sub")
+    folder.create("sub/b").commit(None)
+    assert [entry.name for entry in (tmp_path / "sub").iterdir()] == ["b"]
+
+
+def test_descriptors_are_closed_with_their_folder(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    folder = LocalFolder(tmp_path)
+    for number in range(20):
+        folder.create(f"d{number}/a").commit(None)
+    del folder
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_complete_file_from_elsewhere_takes_the_place(tmp_path: Path, unnamed: bool) -> None:
+    staged = tmp_path / "staged"
+    staged.write_bytes(b"complete")
+    staged.chmod(0o600)
+    part = LocalFolder(tmp_path / "data", unnamed=unnamed).create("a.bin")
+    part.take(staged)
+    assert not (tmp_path / "data" / "a.bin").exists()
+    part.commit(None)
+    assert not staged.exists()
+    assert [entry.name for entry in (tmp_path / "data").iterdir()] == ["a.bin"]
+    assert (tmp_path / "data" / "a.bin").read_bytes() == b"complete"
+    assert stat.S_IMODE((tmp_path / "data" / "a.bin").stat().st_mode) != 0o600
 
 
 def test_a_source_that_grows_or_is_touched_while_it_is_read_is_noticed(tmp_path: Path) -> None:
