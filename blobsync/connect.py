@@ -17,7 +17,8 @@ from blobsync.config.model import StorageAccount
 from blobsync.errors import CredentialError
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
-from blobsync.rest.http import BlobHttp, RetryPolicy, Timeouts
+from blobsync.rest.http import BlobHttp, RetryPolicy
+from blobsync.rest.pool import Timeouts
 from blobsync.rest.store import RestBlobStore
 from blobsync.storage import BlobStore
 

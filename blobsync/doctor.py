@@ -21,7 +21,8 @@ from blobsync.connect import check_sas, connect, signer_for
 from blobsync.errors import AzcopyError, AzcopyNotFoundError, BlobsyncError, CredentialError, StorageError
 from blobsync.locations import ContainerUrl
 from blobsync.rest.errors import MAX_SKEW_SECONDS, describe_skew
-from blobsync.rest.http import RetryPolicy, Timeouts
+from blobsync.rest.http import RetryPolicy
+from blobsync.rest.pool import Timeouts
 from blobsync.rest.store import RestBlobStore
 from blobsync.storage import BlobInfo, Precondition
 

@@ -15,9 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from blobsync.plan import FileState, LocalState, RemoteState
 
@@ -41,8 +40,7 @@ CREATE TABLE IF NOT EXISTS pairs (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One verified pair. ``near`` is the local file, or the source blob of a copy; ``remote`` the blob."""
 
     near: FileState

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from blobsync.engines import LiveEnd, LocalEnd, Moved
 from blobsync.fresh_look import check, hash_file
@@ -27,8 +28,7 @@ _TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LivePart:
+class LivePart(NamedTuple):
     """A part of the plan with the stores behind its ends and its place in the index."""
 
     part: PlanPart
@@ -77,7 +77,7 @@ class Ledger:
                 self.failures[path] = failure
                 return
             self.failures.pop(path, None)
-            self.verified[path] = replace(moved, destination=destination)
+            self.verified[path] = moved._replace(destination=destination)
         if moved.action.target is None:
             self._remember(path, moved.source or moved.action.source, destination)
 
@@ -112,7 +112,7 @@ class Ledger:
         if not isinstance(self.live.source, LocalEnd):
             return moved
         hashed = hash_file(self.live.source.at(moved.action.path))
-        return replace(moved, source=hashed) if hashed is not None and hashed.same_file(source) else moved
+        return moved._replace(source=hashed) if hashed is not None and hashed.same_file(source) else moved
 
     def _remember(self, path: str, source: FileState | None, destination: FileState | None) -> None:
         near, remote = (source, destination) if source_is_near(self.route) else (destination, source)

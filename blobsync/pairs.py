@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blobsync.index import Record
 from blobsync.plan import FileState, LocalState, Reason, Route
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """``source`` and ``destination`` are None where that end has no such file.
 
     ``record`` is how both were when last verified against each other. ``left_out`` is the reason for which

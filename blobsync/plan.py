@@ -260,3 +260,17 @@ class TransferResult:
         if self.failures and not self.verified and not self.deleted:
             return ExitCode.FAILED
         return ExitCode.PARTIAL
+
+
+# What `plan` calls a transfer, by route.
+VERBS = {
+    Route.UPLOAD: "upload",
+    Route.DOWNLOAD: "download",
+    Route.SAME_ACCOUNT: "copy",
+    Route.CROSS_ACCOUNT: "copy",
+}
+
+
+def verb(plan: TransferPlan, action: FileAction) -> str:
+    """The action as users read it: ``upload``, ``download``, ``copy``, ``delete``, ``unchanged``, ..."""
+    return VERBS[plan.route] if action.action is Action.TRANSFER else action.action.value

@@ -9,22 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.errors import PlanFileError
-from blobsync.plan import Action, FileAction, FileState, LocalState, PlanPart, Route, TransferOptions, TransferPlan
+from blobsync.plan import (
+    FileState,
+    LocalState,
+    PlanPart,
+    TransferOptions,
+    TransferPlan,
+    verb,
+)
 
 VERSION = 1
-
-# What `plan` calls a transfer, by route.
-VERBS = {
-    Route.UPLOAD: "upload",
-    Route.DOWNLOAD: "download",
-    Route.SAME_ACCOUNT: "copy",
-    Route.CROSS_ACCOUNT: "copy",
-}
-
-
-def verb(plan: TransferPlan, action: FileAction) -> str:
-    """The action as users read it: ``upload``, ``download``, ``copy``, ``delete``, ``unchanged``, ..."""
-    return VERBS[plan.route] if action.action is Action.TRANSFER else action.action.value
 
 
 def save(plan: TransferPlan, command: str, file: Path) -> None:

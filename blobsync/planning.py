@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync import names
 from blobsync.config.model import Cluster, FolderEntry
@@ -45,8 +46,7 @@ class Ground:
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
+class Leg(NamedTuple):
     """One PATH, or the part of it that a nested folder entry maps elsewhere (then ``optional``)."""
 
     shown: str

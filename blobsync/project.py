@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from blobsync import browse, plan_file, receipts
+from blobsync import receipts
 from blobsync.config.loader import find_project, load_cluster
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.connections import Connections
@@ -33,7 +33,11 @@ from blobsync.planning import Ground, live_parts, make_plan, nested
 from blobsync.state_dir import StateDir, open_state_dir
 from blobsync.survey import Request
 from blobsync.transfer import Engines, carry_out
-from blobsync.verify import VerifyReport, verify
+
+if TYPE_CHECKING:
+    # Each command loads what it needs itself: modules of ours are a third of a short command's time.
+    from blobsync import browse, plan_file
+    from blobsync.verify import VerifyReport
 
 _DEFAULTS = TransferOptions()
 
@@ -138,6 +142,8 @@ class Project:
 
     def save_plan(self, plan: TransferPlan, file: Path) -> None:
         """Write the plan, without secrets, for :meth:`load_plan`."""
+        from blobsync import plan_file
+
         plan_file.save(plan, "d" if plan.route is Route.DOWNLOAD else "u", file)
 
     def load_plan(self, saved: plan_file.SavedPlan) -> TransferPlan:
@@ -169,25 +175,35 @@ class Project:
 
     def list(self, path: str, *, recursive: bool = False) -> Iterator[browse.Entry]:
         """The blobs at ``path``; streams. Raises ``NothingMatchedError``."""
+        from blobsync import browse
+
         place = self.resolve(path)
         return browse.list_path(self.connections, place, self._inner(place), recursive=recursive)
 
     def usage(self, path: str) -> browse.Usage:
         """Blobs and bytes below ``path``."""
+        from blobsync import browse
+
         return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
 
     def status(self, path: str) -> browse.Status:
         """One path as it is here, in the container, and in the index."""
+        from blobsync import browse
+
         return browse.status(self.connections, self._standing.index, self.resolve(path))
 
     def verify(self, path: str, *, deep: bool = False) -> VerifyReport:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them."""
+        from blobsync.verify import verify
+
         place = self.resolve(path)
         self.listener.phase("verifying")
         return verify(self._request(place), self.listener.seen, deep=deep)
 
     def find_removal(self, paths: Sequence[str]) -> tuple[browse.Doomed, ...]:
         """What ``rm`` of these paths would delete. Raises ``CredentialError`` where it plainly may not."""
+        from blobsync import browse
+
         doomed: list[browse.Doomed] = []
         for path in paths:
             place = self.resolve(path)
@@ -197,10 +213,13 @@ class Project:
 
     def remove(self, doomed: Sequence[browse.Doomed]) -> browse.Removal:
         """Delete those blobs."""
+        from blobsync import browse
+
         return browse.remove(self.connections, self._standing.index, doomed, self.listener)
 
     def url(self, path: str, *, expiry: timedelta = timedelta(days=7), permission: str = "r") -> str:
         """A URL with a SAS of least rights for one blob (or, for a folder, its container). It is a secret."""
+        from blobsync import browse
         from blobsync.connect import sas_url
 
         place = self.resolve(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ def write(folder: Path, result: TransferResult, ledgers: Sequence[Ledger]) -> Pa
     Streamed: a million files need no second copy in memory. Raises ``OSError``.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    file = folder / f"{stamp}-{secrets.token_hex(4)}.json"
+    file = folder / f"{stamp}-{os.urandom(4).hex()}.json"
     part = file.with_suffix(".part")
     with part.open("w", encoding="utf-8", errors="surrogateescape") as out:
         out.write(json.dumps(_head(result), indent=1)[:-2])

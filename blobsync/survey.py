@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.engines import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.errors import BlobsyncError, LocalFileError, NothingMatchedError, ShapeConflictError
@@ -29,8 +30,7 @@ _BATCH = 2000
 _READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What is to be looked at: the ends of one PATH. ``shown`` is the PATH from the project's root.
 
     ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part.
@@ -61,8 +61,7 @@ class Survey:
     warnings: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(NamedTuple):
     """What one end turned out to be: a file, or the entries of a folder (empty when nothing is there)."""
 
     file: FileState | None
@@ -292,7 +291,7 @@ def _with_local_md5(request: Request, pair: Pair) -> Pair:
     if not isinstance(end, LocalEnd) or not isinstance(state, LocalState):
         return pair
     hashed = _hash_file(end.at(pair.path), state)
-    return replace(pair, source=hashed) if near else replace(pair, destination=hashed)
+    return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
 
 
 def _hash_file(file: Path, state: LocalState) -> LocalState:
@@ -309,7 +308,7 @@ def _with_remote_md5(request: Request, pair: Pair) -> Pair:
         return pair
     source = _read_content(request.source, pair.path, pair.source)
     destination = _read_content(request.destination, pair.path, pair.destination)
-    return replace(pair, source=source, destination=destination)
+    return pair._replace(source=source, destination=destination)
 
 
 def _read_content(end: LiveEnd, path: str, state: FileState) -> FileState:

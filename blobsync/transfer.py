@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync import receipts
 from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
 from blobsync.errors import BlobsyncError, LocalFileError, StorageError, TransferCancelledError
 from blobsync.fresh_look import look, remote_state
 from blobsync.ledger import Ledger, LivePart, retry_with
-from blobsync.local_files import remove_leftovers
+from blobsync.part_files import remove_leftovers
 from blobsync.plan import (
     Action,
     FileAction,
@@ -38,8 +39,7 @@ _RETRIES = {
 _RETRIES_AFTER_AZCOPY = {"checksum_mismatch": "direct", "azcopy_failed": "direct", "service_busy": "direct"}
 
 
-@dataclass(frozen=True, slots=True)
-class Engines:
+class Engines(NamedTuple):
     """How to get each engine by name; made on first use, so that azcopy need not be there if it is not needed.
 
     ``relay_allowed`` says whether a copy that the service refuses may go through this machine.

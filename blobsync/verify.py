@@ -67,9 +67,9 @@ def verify(request: Request, seen: Callable[[int], None], *, deep: bool = False)
         found = survey(request, seen)
         pairs: Iterator[Pair] = found.pairs
     except NothingMatchedError:
-        there = replace(request, route=Route.DOWNLOAD, source=request.destination, destination=request.source)
+        there = request._replace(route=Route.DOWNLOAD, source=request.destination, destination=request.source)
         found = survey(there, seen)
-        pairs = (replace(pair, source=pair.destination, destination=pair.source) for pair in found.pairs)
+        pairs = (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
     counts: dict[str, int] = {}
     not_equal: list[Finding] = []
     bytes_equal = 0
@@ -129,7 +129,7 @@ def _classify_deep(request: Request, pair: Pair) -> str | None:
     believed = pair.destination.md5
     if believed is not None and believed != remote.md5:
         return "damaged"
-    return classify(replace(pair, source=local, destination=remote))
+    return classify(pair._replace(source=local, destination=remote))
 
 
 def _read_local(request: Request, pair: Pair) -> FileState | None:

@@ -19,8 +19,8 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "facts and decisions",
         (
-            *("connections", "engines", "fresh_look", "index", "ledger", "local_files", "local_tree", "nodejs"),
-            *("pairs", "planner", "receipts", "survey", "verify"),
+            *("connections", "engines", "fresh_look", "index", "ledger", "local_errors", "local_files"),
+            *("local_tree", "nodejs", "pairs", "part_files", "planner", "receipts", "survey", "verify"),
         ),
     ),
     (

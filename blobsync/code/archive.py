@@ -25,7 +25,8 @@ from blobsync.code.files import MANIFEST_NAME, CodeFile
 from blobsync.code.git import GitState
 from blobsync.code.snapshot import CodeSnapshot, HashedFile, open_source, threads
 from blobsync.errors import ArchiveError
-from blobsync.local_files import ChangedWhileReadError, SourceFile
+from blobsync.local_errors import ChangedWhileReadError
+from blobsync.local_files import SourceFile
 
 MANIFEST_VERSION = 1
 

@@ -18,7 +18,7 @@ from blobsync.config.model import Cluster
 from blobsync.errors import ArchiveError, NothingMatchedError
 from blobsync.globs import ZipExclude, zip_excludes
 from blobsync.ignore import IgnoreRules, project_rules
-from blobsync.local_files import local_error
+from blobsync.local_errors import local_error
 from blobsync.names import is_temporary
 from blobsync.plan import LocalState
 from blobsync.state_dir import NAME as STATE_DIR_NAME

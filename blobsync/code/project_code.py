@@ -36,7 +36,7 @@ from blobsync.code.snapshot import (
 from blobsync.config.model import CodeEntry, FolderEntry
 from blobsync.errors import ArchiveError, ConfigError, StorageError
 from blobsync.ignore import IgnoreRules
-from blobsync.local_files import ChangedWhileReadError
+from blobsync.local_errors import ChangedWhileReadError
 from blobsync.locations import BlobUrl, SasToken
 from blobsync.mapping import project_relative
 from blobsync.plan import TransferOptions, TransferResult

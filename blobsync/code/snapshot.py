@@ -25,7 +25,8 @@ from pathlib import Path
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, Finding, scan
 from blobsync.errors import LocalFileError, SecretsFoundError
-from blobsync.local_files import ChangedWhileReadError, SourceFile
+from blobsync.local_errors import ChangedWhileReadError
+from blobsync.local_files import SourceFile
 from blobsync.plan import LocalState
 
 CONFIGURATION = "aux_data/"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,7 +214,7 @@ def test_a_blob_that_cannot_be_a_file_here_stops_the_download_before_anything_mo
 
 def test_folder_stubs_are_no_data(world: World) -> None:
     stub = world.store("eu").add("store/data/voc/sub", b"")
-    world.store("eu").blobs["store/data/voc/sub"].info = replace(stub, is_folder_stub=True)
+    world.store("eu").blobs["store/data/voc/sub"].info = stub._replace(is_folder_stub=True)
     world.store("eu").add("store/data/voc/sub/a", b"1")
     assert counts(world.run("d", "data/voc")) == (1, 0, 0)
 
