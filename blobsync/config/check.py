@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blobsync.config.accounts import AccountFile
+from blobsync.config.job_notes import AML_PLATFORMS
 from blobsync.config.known_keys import ACCOUNT
 from blobsync.config.loader import (
     CLUSTER_FOLDER,
@@ -24,7 +25,6 @@ from blobsync.config.yaml_lines import read_document
 from blobsync.errors import ConfigError, ConfigNotFoundError
 
 ACCOUNT_FOLDER = "aux_data/configs"
-_WITH_WORKSPACE = ("aml", "itp", "singularity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ def _check_cluster(root: Path, path: Path, environ: Mapping[str, str]) -> Checke
         loaded = ClusterFile(root, path, {}, environ)
     except ConfigError as error:
         return CheckedFile(shown_path(root, path), (error,))
-    return CheckedFile(shown_path(root, path), tuple(loaded.problems), tuple(loaded.warnings), loaded.cluster)
+    warnings = (*loaded.warnings, *loaded.job_notes)
+    return CheckedFile(shown_path(root, path), tuple(loaded.problems), warnings, loaded.cluster)
 
 
 def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
@@ -84,7 +85,7 @@ def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedF
 
 def _check_workspaces(root: Path, checked: list[CheckedFile], environ: Mapping[str, str]) -> Iterator[CheckedFile]:
     for cluster in [item.cluster for item in checked if item.cluster]:
-        if cluster.platform not in _WITH_WORKSPACE:
+        if cluster.platform not in AML_PLATFORMS:
             continue
         given = cluster.value("aml_config")
         file = shown_path(root, project_path(root, given, environ)) if isinstance(given, str) else cluster.file

@@ -62,7 +62,6 @@ class EntryReader:
         return CodeEntry(
             *location,
             datastore_name=options.get("datastore_name", self._default_datastore(given)),
-            submit_with_url=options.get("submit_with_url", False),
         )
 
     def _folder(self, prefix: str, location: _Location, given: Any) -> FolderEntry:

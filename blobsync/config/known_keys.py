@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
 AUTH_CHOICES = ("sas", "key", "identity")
@@ -32,14 +32,13 @@ class Kind(enum.Enum):
     FOLDERS = "a mapping of folder entries"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """What a key may hold. ``keys`` are those of a mapping, None where any key may stand."""
 
     kind: Kind
     keys: Mapping[str, Key] | None = None
     choices: tuple[str, ...] = ()
-    secret: bool = field(default=False)
+    secret: bool = False
 
 
 TEXT = Key(Kind.TEXT)
@@ -135,6 +134,7 @@ LOCAL: Mapping[str, Key] = {
 
 QUEUE: Mapping[str, Key] = {
     "job_tier": TEXT,
+    "priority": TEXT,
 }
 
 RUNTIME: Mapping[str, Key] = {

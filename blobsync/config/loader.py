@@ -10,6 +10,7 @@ from typing import Any
 
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.entries import EntryReader
+from blobsync.config.job_notes import job_notes
 from blobsync.config.known_keys import CLUSTER
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, Docker, StorageAccount, WorkspaceConfig
 from blobsync.config.nearest import did_you_mean
@@ -169,6 +170,7 @@ class ClusterFile:
         for account in self._accounts.values():
             self.problems.extend(account.problems)
             self.warnings.extend(account.warnings)
+        self.job_notes = cluster.job_notes
         self.cluster = None if self.problems else replace(cluster, warnings=tuple(self.warnings))
 
     def account(self, given: str) -> StorageAccount | None:
@@ -183,13 +185,14 @@ class ClusterFile:
         reader = EntryReader(values, self._checker, self.account)
         folders, code = reader.folders(), reader.code()
         self._check_numbers()
+        platform = _platform(values)
         return Cluster(
             name=self._name,
             file=self._document.file,
             root=self._root,
             folders=folders,
             code=code,
-            platform=_platform(values),
+            platform=platform,
             experiment_name=values.get("experiment_name"),
             compute_target=values.get("compute_target"),
             num_gpu=values.get("num_gpu"),
@@ -203,6 +206,7 @@ class ClusterFile:
             ignore=values.get("ignore", ()),
             max_file_size=values.get("max_file_size"),
             values=values,
+            job_notes=job_notes(self._document, values, platform, [entry.prefix for entry in folders]),
         )
 
     def _check_numbers(self) -> None:

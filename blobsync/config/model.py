@@ -97,7 +97,6 @@ class CodeEntry:
     account: StorageAccount
     path: str
     datastore_name: str | None = None
-    submit_with_url: bool = False
 
     @property
     def remote(self) -> BlobUrl:
@@ -142,7 +141,8 @@ class Cluster:
     ``file`` is shown relative to the project where it lies inside. ``folders`` are in the file's order.
     ``code`` is None where there is no ``code_path``. ``gpu_per_node`` and ``num_gpu`` are None where the file
     (or ``-p``) does not say. ``values`` holds every key as written, typed as ``docs/configuration.md`` says;
-    :meth:`text` and its siblings read it by dotted path (``slurm.partition``).
+    :meth:`text` and its siblings read it by dotted path (``slurm.partition``). ``warnings`` are about the files;
+    ``job_notes`` about keys that jobs cannot use, or do not.
     """
 
     name: str
@@ -165,6 +165,7 @@ class Cluster:
     max_file_size: int | None = None
     values: Mapping[str, object] = field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
+    job_notes: tuple[str, ...] = ()
 
     @property
     def prefixes(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -20,8 +20,7 @@ from blobsync.errors import ConfigError, ConfigNotFoundError
 KeyPath = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a value was written."""
 
     file: str

@@ -303,7 +303,6 @@ def test_entry_options_of_act_and_ours_are_kept(project: ProjectFiles) -> None:
     assert (data.mode, data.include, data.blob_cache_timeout) == ("download", ("a", "b"), 60)
     assert (share.storage_type, share.file_share) == ("file", "s")
     assert cluster.code is not None
-    assert cluster.code.submit_with_url is True
 
 
 @pytest.mark.parametrize(

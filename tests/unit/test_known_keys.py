@@ -1,0 +1,309 @@
+"""Each key that the configuration may hold does something, or is in the table that warnings are made from."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.config.check import check_project
+from blobsync.config.job_notes import IDLE, NESTED_HINT, ONLY_ON, enclosing
+from blobsync.config.known_keys import (
+    ACCOUNT,
+    CLUSTER,
+    DOCKER,
+    FOLDER,
+    GLOBAL_DISPATCH,
+    LOCAL,
+    MOUNT,
+    QUEUE,
+    RUNTIME,
+    SLURM,
+    WORKSPACE,
+    Key,
+)
+from blobsync.config.loader import load_cluster, load_workspace
+from blobsync.config.model import Cluster
+from blobsync.jobs.backends import create_backend
+from blobsync.jobs.backends.aml_request import build_request
+from blobsync.jobs.backends.base import Surroundings
+from blobsync.jobs.board import settings_of
+from blobsync.jobs.describe import Wish, describe
+from blobsync.jobs.spec import SERVICES, CodeRef
+from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID, load
+from tests.fakes.runner import ScriptedRunner
+from tests.unit.project_files import NO_ENVIRON, ProjectFiles
+
+PACKAGE = Path(__file__).parents[2] / "blobsync"
+
+SING = {"compute_target": "vc", "singularity_instance_type": "ND40"}
+
+# Key -> a platform, and a value with which other things are handed over there; * stands for data_folder.
+HANDED_OVER: Mapping[str, tuple[str, Any]] = {
+    "compute_target": ("aml", "other"),
+    "instance_type": ("aml", "ND40"),
+    "experiment_name": ("aml", "other"),
+    "multi_process": ("aml", False),
+    "gpu_per_node": ("aml", 2),
+    "num_gpu": ("aml", 2),
+    "nodes": ("aml", 2),
+    "process_count_per_node": ("aml", 3),
+    "launcher": ("aml", "pytorch"),
+    "env": ("aml", {"A": "1"}),
+    "timeout": ("aml", "5h"),
+    "ssh_public_key": ("aml", "ssh-rsa AAAA"),
+    "identity": ("aml", "managed"),
+    "interpreter_path": ("slurm", "/opt/python"),
+    "docker.image": ("aml", "other:2"),
+    "docker.tag": ("aml", "9"),
+    "docker.environment": ("aml", "azureml:pt:1"),
+    "docker.address": ("aml", "acr.example"),
+    "docker.shm_size": ("aml", "7g"),
+    "docker.args": ("aml", ["--cap-add=X"]),
+    "queue_settings.job_tier": ("aml", "Basic"),
+    "preemption_allowed": ("itp", True),
+    "priority": ("itp", 150),
+    "elastic_num_gpu": ("itp", [4, 8]),
+    "itp": ("itp", {"a": 1}),
+    "aks_compute_global_dispatch": ("itp", True),
+    "aks_compute_global_dispatch_arg.vm_size": ("itp", ["ND40"]),
+    "aks_compute_global_dispatch_arg.region": ("itp", ["eastus"]),
+    "aks_compute_global_dispatch_arg.my_resource_only": ("itp", True),
+    "aks_compute_global_dispatch_arg.low_priority_vm_tolerant": ("itp", True),
+    "singularity": ("singularity", {"a": 1}),
+    "singularity_instance_type": ("singularity", "NC6"),
+    "singularity_sla_tier": ("singularity", "Basic"),
+    "sla_tier": ("singularity", "Basic"),
+    "ssh": ("slurm", "me@login"),
+    "runtime.python": ("slurm", "/opt/python"),
+    "runtime.scratch": ("slurm", "/fast"),
+    "runtime.keep_root": ("slurm", "always"),
+    "runtime.sync_seconds": ("slurm", 5),
+    "slurm.launcher": ("slurm", "mpirun"),
+    "slurm.cpus_per_task": ("slurm", 3),
+    "slurm.exclusive": ("slurm", True),
+    "slurm.export": ("slurm", ["MINE"]),
+    "slurm.args": ("slurm", ["--x=1"]),
+    "slurm.job_root": ("slurm", "/jobs"),
+    **{
+        f"slurm.{name}": ("slurm", "x")
+        for name in ("partition", "qos", "account", "time", "gres", "constraint", "reservation", "array", "mem")
+    },
+    "config_param.*.path": ("aml", "elsewhere"),
+    "config_param.*.datastore_name": ("aml", "other"),
+    "config_param.*.mode": ("aml", "upload"),
+    "config_param.*.include": ("aml", ["voc"]),
+}
+
+# Beside what is switched by a key, what it needs to be seen.
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "aks_compute_global_dispatch_arg": {"aks_compute_global_dispatch": True},
+}
+
+# What is read while a cluster file becomes a value, by the nodes, or by other commands: where.
+READ_IN: Mapping[str, str] = {
+    "azure_blob_config_file": "config/entries.py",
+    "datastore_name": "config/entries.py",
+    "config_param": "config/entries.py",
+    "blob_mount_point": "config/entries.py",
+    "blob_mount_info": "config/entries.py",
+    "blob_mount_info.*.blob_mount_point": "config/entries.py",
+    "blob_mount_info.*.azure_blob_config_file": "config/entries.py",
+    "config_param.*.azure_blob_config_file": "config/entries.py",
+    "config_param.*.storage_type": "jobs/backends/aml_storage.py",
+    "config_param.*.file_share": "jobs/backends/aml_storage.py",
+    "config_param.*.blob_cache_timeout": "jobs/describe.py",
+    "aml_config": "config/loader.py",
+    "platform": "config/loader.py",
+    "aks_compute": "config/loader.py",
+    "use_cli_auth": "jobs/backends/aml.py",
+    "use_custom_docker": "jobs/foreground.py",
+    "docker": "config/loader.py",
+    "zip_options": "code/files.py",
+    "ignore": "code/files.py",
+    "max_file_size": "code/files.py",
+    "compile_args": "code/compile.py",
+    "relay": "engine_set.py",
+    "min_nodes": "jobs/backends/aml_platforms.py",
+    "max_nodes": "jobs/backends/aml_platforms.py",
+    "retries": "cli/jobs.py",
+    "setup": "jobs/runner.py",
+    "work_dir": "jobs/runner.py",
+    "command_prefix": "jobs/runner.py",
+    "sleep_if_fail": "jobs/runner.py",
+    "sleep_if_succeed": "jobs/runner.py",
+    "secret_env": "jobs/describe.py",
+    "slurm": "jobs/describe.py",
+    "slurm.shared_root": "jobs/describe.py",
+    "local": "jobs/backends/local.py",
+    "local.slots": "jobs/backends/local.py",
+    "local.gpus": "jobs/backends/local.py",
+    "runtime": "jobs/board.py",
+    "queue_settings": "jobs/backends/aml_platforms.py",
+    "aks_compute_global_dispatch_arg": "jobs/backends/aml_platforms.py",
+    **dict.fromkeys(ACCOUNT, "config/accounts.py"),
+    **dict.fromkeys(WORKSPACE, "jobs/backends/aml_request.py"),
+    "management_endpoint": "jobs/backends/aml_client.py",
+    "api_version": "jobs/backends/aml_client.py",
+}
+
+
+def every_key() -> set[str]:
+    """All keys, those of mappings with a dot, those that stand below any name with a star."""
+    inside: Mapping[str, Mapping[str, Key]] = {
+        "docker": DOCKER,
+        "aks_compute_global_dispatch_arg": GLOBAL_DISPATCH,
+        "queue_settings": QUEUE,
+        "runtime": RUNTIME,
+        "slurm": SLURM,
+        "local": LOCAL,
+        "config_param.*": FOLDER,
+        "blob_mount_info.*": MOUNT,
+    }
+    below = {f"{outer}.{key}" for outer, keys in inside.items() for key in keys}
+    nested = {name for name, key in CLUSTER.items() if key.keys is not None}
+    assert nested == {name.partition(".")[0] for name in inside} | {"aml_config"}, "a table is missing here"
+    return {*ACCOUNT, *WORKSPACE, *CLUSTER, *below}
+
+
+def test_each_key_is_in_one_table() -> None:
+    tables = [set(HANDED_OVER), set(READ_IN), set(IDLE)]
+    assert set().union(*tables) == every_key()
+    assert sum(map(len, tables)) == len(every_key())
+    assert set(ONLY_ON) <= every_key() - set(IDLE)
+
+
+@pytest.mark.parametrize("name", sorted(HANDED_OVER))
+def test_a_key_changes_what_is_handed_over(tmp_path: Path, name: str) -> None:
+    platform, value = HANDED_OVER[name]
+    beside = dict(BESIDE.get(name.partition(".")[0], {}))
+    without = handed_over(configured(tmp_path / "without", platform, beside))
+    changes = put(beside, name, value)
+    assert handed_over(configured(tmp_path / "with", platform, changes)) != without
+
+
+@pytest.mark.parametrize("name", sorted(READ_IN))
+def test_a_key_is_read_where_the_table_says(name: str) -> None:
+    assert name.rpartition(".")[2] in words_of(READ_IN[name])
+
+
+@pytest.mark.parametrize("name", sorted(ONLY_ON))
+def test_a_key_of_certain_platforms_says_so_on_others(tmp_path: Path, name: str) -> None:
+    value = READ_VALUES.get(name) or HANDED_OVER.get(name, ("", {"x": 1}))[1]
+    for platform in ("local", "slurm", "aml", "itp", "singularity"):
+        told = configured(tmp_path / platform, platform, put({}, name, value)).job_notes
+        shown = name.replace("*", "data_folder")
+        expected = f": {shown}: has no effect on {platform} jobs, only on those of {', '.join(ONLY_ON[name])}"
+        assert any(expected in note for note in told) == (platform not in ONLY_ON[name]), told
+
+
+READ_VALUES: Mapping[str, Any] = {
+    "min_nodes": 1,
+    "max_nodes": 2,
+    "queue_settings": {"job_tier": "Basic"},
+    "aks_compute_global_dispatch_arg": {"my_resource_only": True},
+    "config_param.*.blob_cache_timeout": 60,
+}
+
+
+def test_keys_that_do_nothing_are_told_with_their_place_and_never_their_value(tmp_path: Path) -> None:
+    files = ProjectFiles(tmp_path)
+    files.cluster(
+        """\
+        password: SENTINEL
+        with_log: false
+        unique_gjd_cluster: true
+        docker: {password: SENTINEL}
+        blob_mount_info:
+          - {blob_mount_point: /blob, azure_blob_config_file: aux_data/configs/acct.yaml, blob_fuse_options: [-o, x]}
+        config_param:
+          code_path: {path: /blob/c.zip, submit_with_url: true}
+        """
+    )
+    (tmp_path / "aux_data/aml/aml.yaml").chmod(0o600)
+    (found,) = [item for item in check_project(tmp_path, environ=NO_ENVIRON) if item.file.endswith("aml.yaml")]
+    assert not found.problems
+    at = "aux_data/aml/aml.yaml"
+    assert found.warnings == (
+        f"{at}:1: password: has no effect: {IDLE['password']}",
+        f"{at}:3: unique_gjd_cluster: has no effect: {IDLE['unique_gjd_cluster']}",
+        f"{at}:4: docker.password: has no effect: {IDLE['docker.password']}",
+        f"{at}:6: blob_mount_info.0.blob_fuse_options: has no effect: {IDLE['blob_mount_info.*.blob_fuse_options']}",
+        f"{at}:8: config_param.code_path.submit_with_url: has no effect: {IDLE['config_param.*.submit_with_url']}",
+    )
+
+
+def test_a_folder_inside_another_one_is_told_where_jobs_cannot_have_it(tmp_path: Path) -> None:
+    files = ProjectFiles(tmp_path)
+    text = (
+        "azure_blob_config_file: aux_data/configs/acct.yaml\n"
+        "config_param: {data_folder: p,\n  data/coco_folder: q, database_folder: r}\n"
+    )
+    files.cluster(f"platform: local\n{text}")
+    assert not load_cluster(tmp_path, environ=NO_ENVIRON).job_notes
+    for platform in SERVICES:
+        files.cluster(f"platform: {platform}\n{text}")
+        assert load_cluster(tmp_path, environ=NO_ENVIRON).job_notes == (
+            "aux_data/aml/aml.yaml:4: config_param.data/coco_folder: lies inside data_folder,"
+            f" and a mounted folder cannot hold another one: submit refuses it ({platform}), transfers do not; "
+            + NESTED_HINT,
+        )
+    assert enclosing(["a", "a/b", "a/b/c", "ab"]) == {"a/b": "a", "a/b/c": "a/b"}
+
+
+def configured(root: Path, platform: str, changes: Mapping[str, Any]) -> Cluster:
+    extra = SING if platform == "singularity" else {}
+    shared = {"slurm": {"shared_root": "/s"}} if platform == "slurm" else {}
+    merged = {**shared, **changes}
+    if platform == "slurm":
+        merged["slurm"] = {**shared["slurm"], **changes.get("slurm", {})}
+    return load(root, **{"platform": platform, **extra, **merged})[0]
+
+
+def put(changes: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """``changes`` of a cluster file with one more; parts of mappings keep what is beside them."""
+    if name.startswith("config_param.*."):
+        entries = {
+            "code_path": {**ENTRY, "path": "me/code.zip"},
+            "data_folder": {**ENTRY, "path": "me/data", "mode": "download", name.rpartition(".")[2]: value},
+            "output_folder": {**ENTRY, "path": "me/output"},
+        }
+        return {**changes, "config_param": entries}
+    outer, _, inner = name.partition(".")
+    known = {"image": "registry/image:1", "shm_size": "64g"} if outer == "docker" else {}
+    return {**changes, outer: {**known, inner: value} if inner else value}
+
+
+def handed_over(cluster: Cluster) -> str:
+    """What a backend asks for, without the copy of the specification that travels with it."""
+    code = CodeRef(CONTAINER, "me/code.zip.d/d1.zip", "d1")
+    spec = describe(cluster, Wish(("true",)), RUN_ID, code)
+    if cluster.platform in SERVICES:
+        workspace = load_workspace(cluster, environ=NO_ENVIRON)
+        request = build_request(cluster, workspace, spec)
+        properties = {**request.job["properties"], "tags": {}}
+        properties["command"] = properties["command"].partition(" -c ")[0]
+        stores = [store.shown_body() for store in request.datastores]
+        return json.dumps([properties, stores, request.environment], default=str, sort_keys=True)
+    around = Surroundings(
+        "c", Path("/p"), Path("/p/.blobsync"), settings_of(cluster), NO_ENVIRON, ScriptedRunner(), cluster
+    )
+    text: str = create_backend(cluster.platform, around).plan(spec).text
+    return text.replace(spec.to_json(), "")
+
+
+@cache
+def words_of(module: str) -> frozenset[str]:
+    """Names of attributes and texts in the code of a module, dotted texts by their parts; docstrings do not count."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            found.update(node.value.strip(".").split("."))
+    return frozenset(found)
