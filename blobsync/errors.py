@@ -45,6 +45,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
         SecretsFoundError                2
       JobError                           1
         BackendUnavailableError          2
+          BackendFailingError            1   no answer, 429 or 5xx after all retries
         SubmissionError                  1
         JobNotFoundError                 4
         AmbiguousJobError                2
@@ -307,6 +308,11 @@ class JobError(BlobsyncError):
 class BackendUnavailableError(JobError):
     code = "backend_unavailable"
     exit_code = ExitCode.USAGE
+
+
+class BackendFailingError(BackendUnavailableError):
+    code = "backend_failing"
+    exit_code = ExitCode.FAILED
 
 
 class SubmissionError(JobError):

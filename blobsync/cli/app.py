@@ -6,9 +6,8 @@ Each module has ``register(app)``, which adds all of its commands to a ``typer.T
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -19,8 +18,7 @@ from blobsync.cli.session import Session
 from blobsync.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """One command: its names, the first being the main one, its module, and its line in ``--help``."""
 
     names: tuple[str, ...]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from blobsync.config.model import Cluster
     from blobsync.jobs.board import Board
     from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.logs import FetchedLogs
 
 # How much of rank 0's log a query shows.
 TAIL_LINES = 100
@@ -75,7 +76,8 @@ def query(
         tail = fetched.tail(leading, TAIL_LINES) if leading else []
         data.append({**job_data(record), "logs": log_data(fetched), "causes": cause_data(causes), "tail": tail})
         lines += [*tail, *([""] if tail else []), *log_data(fetched)]
-        lines += [f"no logs: {fetched.problem}"] if fetched.problem and not fetched.names else []
+        lines += [f"no logs: {fetched.problem.message}"] if fetched.problem and not fetched.names else []
+        _note_age(session, fetched)
         lines += [*job_details(record), *cause_lines(causes)]
     return Result({"jobs": data}, lines)
 
@@ -115,14 +117,22 @@ def logs(
     if follow:
         if session.json:
             raise UsageError("-F shows lines as they come; --json has one answer: leave one of them out")
-        return Result(lines=followed(board, record, rank), live=True)
+        return Result(lines=_told(session, board, record, rank), live=True)
     fetched = board.logs(record)
     names = [name for name in fetched.names if rank is None or ((found := rank_of(name)) and found[1] == rank)]
     name = fetched.leading if rank is None else next(iter(names), None)
     lines = fetched.tail(name, tail or 10**9) if name else []
+    if not name and fetched.problem:
+        raise fetched.problem
     if not name:
-        note_all(session, [fetched.problem or f"{record.run_id} has no such log yet"])
+        note_all(session, [f"{record.run_id} has no such log yet"])
+    _note_age(session, fetched)
     return Result({"job_id": record.run_id, "log": name, "lines": lines, "logs": log_data(fetched)}, lines)
+
+
+def _note_age(session: Session, fetched: FetchedLogs) -> None:
+    if fetched.problem and fetched.names:
+        note_all(session, [f"the logs are those that were fetched before: {fetched.problem.message}"])
 
 
 def history(session: Session, max: MaxOption = 1000) -> Result:
@@ -149,7 +159,9 @@ def blame(session: Session) -> Result:
         raise UsageError(f"cluster {name} ({backend.name}) does not tell who uses it")
     holders = backend.blame()
     data = [{field: getattr(holder, field) for field in holder.__slots__} for holder in holders]
-    return Result({"cluster": name, "holders": data}, holder_lines(holders))
+    if not holders:
+        session.listener.note(f"nobody has a job on cluster {name}")
+    return Result({"cluster": name, "holders": data}, holder_lines(holders) if holders else ())
 
 
 def parse(session: Session, id: IdArgument) -> Result:
@@ -205,10 +217,30 @@ def followed(board: Board, record: JobRecord, rank: int | None = None) -> Iterat
             yield f"[{found[1]}] {line}" if several and found else line
 
 
+def _told(session: Session, board: Board, record: JobRecord, rank: int | None) -> Iterator[str]:
+    """The lines of a job, with what it waits for before them and how it ended after them."""
+    refreshed = board.refresh([record])
+    note_all(session, refreshed.problems)
+    before = refreshed.records[0].info.state
+    if before.value in ("Queued", "Preparing"):
+        session.listener.note(f"{record.run_id} is {before}; its lines follow when it runs")
+    yield from followed(board, record, rank)
+    info = board.history.find(record.run_id).info
+    code = f", exit code {info.exit_code}" if info.exit_code else ""
+    session.listener.note(f"{record.run_id}: {info.state}{code} {info.reason}".rstrip())
+
+
 def _listed(session: Session, board: Board, states: tuple[str, ...], limit: int) -> Result:
+    from blobsync.config.loader import find_cluster_file
     from blobsync.jobs.spec import State
 
     refreshed = board.recent(tuple(State(state) for state in states), limit, session.cluster)
     note_all(session, refreshed.problems)
     data: dict[str, Any] = {"jobs": [job_data(record) for record in refreshed.records]}
-    return Result(data, job_table(refreshed.records))
+    if not refreshed.records:
+        if session.cluster:
+            # A cluster whose file is gone may still have jobs; one that has neither is a slip.
+            find_cluster_file(board.root, session.cluster, session.environ)
+        wanted = " or ".join(state.lower() for state in states)
+        session.listener.note(f"there are no {wanted + ' ' if wanted else ''}jobs")
+    return Result(data, job_table(refreshed.records) if refreshed.records else ())

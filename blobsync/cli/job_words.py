@@ -85,7 +85,7 @@ def job_details(record: JobRecord) -> Iterator[str]:
         ("reason", info.reason),
         ("restarts", str(info.restarts) if info.restarts else ""),
         ("command", shlex.join(spec.argv)),
-        ("cluster", f"{record.cluster} ({record.backend}, {record.ref.native_id})"),
+        ("cluster", _place(record)),
         ("size", _size(record)),
         ("hosts", " ".join(info.nodes)),
         ("submitted", _iso(record.submitted) or ""),
@@ -150,6 +150,11 @@ def holder_lines(holders: Sequence[Holder]) -> Iterator[str]:
             (holder.user, str(holder.gpus), str(holder.nodes), holder.state.value, holder.native_id, holder.name)
         )
     return table(rows)
+
+
+def _place(record: JobRecord) -> str:
+    native = record.ref.native_id
+    return f"{record.cluster} ({record.backend}{f', {native}' if native not in ('', record.run_id) else ''})"
 
 
 def _code(record: JobRecord) -> str:

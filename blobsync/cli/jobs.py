@@ -81,7 +81,7 @@ def submit(
     if dry_run:
         plan, warnings = plan_job(board, cluster, wish, choose)
         note_all(session, warnings)
-        return Result({"plan": plan.text, "job_id": plan.spec.run_id}, plan.text.splitlines())
+        return Result({"plan": plan.text, "job_id": plan.spec.run_id}, (plan.shown or plan.text).splitlines())
     submitted = submit_job(board, cluster, wish, choose)
     note_all(session, submitted.warnings)
     return _waited(session, board, submitted.record) if wait else _accepted([submitted])
@@ -152,6 +152,8 @@ def ssh(
     show: Annotated[bool, typer.Option("--show", help="Print the command instead of running it.")] = False,
 ) -> Result:
     """Open a shell where a job runs.
+
+    On Azure ML this is 'az ml job connect-ssh', for jobs that were submitted with ssh_public_key.
 
     \b
       blobsync ssh 3f2a
@@ -233,7 +235,7 @@ def _answer(record: JobRecord) -> dict[str, Any]:
 def _waited(session: Session, board: Board, record: JobRecord) -> Result:
     """Show the job's lines as they come; with --json say only how it ended."""
     result = Result(_answer(record), live=True)
-    session.listener.note(f"submitted {record.run_id}")
+    session.listener.note(f"submitted {record.run_id} {record.ref.url}".rstrip())
 
     def end() -> None:
         ended = board.wait(record)

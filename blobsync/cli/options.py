@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -121,8 +120,7 @@ _GLOBALS: tuple[OptionRow, ...] = (
 CommandFunction = Callable[..., Result]
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(NamedTuple):
     """Options that several commands share; ``build`` makes one value of theirs, passed as ``name``."""
 
     name: str

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from blobsync.cli.output import count_text, duration_text, size_text
-from blobsync.plan import Action, FileFailure, Route, Shape, TransferPlan, TransferResult
-from blobsync.plan_file import VERBS, verb
+from blobsync.plan import VERBS, Action, FileFailure, Route, Shape, TransferPlan, TransferResult, verb
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"

@@ -193,9 +193,11 @@ class Board:
 
 def settings_of(cluster: Cluster) -> Mapping[str, object]:
     """What a backend needs to know of its cluster file, under the names that it uses."""
+    python = cluster.text("interpreter_path")
     return {
         **cluster.values,
         **cluster.mapping("runtime"),
+        **({"python": python} if python else {}),
         **cluster.mapping(cluster.platform),
         "local": cluster.mapping("local"),
     }

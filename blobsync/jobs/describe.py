@@ -50,6 +50,10 @@ def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) ->
     """The specification of one submission. Raises ``UsageError`` and ``ConfigError``."""
     if not wish.argv:
         raise UsageError("there is no command to run", hint="blobsync submit python train.py --data voc20")
+    if wish.options and cluster.platform != "slurm":
+        option = next(iter(wish.options))
+        limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
+        raise UsageError(f"--{option} is for Slurm, and {cluster.name} is {cluster.platform}", hint=limit)
     shape = find_shape(cluster, wish)
     secret = secret_names(cluster)
     options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}

@@ -71,11 +71,11 @@ class MirroredLogs:
 
 @dataclass(frozen=True, slots=True)
 class FetchedLogs:
-    """What is here now: the files, sorted by name, and what could not be had."""
+    """What is here now: the files, sorted by name. ``problem`` is why they may be older than what there is."""
 
     folder: Path
     names: tuple[str, ...]
-    problem: str = ""
+    problem: BlobsyncError | None = None
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -104,7 +104,7 @@ def rank_of(name: str) -> tuple[int, int] | None:
 
 def fetch_logs(sources: Sequence[Callable[[], LogSource]], folder: Path) -> FetchedLogs:
     """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice."""
-    problem = ""
+    problem: BlobsyncError | None = None
     for make in sources:
         try:
             source = make()
@@ -112,9 +112,10 @@ def fetch_logs(sources: Sequence[Callable[[], LogSource]], folder: Path) -> Fetc
             for log in files:
                 _continue(source, log, folder / log.name)
         except BlobsyncError as error:
-            problem = problem or error.message
+            problem = problem or error
             continue
         if files:
+            problem = None
             break
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.txt")) if folder.is_dir() else []
     return FetchedLogs(folder, tuple(names), problem)

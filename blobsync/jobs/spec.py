@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from blobsync.config.job_notes import AML_PLATFORMS
+
 VERSION = 1
 
 # The node could not be made ready (code, folders, setup commands): not the user's program's doing.
@@ -23,7 +25,7 @@ OUTPUT_FAILED_EXIT = 73
 FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
 
 # Platforms that reach containers, and keep logs, by themselves.
-SERVICES = ("aml", "itp", "singularity")
+SERVICES = AML_PLATFORMS
 
 
 class State(str, Enum):

@@ -42,10 +42,13 @@ def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
 
 def plan_job(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> tuple[Plan, tuple[str, ...]]:
     """What would be handed over, and warnings; nothing is submitted, minted or recorded."""
+    run_id = new_run_id(board.environ)
+    # What is wrong with the wish is told before any code is looked at or uploaded.
+    describe(cluster, wish, run_id, None)
     code = choose_code(cluster)
-    spec = describe(cluster, wish, new_run_id(board.environ), code.ref)
+    spec = describe(cluster, wish, run_id, code.ref)
     plan = board.backend(cluster.name).plan(spec)
-    return plan, code.warnings + plan.warnings
+    return plan, code.warnings + plan.warnings + cluster.job_notes
 
 
 def submit(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> Submitted:
@@ -69,7 +72,10 @@ def resubmit(
     new = _hand_over(board, spec, successor_of=old.run_id)
     warnings = code.warnings + new.warnings
     try:
-        board.cancel(board.refresh([old]).records[0])
+        known = board.refresh([old]).records[0]
+        stopped = board.cancel(known)
+        if not known.info.state.is_final:
+            warnings += (f"the old job {old.run_id} was stopped: {stopped.info.state}",)
     except BlobsyncError as error:
         warnings += (f"the old job {old.run_id} could not be cancelled: {error.message}",)
     return Submitted(new.record, warnings)
@@ -98,7 +104,7 @@ def _hand_over(board: Board, spec: JobSpec, *, successor_of: str = "") -> Submit
         origin = board.history.find(successor_of).cluster
         clusters += [board.cluster(origin)] if origin != spec.cluster else []
     spec, secrets, warnings = grant(spec, clusters, _minter(board, clusters[0]))
-    plan = backend.plan(spec)
+    plan, notes = backend.plan(spec), clusters[0].job_notes
     # Recorded first: a job that was accepted in the moment in which we die must not be unknown to everybody.
     board.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of)
     try:
@@ -106,7 +112,9 @@ def _hand_over(board: Board, spec: JobSpec, *, successor_of: str = "") -> Submit
     except BlobsyncError:
         board.history.remove(spec.run_id)
         raise
-    return Submitted(board.history.add(spec, ref, backend.name, successor_of=successor_of), warnings + plan.warnings)
+    return Submitted(
+        board.history.add(spec, ref, backend.name, successor_of=successor_of), warnings + plan.warnings + notes
+    )
 
 
 def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, int], SasToken]:

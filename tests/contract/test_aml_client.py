@@ -10,6 +10,7 @@ import pytest
 
 from blobsync.config.model import WorkspaceConfig
 from blobsync.errors import (
+    BackendFailingError,
     BackendUnavailableError,
     BlobsyncError,
     ConfigError,
@@ -19,10 +20,7 @@ from blobsync.errors import (
 )
 from blobsync.jobs.backends.aml_client import AmlClient
 from tests.fakes.aml_configs import ask
-from tests.servers.aml_stub import AmlStub, Fault, Login, serve
-
-# azure-core waits so many milliseconds before it tries again; "Retry-After: 0" means its own pause.
-SOON = {"retry-after-ms": "5"}
+from tests.servers.aml_stub import SOON, AmlStub, Fault, Login, serve
 
 
 @pytest.fixture
@@ -135,6 +133,7 @@ def test_tokens_travel_over_https_or_stay_on_this_machine(stub: AmlStub, endpoin
         ((403, "AuthorizationFailed", "no right to write"), BackendUnavailableError, "no right", "Data Scientist"),
         ((400, "UserError", "Unknown compute target 'x'."), ConfigError, "compute_target.*'x'", "az ml compute list"),
         ((400, "QuotaExceeded", "the quota of NC24 is used"), SubmissionError, "quota of NC24", "more quota"),
+        ((400, "QuotaExceeded", "compute c: no quota could be found"), SubmissionError, "no quota", "more quota"),
         ((400, "ImageNotFound", "image x does not exist"), SubmissionError, "image x does not", "docker.image"),
         (
             (400, "UserError", "datastore x: AuthenticationFailed"),
@@ -148,7 +147,11 @@ def test_tokens_travel_over_https_or_stay_on_this_machine(stub: AmlStub, endpoin
             r"it is not well formed \(ValidationError, HTTP 400, request c0ffee\)",
             "--dry-run",
         ),
-        ((500, "InternalServerError", "received 500"), SubmissionError, "received 500", "--dry-run"),
+        ((500, "InternalServerError", "received 500"), BackendFailingError, "received 500", "again in a while"),
+        ((429, "SubscriptionRequestsThrottled", "too many"), BackendFailingError, "too many", "again in a while"),
+        ((409, "SubscriptionNotRegistered", "not registered"), BackendUnavailableError, "not reg", "provider register"),
+        ((403, "AccessDenied", "public network access is off"), BackendUnavailableError, "public network", "VPN"),
+        ((400, "UserError", "identity of compute x: image y not found"), SubmissionError, "image y", "docker.image"),
     ],
 )
 def test_a_refusal_is_told_in_the_services_words(

@@ -6,129 +6,26 @@ The service is ``tests/servers/aml_stub.py``; it runs the submitted commands for
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from blobsync.jobs.board import Board
-from tests.e2e.world import Container, Done, Project, every_text_below, wait_until, write_tree
-from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
+from tests.e2e.aml_lab import PATIENCE, Lab, lab, stub
+from tests.e2e.world import every_text_below, wait_until
+from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN
 from tests.servers.slurm_fixture import slurm_cluster
 from tests.unit.test_config_loader import ACT_EXAMPLE
 
-__all__ = ["slurm_cluster"]
+__all__ = ["lab", "slurm_cluster", "stub"]
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE = 60.0
 SECRET = "sentinel-of-a-secret-value"
-SHOW = """\
-import json, os, sys
-facts = {"argv": sys.argv[1:], "env": dict(os.environ), "data": open("data/voc/a.txt").read()}
-os.makedirs("output/facts", exist_ok=True)
-json.dump(facts, open("output/facts/%s.json" % os.environ["RANK"], "w"))
-print("rank", os.environ["RANK"], "is done", flush=True)
-"""
 # Waits in a node's own folder, so that each test can let its job go on.
 WAIT = "echo begun; while [ ! -e {stop} ]; do sleep 0.1; done; echo ended"
-
-
-@dataclass
-class Lab:
-    """ACT's example project; the cluster ``aml`` is its file, ``here`` is this machine."""
-
-    project: Project
-    container: Container
-    stub: AmlStub
-
-    def write(self, name: str, value: Any) -> None:
-        file = self.project.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(value if isinstance(value, str) else yaml.safe_dump(value))
-        file.chmod(0o600)
-
-    def workspace(self, **changes: str) -> None:
-        known = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
-        value = {**known, "management_endpoint": self.stub.url, **changes}
-        self.write("aux_data/aml/config.json", json.dumps(value))
-
-    def cluster(self, name: str = "aml", **changes: Any) -> None:
-        self.write(f"aux_data/aml/{name}.yaml", {**yaml.safe_load(ACT_EXAMPLE), **changes})
-
-    def run(self, *words: str, code: int = 0) -> Done:
-        done = self.project.run(*words)
-        assert done.code == code, str(done)
-        return done
-
-    def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
-        return self.run("--json", *words, code=code).data
-
-    def submit(self, *words: str, cluster: str = "aml") -> str:
-        job_id: str = self.ask("-c", cluster, "submit", *words)["job_id"]
-        return job_id
-
-    def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        board = Board(self.project.root, {**os.environ, **self.project.environ})
-        wanted = states or ("Completed", "Failed", "Canceled")
-
-        def there() -> bool:
-            return board.refresh([board.history.find(job_id)]).records[0].info.state.value in wanted
-
-        assert wait_until(there, seconds=PATIENCE, pause=0.1), self.run("q", job_id)
-        return self.detail(job_id)
-
-    def detail(self, job_id: str) -> dict[str, Any]:
-        jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
-        return jobs[0]
-
-
-@pytest.fixture
-def stub(tmp_path: Path) -> Iterator[AmlStub]:
-    with serve(tmp_path / "service") as stub:
-        yield stub
-        assert stub.violations == []
-
-
-@pytest.fixture
-def lab(project: Project, container: Container, stub: AmlStub, tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(project, container, stub)
-    account = {
-        "account_name": container.account,
-        "container_name": container.name,
-        "blob_endpoint": f"{container.service}/{container.account}",
-        "account_key": container.key,
-    }
-    lab.write("aux_data/configs/acct.yaml", account)
-    lab.write("aux_data/aml/aml.yaml", ACT_EXAMPLE)
-    lab.workspace()
-    sign_in(project, tmp_path)
-    write_tree(project.root, {"show.py": SHOW.encode(), "src/CMC/big.py": b"left out"})
-    container.put("path/to/data/voc/a.txt", b"a picture")
-    lab.run("init")
-    # Asking for states in this process has to find the same az.
-    before = os.environ["PATH"]
-    os.environ["PATH"] = f"{tmp_path}/bin:{before}"
-    yield lab
-    os.environ["PATH"] = before
-
-
-def sign_in(project: Project, folder: Path) -> None:
-    """An ``az`` that gives out another token for each service."""
-    az = folder / "bin" / "az"
-    az.parent.mkdir()
-    answer = '{"accessToken": "%s", "expires_on": 4102444800, "tokenType": "Bearer", "tenant": "t"}'
-    az.write_text(
-        '#!/bin/sh\ncase "$*" in\n'
-        f"*ml.azure.com*) echo '{answer % ML_TOKEN}';;\n*) echo '{answer % ARM_TOKEN}';;\nesac\n"
-    )
-    az.chmod(0o755)
-    project.environ["PATH"] = f"{az.parent}:/usr/local/bin:/usr/bin:/bin"
 
 
 def test_acts_example_from_check_to_output(lab: Lab) -> None:
@@ -136,6 +33,9 @@ def test_acts_example_from_check_to_output(lab: Lab) -> None:
     planned = lab.run("submit", "--dry-run", "python", "show.py", "two words").out
     assert f"{lab.stub.base}/jobs/" in planned and '"distributionType": "Mpi"' in planned
     assert lab.container.key not in planned and not lab.stub.jobs
+    assert "characters: the runner and the specification)" in planned and max(map(len, planned.splitlines())) < 500
+    whole = lab.ask("submit", "--dry-run", "python", "show.py")["plan"]
+    assert max(map(len, whole.splitlines())) > 10_000
 
     job_id = lab.submit("-n", "8", "python", "show.py", "two words", "$HOME;")
     body = lab.stub.jobs[job_id].body["properties"]
@@ -167,12 +67,41 @@ def test_logs_of_a_running_job_grow_and_abort_ends_it(lab: Lab, tmp_path: Path) 
     assert [job["job_id"] for job in lab.ask("qr")["jobs"]] == [job_id]
     assert lab.ask("qq")["jobs"] == []
     before = log.read_text()
+    shell = lab.run("ssh", job_id, "--show").out
+    assert shell.startswith(f"az ml job connect-ssh --name {job_id} --node-index 0 --resource-group rg0")
     lab.run("abort", job_id[-6:])
     assert lab.until(job_id)["status"] == "Canceled"
     assert log.read_text().startswith(before)
     lab.run("a", job_id)
-    shell = lab.run("ssh", job_id, "--show").out
-    assert shell.startswith(f"az ml job connect-ssh --name {job_id} --node-index 0 --resource-group rg0")
+    ended = lab.run("ssh", job_id, code=1).err
+    assert f"{job_id} is Canceled: only a running job has nodes to enter" in ended
+
+
+def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
+    for word, kind in (("q", ""), ("qq", "queued or preparing "), ("qr", "running or canceling "), ("qf", "failed ")):
+        empty = lab.run(word)
+        assert (empty.out, empty.err) == ("", f"blobsync: there are no {kind}jobs\n")
+    assert "no cluster 'typo'" in lab.run("-c", "typo", "q", code=2).err
+    code = lab.container.names("path/to/code.zip.d")
+    lab.write("new.py", "print('new')")
+    assert "--gres is for Slurm" in lab.run("submit", "--init", "--gres", "gpu:1", "true", code=2).err
+    assert lab.container.names("path/to/code.zip.d") == code
+    nobody = lab.run("blame")
+    assert (nobody.out, nobody.err) == ("", "blobsync: nobody has a job on cluster aml\n")
+    lab.stub.held = True
+    job_id = lab.submit("--single", "echo here; exit 4")
+    assert lab.ask("summary")["jobs_queued"] == 1
+    shown = lab.run("q", job_id).out
+    assert "cluster:       aml (aml)\n" in shown and f"page:          https://ml.azure.com/runs/{job_id}" in shown
+    threading.Timer(2.0, lab.stub.release, [lab.stub.jobs[job_id]]).start()
+    followed = lab.run("logs", job_id, "-F")
+    assert followed.out == "here\n"
+    first, last = followed.err.splitlines()
+    assert first == f"blobsync: {job_id} is Queued; its lines follow when it runs"
+    assert last.startswith(f"blobsync: {job_id}: Failed, exit code 4 Execution failed.")
+    lab.stub.held = False
+    waited = lab.run("submit", "--wait", "--single", "echo shown; exit 3", code=3)
+    assert waited.out == "shown\n" and "https://ml.azure.com/runs/" in waited.err.splitlines()[-2]
 
 
 def test_a_failing_job_and_its_resubmission_elsewhere_and_back(lab: Lab) -> None:
@@ -274,12 +203,32 @@ def test_a_setup_that_fails(lab: Lab) -> None:
     assert "Setup" in {cause["code"] for cause in done["causes"]}
 
 
+def test_what_jobs_cannot_use_is_told_by_config_check_and_submit(lab: Lab) -> None:
+    entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
+    entries["code_path"]["submit_with_url"] = True
+    lab.cluster(config_param=entries, priority=5)
+    checked, submitted = lab.run("config", "check"), lab.run("submit", "true")
+    again = lab.run("resubmit", submitted.out.split()[0])
+    for done in (checked, submitted, again, lab.run("submit", "--dry-run", "true")):
+        assert "config_param.code_path.submit_with_url: has no effect: a URL would stand in the job" in done.err
+        assert "priority: has no effect on aml jobs, only on those of itp, singularity" in done.err
+    assert "has no effect" not in lab.run("ls", "data").err
+    lab.cluster(config_param={**entries, "data/voc_folder": entries["data_folder"]})
+    warned = lab.run("config", "check").err
+    assert "aux_data/aml/aml.yaml:" in warned and "config_param.data/voc_folder: lies inside data_folder" in warned
+    refused = lab.run("--json", "submit", "true", code=2)
+    assert refused.errors[0]["message"].startswith("aux_data/aml/aml.yaml: config_param.data/voc_folder: lies inside")
+    lab.run("plan", "d", "data/voc")
+
+
 def test_summary_and_blame(lab: Lab, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     lab.submit("--single", WAIT.format(stop=stop))
     found = lab.ask("summary")
     assert (found["nodes_total"], found["nodes_free"], found["gpus_free"]) == (10, 6, 24)
-    assert "STANDARD_NC6, Dedicated" in found["notes"]
+    assert "STANDARD_NC6, Dedicated" in found["notes"] and "1 node cannot be used" in found["notes"]
+    # Three nodes run jobs there, whoever's; one job is blobsync's.
+    assert found["jobs_running"] + found["jobs_queued"] == 1
     holders = lab.ask("blame")["holders"]
     assert [holder["user"] for holder in holders] == ["Somebody Else"]
     stop.touch()

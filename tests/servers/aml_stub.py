@@ -29,7 +29,7 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import AzureError
 from azure.storage.blob import ContainerClient
 
-from tests.servers.openapi import azure_ml, example
+from tests.servers.openapi import azure_ml, example, refusal_problems
 
 ARM_TOKEN = "token-for-management"
 ML_TOKEN = "token-for-run-history"
@@ -46,13 +46,27 @@ class Login:
 
 @dataclass
 class Fault:
-    """An answer instead of the real one, ``times`` times, for requests whose line matches."""
+    """An answer instead of the real one, ``times`` times, for requests whose line matches.
+
+    With ``after``, the request has been carried out before: only its answer is lost.
+    """
 
     pattern: str
     status: int
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] | str = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     times: int = 1
+    after: bool = False
+
+
+# azure-core waits so many milliseconds before it tries again; "Retry-After: 0" means its own pause.
+SOON = {"retry-after-ms": "5"}
+
+
+def refusal(code: str, message: str, *details: Mapping[str, Any]) -> dict[str, Any]:
+    """ARM's ErrorResponse, as the specification has it."""
+    more = {"details": list(details)} if details else {}
+    return {"error": {"code": code, "message": message, **more}}
 
 
 @dataclass
@@ -294,6 +308,8 @@ class Handler(BaseHTTPRequestHandler):
         for fault in self.server.faults:
             if fault.times and re.search(fault.pattern, f"{self.command} {self.path}"):
                 fault.times -= 1
+                if fault.after and path.startswith(f"{self.server.base}/jobs/"):
+                    self.server.accept(path.rpartition("/")[2], body)
                 self._answer(fault.status, fault.body, fault.headers)
                 return
         if path.startswith("/logs/"):
@@ -489,11 +505,15 @@ class Handler(BaseHTTPRequestHandler):
             self.server.violations.append(f"{self.path}: a token was sent")
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        self._answer(status, {"error": {"code": code, "message": message}})
+        self._answer(status, refusal(code, message))
 
     def _answer(self, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
-        known = {"x-ms-correlation-request-id": str(uuid.uuid4()), "Content-Type": "application/json"}
-        self._bytes(status, b"" if body is None else json.dumps(body).encode(), {**known, **(headers or {})})
+        if status >= 400 and isinstance(body, Mapping):
+            self.server.violations += refusal_problems(body)
+        kind = "text/html" if isinstance(body, str) else "application/json"
+        known = {"x-ms-correlation-request-id": str(uuid.uuid4()), "Content-Type": kind}
+        text = "" if body is None else body if isinstance(body, str) else json.dumps(body)
+        self._bytes(status, text.encode(), {**known, **(headers or {})})
 
     def _bytes(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)

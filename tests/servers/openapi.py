@@ -216,6 +216,13 @@ def azure_ml() -> Specification:
     return Specification(STABLE / "mfe.json", STABLE / "machineLearningServices.json")
 
 
+def refusal_problems(body: Any) -> list[str]:
+    """What the specification's error document does not allow; all of it is the service's to write."""
+    types = DATA / "common-types/resource-management/v3/types.json"
+    document = Node(types, load(types)["definitions"]["ErrorResponse"])
+    return [found for found in check(document, body, "") if not found.endswith("is read-only")]
+
+
 def example(name: str, status: str = "200") -> Any:
     """The body of a published example's response."""
     return load(STABLE / "examples" / name)["responses"][status]["body"]

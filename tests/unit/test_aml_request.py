@@ -150,7 +150,17 @@ def test_an_image_is_registered_once_under_its_digest(tmp_path: Path) -> None:
     assert body == {"properties": {"image": "acr.azurecr.io/team/image:7", "isAnonymous": True}}
     assert asked.job["environmentId"] == f"{BASE}/{path}"
     assert "SENTINEL" not in json.dumps([path, body, asked.request.job])
-    assert any("workspace connection" in text for text in warnings_for(asked.cluster, asked.spec))
+    assert any("docker.password: has no effect" in text for text in asked.cluster.job_notes)
+    assert "SENTINEL" not in str(asked.cluster.job_notes)
+
+
+@pytest.mark.parametrize("changes", [{"preemption_allowed": True}, {"sla_tier": "Basic"}])
+def test_what_a_compute_cluster_decides_is_told(tmp_path: Path, changes: Any) -> None:
+    asked = ask(tmp_path / "compute", **changes)
+    (warning,) = warnings_for(asked.cluster, asked.spec)
+    assert warning.startswith(f"{next(iter(changes))}: ") and "compute cluster" in warning
+    serverless = ask(tmp_path / "serverless", compute_target=None, instance_type="S", **changes)
+    assert warnings_for(serverless.cluster, serverless.spec) == ()
 
 
 def test_itp_and_global_dispatch(tmp_path: Path) -> None:
@@ -279,6 +289,8 @@ def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
         ({"queue_settings": {"job_tier": "gold"}}, "'gold' is none of"),
         ({"docker": {"environment": "a b"}}, "is no environment"),
         ({"platform": "itp", "elastic_num_gpu": [4, 6]}, "do not fill whole nodes"),
+        ({"platform": "itp", "min_nodes": 2}, "min_nodes: needs max_nodes beside it"),
+        ({"platform": "itp", "priority": "High"}, "priority: 'High' is no number"),
         ({"env": {"LONG": LONG}}, "more than a node can start"),
         ({"config_param": {"data_folder": {**ENTRY, "path": "d", "mode": "link"}}}, "share with you"),
         (

@@ -118,7 +118,9 @@ def test_a_cluster_that_does_not_answer_costs_a_sentence(board: Board, fake: Ord
 
 def test_resubmitting_takes_the_recorded_command_and_cancels_afterwards(board: Board, fake: Ordered) -> None:
     old = send(board, "sleep", "a b")
-    new = resubmit(board, old).record
+    submitted = resubmit(board, old)
+    new = submitted.record
+    assert submitted.warnings == (f"the old job {old.run_id} was stopped: Canceled",)
     assert fake.order == ["submit", "submit", "cancel"]
     assert new.spec.argv == ("sleep", "a b") and new.run_id != old.run_id and new.successor_of == old.run_id
     assert board.history.find(old.run_id).info.state is State.CANCELED
@@ -136,7 +138,7 @@ def test_a_resubmission_that_fails_leaves_the_old_job_alone(board: Board, fake: 
 
 def test_resubmitting_an_ended_job_cancels_nothing(board: Board, fake: Ordered) -> None:
     old = send(board, "echo")
-    resubmit(board, old)
+    assert resubmit(board, old).warnings == ()
     assert "cancel" not in fake.order
 
 

@@ -23,6 +23,16 @@ def make_cluster(**changes: Any) -> Cluster:
     return Cluster(**values)
 
 
+@pytest.mark.parametrize("platform", ["local", "aml"])
+def test_options_of_slurm_are_refused_elsewhere(platform: str) -> None:
+    cluster = make_cluster(platform=platform)
+    with pytest.raises(UsageError, match=rf"--time is for Slurm, and \w+ is {platform}") as caught:
+        describe(cluster, Wish(("true",), options={"time": "1:00"}), "me_1_x", CODE)
+    assert caught.value.hint and "timeout: 5h" in caught.value.hint
+    with pytest.raises(UsageError, match="--gres is for Slurm"):
+        describe(cluster, Wish(("true",), options={"gres": "gpu:1"}), "me_1_x", CODE)
+
+
 @pytest.mark.parametrize(
     ("cluster", "wish", "shape"),
     [

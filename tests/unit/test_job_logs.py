@@ -57,7 +57,16 @@ def test_the_copies_are_read_when_the_cluster_is_gone_and_continue_what_is_here(
     cluster.gone = True
     fetched = fetch(tmp_path, cluster, mirror)
     assert ("user_logs/std_log.txt", 4) in mirror.reads
-    assert fetched.tail("user_logs/std_log.txt", 1) == ["two"] and fetched.problem == "nobody answers"
+    assert fetched.tail("user_logs/std_log.txt", 1) == ["two"] and fetched.problem is None
+
+
+def test_why_logs_may_be_old_is_kept_when_nobody_could_be_asked(tmp_path: Path) -> None:
+    cluster = Source({"user_logs/std_log.txt": b"one\n"})
+    assert fetch(tmp_path, cluster, Source({})).problem is None
+    cluster.gone = True
+    fetched = fetch(tmp_path, cluster, Source({}))
+    assert fetched.names == ("user_logs/std_log.txt",)
+    assert isinstance(fetched.problem, BackendUnavailableError)
 
 
 def test_what_was_fetched_before_stays_when_nobody_answers(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.servers.openapi import STABLE, azure_ml, load
+from tests.servers.aml_stub import refusal
+from tests.servers.openapi import STABLE, azure_ml, load, refusal_problems
 
 WORKSPACE = (
     "/subscriptions/00000000-1111-2222-3333-444444444444/resourceGroups/rg"
@@ -63,3 +64,11 @@ def test_wrong_places_and_versions_are_caught() -> None:
 
 def test_free_form_properties_are_free() -> None:
     assert problems(lambda job: job["resources"].update(properties={"itp": {"anything": [1, {"deep": None}]}})) == []
+
+
+def test_refusals_are_error_documents() -> None:
+    detail = {"code": "MaxValue", "message": "too large", "target": "resources"}
+    assert refusal_problems(refusal("ValidationError", "no", detail, {"details": [detail]})) == []
+    assert refusal_problems(refusal("ValidationError", "no", {"code": 5}))
+    assert refusal_problems(refusal("ValidationError", "no", {"text": "x"}))
+    assert refusal_problems({"code": "ValidationError"})

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from blobsync.config.loader import load_workspace
 from blobsync.config.model import Cluster
-from blobsync.errors import BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError, StorageError
+from blobsync.errors import (
+    BackendFailingError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    StorageError,
+)
 from blobsync.jobs.backends import aml_replies
 from blobsync.jobs.backends.aml_client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.jobs.backends.aml_platforms import virtual_cluster_id
-from blobsync.jobs.backends.aml_request import AmlRequest, build_request, warnings_for
+from blobsync.jobs.backends.aml_request import AmlRequest, build_request, warnings_for, without_bundle
 from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 
@@ -55,7 +62,7 @@ class AmlBackend:
         self._around = around
         self._cluster = cluster
         self._workspace = load_workspace(cluster, environ=around.environ)
-        self._client = AmlClient(self._workspace, make_credential or self._credential)
+        self._client = AmlClient(self._workspace, make_credential or self._credential, cluster.file)
         self._log_urls: dict[str, str] = {}
 
     @property
@@ -68,7 +75,7 @@ class AmlBackend:
         request = build_request(self._cluster, self._workspace, spec)
         base = f"{self._client.base}{self._client.path}"
         text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
-        return Plan(spec, text, request, warnings_for(self._cluster, spec))
+        return Plan(spec, text, request, warnings_for(self._cluster, spec), without_bundle(text))
 
     def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
         request: AmlRequest = plan.request
@@ -84,7 +91,7 @@ class AmlBackend:
         if request.secrets_blob:
             self._put_secrets(request.secrets_blob, secrets)
         try:
-            answer = self._client.call("PUT", f"jobs/{run_id}", request.job, doing="submit")
+            answer = self._put_job(run_id, request.job)
         except BlobsyncError:
             if request.secrets_blob:
                 self._drop_secrets(request.secrets_blob)
@@ -152,22 +159,23 @@ class AmlBackend:
         waiting = list(self.list(states=(State.QUEUED, State.PREPARING, State.RUNNING), limit=100))
         running = sum(info.state is State.RUNNING for info in waiting)
         found = self._nodes()
-        ours = f"of blobsync's jobs in the workspace: {running} running, {len(waiting) - running} waiting"
-        return replace(
-            found,
-            jobs_running=found.jobs_running or running,
-            jobs_queued=len(waiting) - running,
-            notes=(*found.notes, ours, f"workspace {self._workspace.workspace_name}"),
-        )
+        counted = f"the jobs are blobsync's in all of the workspace {self._workspace.workspace_name}"
+        return replace(found, jobs_running=running, jobs_queued=len(waiting) - running, notes=(*found.notes, counted))
 
     def blame(self) -> Sequence[Holder]:
         target = self._cluster.compute_target
         if not target or self._cluster.platform == "singularity":
-            raise JobError(f"cluster {self._cluster.name} has no compute whose jobs could be listed")
+            raise JobError(
+                f"cluster {self._cluster.name} has no compute whose jobs could be listed",
+                hint="blobsync summary shows what the service tells",
+            )
         found = self._client.history(f"computes/{target.rpartition('/')[2]}/runs")
         return aml_replies.read_holders((found or {}).get("value") or (), self._cluster.gpu_per_node or 1)
 
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        state = self.get([ref])[0].state
+        if state is not State.RUNNING:
+            raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to enter")
         place = self._workspace
         command = ["az", "ml", "job", "connect-ssh", "--name", ref.native_id, "--node-index", str(node)]
         command += ["--resource-group", place.resource_group, "--workspace-name", place.workspace_name]
@@ -179,6 +187,22 @@ class AmlBackend:
         from blobsync.azure_store import credential
 
         return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth", default=True))
+
+    def _put_job(self, run_id: str, job: Mapping[str, Any]) -> Any:
+        try:
+            return self._client.call("PUT", f"jobs/{run_id}", job, doing="submit")
+        except BackendFailingError as failing:
+            # A lost answer is no refusal: look whether the service has the job.
+            try:
+                found = self._client.try_call(f"jobs/{run_id}", patient=False)
+            except BlobsyncError:
+                raise BackendFailingError(
+                    f"{failing.message}; whether it has taken {run_id} is not known",
+                    hint=f"later: blobsync q {run_id}, and submit again where there is no such job",
+                ) from failing
+            if found is None:
+                raise
+            return found
 
     def _newest(self) -> Iterator[Mapping[str, Any]]:
         return self._client.pages("jobs", **_LIST)

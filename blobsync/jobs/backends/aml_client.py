@@ -7,6 +7,7 @@ says, are azure-core's.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -16,8 +17,8 @@ from urllib.parse import urlsplit
 
 from blobsync import __version__
 from blobsync.config.model import WorkspaceConfig
-from blobsync.errors import BackendUnavailableError, ConfigError, LoginRequiredError
-from blobsync.jobs.backends.aml_errors import Refusal, as_error, read_refusal
+from blobsync.errors import BackendFailingError, BackendUnavailableError, ConfigError, LoginRequiredError
+from blobsync.jobs.backends.aml_errors import Refusal, as_error, read_refusal, wrong_place
 from blobsync.jobs.backends.aml_request import workspace_path
 
 if TYPE_CHECKING:
@@ -38,13 +39,22 @@ _RETRIES = 6
 _BACKOFF_SECONDS = 0.8
 _CONNECT_SECONDS, _READ_SECONDS = 20, 120
 _CANCEL_SECONDS = 60.0
+_WITHOUT_CLI = "install the Azure CLI, then az login; or use_cli_auth: false in the cluster file"
+# How a job that has ended, or is gone, is refused.
+_NO_SUCH_STATE = (400, 404, 409)
 
 
 class AmlClient:
-    """Requests to one workspace. ``make_credential`` is called when a token is needed first."""
+    """Requests to one workspace. ``make_credential`` is called when a token is needed first.
 
-    def __init__(self, workspace: WorkspaceConfig, make_credential: Callable[[], TokenCredential]) -> None:
+    ``cluster_file`` is for messages.
+    """
+
+    def __init__(
+        self, workspace: WorkspaceConfig, make_credential: Callable[[], TokenCredential], cluster_file: str = ""
+    ) -> None:
         self.workspace = workspace
+        self._cluster_file = cluster_file
         self.base = workspace.management_endpoint.rstrip("/")
         self.path = workspace_path(workspace)
         self.api_version = workspace.api_version or API_VERSION
@@ -57,10 +67,14 @@ class AmlClient:
         """The JSON answer. ``path`` is below the workspace, or begins with ``/subscriptions``."""
         return self._json(self._manage(method, self._url(path), body, doing, params))
 
-    def try_call(self, path: str) -> Any:
-        """The same for GET, None where there is no such thing."""
-        answer = self._send(self._arm, "GET", self._url(path), params={"api-version": self.api_version})
+    def try_call(self, path: str, *, patient: bool = True) -> Any:
+        """The same for GET, None where there is no such thing; without patience there is one more try at most."""
+        more = {} if patient else {"retry_total": 1}
+        answer = self._send(self._arm, "GET", self._url(path), more, params={"api-version": self.api_version})
         if answer.status_code == 404:
+            wrong = wrong_place(_refusal(answer), self.workspace)
+            if wrong:
+                raise wrong
             return None
         return self._json(self._checked(answer, "look"))
 
@@ -75,14 +89,17 @@ class AmlClient:
             answer = self._json(self._checked(self._send(self._arm, "GET", self._own(following)), "look"))
 
     def cancel(self, run_id: str) -> Refusal | None:
-        """Ask for a job's end and wait until the service has taken it; a refusal is returned."""
+        """Ask for a job's end and wait until the service has taken it; a refusal of this one job is returned."""
         url = self._url(f"jobs/{run_id}/cancel")
         answer = self._send(self._arm, "POST", url, params={"api-version": self.api_version})
         until = time.monotonic() + _CANCEL_SECONDS
         while answer.status_code == 202 and answer.headers.get("Location") and time.monotonic() < until:
             time.sleep(min(float(answer.headers.get("Retry-After") or 1), 10.0))
             answer = self._send(self._arm, "GET", self._own(answer.headers["Location"]))
-        return None if answer.status_code < 300 else _refusal(answer)
+        if answer.status_code in _NO_SUCH_STATE:
+            return _refusal(answer)
+        self._checked(answer, "cancel")
+        return None
 
     # -- run history --------------------------------------------------------------------------------------------
 
@@ -150,11 +167,13 @@ class AmlClient:
         sent = {"api-version": self.api_version, **{name.replace("_", "-"): value for name, value in params.items()}}
         return self._checked(self._send(self._arm, method, url, params=sent, json=body), doing)
 
-    def _send(self, client: PipelineClient[Any, Any], method: str, url: str, **more: Any) -> Any:
+    def _send(
+        self, client: PipelineClient[Any, Any], method: str, url: str, how: Mapping[str, Any] | None = None, **more: Any
+    ) -> Any:
         from azure.core.exceptions import AzureError, ClientAuthenticationError
         from azure.core.rest import HttpRequest
 
-        options: dict[str, Any] = {"connection_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS}
+        options: dict[str, Any] = {"connection_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, **(how or {})}
         if client is not self._plain and url.startswith("http:"):
             options["enforce_https"] = False
         if more.get("json") is None:
@@ -163,19 +182,20 @@ class AmlClient:
             return client.send_request(HttpRequest(method, url, **more), **options)
         except ClientAuthenticationError as error:
             raise LoginRequiredError(
-                f"no identity is signed in to Azure that can use the workspace: {_first_line(error)}", hint="az login"
+                f"no identity is signed in to Azure that can use the workspace: {_first_line(error)}",
+                hint=_WITHOUT_CLI if "not found on path" in str(error) else "az login",
             ) from error
         except AzureError as error:
             host = urlsplit(url).netloc
-            raise BackendUnavailableError(
-                f"there is no connection to {host} ({type(error).__name__})",
+            raise BackendFailingError(
+                f"there is no connection to {host} ({_cause(error)})",
                 hint="check the network, and management_endpoint in the workspace file",
             ) from error
 
     def _checked(self, answer: Any, doing: str) -> Any:
         if answer.status_code < 300:
             return answer
-        raise as_error(_refusal(answer), self.workspace, doing)
+        raise as_error(_refusal(answer), self.workspace, doing, self._cluster_file)
 
     def _json(self, answer: Any) -> Any:
         try:
@@ -226,6 +246,14 @@ def is_loopback(url: str) -> bool:
 
 def _refusal(answer: Any) -> Refusal:
     return read_refusal(answer.status_code, answer.text(), answer.headers)
+
+
+def _cause(error: Exception) -> str:
+    """What the operating system says; azure-core wraps it in the names of classes and addresses of objects."""
+    found = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(error))
+    if found:
+        return found[1].strip().lower()
+    return "no answer in time" if "timed out" in str(error) else type(error).__name__
 
 
 def _first_line(error: Exception) -> str:

@@ -70,7 +70,7 @@ def queue_settings(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
 
 def _itp(cluster: Cluster, spec: JobSpec) -> dict[str, Any]:
     priority: dict[str, Any] = {
-        "job_priority": cluster.number("priority") or _ITP_PRIORITY,
+        "job_priority": _itp_priority(cluster),
         "is_preemptible": spec.preemptible,
     }
     counts = node_counts(cluster, spec)
@@ -86,6 +86,15 @@ def _itp(cluster: Cluster, spec: JobSpec) -> dict[str, Any]:
     if cluster.flag("aks_compute_global_dispatch"):
         properties["target_selector"] = _selector(cluster)
     return properties
+
+
+def _itp_priority(cluster: Cluster) -> int:
+    given = cluster.text("priority")
+    if given and not given.isdecimal():
+        raise ConfigError(
+            f"{given!r} is no number, and ITP takes one", file=cluster.file, key="priority", hint="priority: 200"
+        )
+    return int(given) if given else _ITP_PRIORITY
 
 
 def _selector(cluster: Cluster) -> dict[str, Any]:
@@ -112,6 +121,9 @@ def node_counts(cluster: Cluster, spec: JobSpec) -> list[int]:
                 f"{uneven[0]} GPUs do not fill whole nodes of {each}", file=cluster.file, key="elastic_num_gpu"
             )
         return sorted({max(1, number // each) for number in given})
+    if bool(spec.min_nodes) != bool(spec.max_nodes):
+        given, missing = ("min_nodes", "max_nodes") if spec.min_nodes else ("max_nodes", "min_nodes")
+        raise ConfigError(f"needs {missing} beside it", file=cluster.file, key=given)
     if spec.min_nodes and spec.max_nodes:
         return list(range(spec.min_nodes, spec.max_nodes + 1))
     return []

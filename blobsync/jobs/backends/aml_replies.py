@@ -136,17 +136,9 @@ def read_compute(body: Mapping[str, Any], gpus_per_node: int) -> ClusterSummary:
     busy = sum(int(counts.get(f"{word}NodeCount") or 0) for word in ("running", "preparing", "leaving", "preempted"))
     unusable = int(counts.get("unusableNodeCount") or 0)
     if unusable:
-        notes.append(f"{unusable} nodes cannot be used")
+        notes.append(f"{unusable} node{'' if unusable == 1 else 's'} cannot be used")
     free = max(0, int(total) - busy - unusable)
-    return ClusterSummary(
-        int(total),
-        free,
-        int(total) * gpus_per_node,
-        free * gpus_per_node,
-        int(counts.get("runningNodeCount") or 0),
-        0,
-        tuple(notes),
-    )
+    return ClusterSummary(int(total), free, int(total) * gpus_per_node, free * gpus_per_node, notes=tuple(notes))
 
 
 def read_quota(body: Mapping[str, Any]) -> tuple[str, ...]:

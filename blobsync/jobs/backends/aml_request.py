@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blobsync.config.job_notes import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.errors import ConfigError
 from blobsync.jobs.backends import aml_platforms, aml_storage
@@ -29,6 +30,7 @@ _SHM_SIZE = "1024g"
 _NAME_CHARS = 250
 # A command line takes 128 kB in one argument on Linux; the runner needs about 20.
 _COMMAND_CHARS = 100_000
+_PACKED = re.compile(r'(?<=b64decode\(\\")[A-Za-z0-9+/=]+')
 
 _INPUT_MODES = {"download": "Download", "ro_mount": "ReadOnlyMount"}
 _OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload"}
@@ -61,6 +63,11 @@ class AmlRequest:
             shown.append((f"{base}/{self.environment[0]}", self.environment[1]))
         shown.append((job_path, self.job))
         return "\n".join(f"# PUT {path}\n{json.dumps(body, indent=2, sort_keys=True)}" for path, body in shown)
+
+
+def without_bundle(text: str) -> str:
+    """A rendered request without the packed runner, which nobody can read."""
+    return _PACKED.sub(lambda packed: f"({len(packed[0])} characters: the runner and the specification)", text)
 
 
 def workspace_path(workspace: WorkspaceConfig) -> str:
@@ -117,28 +124,18 @@ def check(cluster: Cluster, spec: JobSpec) -> None:
                 key=f"config_param.{folder.name}_folder",
                 hint="leave mode out, or use mount, download or upload",
             )
-        outer = next((one.name for one in spec.folders if folder.name.startswith(f"{one.name}/")), None)
-        if outer:
-            raise ConfigError(
-                f"lies inside {outer}_folder, and a mounted folder cannot hold another one",
-                file=cluster.file,
-                key=f"config_param.{folder.name}_folder",
-                hint="give it a name of its own, or leave one of the two out of this cluster file",
-            )
+    for name, outer in enclosing([folder.name for folder in spec.folders]).items():
+        key = f"config_param.{name}_folder"
+        raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
 
 
 def warnings_for(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
     """What the user should know before the job is accepted."""
     found = []
-    if cluster.docker.username or cluster.docker.password:
-        found.append(
-            "docker.username and docker.password are not sent: Azure ML v2 takes them from a workspace connection"
-            " (container registry), or lets the compute's identity pull (AcrPull)"
-        )
     if cluster.platform == "aml" and cluster.compute_target and spec.preemptible:
         found.append("preemption_allowed: on Azure ML the compute cluster decides (low priority), not the job")
-    if cluster.flag("unique_gjd_cluster"):
-        found.append("unique_gjd_cluster has no counterpart in Azure ML v2 and is not sent")
+    if cluster.platform == "aml" and cluster.compute_target and cluster.text("sla_tier"):
+        found.append("sla_tier: only serverless jobs have one; a compute cluster has its own")
     return tuple(found)
 
 

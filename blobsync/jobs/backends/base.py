@@ -19,14 +19,16 @@ CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "re
 class Plan:
     """What would be handed over, decided without looking at anything outside.
 
-    ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's own form of the same.
-    Neither holds a secret. ``warnings`` are what the user should know before the job is accepted.
+    ``text`` is what ``submit --dry-run`` tells; ``request`` is the backend's own form of the same.
+    Neither holds a secret. ``shown`` is ``text`` for people, where that holds what nobody can read.
+    ``warnings`` are what the user should know before the job is accepted.
     """
 
     spec: JobSpec
     text: str
     request: Any = None
     warnings: tuple[str, ...] = ()
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)

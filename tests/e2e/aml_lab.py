@@ -1,0 +1,119 @@
+"""ACT's example project against the stand-in for Azure ML and a real blob server."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from blobsync.jobs.board import Board
+from tests.e2e.world import Container, Done, Project, wait_until, write_tree
+from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
+from tests.unit.test_config_loader import ACT_EXAMPLE
+
+PATIENCE = 60.0
+SHOW = """\
+import json, os, sys
+facts = {"argv": sys.argv[1:], "env": dict(os.environ), "data": open("data/voc/a.txt").read()}
+os.makedirs("output/facts", exist_ok=True)
+json.dump(facts, open("output/facts/%s.json" % os.environ["RANK"], "w"))
+print("rank", os.environ["RANK"], "is done", flush=True)
+"""
+
+
+@dataclass
+class Lab:
+    """ACT's example project; the cluster ``aml`` is its file, ``here`` is this machine."""
+
+    project: Project
+    container: Container
+    stub: AmlStub
+
+    def write(self, name: str, value: Any) -> None:
+        file = self.project.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(value if isinstance(value, str) else yaml.safe_dump(value))
+        file.chmod(0o600)
+
+    def workspace(self, **changes: str) -> None:
+        known = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
+        value = {**known, "management_endpoint": self.stub.url, **changes}
+        self.write("aux_data/aml/config.json", json.dumps(value))
+
+    def cluster(self, name: str = "aml", **changes: Any) -> None:
+        self.write(f"aux_data/aml/{name}.yaml", {**yaml.safe_load(ACT_EXAMPLE), **changes})
+
+    def run(self, *words: str, code: int = 0) -> Done:
+        done = self.project.run(*words)
+        assert done.code == code, str(done)
+        return done
+
+    def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
+        return self.run("--json", *words, code=code).data
+
+    def submit(self, *words: str, cluster: str = "aml") -> str:
+        job_id: str = self.ask("-c", cluster, "submit", *words)["job_id"]
+        return job_id
+
+    def until(self, job_id: str, *states: str) -> dict[str, Any]:
+        board = Board(self.project.root, {**os.environ, **self.project.environ})
+        wanted = states or ("Completed", "Failed", "Canceled")
+
+        def there() -> bool:
+            return board.refresh([board.history.find(job_id)]).records[0].info.state.value in wanted
+
+        assert wait_until(there, seconds=PATIENCE, pause=0.1), self.run("q", job_id)
+        return self.detail(job_id)
+
+    def detail(self, job_id: str) -> dict[str, Any]:
+        jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
+        return jobs[0]
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Iterator[AmlStub]:
+    with serve(tmp_path / "service") as stub:
+        yield stub
+        assert stub.violations == []
+
+
+@pytest.fixture
+def lab(project: Project, container: Container, stub: AmlStub, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(project, container, stub)
+    account = {
+        "account_name": container.account,
+        "container_name": container.name,
+        "blob_endpoint": f"{container.service}/{container.account}",
+        "account_key": container.key,
+    }
+    lab.write("aux_data/configs/acct.yaml", account)
+    lab.write("aux_data/aml/aml.yaml", ACT_EXAMPLE)
+    lab.workspace()
+    sign_in(project, tmp_path)
+    write_tree(project.root, {"show.py": SHOW.encode(), "src/CMC/big.py": b"left out"})
+    container.put("path/to/data/voc/a.txt", b"a picture")
+    lab.run("init")
+    # Asking for states in this process has to find the same az.
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{tmp_path}/bin:{before}"
+    yield lab
+    os.environ["PATH"] = before
+
+
+def sign_in(project: Project, folder: Path) -> None:
+    """An ``az`` that gives out another token for each service."""
+    az = folder / "bin" / "az"
+    az.parent.mkdir()
+    answer = '{"accessToken": "%s", "expires_on": 4102444800, "tokenType": "Bearer", "tenant": "t"}'
+    az.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        f"*ml.azure.com*) echo '{answer % ML_TOKEN}';;\n*) echo '{answer % ARM_TOKEN}';;\nesac\n"
+    )
+    az.chmod(0o755)
+    project.environ["PATH"] = f"{az.parent}:/usr/local/bin:/usr/bin:/bin"

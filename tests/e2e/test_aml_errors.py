@@ -1,0 +1,295 @@
+"""When Azure says no: what a user of the command line is told, and that nothing is left behind.
+
+The envelopes are ARM's: an error with a code, a message and, for validation, details with targets.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.aml_lab import Lab, lab, stub
+from tests.servers.aml_stub import SOON, Fault, refusal
+
+__all__ = ["lab", "stub"]
+
+pytestmark = pytest.mark.e2e
+
+SECRET = "sentinel-of-a-secret-value"
+REQUEST = {"x-ms-correlation-request-id": "c0ffee00-0000-4000-8000-000000000001"}
+JOB = "PUT .*/jobs/"
+FORBIDDEN = (
+    "The client 'me@example.org' does not have authorization to perform action"
+    " 'Microsoft.MachineLearningServices/workspaces/jobs/write' over scope '/subscriptions/sub0'."
+)
+NO_QUOTA = "The specified subscription has a total vCPU quota of 24 for the compute's family and cannot take 48 more."
+DETAILS = (
+    {"code": "MaxValue", "message": "instanceCount must be at most 10.", "target": "resources"},
+    {"code": "Inner", "message": "", "details": [{"code": "Pattern", "message": "shmSize has no unit."}]},
+)
+
+
+def expected(lab: Lab, what: str) -> dict[str, Any]:
+    """What each case must say, without the end of its sentence, which is the service's code and the request's id."""
+    group = " --resource-group rg0"
+    cases: dict[str, dict[str, Any]] = {
+        "subscription": {
+            "workspace": {"subscription_id": "other"},
+            "code": "config_invalid",
+            "says": "aux_data/aml/config.json: subscription_id: Azure says:"
+            " The subscription 'other' could not be found.",
+            "end": "(SubscriptionNotFound, HTTP 404, request ",
+            "hint": "az account list shows yours; az login, with --tenant, where it belongs to another tenant",
+        },
+        "resource group": {
+            "workspace": {"resource_group": "other"},
+            "code": "config_invalid",
+            "says": "aux_data/aml/config.json: resource_group: Azure says: Resource group 'other' could not be found.",
+            "end": "(ResourceGroupNotFound, HTTP 404, request ",
+            "hint": "az group list --subscription sub0 shows them",
+        },
+        "workspace": {
+            "workspace": {"workspace_name": "other"},
+            "code": "config_invalid",
+            "says": "aux_data/aml/config.json: workspace_name: Azure says: The Resource"
+            " 'Microsoft.MachineLearningServices/workspaces/other' under resource group 'rg0' was not found.",
+            "end": "(ResourceNotFound, HTTP 404, request ",
+            "hint": f"az ml workspace list{group} shows them",
+        },
+        "parent": {
+            "fault": (404, refusal("ParentResourceNotFound", "the parent resource ws-one could not be found.")),
+            "pattern": "GET .*/datastores/",
+            "code": "config_invalid",
+            "says": "aux_data/aml/config.json: workspace_name: Azure says:"
+            " the parent resource ws-one could not be found.",
+            "end": "(ParentResourceNotFound, HTTP 404, request c0ffee00",
+            "hint": f"az ml workspace list{group} shows them",
+        },
+        "compute": {
+            "cluster": {"compute_target": "typo"},
+            "code": "config_invalid",
+            "says": "aux_data/aml/aml.yaml: compute_target: Azure ML says: Unknown compute target 'typo'.",
+            "end": "(UserError, HTTP 400, request ",
+            "hint": f"az ml compute list{group} --workspace-name ws-one shows what there is",
+        },
+        "quota": {
+            "fault": (400, refusal("QuotaExceeded", NO_QUOTA)),
+            "exit": 1,
+            "code": "submission_failed",
+            "says": f"Azure ML does not take the job: {NO_QUOTA}",
+            "end": "(QuotaExceeded, HTTP 400, request c0ffee00",
+            "hint": "ask for fewer nodes (-n), wait, or ask for more quota; blobsync summary shows what is used",
+        },
+        "environment": {
+            "cluster": {"docker": {"environment": "azureml:typo:3"}},
+            "exit": 1,
+            "code": "submission_failed",
+            "says": "Azure ML does not take the job: Could not find the environment typo/versions/3.",
+            "end": "(UserError, HTTP 400, request ",
+            "hint": "check docker.image, or docker.environment, in the cluster file:"
+            " the workspace has to be able to pull it",
+        },
+        "validation": {
+            "fault": (400, refusal("ValidationError", "The request is invalid.", *DETAILS)),
+            "exit": 1,
+            "code": "submission_failed",
+            "says": "Azure ML does not take the job: The request is invalid:"
+            " resources: instanceCount must be at most 10.;"
+            " shmSize has no unit.",
+            "end": "(ValidationError, HTTP 400, request c0ffee00",
+            "hint": "blobsync submit --dry-run ... shows what it was given",
+        },
+        "401": {
+            "fault": (401, refusal("ExpiredAuthenticationToken", "The access token expiry is earlier than now.")),
+            "code": "login_required",
+            "says": "Azure does not accept the login: The access token expiry is earlier than now.",
+            "end": "(ExpiredAuthenticationToken, HTTP 401, request c0ffee00",
+            "hint": "az login, with --tenant where the subscription belongs to another one",
+        },
+        "403": {
+            "fault": (403, refusal("AuthorizationFailed", FORBIDDEN)),
+            "code": "backend_unavailable",
+            "says": f"Azure refuses this: {FORBIDDEN}",
+            "end": "(AuthorizationFailed, HTTP 403, request c0ffee00",
+            "hint": "ask for the role AzureML Data Scientist on the workspace; a role that is new takes some minutes",
+        },
+        "policy": {
+            "fault": (403, refusal("RequestDisallowedByPolicy", "Resource was disallowed by policy 'no jobs'.")),
+            "code": "backend_unavailable",
+            "says": "Azure refuses this: Resource was disallowed by policy 'no jobs'.",
+            "end": "(RequestDisallowedByPolicy, HTTP 403, request c0ffee00",
+            "hint": "a policy of the organisation forbids it: ask who looks after the subscription",
+        },
+        "throttled for good": {
+            "fault": (429, refusal("TooManyRequests", "The request is being throttled.")),
+            "exit": 1,
+            "code": "backend_failing",
+            "says": "Azure ML does not answer as it should: The request is being throttled.",
+            "end": "(TooManyRequests, HTTP 429, request c0ffee00",
+            "hint": "try again in a while",
+        },
+        "failing for good": {
+            "fault": (503, refusal("ServiceUnavailable", "The service is down.")),
+            "exit": 1,
+            "code": "backend_failing",
+            "says": "Azure ML does not answer as it should: The service is down.",
+            "end": "(ServiceUnavailable, HTTP 503, request c0ffee00",
+            "hint": "try again in a while",
+        },
+        "no error document": {
+            "fault": (502, "<html>Bad Gateway</html>"),
+            "exit": 1,
+            "code": "backend_failing",
+            "says": "Azure ML does not answer as it should: Bad Gateway",
+            "end": "(no code, HTTP 502, request c0ffee00",
+            "hint": "try again in a while",
+        },
+    }
+    return {"pattern": JOB, "exit": 2, **cases[what]}
+
+
+CASES = (
+    "subscription",
+    "resource group",
+    "workspace",
+    "parent",
+    "compute",
+    "quota",
+    "environment",
+    "validation",
+    "401",
+    "403",
+    "policy",
+    "throttled for good",
+    "failing for good",
+    "no error document",
+)
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_a_submission_that_azure_refuses(lab: Lab, what: str) -> None:
+    case = expected(lab, what)
+    lab.cluster(**{"env": {"MY_TOKEN": SECRET}, **case.get("cluster", {})})
+    lab.workspace(**case.get("workspace", {}))
+    if "fault" in case:
+        lab.stub.faults = [Fault(case["pattern"], *case["fault"], {**REQUEST, **SOON}, times=999)]
+    before = lab.container.names()
+    done = lab.run("--json", "submit", "python", "show.py", code=case["exit"])
+    assert (done.document["status"], done.document["exit_code"], done.data) == ("error", case["exit"], {})
+    (error,) = done.errors
+    assert set(error) == {"code", "message", "hint", "path"}
+    assert error["code"] == case["code"]
+    assert error["message"].startswith(f"{case['says']} {case['end']}"), error["message"]
+    assert error["hint"] == case["hint"]
+    told = lab.run("submit", "python", "show.py", code=case["exit"])
+    assert told.out == ""
+    assert f"blobsync: {case['says']} {case['end']}" in told.err and f"  hint: {case['hint']}\n" in told.err
+    assert "Traceback" not in told.err and SECRET not in done.out + told.err and lab.container.key not in told.err
+    nothing_is_left(lab, before)
+
+
+def nothing_is_left(lab: Lab, before: list[str]) -> None:
+    lab.stub.faults = []
+    assert lab.ask("history")["jobs"] == [] and not lab.stub.jobs
+    assert lab.container.names() == before
+    assert not (lab.project.root / "assets").exists()
+
+
+def test_nobody_is_signed_in(lab: Lab, tmp_path: Path) -> None:
+    az, before = tmp_path / "bin" / "az", lab.container.names()
+    az.write_text("#!/bin/sh\necho \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1\n")
+    done = lab.run("--json", "submit", "true", code=2)
+    assert done.errors == [
+        {
+            "code": "login_required",
+            "message": "no identity is signed in to Azure that can use the workspace:"
+            " Please run 'az login' to set up an account",
+            "hint": "az login",
+            "path": None,
+        }
+    ]
+    az.unlink()
+    done = lab.run("--json", "submit", "true", code=2)
+    assert done.codes == {"login_required"} and "Azure CLI not found on path" in done.errors[0]["message"]
+    assert done.errors[0]["hint"] == "install the Azure CLI, then az login; or use_cli_auth: false in the cluster file"
+    assert lab.stub.requests == []
+    nothing_is_left(lab, before)
+
+
+def test_a_busy_service_is_waited_for(lab: Lab) -> None:
+    busy = refusal("TooManyRequests", "The request is being throttled.")
+    lab.stub.faults = [
+        Fault(JOB, 429, busy, {"Retry-After": "1"}),
+        Fault(JOB, 503, busy, SOON),
+        Fault("PUT .*/datastores/", 429, busy, SOON, times=2),
+    ]
+    job_id = lab.submit("--single", "true")
+    assert lab.until(job_id)["status"] == "Completed"
+    assert sum(line.startswith("PUT") and "/jobs/" in line for line in lab.stub.requests) == 3
+    assert list(lab.stub.jobs) == [job_id]
+
+
+def test_an_answer_that_is_lost_is_no_refusal(lab: Lab) -> None:
+    lab.stub.held = True
+    gone = refusal("GatewayTimeout", "The gateway did not get an answer in time.")
+    lab.stub.faults = [Fault(JOB, 504, gone, SOON, times=99, after=True)]
+    job_id = lab.submit("--single", "true")
+    assert list(lab.stub.jobs) == [job_id]
+    assert [job["job_id"] for job in lab.ask("history")["jobs"]] == [job_id]
+    lab.stub.faults = [
+        Fault(JOB, 504, gone, {**REQUEST, **SOON}, times=99, after=True),
+        Fault("GET .*/jobs/", 504, gone, SOON, times=99),
+    ]
+    done = lab.run("--json", "submit", "--single", "true", code=1)
+    (other,) = set(lab.stub.jobs) - {job_id}
+    assert f"whether it has taken {other} is not known" in done.errors[0]["message"]
+    assert done.errors[0]["hint"] == f"later: blobsync q {other}, and submit again where there is no such job"
+    lab.stub.faults = []
+    assert lab.detail(other)["status"] == "Queued"
+
+
+def test_a_service_that_is_not_there(lab: Lab) -> None:
+    lab.workspace(management_endpoint="http://127.0.0.1:1")
+    lab.stub.faults = []
+    done = lab.run("--json", "-c", "aml", "summary", code=1)
+    assert done.codes == {"backend_failing"}
+    assert done.errors[0]["message"] == "there is no connection to 127.0.0.1:1 (connection refused)"
+    assert done.errors[0]["hint"] == "check the network, and management_endpoint in the workspace file"
+
+
+def test_logs_that_cannot_be_had_are_an_error_and_old_ones_are_called_old(lab: Lab) -> None:
+    first, second = (lab.submit("--single", "echo printed") for _ in range(2))
+    assert lab.until(first)["status"] == lab.until(second)["status"] == "Completed"
+    assert lab.run("logs", first).out == "printed\n"
+    for file in (lab.project.root / "assets" / second).rglob("*.txt"):
+        file.unlink()
+    lab.stub.faults = [Fault("GET .*/history/", 403, refusal("AuthorizationFailed", FORBIDDEN), REQUEST, times=99)]
+    old = lab.run("logs", first)
+    assert old.out == "printed\n"
+    assert f"the logs are those that were fetched before: Azure refuses this: {FORBIDDEN}" in old.err
+    refused = lab.run("--json", "logs", second, code=2)
+    assert refused.errors[0]["message"].startswith(f"Azure refuses this: {FORBIDDEN}")
+
+
+def test_jobs_stay_what_they_are_while_their_workspace_cannot_be_asked(lab: Lab) -> None:
+    lab.stub.held = True
+    job_id = lab.submit("--single", "true")
+    lab.workspace(workspace_name="other")
+    listed = lab.run("q")
+    assert "cluster aml: aux_data/aml/config.json: workspace_name: Azure says: " in listed.err
+    assert "; shown is what was known last" in listed.err and "Queued" in listed.out
+    assert [job["status"] for job in lab.ask("q", job_id)["jobs"]] == ["Queued"]
+    refused = lab.run("--json", "abort", job_id, code=2)
+    assert "workspace_name" in refused.errors[0]["message"]
+    lab.workspace()
+    lab.stub.faults = [Fault("POST .*/cancel", 403, refusal("AuthorizationFailed", FORBIDDEN), REQUEST, times=9)]
+    refused = lab.run("--json", "abort", job_id, code=2)
+    assert refused.errors[0]["message"].startswith(f"Azure refuses this: {FORBIDDEN} (AuthorizationFailed, HTTP 403")
+    assert lab.detail(job_id)["status"] == "Queued"
+    lab.cluster(compute_target="typo")
+    done = lab.run("--json", "summary", code=2)
+    assert done.errors[0]["message"].startswith("aux_data/aml/aml.yaml: compute_target: Azure ML says: Compute typo")
+    assert json.dumps(done.document).count("Traceback") == 0
