@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.cases import Case
 from benchmarks.emulator import ACCOUNT, Emulator, emulator
 from benchmarks.measure import Series, run
 from benchmarks.tools import Blobsync, Command, Place, Tool
-from benchmarks.trees import change, count_files
+from benchmarks.trees import change, count_files, put_aside
 from tests.servers.delay_proxy import delay_proxy
 
 _OF_SYNC = {"sync-up": "up", "delta": "up", "sync-down": "down"}
@@ -73,10 +74,12 @@ class CaseRun:
             container = self._filled(server)
             for side in self._sides.values():
                 side.container = container
+        # All links first: each moves the change time of the files that the others share, which blobsync looks at.
         for side in self._sides.values():
             self._clear(side)
             if self.case.action in {"up", "sync-up", "delta"}:
                 self.case.tree.link(self._scratch / "trees", side.local)
+        for side in self._sides.values():
             if self.case.action in {"sync-up", "delta"}:
                 side.container = server.new_container()
             if self.case.action in _OF_SYNC:
@@ -102,6 +105,10 @@ class CaseRun:
     def _call(self, side: Side, action: str, endpoint: str, server: Emulator):  # type: ignore[no-untyped-def]
         place = Place(endpoint, side.container, f"base/{side.local.name}", side.local, self.case.tree.single)
         command = side.tool.command(action, place)
+        if side.tool is self._ours:
+            command = replace(command, argv=[*command.argv, *self.case.words])
+        # What the last run wrote goes to the disk now, and not while the next one is timed.
+        os.sync()
         sample = run(command.argv, env=command.env, cwd=command.cwd or side.local.parent, log=self._log, server=server)
         if sample.exit_code:
             tail = self._log.read_text(errors="replace")[-2000:]
@@ -133,7 +140,7 @@ class CaseRun:
         return self._scratch / "work" / name / "data" / leaf
 
     def _clear(self, side: Side) -> None:
-        shutil.rmtree(_project(side), ignore_errors=True)
+        put_aside(_project(side), self._scratch / "aside", self.case.tree.files)
         side.local.parent.mkdir(parents=True)
 
     def _start_ups(self, rounds: int) -> None:

@@ -26,6 +26,7 @@ from benchmarks.emulator import ROOT
 from benchmarks.measure import Series
 from benchmarks.report import details_table, readme_table, table, write_into
 from benchmarks.tools import Tool, all_tools
+from benchmarks.trees import remove_aside
 
 Results = list[tuple[Case, list[Series]]]
 
@@ -57,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
             measured[case.key] = (case, series)
             results = [measured[known.key] for known in CASES if known.key in measured]
             _save(target, results, facts)
+    remove_aside(scratch / "aside")
     print(f"\n{time.monotonic() - began:.0f} s in all; every sample is in {target}")
     if not options.write:
         return 0
