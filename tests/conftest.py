@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -40,7 +41,15 @@ def _is_stripped(name: str) -> bool:
     return name.upper().startswith(_STRIPPED) and name not in _KEPT
 
 
+def _hear_signals() -> None:
+    """nohup and a shell's ``&`` start programs that ignore signals, and all that these start would ignore them too."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    _hear_signals()
     for name in [name for name in os.environ if _is_stripped(name)]:
         del os.environ[name]
 
