@@ -65,6 +65,10 @@ TERM_TO_KILL_SECONDS = 10.0
 # Processes that fail for one reason fail together; each may say its own before the first one ends the others.
 TOGETHER_SECONDS = 1.5
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# What a scheduler says while there is still time. A program without a handler would die of it.
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+# Signals that are still to be passed on. One may arrive while the program it is meant for is being started.
+HELD: list[int] = []
 
 
 class SetupError(Exception):
@@ -679,11 +683,24 @@ class Process:
         return self.returncode
 
     def signal(self, number: int) -> None:
-        """What ends a program goes to all it started; what warns it only to itself, for its workers would die of it."""
+        """What ends a program goes to all it started; anything else only to itself."""
         if self._child is not None and self._child.poll() is None:
             to_all = self._is_shell_line or number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
             with suppress(ProcessLookupError, PermissionError):
                 (os.killpg if to_all else os.kill)(self._child.pid, number)
+
+    def warn(self, number: int) -> bool:
+        """Warn the program, or what it runs if that is what listens; False while nobody does.
+
+        Workers inherit their parent's handler: only the topmost process that listens is meant.
+        """
+        if self._child is None or self._child.poll() is not None:
+            return True
+        listening = listeners(self._child.pid, number)
+        for pid in [pid for pid, parent in listening.items() if parent not in listening]:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        return bool(listening)
 
     def sweep(self) -> None:
         """End what the process left running behind itself."""
@@ -692,14 +709,29 @@ class Process:
                 os.killpg(self._child.pid, signal.SIGKILL)
 
 
+def listeners(group: int, number: int) -> dict[int, int]:
+    """Processes of a group that catch a signal, or block it to wait for it, with their parents; see proc(5)."""
+    if not os.path.isdir("/proc/self"):
+        return {group: 0}
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        # A process may end while we look.
+        with suppress(OSError, ValueError):
+            _, parent, its_group = _read_text(f"/proc/{name}/stat").rpartition(")")[2].split()[:3]
+            masks = re.findall(r"^Sig(?:Cgt|Blk):\s*(\w+)", _read_text(f"/proc/{name}/status"), re.MULTILINE)
+            if int(its_group) == group and any(int(mask, 16) >> (number - 1) & 1 for mask in masks):
+                found[int(name)] = int(parent)
+    return found
+
+
 def run_processes(job: Job, log_of: Callable[[Ranks], str | None], all_ranks: list[Ranks]) -> int:
     """Start and wait; the first process that fails ends the others. Signals that reach us go on to them.
 
     A node's processes end with whoever started the runner: nobody else would know of them.
     """
     processes: list[Process] = []
-    stopping, parent = Stopping(processes), os.getppid()
-    before = {number: signal.signal(number, stopping.forward) for number in FORWARDED}
+    stopping, parent = Stopping(job, processes), os.getppid()
+    before = {number: signal.signal(number, hold) for number in FORWARDED}
     try:
         processes.extend(Process(job, ranks, log_of(ranks)) for ranks in all_ranks)
         while True:
@@ -720,28 +752,31 @@ def run_processes(job: Job, log_of: Callable[[Ranks], str | None], all_ranks: li
     return code
 
 
-class Stopping:
-    """How a group of processes is ended: asked first, killed later."""
+def hold(number: int, _frame: Any) -> None:
+    HELD.append(number)
 
-    def __init__(self, processes: list[Process]) -> None:
+
+class Stopping:
+    """How a group of processes is told of signals and ended: asked first, killed later."""
+
+    def __init__(self, job: Job, processes: list[Process]) -> None:
+        self._job = job
         self._processes = processes
+        self._warnings: list[tuple[Process, int]] = []
+        self._look_again_at = 0.0
         self._asked_at = 0.0
         self._failed_at = 0.0
         self._told = False
         self.first_failure = 0
 
-    def forward(self, number: int, _frame: Any) -> None:
-        """Asked from outside, a program may take its time to save what it has, until it is asked again.
-
-        Not at once, though: Slurm's daemon and srun both pass one request on.
-        """
-        now, ends = time.monotonic(), number in (signal.SIGTERM, signal.SIGINT)
-        again = ends and self._asked_at and now - self._asked_at > TERM_TO_KILL_SECONDS / 2
-        self._asked_at = self._asked_at or (now if ends else 0.0)
-        self._signal(signal.SIGKILL if again else number)
-
     def look(self, failure: int) -> None:
         """What has to be done now; ``failure`` is the code of a process that failed, or 0."""
+        while HELD:
+            self._forward(HELD.pop(0))
+        if self._warnings and time.monotonic() >= self._look_again_at:
+            # Reading what all processes of a node do is not free.
+            self._look_again_at = time.monotonic() + 1.0
+            self._warnings = [(process, number) for process, number in self._warnings if not process.warn(number)]
         if failure and not self._asked_at and not self.first_failure:
             self.first_failure, self._failed_at = failure, time.monotonic()
         since = time.monotonic() - self._failed_at
@@ -750,6 +785,21 @@ class Stopping:
             self._signal(signal.SIGTERM)
         if self.first_failure and since > TOGETHER_SECONDS + TERM_TO_KILL_SECONDS:
             self._signal(signal.SIGKILL)
+
+    def _forward(self, number: int) -> None:
+        """Asked from outside, a program may take its time to save what it has, until it is asked again.
+
+        Not at once, though: Slurm's daemon and srun both pass one request on.
+        """
+        if number in WARNINGS:
+            self._job.say(f"{signal.Signals(number).name} came; it is passed on to a program that catches it")
+            self._warnings += [(process, number) for process in self._processes]
+            self._look_again_at = 0.0
+            return
+        now, ends = time.monotonic(), number in (signal.SIGTERM, signal.SIGINT)
+        again = ends and self._asked_at and now - self._asked_at > TERM_TO_KILL_SECONDS / 2
+        self._asked_at = self._asked_at or (now if ends else 0.0)
+        self._signal(signal.SIGKILL if again else number)
 
     def _signal(self, number: int) -> None:
         for process in self._processes:
@@ -862,6 +912,9 @@ def do_exec(job: Job, log: bool) -> int:
     done = job.beside(f"done{ranks.local_rank}")
     with suppress(FileNotFoundError):
         os.remove(done)
+    # From here on a warning is not lost.
+    os.makedirs(os.path.join(job.run_dir, "up"), exist_ok=True)
+    _write_text(os.path.join(job.run_dir, "up", str(ranks.rank)), "")
     code = run_processes(job, lambda one: job.rank_log(one.rank) if log else None, [ranks])
     _write_text(done, str(code))
     if keeper:
@@ -976,6 +1029,8 @@ def main(argv: list[str]) -> int:
     place = parse_arguments(argv)
     spec = json.loads(_read_text(place.job))
     secrets = json.loads(_read_text(place.secrets) or "{}") if place.secrets else {}
+    for number in WARNINGS:
+        signal.signal(number, hold)
     # Until there are processes to pass it on to; cleaning up happens on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

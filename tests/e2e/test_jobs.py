@@ -282,11 +282,26 @@ def test_the_program_is_warned_before_the_time_limit(lab: Lab) -> None:
         "def save(*_):\n    print('saving'); time.sleep(1); sys.exit(9)\n"
         "signal.signal(signal.SIGUSR1, save); print('up')\nwhile True: time.sleep(0.1)"
     )
-    job_id = lab.submit("uni", "--nodes", "1", "--time", "1", "python3", "-c", script)
+    # Slurm looks every 30 s and warns so much too early: the program has 15 s to come up.
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, slurm={"args": ["--signal=B:USR1@15"]})
+    job_id = lab.submit("uni", "--time", "1", "python3", "-c", script)
     job = lab.until(job_id)
     assert (job["status"], job["exit_code"]) == ("Failed", 9)
     # proctrack/linuxproc, which needs no root, signals every process of the job itself; cgroup only Slurm's task.
     assert set(lab.run("logs", job_id).out.split()) == {"up", "saving"}
+
+
+@pytest.mark.slurm
+def test_a_warning_while_the_node_is_made_ready_reaches_the_program(lab: Lab, slurm_cluster: SlurmCluster) -> None:
+    begun, ready = (lab.project.root.parent / name for name in ("begun", "ready"))
+    setup = f"touch {begun}; until [ -e {ready} ]; do sleep 0.1; done"
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, setup=setup)
+    job_id = lab.submit("uni", "sh", "-c", "trap 'exit 9' USR1; sleep 60 & wait")
+    assert wait_until(begun.exists, seconds=PATIENCE)
+    native_id = slurm_cluster.client("squeue", "-h", "-n", job_id, "-o", "%i").strip()
+    slurm_cluster.client("scancel", "--batch", "--signal=USR1", native_id)
+    ready.touch()
+    assert lab.until(job_id)["exit_code"] == 9
 
 
 @pytest.mark.slurm

@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,45 @@ def test_signals_reach_the_program_and_its_exit_code_comes_back(
         wait_for(marker)
         running.send_signal(number)
         assert running.wait(20) == code
+
+
+def test_a_signal_that_arrives_while_the_program_is_started_is_not_lost(node: Node) -> None:
+    script = (
+        "import os, signal, sys; from blobsync.jobs import runner\n"
+        "place = runner.parse_arguments(sys.argv[1:])\n"
+        "job = runner.Job(runner.json.load(open(place.job)), {}, place)\n"
+        "def log_of(ranks):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return job.rank_log(ranks.rank)\n"
+        "sys.exit(runner.run_processes(job, log_of, runner.ranks_of_node(job)))"
+    )
+    node.root.mkdir()
+    words = node.command("node", make_spec("sleep", "60"))[2:]
+    done = subprocess.run([sys.executable, "-c", script, *words, "--node-rank", "0"], timeout=20, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("shell_line", [False, True])
+def test_a_warning_waits_for_a_program_that_catches_it_and_kills_nothing_else(
+    node: Node, tmp_path: Path, shell_line: bool
+) -> None:
+    started, go_on = tmp_path / "started", tmp_path / "go on"
+    script = (
+        "import os, pathlib, signal, sys, time\n"
+        f"pathlib.Path({str(started)!r}).touch()\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(41))\n"
+        "worker = os.fork()\n"
+        "if worker: os.waitpid(worker, 0)\n"
+        "else: time.sleep(3); os.write(1, b'the worker was left alone')"
+    )
+    python = [sys.executable, "-c", script]
+    argv = [f"{shlex.join(python)}; code=$?; echo over; exit $code"] if shell_line else python
+    with subprocess.Popen(node.command("node", make_spec(*argv, code=node.code({"a": ""}))), env=node.environ()) as run:
+        wait_for(started)
+        run.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "SIGUSR1 came" in node.node_log)
+        go_on.touch()
+        assert run.wait(20) == 41
+    assert node.log() == ("over\n" if shell_line else "")
 
 
 # -- the code --------------------------------------------------------------------------------------------------
@@ -429,7 +469,11 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
 
 
 def wait_for(path: Path) -> None:
+    wait_until(path.exists)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
     until = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < until, f"{path} did not appear"
+    while not true():
+        assert time.monotonic() < until, "it did not come true"
         time.sleep(0.02)

@@ -43,7 +43,8 @@ export SRUN_CPUS_PER_TASK=4
 RUN=$PWD
 TASK=$RUN${SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}
 mkdir -p "$TASK/user_logs" "$TASK/system_logs"
-rm -f "$TASK/exit_code"
+rm -rf "$TASK/exit_code" "$TASK/up"
+mkdir "$TASK/up"
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
@@ -54,6 +55,19 @@ ended() {
     exit "$1"
 }
 
+# A warning waits until all 4 processes are there to hear it.
+warn() {
+    warned=1
+    [ -n "${child:-}" ] || return
+    until [ "$(ls "$TASK/up" | wc -l)" -ge 4 ]; do
+        kill -0 "$child" 2>/dev/null || return
+        sleep 0.5
+    done
+    sleep 0.5
+    kill -USR1 "$child"
+}
+trap warn USR1
+
 # Once per node: the code, the folders, the setup commands.
 "${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
     python3 "$RUN/runner.py" prepare "${PLACE[@]}" || ended 72
@@ -62,8 +76,8 @@ ended() {
 srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/std_log_process_%t.txt" \\
     python3 "$RUN/runner.py" exec "${PLACE[@]}" &
 child=$!
-trap 'kill -USR1 "$child"' USR1
 trap 'kill -TERM "$child"' TERM
+[ -z "${warned:-}" ] || warn
 while :; do
     wait "$child"; code=$?
     kill -0 "$child" 2>/dev/null || break

@@ -33,7 +33,8 @@ _BODY = """\
 RUN=$PWD
 TASK=$RUN${{SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}}
 mkdir -p "$TASK/user_logs" "$TASK/system_logs"
-rm -f "$TASK/exit_code"
+rm -rf "$TASK/exit_code" "$TASK/up"
+mkdir "$TASK/up"
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
@@ -44,6 +45,19 @@ ended() {{
     exit "$1"
 }}
 
+# A warning waits until all {ranks} processes are there to hear it.
+warn() {{
+    warned=1
+    [ -n "${{child:-}}" ] || return
+    until [ "$(ls "$TASK/up" | wc -l)" -ge {ranks} ]; do
+        kill -0 "$child" 2>/dev/null || return
+        sleep 0.5
+    done
+    sleep 0.5
+    kill -USR1 "$child"
+}}
+trap warn USR1
+
 # Once per node: the code, the folders, the setup commands.
 "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
     {runner} prepare "${{PLACE[@]}}" || ended {setup_failed}
@@ -52,8 +66,8 @@ ended() {{
 {launch} \\
     {runner} exec "${{PLACE[@]}}"{log} &
 child=$!
-trap 'kill -USR1 "$child"' USR1
 trap 'kill -TERM "$child"' TERM
+[ -z "${{warned:-}}" ] || warn
 while :; do
     wait "$child"; code=$?
     kill -0 "$child" 2>/dev/null || break
@@ -88,6 +102,7 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
         runner=f'{shlex.quote(str(options.get("python") or "python3"))} "$RUN/runner.py"',
         launch=(_MPIRUN if mpirun else _SRUN).format(procs=spec.procs_per_node, log=_log_name(spec)),
         log=" --log" if mpirun else "",
+        ranks=spec.world_size,
         setup_failed=SETUP_FAILED_EXIT,
         output_failed=OUTPUT_FAILED_EXIT,
     )
