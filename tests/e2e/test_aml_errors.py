@@ -175,7 +175,8 @@ def test_a_submission_that_azure_refuses(lab: Lab, what: str) -> None:
     lab.cluster(**{"env": {"MY_TOKEN": SECRET}, **case.get("cluster", {})})
     lab.workspace(**case.get("workspace", {}))
     if "fault" in case:
-        lab.stub.faults = [Fault(case["pattern"], *case["fault"], {**REQUEST, **SOON}, times=999)]
+        status, body = case["fault"]
+        lab.stub.faults = [Fault(case["pattern"], status, body, {**REQUEST, **SOON}, times=999)]
     before = lab.container.names()
     done = lab.run("--json", "submit", "python", "show.py", code=case["exit"])
     assert (done.document["status"], done.document["exit_code"], done.data) == ("error", case["exit"], {})

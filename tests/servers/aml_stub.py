@@ -301,7 +301,7 @@ class Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         raw = self.rfile.read(length) if length else b""
-        body = json.loads(raw) if raw else None
+        body: Any = json.loads(raw) if raw else None
         parts = urlsplit(self.path)
         path, query = unquote(parts.path), dict(parse_qsl(parts.query))
         self.server.requests.append(f"{self.command} {self.path}")
