@@ -13,11 +13,12 @@ import os
 import queue
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
-from blobsync.engines import Moved
-from blobsync.errors import BlobsyncError
+from blobsync.engines import Moved, RemoteEnd
+from blobsync.errors import BlobsyncError, ChecksumError, StorageError
 from blobsync.local_errors import ChangedWhileReadError, local_error
 from blobsync.local_files import LocalFolder, SourceFile
 from blobsync.plan import FileAction, RemoteState
@@ -34,9 +35,19 @@ _SHARE = 10.0
 class Arrivals:
     """Looks for, checks and places the files of one task; ``names`` says how each is called below ``root``."""
 
-    def __init__(self, run: RunState, root: Path, folder: LocalFolder, names: dict[str, FileAction], only: str) -> None:
+    def __init__(
+        self,
+        run: RunState,
+        root: Path,
+        folder: LocalFolder,
+        names: dict[str, FileAction],
+        source: RemoteEnd,
+        *,
+        only: str = "",
+    ) -> None:
         """``only`` is the final name of a task of shape file; empty for folders."""
         self._run = run
+        self._source = source
         self._root = root
         self._folder = folder
         self._only = only
@@ -143,10 +154,21 @@ class Arrivals:
             )
         md5 = self._md5(staged, size)
         if isinstance(expected, RemoteState) and expected.md5 not in {None, md5}:
-            raise ChangedWhileReadError(
-                f"{action.path}: what arrived has another MD5 than the blob had", hint="the blob was changed meanwhile"
-            )
+            raise self._mismatch(action.path, expected)
         return md5, size
+
+    def _mismatch(self, path: str, planned: RemoteState) -> BlobsyncError:
+        """Why what arrived is not what was planned: its ETag tells whether the blob is still the planned one."""
+        with suppress(StorageError):
+            now = self._source.store.head(self._source.at(path))
+            if now is None or now.etag != planned.etag:
+                return ChangedWhileReadError(
+                    f"{path}: what arrived has another MD5 than the blob had", hint="the blob was changed meanwhile"
+                )
+        return ChecksumError(
+            f"{path}: what arrived has another MD5 than the blob's own",
+            hint="the blob, or the line, is damaged: try again, then upload the blob anew",
+        )
 
     def _md5(self, path: Path, size: int) -> bytes:
         digest = hashlib.md5(usedforsecurity=False)

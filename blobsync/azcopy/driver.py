@@ -243,7 +243,7 @@ class _Transfer:
             )
             names = {action.path or target.name: action for action in self._actions}
             base = staged if self._single else target
-            arrivals = Arrivals(self._run, base, folder, names, root.name if self._single else "")
+            arrivals = Arrivals(self._run, base, folder, names, source, only=root.name if self._single else "")
             self._receive(command, arrivals, source)
 
     def _receive(self, command: argv.Command, arrivals: Arrivals, source: RemoteEnd) -> None:

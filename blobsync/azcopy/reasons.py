@@ -34,12 +34,6 @@ _AGAIN = "run the same command again"
 # Where there is no status and no code that tells: azcopy's and the system's own words -> code, sentence, hint.
 _BY_WORDS = (
     (
-        ("md5 hash of the data",),
-        "checksum_mismatch",
-        "what arrived has another MD5 than the blob's own",
-        "the blob, or the line, is damaged: try again, then upload the blob anew",
-    ),
-    (
         ("md5mismatch", "contentmd5"),
         "checksum_mismatch",
         "the service got damaged bytes, and refused them",

@@ -65,7 +65,7 @@ def test_download_of_a_folder() -> None:
         "--recursive=true",
         "--as-subdir=false",
         "--check-length=true",
-        "--check-md5=FailIfDifferent",
+        "--check-md5=NoCheck",
         "--decompress=false",
         "--preserve-last-modified-time=false",
         *COMMON,

@@ -79,11 +79,6 @@ def test_a_refusal_in_the_messages() -> None:
         (Reason(503, "ServerBusy", ""), Route.UPLOAD, "service_busy"),
         (Reason(500, "InternalError", ""), Route.DOWNLOAD, "service_busy"),
         (Reason(0, "", "File modified since transfer scheduled"), Route.UPLOAD, "changed_while_read"),
-        (
-            Reason(0, "", "the MD5 hash of the data, as we received it, did not match"),
-            Route.DOWNLOAD,
-            "checksum_mismatch",
-        ),
         (Reason(0, "", "write /p/x: no space left on device"), Route.DOWNLOAD, "local_file"),
         (Reason(0, "", "something new"), Route.DOWNLOAD, "azcopy_failed"),
     ],
@@ -107,7 +102,6 @@ def test_a_sas_past_its_time_explains_any_refusal() -> None:
 def test_a_damaged_download_names_both_ends() -> None:
     reasons = read("download_damaged").reasons
     assert set(reasons) == {"/one/rec/dl/damaged", "/staging/f/damaged"}
-    assert explain(reasons["/staging/f/damaged"], Route.DOWNLOAD).code == "checksum_mismatch"
 
 
 def test_urls_and_paths_spell_names_alike() -> None:
