@@ -62,7 +62,7 @@ class CaseRun:
     @contextmanager
     def _server(self) -> Iterator[tuple[Emulator, str]]:
         with ExitStack() as held:
-            server = held.enter_context(emulator())
+            server = held.enter_context(emulator(tls=self.case.tls))
             base = server.url
             if self.case.round_trip_ms:
                 base = held.enter_context(delay_proxy(server.url, round_trip_ms=self.case.round_trip_ms)).url
@@ -109,7 +109,8 @@ class CaseRun:
             command = replace(command, argv=[*command.argv, *self.case.words])
         # What the last run wrote goes to the disk now, and not while the next one is timed.
         os.sync()
-        sample = run(command.argv, env=command.env, cwd=command.cwd or side.local.parent, log=self._log, server=server)
+        env, cwd = {**command.env, **server.environ}, command.cwd or side.local.parent
+        sample = run(command.argv, env=env, cwd=cwd, log=self._log, server=server)
         if sample.exit_code:
             tail = self._log.read_text(errors="replace")[-2000:]
             sys.exit(f"{side.tool.name} failed in {self.case.key} with exit code {sample.exit_code}:\n{tail}")

@@ -41,6 +41,7 @@ class Case:
     words: tuple[str, ...] = ()
     quick: bool = False
     fresh_server: bool = False
+    tls: bool = False
 
 
 def _both(
@@ -49,6 +50,14 @@ def _both(
     return [
         Case(f"{key}-up", f"{title}, up", "up", tree, targets=up, **more),  # type: ignore[arg-type]
         Case(f"{key}-down", f"{title}, down", "down", tree, targets=down, **more),  # type: ignore[arg-type]
+    ]
+
+
+def _by_azcopy(key: str, title: str, *, tls: bool = False) -> list[Case]:
+    words, tools, aim = ("--engine", "azcopy"), ("blobsync", "azcopy"), {"azcopy": 1.0}
+    return [
+        Case(f"{key}-up", title.format("up"), "up", BULK, tools, aim, words=words, fresh_server=True, tls=tls),
+        Case(f"{key}-down", title.format("down"), "down", BULK, tools, aim, words=words, tls=tls),
     ]
 
 
@@ -111,25 +120,8 @@ CASES = (
     ),
     Case("4g-up", "4 GB in 40 files, up", "up", BULK, ("blobsync", "azcopy"), {"azcopy": 1.0}, fresh_server=True),
     Case("4g-down", "4 GB in 40 files, down", "down", BULK, ("blobsync", "azcopy"), {"azcopy": 1.0}),
-    Case(
-        "4g-azcopy-up",
-        "4 GB in 40 files, up, `--engine azcopy`",
-        "up",
-        BULK,
-        ("blobsync", "azcopy"),
-        {"azcopy": 1.0},
-        words=("--engine", "azcopy"),
-        fresh_server=True,
-    ),
-    Case(
-        "4g-azcopy-down",
-        "4 GB in 40 files, down, `--engine azcopy`",
-        "down",
-        BULK,
-        ("blobsync", "azcopy"),
-        {"azcopy": 1.0},
-        words=("--engine", "azcopy"),
-    ),
+    *_by_azcopy("4g-azcopy", "4 GB in 40 files, {}, `--engine azcopy`"),
+    *_by_azcopy("4g-azcopy-tls", "4 GB in 40 files over TLS, {}, `--engine azcopy`", tls=True),
     Case(
         "same-2000-up",
         "nothing changed, 2,000 files, up",

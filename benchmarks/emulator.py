@@ -18,6 +18,7 @@ from azure.storage.blob import (
 
 from blobsync.emulator import Emulator as Azurite
 from blobsync.emulator import new_key
+from tests.servers.tls_azurite import tls_azurite
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / ".tools" / "blobsync"
@@ -30,12 +31,17 @@ KEY = _SECRET.reveal()
 
 
 class Emulator:
-    """A running server; ``endpoint`` may lead through a line with a delay."""
+    """A running server; ``endpoint`` may lead through a line with a delay.
 
-    def __init__(self, pid: int, port: int) -> None:
+    ``environ`` is what its clients need to know: the certificate of a server with TLS.
+    """
+
+    def __init__(self, pid: int, url: str, certificate: Path | None = None) -> None:
         self._pid = pid
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = url
         self._direct = f"{self.url}/{ACCOUNT}"
+        self._certificate = str(certificate) if certificate else None
+        self.environ = {"SSL_CERT_FILE": str(certificate)} if certificate else {}
         self._containers = 0
 
     def cpu_seconds(self) -> float:
@@ -63,7 +69,8 @@ class Emulator:
 
     def container(self, name: str) -> ContainerClient:
         """The oracle's view, past every proxy."""
-        return BlobServiceClient(self._direct, credential=KEY).get_container_client(name)
+        verify = self._certificate or True
+        return BlobServiceClient(self._direct, credential=KEY, connection_verify=verify).get_container_client(name)
 
     def count(self, name: str) -> tuple[int, int]:
         """How many blobs a container holds, and their bytes."""
@@ -72,10 +79,15 @@ class Emulator:
 
 
 @contextmanager
-def emulator() -> Iterator[Emulator]:
+def emulator(*, tls: bool = False) -> Iterator[Emulator]:
     """A fresh server, which ends with the block."""
+    if tls:
+        Azurite(TOOLS).install()
+        with tls_azurite(TOOLS, os.environ, {ACCOUNT: KEY}, preloads=[_CURE]) as server:
+            yield Emulator(server.pid, server.url, server.certificate)
+        return
     with Azurite(TOOLS, preloads=[_CURE]).session({ACCOUNT: _SECRET}) as state:
-        yield Emulator(state.pid, state.port)
+        yield Emulator(state.pid, f"http://127.0.0.1:{state.port}")
 
 
 def account_sas() -> str:

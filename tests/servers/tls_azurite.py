@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -35,17 +35,21 @@ class TlsAzurite:
 
     url: str
     certificate: Path
+    pid: int
 
 
 @contextmanager
-def tls_azurite(tools: Path, environ: Mapping[str, str], keys: Mapping[str, str]) -> Iterator[TlsAzurite]:
-    """In memory, ends with the block and with this process; ``keys`` by account."""
+def tls_azurite(
+    tools: Path, environ: Mapping[str, str], keys: Mapping[str, str], preloads: Sequence[Path] = ()
+) -> Iterator[TlsAzurite]:
+    """In memory, ends with the block and with this process. ``keys`` by account; ``preloads`` are scripts for Node."""
     node = ensure_node(tools, environ=environ, runner=SubprocessRunner(), note=lambda _: None).node
     script = find_azurite(tools, environ=environ)
     assert script is not None, "Azurite is not installed yet"
     with tempfile.TemporaryDirectory() as folder:
         certificate, key = make_certificate(Path(folder))
-        argv = [str(node), "-r", str(GUARD), str(script), "--blobPort", "0", "--blobHost", "127.0.0.1", "--silent"]
+        loaded = [word for each in (GUARD, *preloads) for word in ("-r", str(each))]
+        argv = [str(node), *loaded, str(script), "--blobPort", "0", "--blobHost", "127.0.0.1", "--silent"]
         argv += ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--oauth", "basic"]
         argv += ["--cert", str(certificate), "--key", str(key)]
         known = ";".join(f"{name}:{text}" for name, text in keys.items())
@@ -59,7 +63,7 @@ def tls_azurite(tools: Path, environ: Mapping[str, str], keys: Mapping[str, str]
         )
         with process:
             try:
-                yield TlsAzurite(await_url(process), certificate)
+                yield TlsAzurite(await_url(process), certificate, process.pid)
             finally:
                 process.terminate()
 
