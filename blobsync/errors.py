@@ -310,6 +310,10 @@ class BackendUnavailableError(JobError):
     exit_code = ExitCode.USAGE
 
 
+class BackendDeniedError(BackendUnavailableError):
+    code = "access_denied"
+
+
 class BackendFailingError(BackendUnavailableError):
     code = "backend_failing"
     exit_code = ExitCode.FAILED

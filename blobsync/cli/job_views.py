@@ -189,7 +189,7 @@ def open_board(session: Session) -> Board:
 
     if session.param:
         raise UsageError("-p is for submit: a job keeps what it was submitted with")
-    return Board(find_project(Path.cwd()), session.environ)
+    return Board(find_project(Path.cwd()), session.environ, note=session.listener.note)
 
 
 def submitting(session: Session) -> tuple[Cluster, Board]:
@@ -197,7 +197,7 @@ def submitting(session: Session) -> tuple[Cluster, Board]:
     from blobsync.jobs.board import Board
 
     project = session.project()
-    return project.cluster, Board(project.root, session.environ, project.cluster)
+    return project.cluster, Board(project.root, session.environ, project.cluster, note=session.listener.note)
 
 
 def note_all(session: Session, sentences: Sequence[str]) -> None:

@@ -49,10 +49,11 @@ class Board:
         *,
         process: ProcessRunner | None = None,
         backends: Mapping[str, Backend] | None = None,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``current`` is the cluster that the user chose, with what ``-p`` changed; looking at jobs needs none.
 
-        ``backends`` by cluster name stand for those that the cluster files name.
+        ``backends`` by cluster name stand for those that the cluster files name. ``note`` is told what is waited for.
         """
         self.root = root
         self.environ = environ
@@ -60,6 +61,7 @@ class Board:
         self.state = open_state_dir(root, environ)
         self.history = History(self.state.jobs_file)
         self._process = process or SubprocessRunner()
+        self._note = note
         self._backends: dict[str, Backend] = dict(backends or {})
 
     # -- which cluster, which backend ---------------------------------------------------------------------------
@@ -82,6 +84,7 @@ class Board:
                 environ=self.environ,
                 process=self._process,
                 configured=cluster,
+                note=self._note,
             )
             self._backends[name] = create_backend(cluster.platform, around)
         return self._backends[name]

@@ -288,9 +288,12 @@ class Job:
         self._sas: dict[str, str] = secrets.get("sas", {})
         self.secret_env: dict[str, str] = secrets.get("env", {})
         self.root = os.path.abspath(place.root or _scratch_root(self.run_id + self.task, place.node_rank))
+        self.owns_parent = not place.root
         self.work_dir = os.path.join(self.root, str(self.options.get("work_dir", "")))
         # Without a code archive the job runs where it is, and that directory is not ours to remove.
         self.in_place = not spec.get("code")
+        # Whether somebody asked for the job's end.
+        self.stopped = False
 
     def beside(self, name: str) -> str:
         """A file of ours beside the root; never beside a directory that is the user's own."""
@@ -799,6 +802,7 @@ class Stopping:
         now, ends = time.monotonic(), number in (signal.SIGTERM, signal.SIGINT)
         again = ends and self._asked_at and now - self._asked_at > TERM_TO_KILL_SECONDS / 2
         self._asked_at = self._asked_at or (now if ends else 0.0)
+        self._job.stopped |= ends
         self._signal(signal.SIGKILL if again else number)
 
     def _signal(self, number: int) -> None:
@@ -918,18 +922,27 @@ def do_exec(job: Job, log: bool) -> int:
     code = run_processes(job, lambda one: job.rank_log(one.rank) if log else None, [ranks])
     _write_text(done, str(code))
     if keeper:
-        _wait_for_the_others(job, code)
+        alone = _wait_for_the_others(job, code)
         if not keeper.stop():
             return code or OUTPUT_FAILED
+        if job.stopped and alone:
+            # Slurm starts nothing more for a job that was cancelled, "finish" neither.
+            clean_up(job, code)
     return code
 
 
-def _wait_for_the_others(job: Job, code: int) -> None:
-    """Their last outputs have to be there before the last upload; after a failure the launcher ends them anyway."""
-    until = time.monotonic() + (60.0 if code == 0 else 2.0)
+def _wait_for_the_others(job: Job, code: int) -> bool:
+    """Their last outputs have to be there before the last upload; after a failure the launcher ends them anyway.
+
+    True when all of them have ended.
+    """
+    until = time.monotonic() + (TERM_TO_KILL_SECONDS if job.stopped else 60.0 if code == 0 else 2.0)
     waiting = [job.beside(f"done{local_rank}") for local_rank in range(job.procs)]
-    while time.monotonic() < until and not all(os.path.exists(path) for path in waiting):
+    while not all(os.path.exists(path) for path in waiting):
+        if time.monotonic() > until:
+            return False
         time.sleep(0.05)
+    return True
 
 
 def do_node(job: Job) -> int:
@@ -939,6 +952,7 @@ def do_node(job: Job) -> int:
         prepare(job)
     except SetupError:
         keeper.stop()
+        clean_up(job, SETUP_FAILED)
         raise
     keeper.start()
     _write_text(os.path.join(job.run_dir, "phase"), "running")
@@ -974,10 +988,14 @@ def do_finish(job: Job, code: int) -> int:
 def clean_up(job: Job, code: int) -> None:
     if job.in_place or job.keep_root == "always" or (job.keep_root == "failed" and code):
         return
-    remove_root(job)
+    # First what says that the root is ready: a job that is queued again may come back to this node.
     for path in glob.glob(glob.escape(job.root) + ".*"):
         with suppress(OSError):
             os.remove(path)
+    remove_root(job)
+    if job.owns_parent:
+        with suppress(OSError):
+            os.rmdir(os.path.dirname(job.root))
 
 
 def ranks_of_node(job: Job) -> list[Ranks]:

@@ -31,10 +31,10 @@ def stub(tmp_path: Path) -> Iterator[AmlStub]:
         assert stub.violations == []
 
 
-def client(stub: AmlStub, login: Any = Login, **changes: str) -> AmlClient:
+def client(stub: AmlStub, login: Any = Login, note: Any = print, **changes: str) -> AmlClient:
     known = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
     values = {**known, "management_endpoint": stub.url, **changes}
-    return AmlClient(WorkspaceConfig(file="aux_data/aml/config.json", **values), login)
+    return AmlClient(WorkspaceConfig(file="aux_data/aml/config.json", **values), login, note=note)
 
 
 @pytest.fixture
@@ -66,6 +66,16 @@ def test_throttling_is_waited_out_and_the_job_is_there_once(stub: AmlStub, job: 
     submit(client(stub), stub, job)
     assert len(stub.jobs) == 1
     assert sum(line.startswith("PUT") for line in stub.requests) == 4
+
+
+def test_a_wait_that_a_user_would_notice_is_told_of(stub: AmlStub, job: Any) -> None:
+    stub.faults = [
+        Fault("PUT .*/jobs/", 503, {}, SOON, times=1),
+        Fault("PUT .*/jobs/", 429, {}, {"Retry-After": "2"}, times=1),
+    ]
+    said: list[str] = []
+    submit(client(stub, note=said.append), stub, job)
+    assert said == ["Azure is busy (HTTP 429): trying again in 2 s"]
 
 
 def test_a_service_that_stays_busy_is_told_of(stub: AmlStub, job: Any) -> None:

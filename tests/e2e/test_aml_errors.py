@@ -111,14 +111,14 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
         },
         "403": {
             "fault": (403, refusal("AuthorizationFailed", FORBIDDEN)),
-            "code": "backend_unavailable",
+            "code": "access_denied",
             "says": f"Azure refuses this: {FORBIDDEN}",
             "end": "(AuthorizationFailed, HTTP 403, request c0ffee00",
             "hint": "ask for the role AzureML Data Scientist on the workspace; a role that is new takes some minutes",
         },
         "policy": {
             "fault": (403, refusal("RequestDisallowedByPolicy", "Resource was disallowed by policy 'no jobs'.")),
-            "code": "backend_unavailable",
+            "code": "access_denied",
             "says": "Azure refuses this: Resource was disallowed by policy 'no jobs'.",
             "end": "(RequestDisallowedByPolicy, HTTP 403, request c0ffee00",
             "hint": "a policy of the organisation forbids it: ask who looks after the subscription",

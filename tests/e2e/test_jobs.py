@@ -103,6 +103,11 @@ class Lab:
         assert wait_until(there, seconds=PATIENCE, pause=0.2), self.run("q", job_id)
         return self.job(job_id)
 
+    @property
+    def scratch_is_empty(self) -> bool:
+        """Whether the nodes keep nothing of any job."""
+        return not list((self.project.root.parent / "scratch").glob("*"))
+
     def detail(self, job_id: str) -> dict[str, Any]:
         jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
         return jobs[0]
@@ -171,6 +176,7 @@ def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) 
     assert lab.until(job_id)["status"] == "Canceled"
     lab.run("a", job_id)
     assert lab.job(job_id)["status"] == "Canceled"
+    assert wait_until(lambda: lab.scratch_is_empty), lab.run("logs", job_id)
 
 
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
@@ -183,6 +189,7 @@ def test_a_setup_that_fails(lab: Lab, cluster: str) -> None:
     assert "Setup: code, folders or setup commands failed on a node" in told
     assert "preparing" in lab.run("q", job_id).out
     assert not lab.container.names("mine/output/facts")
+    assert wait_until(lambda: lab.scratch_is_empty)
 
 
 @pytest.mark.slurm
@@ -237,8 +244,10 @@ def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> Non
 
 @pytest.mark.slurm
 def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) -> None:
-    low = lab.submit("uni", "-n", "4", "--partition", "normal", "sleep", "600")
-    lab.until(low, "Running")
+    low = lab.submit("uni", "-n", "4", "--partition", "normal", "echo up; sleep 600")
+    # Slurm calls a job running before it starts the script, and preempts it then, too.
+    first = lab.project.root / ".blobsync" / "jobs" / low / "user_logs" / "std_log_process_0.txt"
+    assert wait_until(lambda: first.exists() and "up" in first.read_text(), seconds=PATIENCE)
     high = lab.submit("uni", "-n", "8", "--partition", "urgent", "sleep", "600")
     lab.until(high, "Running")
     assert wait_until(lambda: lab.job(low)["restarts"] == 1, seconds=PATIENCE, pause=0.2)

@@ -154,6 +154,22 @@ def test_signals_reach_the_program_and_its_exit_code_comes_back(
         assert running.wait(20) == code
 
 
+def test_a_stopped_process_leaves_nothing_on_its_node_once_the_others_have_ended(node: Node, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    script = f"touch {shlex.quote(str(ready))}; sleep 60"
+    spec = make_spec("sh", "-c", script, procs_per_node=2, code=node.code({"a": ""}))
+    node.env = {"RANK": "0", "LOCAL_RANK": "0"}
+    other = Path(f"{node.root}.done1")
+    with subprocess.Popen(node.command("exec", spec), env=node.environ()) as running:
+        wait_for(ready)
+        running.send_signal(signal.SIGTERM)
+        time.sleep(1.0)
+        assert node.root.is_dir() and running.poll() is None
+        other.touch()
+        assert running.wait(20) == 128 + signal.SIGTERM
+    assert not node.root.exists() and not other.exists()
+
+
 def test_a_signal_that_arrives_while_the_program_is_started_is_not_lost(node: Node) -> None:
     script = (
         "import os, signal, sys; from blobsync.jobs import runner\n"
@@ -406,6 +422,7 @@ def test_a_setup_command_that_fails_is_not_the_programs_failure(node: Node) -> N
     done = node.do("node", spec)
     assert done.returncode == 72
     assert "the setup command ended with 9: exit 9" in done.stderr
+    assert not node.root.exists()
     assert "about to fail" in node.node_log
     assert not (node.run / "user_logs").exists()
     assert b"ended with 9" in node.service.blobs["mine/output.logs/me/system_logs/node_0.txt"]

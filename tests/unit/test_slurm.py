@@ -68,9 +68,15 @@ warn() {
 }
 trap warn USR1
 
+# Once per node: the last uploads, and nothing left behind.
+finish() {
+    "${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
+        python3 "$RUN/runner.py" finish "${PLACE[@]}" --code "$1"
+}
+
 # Once per node: the code, the folders, the setup commands.
 "${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
-    python3 "$RUN/runner.py" prepare "${PLACE[@]}" || ended 72
+    python3 "$RUN/runner.py" prepare "${PLACE[@]}" || { finish 72; ended 72; }
 
 # Once per process, in the background so that the traps act at once.
 srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/std_log_process_%t.txt" \\
@@ -83,9 +89,7 @@ while :; do
     kill -0 "$child" 2>/dev/null || break
 done
 
-# Once per node: the last uploads, and nothing left behind.
-"${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
-    python3 "$RUN/runner.py" finish "${PLACE[@]}" --code "$code" || { [ "$code" -ne 0 ] || code=73; }
+finish "$code" || { [ "$code" -ne 0 ] || code=73; }
 ended "$code"
 """
 

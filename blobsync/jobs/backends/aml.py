@@ -62,7 +62,8 @@ class AmlBackend:
         self._around = around
         self._cluster = cluster
         self._workspace = load_workspace(cluster, environ=around.environ)
-        self._client = AmlClient(self._workspace, make_credential or self._credential, cluster.file)
+        login = make_credential or self._credential
+        self._client = AmlClient(self._workspace, login, cluster.file, around.note)
         self._log_urls: dict[str, str] = {}
 
     @property

@@ -39,6 +39,7 @@ _RETRIES = 6
 _BACKOFF_SECONDS = 0.8
 _CONNECT_SECONDS, _READ_SECONDS = 20, 120
 _CANCEL_SECONDS = 60.0
+_NOTICED_SECONDS = 2.0
 _WITHOUT_CLI = "install the Azure CLI, then az login; or use_cli_auth: false in the cluster file"
 # How a job that has ended, or is gone, is refused.
 _NO_SUCH_STATE = (400, 404, 409)
@@ -47,14 +48,19 @@ _NO_SUCH_STATE = (400, 404, 409)
 class AmlClient:
     """Requests to one workspace. ``make_credential`` is called when a token is needed first.
 
-    ``cluster_file`` is for messages.
+    ``cluster_file`` is for messages; ``note`` is told of waits that a user would notice.
     """
 
     def __init__(
-        self, workspace: WorkspaceConfig, make_credential: Callable[[], TokenCredential], cluster_file: str = ""
+        self,
+        workspace: WorkspaceConfig,
+        make_credential: Callable[[], TokenCredential],
+        cluster_file: str = "",
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.workspace = workspace
         self._cluster_file = cluster_file
+        self._note = note
         self.base = workspace.management_endpoint.rstrip("/")
         self.path = workspace_path(workspace)
         self.api_version = workspace.api_version or API_VERSION
@@ -154,10 +160,23 @@ class AmlClient:
         from azure.core import PipelineClient
         from azure.core.pipeline import policies
 
+        note = self._note
+
+        class Retries(policies.RetryPolicy[Any, Any]):
+            """azure-core's, which says what it waits for."""
+
+            def sleep(self, settings: dict[str, Any], transport: Any, response: Any = None) -> None:
+                asked = self.get_retry_after(response) if response else None
+                seconds = asked or self.get_backoff_time(settings)
+                if seconds >= _NOTICED_SECONDS:
+                    why = f"HTTP {response.http_response.status_code}" if response else "no answer"
+                    note(f"Azure is busy ({why}): trying again in {seconds:.0f} s")
+                super().sleep(settings, transport, response)
+
         chain: list[Any] = [
             policies.RequestIdPolicy(),
             policies.UserAgentPolicy(f"blobsync/{__version__}"),
-            policies.RetryPolicy(retry_total=_RETRIES, retry_backoff_factor=_BACKOFF_SECONDS),
+            Retries(retry_total=_RETRIES, retry_backoff_factor=_BACKOFF_SECONDS),
         ]
         if scope:
             chain.append(policies.BearerTokenCredentialPolicy(self._credential, scope))

@@ -10,6 +10,7 @@ from typing import Any
 
 from blobsync.config.model import WorkspaceConfig
 from blobsync.errors import (
+    BackendDeniedError,
     BackendFailingError,
     BackendUnavailableError,
     BlobsyncError,
@@ -83,7 +84,7 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
     if wrong:
         return wrong
     if refusal.status == 403:
-        return BackendUnavailableError(f"Azure refuses this: {said}", hint=_forbidden_hint(refusal))
+        return BackendDeniedError(f"Azure refuses this: {said}", hint=_forbidden_hint(refusal))
     if refusal.status in (408, 429) or refusal.status >= 500:
         return BackendFailingError(f"Azure ML does not answer as it should: {said}", hint="try again in a while")
     if _lacks_compute(refusal):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -61,6 +61,7 @@ class Surroundings:
     """What a backend is built from. ``settings`` are the cluster's options that only the backend understands.
 
     ``configured`` is the whole cluster file with its storage accounts, for places that reach containers themselves.
+    ``note`` is told what a user should know while waiting.
     """
 
     cluster: str
@@ -70,6 +71,7 @@ class Surroundings:
     environ: Mapping[str, str] = field(repr=False)
     process: ProcessRunner
     configured: Cluster | None = field(default=None, repr=False)
+    note: Callable[[str], None] = lambda text: None
 
 
 class Backend(Protocol):

@@ -58,9 +58,15 @@ warn() {{
 }}
 trap warn USR1
 
+# Once per node: the last uploads, and nothing left behind.
+finish() {{
+    "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
+        {runner} finish "${{PLACE[@]}}" --code "$1"
+}}
+
 # Once per node: the code, the folders, the setup commands.
 "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
-    {runner} prepare "${{PLACE[@]}}" || ended {setup_failed}
+    {runner} prepare "${{PLACE[@]}}" || {{ finish {setup_failed}; ended {setup_failed}; }}
 
 # Once per process, in the background so that the traps act at once.
 {launch} \\
@@ -73,9 +79,7 @@ while :; do
     kill -0 "$child" 2>/dev/null || break
 done
 
-# Once per node: the last uploads, and nothing left behind.
-"${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
-    {runner} finish "${{PLACE[@]}}" --code "$code" || {{ [ "$code" -ne 0 ] || code={output_failed}; }}
+finish "$code" || {{ [ "$code" -ne 0 ] || code={output_failed}; }}
 ended "$code"
 """
 
