@@ -14,14 +14,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import CaseRun
 from benchmarks.cases import CASES, EVERYBODY, PROGRAMS, Case
-from benchmarks.crossover import crossover, curve_table
+from benchmarks.crossover import CURVE, crossover, curve_table
 from benchmarks.emulator import ROOT
 from benchmarks.measure import Series
 from benchmarks.report import details_table, readme_table, table, write_into
@@ -48,16 +48,15 @@ def main(argv: list[str] | None = None) -> int:
     rounds = options.rounds or (3 if options.quick or options.crossover else 5)
     target = Path(options.json or scratch / ("crossover.json" if options.crossover else "results.json"))
     facts = {"versions": versions, "missing": missing, "rounds": rounds}
-    if options.crossover:
-        results = crossover(tools, scratch, rounds)
+    every = CURVE if options.crossover else CASES
+    wanted = [_quick(case) if options.quick else case for case in every if _is_wanted(case, options)]
+    measure = crossover if options.crossover else _measure
+    # Rows that are not measured now stay as they were, so that one can be measured again by itself.
+    measured = {case.key: (case, series) for case, series in _earlier(target, every)}
+    for case, series in measure(wanted, tools, scratch, rounds):
+        measured[case.key] = (case, series)
+        results = [measured[known.key] for known in every if known.key in measured]
         _save(target, results, facts)
-    else:
-        # Rows that are not measured now stay as they were, so that one can be measured again by itself.
-        measured = {case.key: (case, series) for case, series in _earlier(target)}
-        for case, series in _measure(tools, scratch, rounds, options):
-            measured[case.key] = (case, series)
-            results = [measured[known.key] for known in CASES if known.key in measured]
-            _save(target, results, facts)
     remove_aside(scratch / "aside")
     print(f"\n{time.monotonic() - began:.0f} s in all; every sample is in {target}")
     if not options.write:
@@ -66,26 +65,30 @@ def main(argv: list[str] | None = None) -> int:
     return _tables(results, options.crossover)
 
 
+def _is_wanted(case: Case, options: argparse.Namespace) -> bool:
+    if options.case:
+        return any(case.key == key or case.key.startswith(f"{key}-") for key in options.case)
+    return case.quick or not options.quick
+
+
 def _measure(
-    tools: Mapping[str, Tool], scratch: Path, rounds: int, options: argparse.Namespace
+    cases: Sequence[Case], tools: Mapping[str, Tool], scratch: Path, rounds: int
 ) -> Iterator[tuple[Case, list[Series]]]:
-    for case in CASES:
-        if options.case and not any(case.key == key or case.key.startswith(f"{key}-") for key in options.case):
-            continue
-        if options.quick and not case.quick and not options.case:
-            continue
-        # The libraries take most of the time that many files take.
-        many = options.quick and case.tools == EVERYBODY and not case.tree.single
-        chosen = replace(case, tools=PROGRAMS) if many else case
-        series = CaseRun(chosen, tools, scratch).work(rounds)
-        print(table(chosen, series), flush=True)
-        yield chosen, series
+    for case in cases:
+        series = CaseRun(case, tools, scratch).work(rounds)
+        print(table(case, series), flush=True)
+        yield case, series
 
 
-def _earlier(file: Path) -> Results:
+def _quick(case: Case) -> Case:
+    """Without the libraries, which take most of the time that many files take."""
+    return replace(case, tools=PROGRAMS) if case.tools == EVERYBODY and not case.tree.single else case
+
+
+def _earlier(file: Path, cases: Sequence[Case]) -> Results:
     if not file.exists():
         return []
-    known = {case.key: case for case in CASES}
+    known = {case.key: case for case in cases}
     raw = json.loads(file.read_text())["cases"]
     return [
         (known[each["key"]], [Series.from_json(one) for one in each["series"]]) for each in raw if each["key"] in known
@@ -125,7 +128,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer cases, three rounds, under three minutes")
     parser.add_argument("--crossover", action="store_true", help="direct beside azcopy, for the planner's choice")
-    parser.add_argument("--case", action="append", help="only this one (a key of cases.py, or its beginning)")
+    parser.add_argument("--case", action="append", help="only this one (its key, or the beginning of it)")
     parser.add_argument("--rounds", type=int, help="turns of each tool (5; 3 with --quick)")
     parser.add_argument("--json", help="where the samples go")
     parser.add_argument("--write", action="store_true", help="put the tables into README.md and docs/performance.md")

@@ -191,12 +191,12 @@ def guard_mirror(
         )
 
 
-# The crossover between this process and azcopy, read from `./dev bench --crossover` (docs/performance.md): on two cores
-# this process takes 0.5 to 0.95 of azcopy's time up to the 2 GB and 20,000 files that were measured; only downloads of
-# 5,000 and more small files take longer, 1.2 to 1.4 times. What is twice as much and more goes to azcopy, which uses
-# many cores better; that end of the curve is not measured.
+# The crossover between this process and azcopy, read from `./dev bench --crossover` (docs/performance.md). By bytes it
+# is where downloads of 4 GB take both the same time. By files there is none up to 50,000 on two cores, except that
+# over TLS downloads of 20,000 take both the same time, too; but only azcopy uses more cores than one for requests.
 AZCOPY_FROM_BYTES = 4 << 30
 AZCOPY_FROM_FILES = 50_000
+_BULK = f"{AZCOPY_FROM_BYTES >> 30} GiB or {AZCOPY_FROM_FILES:,} files"
 
 
 def is_bulk(files: int, size: int) -> bool:
@@ -214,10 +214,10 @@ def choose_engine(requested: str, files: int, size: int, azcopy_problem: str | N
     if files == 0:
         return EngineChoice("direct", "nothing to move")
     if not is_bulk(files, size):
-        return EngineChoice("direct", "this little is here before azcopy would have started")
+        return EngineChoice("direct", f"azcopy pays from {_BULK} on")
     if azcopy_problem is not None:
-        return EngineChoice("direct", f"this is bulk, but azcopy is not used because {azcopy_problem}")
-    return EngineChoice("azcopy", "this is bulk")
+        return EngineChoice("direct", f"azcopy would pay, but is not used because {azcopy_problem}")
+    return EngineChoice("azcopy", f"it pays from {_BULK} on")
 
 
 def check_names(
