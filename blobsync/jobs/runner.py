@@ -120,8 +120,12 @@ class Container:
             raise
         return int(headers.get("Content-Length") or 0)
 
-    def get(self, name: str, target: str) -> None:
-        """Download to ``target``, resuming a body that breaks off, checked against the blob's length and MD5."""
+    def get(self, name: str, target: str, halt: threading.Event | None = None) -> None:
+        """Download to ``target``, resuming a body that breaks off, checked against the blob's length and MD5.
+
+        ``halt`` ends it from outside.
+        """
+        halt = halt or threading.Event()
         digest, expected, size, written = hashlib.md5(), None, -1, 0
         with open(target, "wb") as sink:
             for attempt in range(TRIES):
@@ -131,7 +135,7 @@ class Container:
                         if not written:
                             size = int(answer.headers.get("Content-Length") or 0)
                             expected = answer.headers.get("Content-MD5")
-                        for chunk in iter(lambda: answer.read(1 << 20), b""):
+                        for chunk in iter(lambda: b"" if halt.is_set() else answer.read(1 << 20), b""):
                             sink.write(chunk)
                             digest.update(chunk)
                             written += len(chunk)
@@ -140,7 +144,8 @@ class Container:
                         raise BlobError(f"cannot read {name}: {_reason(error)}", _status(error)) from None
                 if written == size:
                     break
-                time.sleep(_pause(attempt))
+                if halt.wait(_pause(attempt)):
+                    raise BlobError(f"{name} was not wanted any more")
         if written != size:
             raise BlobError(f"{name} broke off after {written} of {size} bytes")
         if expected and base64.b64encode(digest.digest()).decode() != expected:
@@ -355,6 +360,10 @@ def prepare(job: Job) -> int:
             job.say("setup failed: " + text)
             _write_text(failed, attempt + "\n" + text)
             raise SetupError(text) from error
+        except SystemExit:
+            # Stopped meanwhile: nobody comes back for what is here.
+            clean_up(job, 128 + signal.SIGTERM)
+            raise
         _write_text(ready, attempt)
         job.say(f"ready: {job.root}")
         return 0
@@ -514,6 +523,7 @@ def download(job: Job, entry: dict[str, Any], target: str) -> None:
     started, store = time.monotonic(), job.container(entry["container"])
     wanted = list(_wanted(store, entry))
     base = os.path.realpath(target)
+    halt = threading.Event()
 
     def bring(one: RemoteFile) -> int:
         name = one.name[len(entry["path"]) + 1 :] if entry["path"] else one.name
@@ -522,12 +532,16 @@ def download(job: Job, entry: dict[str, Any], target: str) -> None:
             return 0
         os.makedirs(os.path.dirname(path), exist_ok=True)
         part = os.path.join(os.path.dirname(path), f".blobsync-{random.getrandbits(32):08x}.part")
-        store.get(one.name, part)
+        store.get(one.name, part, halt)
         os.replace(part, path)
         return one.size
 
     with ThreadPoolExecutor(DOWNLOADS) as pool:
-        moved = sum(pool.map(bring, wanted))
+        try:
+            moved = sum(pool.map(bring, wanted))
+        finally:
+            # After a failure, or when the job is stopped, the pool waits for what is under way: whole files.
+            halt.set()
     job.say(f"{entry['name']}: {len(wanted)} files, {moved} bytes in {time.monotonic() - started:.1f} s")
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 CONTAINER = "/acct/box"
+_PIECE = 1 << 20
 SAS = "sv=2021-12-02&sp=rwl&sig=SENTINEL"
 
 
 class BlobService:
-    """``blobs`` holds the bytes. ``refuse`` answers the next so many requests with 503, ``cut`` breaks off bodies."""
+    """``blobs`` holds the bytes. ``refuse`` answers the next so many requests with 503, ``cut`` breaks off bodies.
+
+    ``pause`` is how long (seconds) each MiB of a body takes, ``pieces`` how many of them were sent.
+    """
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -25,6 +30,8 @@ class BlobService:
         self.requests: list[str] = []
         self.refuse = 0
         self.cut = 0
+        self.pause = 0.0
+        self.pieces = 0
         self.page = 2
         self.url = ""
 
@@ -105,7 +112,12 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
                 self.wfile.write(rest[: len(rest) // 2])
                 self.close_connection = True
             elif self.command == "GET":
-                self.wfile.write(rest)
+                # Whoever does not want the rest hangs up.
+                with suppress(OSError):
+                    for start in range(0, len(rest), _PIECE):
+                        time.sleep(service.pause)
+                        self.wfile.write(rest[start : start + _PIECE])
+                        service.pieces += 1
 
         def _refused(self) -> bool:
             service.requests.append(f"{self.command} {urlsplit(self.path).path}")

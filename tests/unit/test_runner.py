@@ -414,6 +414,24 @@ def test_mount_gives_blobfuse2_its_token_in_the_environment_only(node: Node, tmp
     assert "AZURE_STORAGE_SAS_TOKEN=sv=2021-12-02" in (tmp_path / "env").read_text()
 
 
+@pytest.mark.parametrize(("files", "size"), [(400, 1), (1, 40 << 20)])
+def test_a_job_that_is_stopped_while_its_data_comes_leaves_nothing(
+    node: Node, service: BlobService, files: int, size: int
+) -> None:
+    for number in range(files):
+        service.put(f"mine/data/{number:03}", bytes(size))
+    spec = make_spec("true", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
+    pieces = files * max(1, size >> 20)
+    # Two seconds or more altogether.
+    service.pause, service.page = (0.05, 1000)
+    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+        wait_until(lambda: service.pieces > 5)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 128 + signal.SIGTERM
+    assert service.pieces < pieces
+    assert not node.root.exists() and not list(node.folder.glob("root.*"))
+
+
 # -- setup, logs, secrets ------------------------------------------------------------------------------------------
 
 
