@@ -100,6 +100,8 @@ CASES = (
         {"azcopy": 0.7, "rclone": 1.1},
         quick=True,
     ),
+    *_both("1k-tls", "one file of 1 KiB over TLS", ONE_SMALL, {}, {}, tools=PROGRAMS, tls=True),
+    *_both("2000-tls", "2,000 files of 4 KiB over TLS", MANY, {}, {}, tools=PROGRAMS, tls=True),
     # What one tool has put there makes the server slower for the next one.
     Case(
         "20000-up",
