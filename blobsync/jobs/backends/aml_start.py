@@ -68,7 +68,7 @@ def read_from_mounts(runner: Any) -> None:
                     if relative.startswith(prefix):
                         yield runner.RemoteFile(relative, os.path.getsize(path))
 
-        def get(self, name: str, target: str) -> None:
+        def get(self, name: str, target: str, halt: Any = None) -> None:
             path = self._place if os.path.isfile(self._place) else os.path.join(self._place, name)
             shutil.copyfile(path, target)
 
