@@ -15,7 +15,9 @@ from blobsync.config.yaml_lines import Document, KeyPath
 # Where the service itself brings the folders to the nodes.
 AML_PLATFORMS = ("aml", "itp", "singularity")
 
-NESTED_HINT = "give it a name of its own, or leave one of the two out of this cluster file"
+NESTED_HINT = "give the outer one mode ro_mount or download, or leave one of the two out of this cluster file"
+# What jobs only read can be shown in a directory of ours, with other folders beside it.
+READ_ONLY_MODES = ("download", "ro_mount")
 
 _ACT = "ACT's files have it, and nothing here needs it"
 _PHILLY = "it is of the Philly days, and nothing here needs it"
@@ -69,15 +71,19 @@ ONLY_ON: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def enclosing(names: Sequence[str]) -> Mapping[str, str]:
-    """Folder entries that lie inside another one -> that one. Azure ML cannot mount a folder into a mounted one."""
-    found = {name: max((one for one in names if name.startswith(f"{one}/")), key=len, default="") for name in names}
+def enclosing(modes: Mapping[str, str]) -> Mapping[str, str]:
+    """Folder entries, given with their modes, inside another one that jobs write to -> that one.
+
+    Azure ML cannot mount a folder into a mounted one.
+    """
+    written = [name for name, mode in modes.items() if mode not in READ_ONLY_MODES]
+    found = {name: max((one for one in written if name.startswith(f"{one}/")), key=len, default="") for name in modes}
     return {name: outer for name, outer in found.items() if outer}
 
 
 def nested_sentence(outer: str) -> str:
     """What is wrong with a folder entry inside ``outer``."""
-    return f"lies inside {outer}{FOLDER_SUFFIX}, and a mounted folder cannot hold another one"
+    return f"lies inside {outer}{FOLDER_SUFFIX}, and a folder that jobs write to cannot hold another one"
 
 
 def job_notes(document: Document, values: Mapping[str, Any], platform: str, folders: Sequence[str]) -> tuple[str, ...]:
@@ -97,9 +103,16 @@ def _findings(values: Mapping[str, Any], platform: str, folders: Sequence[str]) 
             yield path, f"has no effect: {IDLE[name]}"
         elif platform not in ONLY_ON.get(name, (platform,)) and value not in ({}, (), "", False):
             yield path, f"has no effect on {platform} jobs, only on those of {', '.join(ONLY_ON[name])}"
-    for inner, outer in enclosing(folders).items() if platform in AML_PLATFORMS else ():
+    modes = {name: _mode(values, f"{name}{FOLDER_SUFFIX}") for name in folders}
+    for inner, outer in enclosing(modes).items() if platform in AML_PLATFORMS else ():
         entry = ("config_param", f"{inner}{FOLDER_SUFFIX}")
         yield entry, f"{nested_sentence(outer)}: submit refuses it ({platform}), transfers do not; {NESTED_HINT}"
+
+
+def _mode(values: Mapping[str, Any], key: str) -> str:
+    entries = values.get("config_param")
+    entry = entries.get(key) if isinstance(entries, Mapping) else None
+    return str(entry.get("mode") or "") if isinstance(entry, Mapping) else ""
 
 
 def _given(values: Mapping[str, Any], around: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

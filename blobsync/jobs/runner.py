@@ -451,7 +451,10 @@ def place_folders(job: Job) -> None:
     for entry in sorted(job.spec["folders"], key=lambda one: str(one["name"])):
         path = os.path.join(job.root, entry["name"])
         _clear_way(job, path, entry)
-        if entry["mode"] == "link":
+        inner = [one["name"][len(entry["name"]) + 1 :] for one in job.spec["folders"] if _is_below(one, entry)]
+        if entry["mode"] == "link" and entry.get("read_only") and inner:
+            _spread(path, entry["source"], inner)
+        elif entry["mode"] == "link":
             _link(path, entry)
         elif entry["mode"] in ("mount", "ro_mount"):
             _mount(job, path, entry)
@@ -487,6 +490,23 @@ def _link(path: str, entry: dict[str, Any]) -> None:
     if os.path.realpath(path) != os.path.realpath(entry["source"]):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(entry["source"], path)
+
+
+def _is_below(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return str(one["name"]).startswith(f"{other['name']}/")
+
+
+def _spread(path: str, source: str, inner: list[str]) -> None:
+    """What is in ``source``, which is only read, as links in a directory that has room for the folders ``inner``."""
+    os.makedirs(path)
+    ways = {name.split("/")[0] for name in inner}
+    for name in os.listdir(source):
+        below = os.path.join(source, name)
+        if name not in ways:
+            os.symlink(below, os.path.join(path, name))
+        elif name not in inner and os.path.isdir(below):
+            deeper = [one.partition("/")[2] for one in inner if one.startswith(f"{name}/")]
+            _spread(os.path.join(path, name), below, deeper)
 
 
 def _mount(job: Job, path: str, entry: dict[str, Any]) -> None:

@@ -196,6 +196,23 @@ def test_parts_of_a_folder_and_uploads_with_a_sas(lab: Lab) -> None:
     assert kinds == {"Sas"}
 
 
+def test_a_folder_inside_one_that_is_only_read(lab: Lab) -> None:
+    for name in ("deep/own.txt", "deep/coco/hidden.txt", "voc/more/b.txt"):
+        lab.container.put(f"path/to/data/{name}", b"of data")
+    lab.container.put("path/to/coco/c.txt", b"of coco")
+    entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
+    entries["data_folder"]["mode"] = "ro_mount"
+    coco = {**entries["data_folder"], "path": "path/to/coco", "mode": "mount"}
+    lab.cluster(config_param={**entries, "data/deep/coco_folder": coco})
+    program = "find -L data -type f | sort; echo new > data/deep/coco/new.txt"
+    done = lab.until(lab.submit("--single", program))
+    assert done["status"] == "Completed", done
+    files = ["data/deep/coco/c.txt", "data/deep/own.txt", "data/voc/a.txt", "data/voc/more/b.txt"]
+    assert done["tail"] == files
+    assert lab.container.get("path/to/coco/new.txt") == b"new\n"
+    assert not lab.container.names("path/to/data/deep/coco/new")
+
+
 def test_a_setup_that_fails(lab: Lab) -> None:
     lab.cluster(setup="echo preparing; exit 5")
     done = lab.until(lab.submit("--single", "true"))

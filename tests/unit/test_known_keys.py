@@ -249,11 +249,19 @@ def test_a_folder_inside_another_one_is_told_where_jobs_cannot_have_it(tmp_path:
     for platform in SERVICES:
         files.cluster(f"platform: {platform}\n{text}")
         assert load_cluster(tmp_path, environ=NO_ENVIRON).job_notes == (
-            "aux_data/aml/aml.yaml:4: config_param.data/coco_folder: lies inside data_folder,"
-            f" and a mounted folder cannot hold another one: submit refuses it ({platform}), transfers do not; "
-            + NESTED_HINT,
+            (
+                "aux_data/aml/aml.yaml:4: config_param.data/coco_folder: lies inside data_folder,"
+                " and a folder that jobs write to cannot hold another one:"
+                f" submit refuses it ({platform}), transfers do not; {NESTED_HINT}"
+            ),
         )
-    assert enclosing(["a", "a/b", "a/b/c", "ab"]) == {"a/b": "a", "a/b/c": "a/b"}
+        files.cluster(
+            f"platform: {platform}\n{text}".replace("data_folder: p", "data_folder: {path: p, mode: ro_mount}")
+        )
+        assert not load_cluster(tmp_path, environ=NO_ENVIRON).job_notes
+    assert enclosing({"a": "", "a/b": "mount", "a/b/c": "", "ab": ""}) == {"a/b": "a", "a/b/c": "a/b"}
+    assert enclosing({"a": "mount", "a/b": "ro_mount", "a/b/c": ""}) == {"a/b": "a", "a/b/c": "a"}
+    assert enclosing({"a": "download", "a/b": "ro_mount", "a/b/c": ""}) == {}
 
 
 def configured(root: Path, platform: str, changes: Mapping[str, Any]) -> Cluster:

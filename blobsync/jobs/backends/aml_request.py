@@ -124,7 +124,7 @@ def check(cluster: Cluster, spec: JobSpec) -> None:
                 key=f"config_param.{folder.name}_folder",
                 hint="leave mode out, or use mount, download or upload",
             )
-    for name, outer in enclosing([folder.name for folder in spec.folders]).items():
+    for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
         key = f"config_param.{name}_folder"
         raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
 

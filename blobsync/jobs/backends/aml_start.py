@@ -17,6 +17,7 @@ import types
 from typing import Any
 
 MOUNTED = "mounted:"
+READ_ONLY_MODES = ("download", "ro_mount")
 
 
 def main(bundle: dict[str, Any], argv: list[str]) -> int:
@@ -49,7 +50,7 @@ def placed(job: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
         if folder["include"]:
             folder.update(mode="download", container=MOUNTED + path, path="")
         else:
-            folder.update(mode="link", source=path)
+            folder.update(mode="link", source=path, read_only=folder["mode"] in READ_ONLY_MODES)
     return job
 
 
