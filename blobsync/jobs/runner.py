@@ -64,7 +64,8 @@ SETTLED_SECONDS = 5.0
 TERM_TO_KILL_SECONDS = 10.0
 # Processes that fail for one reason fail together; each may say its own before the first one ends the others.
 TOGETHER_SECONDS = 1.5
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGTERM, signal.SIGINT)
+FORWARDED = (*ENDING, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # What a scheduler says while there is still time. A program without a handler would die of it.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 # Signals that are still to be passed on. One may arrive while the program it is meant for is being started.
@@ -722,7 +723,7 @@ class Process:
     def signal(self, number: int) -> None:
         """What ends a program goes to all it started; anything else only to itself."""
         if self._child is not None and self._child.poll() is None:
-            to_all = self._is_shell_line or number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+            to_all = self._is_shell_line or number in (*ENDING, signal.SIGKILL)
             with suppress(ProcessLookupError, PermissionError):
                 (os.killpg if to_all else os.kill)(self._child.pid, number)
 
@@ -768,24 +769,26 @@ def run_processes(job: Job, log_of: Callable[[Ranks], str | None], all_ranks: li
     """
     processes: list[Process] = []
     stopping, parent = Stopping(job, processes), os.getppid()
-    before = {number: signal.signal(number, hold) for number in FORWARDED}
-    try:
-        processes.extend(Process(job, ranks, log_of(ranks)) for ranks in all_ranks)
-        while True:
-            codes = [process.poll() for process in processes]
-            if all(code is not None for code in codes):
-                break
-            stopping.look(next((code for code in codes if code), 0 if os.getppid() == parent else 128 + signal.SIGTERM))
-            time.sleep(0.05)
-        for process in processes:
-            process.sweep()
-        code = stopping.first_failure or next((code for code in codes if code), 0) or 0
-        if job.options.get("sleep_if_fail" if code else "sleep_if_succeed"):
-            job.say(f"the command ended with {code}; the node stays until a signal, as the cluster file says")
-            signal.pause()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for number in FORWARDED:
+        signal.signal(number, hold)
+    processes.extend(Process(job, ranks, log_of(ranks)) for ranks in all_ranks)
+    while True:
+        codes = [process.poll() for process in processes]
+        if all(code is not None for code in codes):
+            break
+        stopping.look(next((code for code in codes if code), 0 if os.getppid() == parent else 128 + signal.SIGTERM))
+        time.sleep(0.05)
+    # Slurm may have told the program and us at once.
+    stopping.look(0)
+    for process in processes:
+        process.sweep()
+    code = stopping.first_failure or next((code for code in codes if code), 0) or 0
+    if job.options.get("sleep_if_fail" if code else "sleep_if_succeed"):
+        job.say(f"the command ended with {code}; the node stays until a signal, as the cluster file says")
+        while not HELD:
+            time.sleep(0.2)
+    for number in ENDING:
+        signal.signal(number, stopping.give_up)
     return code
 
 
@@ -833,11 +836,19 @@ class Stopping:
             self._warnings += [(process, number) for process in self._processes]
             self._look_again_at = 0.0
             return
-        now, ends = time.monotonic(), number in (signal.SIGTERM, signal.SIGINT)
-        again = ends and self._asked_at and now - self._asked_at > TERM_TO_KILL_SECONDS / 2
-        self._asked_at = self._asked_at or (now if ends else 0.0)
-        self._job.stopped |= ends
+        again = number in ENDING and self._is_asked_again()
         self._signal(signal.SIGKILL if again else number)
+
+    def give_up(self, number: int, _frame: Any) -> None:
+        """When the program has ended, what it left is brought out in peace, until somebody asks again."""
+        if self._is_asked_again():
+            sys.exit(128 + number)
+
+    def _is_asked_again(self) -> bool:
+        now = time.monotonic()
+        self._asked_at = self._asked_at or now
+        self._job.stopped = True
+        return now - self._asked_at > TERM_TO_KILL_SECONDS / 2
 
     def _signal(self, number: int) -> None:
         for process in self._processes:
@@ -959,7 +970,7 @@ def do_exec(job: Job, log: bool) -> int:
         alone = _wait_for_the_others(job, code)
         if not keeper.stop():
             return code or OUTPUT_FAILED
-        if job.stopped and alone:
+        if alone and (code or job.stopped):
             # Slurm starts nothing more for a job that was cancelled, "finish" neither.
             clean_up(job, code)
     return code

@@ -108,6 +108,11 @@ class Lab:
         """Whether the nodes keep nothing of any job."""
         return not list((self.project.root.parent / "scratch").glob("*"))
 
+    def until_up(self, job_id: str) -> None:
+        """Wait for a program that prints ``up``: Slurm calls a job running before it starts the script."""
+        logs = self.project.root / ".blobsync" / "jobs" / job_id / "user_logs"
+        assert wait_until(lambda: any("up" in log.read_text() for log in logs.glob("*")), seconds=PATIENCE)
+
     def detail(self, job_id: str) -> dict[str, Any]:
         jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
         return jobs[0]
@@ -169,9 +174,10 @@ def test_waiting_shows_the_output_and_ends_with_the_jobs_code(lab: Lab, cluster:
 
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) -> None:
-    job_id = lab.submit(cluster, "--nodes", "1", "sleep", "600")
+    job_id = lab.submit(cluster, "--nodes", "1", "echo up; sleep 600")
     lab.until(job_id, "Running")
     assert [job["job_id"] for job in lab.ask("qr")["jobs"]] == [job_id]
+    lab.until_up(job_id)
     lab.run("abort", job_id[-5:])
     assert lab.until(job_id)["status"] == "Canceled"
     lab.run("a", job_id)
@@ -245,9 +251,7 @@ def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> Non
 @pytest.mark.slurm
 def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) -> None:
     low = lab.submit("uni", "-n", "4", "--partition", "normal", "echo up; sleep 600")
-    # Slurm calls a job running before it starts the script, and preempts it then, too.
-    first = lab.project.root / ".blobsync" / "jobs" / low / "user_logs" / "std_log_process_0.txt"
-    assert wait_until(lambda: first.exists() and "up" in first.read_text(), seconds=PATIENCE)
+    lab.until_up(low)
     high = lab.submit("uni", "-n", "8", "--partition", "urgent", "sleep", "600")
     lab.until(high, "Running")
     assert wait_until(lambda: lab.job(low)["restarts"] == 1, seconds=PATIENCE, pause=0.2)
