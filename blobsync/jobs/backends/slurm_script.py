@@ -53,7 +53,8 @@ warn() {{
         kill -0 "$child" 2>/dev/null || return
         sleep 0.5
     done
-    sleep 0.5
+    # And has come up: some clusters signal the program itself, ready or not.
+    sleep 3
     kill -USR1 "$child"
 }}
 trap warn USR1
