@@ -961,9 +961,9 @@ def do_exec(job: Job, log: bool) -> int:
     done = job.beside(f"done{ranks.local_rank}")
     with suppress(FileNotFoundError):
         os.remove(done)
-    # From here on a warning is not lost.
-    os.makedirs(os.path.join(job.run_dir, "up"), exist_ok=True)
-    _write_text(os.path.join(job.run_dir, "up", str(ranks.rank)), "")
+    # From here on a warning is not lost; only Slurm's batch script makes the directory, and waits for it to fill.
+    with suppress(FileNotFoundError):
+        _write_text(os.path.join(job.run_dir, "up", str(ranks.rank)), "")
     code = run_processes(job, lambda one: job.rank_log(one.rank) if log else None, [ranks])
     _write_text(done, str(code))
     if keeper:
