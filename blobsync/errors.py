@@ -248,6 +248,12 @@ class LocalFileError(BlobsyncError):
     code = "local_file"
 
 
+class UnsafeNameError(LocalFileError):
+    """A name from outside that must not become a path here."""
+
+    code = "unsafe_name"
+
+
 class IndexFileError(BlobsyncError):
     code = "index_file"
 

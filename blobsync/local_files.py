@@ -9,17 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blobsync.errors import LocalFileError
 from blobsync.local_errors import ChangedWhileReadError, naming
+from blobsync.names import RelativeName
 from blobsync.part_files import FolderDescriptor, PartFile, unnamed_work
 from blobsync.plan import FileState, LocalState
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_GROW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class SourceFile:
@@ -80,6 +83,30 @@ class SourceFile:
         )
 
 
+class GrowingFile:
+    """A file that is only ever written at its end, such as the copy of a log; made by ``LocalFolder.grow``."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        """Takes over ``fd``."""
+        self._fd = fd
+        self._path = path
+        self.size = os.fstat(fd).st_size
+
+    def append(self, data: bytes) -> None:
+        """All of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
+        with naming(self._path):
+            while data:
+                written = os.write(self._fd, data)
+                self.size += written
+                data = data[written:]
+
+    def restart(self) -> None:
+        """Begin with an empty file again."""
+        with naming(self._path):
+            os.ftruncate(self._fd, 0)
+        self.size = 0
+
+
 class LocalFolder:
     """A destination folder; every file below it is made through its descriptor.
 
@@ -102,15 +129,12 @@ class LocalFolder:
         # Files come folder by folder: the last one is kept open for the next file.
         self._last: tuple[list[str], FolderDescriptor] = ([], self._top)
 
-    def create(self, relative: str, size: int = 0) -> PartFile:
+    def create(self, relative: RelativeName, size: int = 0) -> PartFile:
         """A new temporary file that will become ``relative`` (of ``size`` bytes), missing folders included.
 
         Raises ``LocalFileError``; ``..``, an absolute name or a link that leads out is one.
         """
-        parts = relative.split("/")
-        path = self._root / relative
-        if not all(parts) or "." in parts or ".." in parts or "\x00" in relative:
-            raise LocalFileError(f"{relative!r} is no name below {self._root}", path=relative)
+        parts, path = self._parts(relative), self._root / relative
         with naming(path):
             folder = self._parent(parts[:-1])
             try:
@@ -121,6 +145,30 @@ class LocalFolder:
                 # Somebody removed the folder that was kept open.
                 self._last = ([], self._top)
                 return PartFile(self._parent(parts[:-1]), parts[-1], path, size)
+
+    @contextmanager
+    def grow(self, relative: RelativeName) -> Iterator[GrowingFile]:
+        """The file ``relative``, made when missing, to be written on at its end; closed when left.
+
+        Raises ``LocalFileError``, also for a link or anything else that is no regular file.
+        """
+        parts, path = self._parts(relative), self._root / relative
+        with naming(path):
+            folder = self._parent(parts[:-1])
+            fd = os.open(parts[-1], _GROW, 0o644, dir_fd=folder.fd)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise LocalFileError(f"{path}: not a regular file", path=str(path))
+            yield GrowingFile(fd, path)
+        finally:
+            os.close(fd)
+
+    def _parts(self, relative: RelativeName) -> list[str]:
+        # The type says that the gate has passed it; what is opened next would not notice a mistake.
+        parts = relative.split("/")
+        if not all(parts) or "." in parts or ".." in parts or "\x00" in relative:
+            raise LocalFileError(f"{relative!r} is no name below {self._root}", path=relative)
+        return parts
 
     def _parent(self, parts: list[str]) -> FolderDescriptor:
         known, folder = self._last

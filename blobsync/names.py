@@ -1,15 +1,25 @@
 """Which names can exist at a destination; pure.
 
 A blob name is almost any text; a path on a disk is not, and some names would even lead out of the folder
-they are meant for. Everything here answers with a reason in words, or None where the name is fine.
+they are meant for. The questions here answer with a reason in words, or None where the name is fine.
+
+:func:`relative_name` and :func:`safe_name` are the gate: only they make a :data:`RelativeName` or a :data:`SafeName`,
+and whatever joins a name from outside (a blob's, a log's, a job's id) to a path takes one of these two.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import NewType
 
+from blobsync.errors import UnsafeNameError
 from blobsync.storage import MAX_NAME_CHARS
+
+# Parts with '/' between them, below a folder and never out of it: ``user_logs/std_log.txt``.
+RelativeName = NewType("RelativeName", str)
+# One such part: ``me_1718000000_0badcafe``.
+SafeName = NewType("SafeName", str)
 
 # Linux: NAME_MAX and PATH_MAX of limits.h.
 _MAX_PART_BYTES = 255
@@ -29,6 +39,26 @@ def is_temporary(name: str) -> bool:
     return TEMPORARY_NAME.match(name) is not None
 
 
+def relative_name(name: str, root: str = "", *, allowed: re.Pattern[str] | None = None) -> RelativeName:
+    """``name`` as one that may be joined to the folder ``root``. Raises ``UnsafeNameError``.
+
+    ``allowed`` is the form that all of it must have, where such names have one.
+    """
+    problem = local_problem(name, root)
+    if problem is None and allowed is not None and not allowed.fullmatch(name):
+        problem = "is not of the form that such names have"
+    if problem:
+        raise UnsafeNameError(f"the name {name!a} {problem}", path=ascii(name))
+    return RelativeName(name)
+
+
+def safe_name(name: str, *, allowed: re.Pattern[str] | None = None) -> SafeName:
+    """The same for a single part."""
+    if "/" in name:
+        raise UnsafeNameError(f"the name {name!a} has a '/' in it", path=ascii(name))
+    return SafeName(relative_name(name, allowed=allowed))
+
+
 def local_problem(relative: str, root: str = "") -> str | None:
     """Why the blob ``relative`` (below the mapped folder) must not or cannot be a file below ``root``."""
     if "\x00" in relative:
@@ -44,7 +74,8 @@ def local_problem(relative: str, root: str = "") -> str | None:
             return "is not valid Unicode"
     if is_temporary(relative.rpartition("/")[2]):
         return "has the form of an unfinished download"
-    if len(f"{root}/{relative}".encode()) > _MAX_PATH_BYTES:
+    # A folder's own path may hold bytes that are no UTF-8.
+    if len(f"{root}/{relative}".encode("utf-8", "surrogatepass")) > _MAX_PATH_BYTES:
         return f"makes a path of more than {_MAX_PATH_BYTES} bytes"
     return None
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+
 import pytest
 
 from tests.source import Module, modules
@@ -129,3 +133,73 @@ def test_the_gates_and_rows_see_a_wrong_import() -> None:
     assert (_row("blobsync.cli.main") or 0) > (_row("blobsync.planner") or 0)
     assert _is_in("blobsync.jobs.history", GATES["sqlite3"])
     assert not _is_in("blobsync.indexes", GATES["sqlite3"])
+
+
+# Only the gate may say that a name is safe; `grep -rn RelativeName blobsync` shows every place that relies on it.
+_GATE = "blobsync.names"
+_SAFE = {"RelativeName", "SafeName"}
+
+
+def _calls(module: Module) -> Iterator[tuple[int, str, ast.Call]]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            yield node.lineno, name, node
+
+
+def test_names_from_outside_become_paths_through_one_gate() -> None:
+    wrong = []
+    for module in MODULES:
+        for line, name, call in _calls(module):
+            made = name in _SAFE or (name == "cast" and any(safe in ast.dump(call) for safe in _SAFE))
+            if made and module.name != _GATE:
+                wrong.append(f"{module.file}:{line}: a name is called safe that the gate has not seen")
+    assert not wrong
+
+
+# Who makes, writes, renames or deletes files, and which. Data of a project that has a name from outside is written
+# by the first row alone, below descriptors; all others write files that they name themselves.
+WRITERS: dict[str, str] = {
+    **dict.fromkeys(("local_files", "part_files"), "what comes from outside: downloads and logs"),
+    "transfer": "extras that --mirror deletes, as they were listed here",
+    **dict.fromkeys(("azcopy", "receipts", "state_dir", "plan_file"), "our own records and staging folders"),
+    **dict.fromkeys(("code", "config.scaffold", "demo", "demo_data"), "what the user asked to be made here"),
+    **dict.fromkeys(("emulator", "nodejs"), "programs in the user's data folder"),
+    **dict.fromkeys(("jobs.history", "jobs.local_queue", "jobs.run_files", "jobs.foreground"), "jobs on this machine"),
+    **dict.fromkeys(("jobs.supervisor", "jobs.backends.local"), "the same"),
+    **dict.fromkeys(("jobs.runner", "jobs.login_side", "jobs.backends.aml_start"), "files on a node"),
+    **dict.fromkeys(("process", "cli.output"), "the streams of programs"),
+}
+_WRITING = {
+    *("write_text", "write_bytes", "touch", "mkdir", "makedirs", "unlink", "rmdir", "rmtree", "removedirs", "renames"),
+    *("symlink_to", "hardlink_to", "copyfile", "copytree", "copy2", "extractall", "truncate", "ftruncate", "mkfifo"),
+}
+# These words have other meanings on texts, lists and dataclasses.
+_WRITING_OF_OS = {"open", "remove", "rename", "replace", "link", "symlink", "chmod", "write", "pwrite"}
+
+
+def _writes(name: str, call: ast.Call) -> bool:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if isinstance(owner, ast.Name) and owner.id in ("os", "shutil"):
+        reading = name == "open" and "O_RDONLY" in ast.dump(call)
+        return not reading and name in _WRITING | _WRITING_OF_OS | {"move", "copy"}
+    if name == "open":
+        modes = [word.value for word in (*call.args[:2], *(key.value for key in call.keywords if key.arg == "mode"))
+                 if isinstance(word, ast.Constant) and isinstance(word.value, str)]  # fmt: skip
+        return any(re.fullmatch(r"[rbt]*[wax+][wax+bt]*", mode) for mode in modes)
+    return name in _WRITING
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_only_rooms_for_files_write_and_delete_files(module: Module) -> None:
+    wrong = [f"{module.file}:{line}: {name}" for line, name, call in _calls(module) if _writes(name, call)]
+    assert not wrong or _is_in(module.name, tuple(WRITERS)), "give the work to a module of WRITERS"
+
+
+def test_every_writer_is_a_module_that_writes() -> None:
+    writing = {
+        home for home in WRITERS for module in MODULES
+        if _is_in(module.name, (home,)) and any(_writes(name, call) for _, name, call in _calls(module))
+    }  # fmt: skip
+    assert writing == set(WRITERS)

@@ -21,6 +21,7 @@ from blobsync.engines import Moved, RemoteEnd
 from blobsync.errors import BlobsyncError, ChecksumError, StorageError
 from blobsync.local_errors import ChangedWhileReadError, local_error
 from blobsync.local_files import LocalFolder, SourceFile
+from blobsync.names import relative_name
 from blobsync.plan import FileAction, RemoteState
 from blobsync.worker_pool import RunState, Stopped
 
@@ -129,7 +130,7 @@ class Arrivals:
 
     def _place(self, staged: Path, action: FileAction) -> None:
         md5, size = self._checked(staged, action)
-        part = self._folder.create(self._only or action.target or action.path)
+        part = self._folder.create(relative_name(self._only or action.target or action.path))
         try:
             part.take(staged)
             expected = action.destination if action.target is None else None

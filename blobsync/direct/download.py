@@ -10,6 +10,7 @@ from blobsync.direct.reads import CHUNK, read_range, version_of
 from blobsync.engines import Moved
 from blobsync.errors import ChecksumError
 from blobsync.local_files import LocalFolder
+from blobsync.names import relative_name
 from blobsync.part_files import PartFile
 from blobsync.plan import FileAction, RemoteState
 from blobsync.storage import BlobStore
@@ -80,7 +81,7 @@ class DownloadJob(FileJob):
     def open(self) -> int:
         self._version = version_of(self._store, self._name, self.action)
         self._pieces = max(1, -(-self._version.size // self._piece))
-        self._part = self._folder.create(self._relative, self._version.size if self._pieces > 1 else 0)
+        self._part = self._folder.create(relative_name(self._relative), self._version.size if self._pieces > 1 else 0)
         self._index = itertools.count()
         self._hash = OrderedHash(self._part, self._piece, self._version.size)
         self._md5 = hashlib.md5(usedforsecurity=False)

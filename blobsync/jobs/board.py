@@ -16,7 +16,7 @@ from blobsync.jobs.backends.base import Backend, Recalling, Surroundings
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
 from blobsync.jobs.parse import Finding, read_causes, summarise
-from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State
+from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name
 from blobsync.process import ProcessRunner, SubprocessRunner
 from blobsync.state_dir import open_state_dir
 
@@ -168,7 +168,7 @@ class Board:
         if record.spec.logs:
             mirror = record.spec.logs
             sources.append(lambda: self._mirrored(record.cluster, mirror))
-        return fetch_logs(sources, folder)
+        return fetch_logs(sources, folder, self.root)
 
     def follow(self, record: JobRecord) -> Iterator[tuple[str, str]]:
         """The ranks' lines as they come, with the log's name, until the job has ended."""
@@ -212,4 +212,4 @@ def _pause(record: JobRecord) -> float:
 
 def assets_folder(root: Path, run_id: str) -> Path:
     """Where the logs of a job are kept in the project."""
-    return root / ASSETS / run_id
+    return root / ASSETS / run_name(run_id)

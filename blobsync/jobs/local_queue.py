@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from blobsync.jobs.spec import run_name
+
 # A ticket that its supervisor has not taken after this many seconds is left over from a submission that died.
 UNCLAIMED_SECONDS = 60.0
 
@@ -58,7 +60,7 @@ class LocalQueue:
                 if entry.run_id == run_id:
                     return entry.file
             last = max((int(path.name.split("-")[0]) for path in self._folder.glob("*.ticket")), default=0)
-            ticket = self._folder / f"{last + 1:012d}-{run_id}.ticket"
+            ticket = self._folder / f"{last + 1:012d}-{run_name(run_id)}.ticket"
             _write(ticket, {"run_id": run_id, "gpus": gpus, "running": False, "held": [], "claimed": False})
             return ticket
 

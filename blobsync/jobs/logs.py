@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from blobsync.errors import BlobsyncError
+from blobsync.errors import BlobsyncError, UnsafeNameError
 from blobsync.jobs.backends.base import Backend
 from blobsync.jobs.spec import JobRef, LogFile, LogMirror
+from blobsync.local_files import LocalFolder
+from blobsync.names import RelativeName, relative_name
 from blobsync.storage import BlobStore
 
 # More is fetched in several rounds (bytes).
 _CHUNK = 8 * 1024 * 1024
+
+# What a log may be called, whoever lists it: no part is hidden, and nothing in it moves a terminal's cursor.
+_LOG_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*/)*[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*")
 
 # The logs of users' programs: Azure ML's and our names, and those of Azure ML before 2021.
 _RANK_LOG = re.compile(
@@ -71,7 +76,10 @@ class MirroredLogs:
 
 @dataclass(frozen=True, slots=True)
 class FetchedLogs:
-    """What is here now: the files, sorted by name. ``problem`` is why they may be older than what there is."""
+    """What is here now: the files, sorted by name.
+
+    ``problem`` is why they may be older than what there is, or not all of it.
+    """
 
     folder: Path
     names: tuple[str, ...]
@@ -102,23 +110,32 @@ def rank_of(name: str) -> tuple[int, int] | None:
     return int(match["task"] or 0), int(rank)
 
 
-def fetch_logs(sources: Sequence[Callable[[], LogSource]], folder: Path) -> FetchedLogs:
-    """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice."""
+def fetch_logs(sources: Sequence[Callable[[], LogSource]], folder: Path, boundary: Path | None = None) -> FetchedLogs:
+    """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice.
+
+    Nothing is written through a link that leads out of ``boundary`` (None: out of ``folder``). A log whose name must
+    not become a file here is left where it is; the first of them is the ``problem``, the others are still fetched.
+    """
     problem: BlobsyncError | None = None
     for make in sources:
         try:
             source = make()
             files = source.files()
-            for log in files:
-                _continue(source, log, folder / log.name)
+            refused = _continue_all(source, files, folder, boundary)
         except BlobsyncError as error:
             problem = problem or error
             continue
         if files:
-            problem = None
+            problem = refused
             break
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.txt")) if folder.is_dir() else []
-    return FetchedLogs(folder, tuple(names), problem)
+    return FetchedLogs(folder, tuple(sorted(_kept(folder))), problem)
+
+
+def _kept(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*.txt") if folder.is_dir() else ():
+        # A link could show any file of this machine as a log.
+        if path.is_file() and not path.is_symlink():
+            yield path.relative_to(folder).as_posix()
 
 
 def follow(
@@ -149,17 +166,33 @@ def _new_lines(path: Path, name: str, seen: dict[str, int], *, everything: bool)
     return body[:whole].decode("utf-8", "replace").splitlines()
 
 
-def _continue(source: LogSource, log: LogFile, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    have = path.stat().st_size if path.exists() else 0
-    if log.size is not None and have > log.size:
-        # It was begun anew on the node.
-        path.unlink()
-        have = 0
-    with path.open("ab") as target:
-        while log.size is None or have < log.size:
-            body = source.read(log, have, have + _CHUNK)
+def _continue_all(
+    source: LogSource, files: Sequence[LogFile], folder: Path, boundary: Path | None
+) -> UnsafeNameError | None:
+    refused: UnsafeNameError | None = None
+    target: LocalFolder | None = None
+    for log in files:
+        try:
+            name = relative_name(log.name, str(folder), allowed=_LOG_NAME)
+        except UnsafeNameError as error:
+            refused = refused or UnsafeNameError(
+                f"a log was left out: {error.message}",
+                hint="somebody else wrote it: look at the container",
+                path=error.path,
+            )
+            continue
+        target = target or LocalFolder(folder, boundary)
+        _continue(source, log, target, name)
+    return refused
+
+
+def _continue(source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName) -> None:
+    with folder.grow(name) as target:
+        if log.size is not None and target.size > log.size:
+            # It was begun anew on the node.
+            target.restart()
+        while log.size is None or target.size < log.size:
+            body = source.read(log, target.size, target.size + _CHUNK)
             if not body:
                 return
-            target.write(body)
-            have += len(body)
+            target.append(body)

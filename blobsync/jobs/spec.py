@@ -8,12 +8,14 @@ tokens are minted per submission and travel in :class:`Secrets`, beside the spec
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
 from blobsync.config.job_notes import AML_PLATFORMS
+from blobsync.names import SafeName, safe_name
 
 VERSION = 1
 
@@ -26,6 +28,15 @@ FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
 
 # Platforms that reach containers, and keep logs, by themselves.
 SERVICES = AML_PLATFORMS
+
+
+# What ids are made of here and on every service: no option, no path, nothing that a shell or a URL reads otherwise.
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+
+def run_name(run_id: str) -> SafeName:
+    """The id of a job as the name of a folder. Raises ``UnsafeNameError`` for what is no id of a job."""
+    return safe_name(run_id, allowed=RUN_ID)
 
 
 class State(str, Enum):
@@ -136,10 +147,14 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
-        """The inverse of :meth:`to_json`; ``ValueError`` for another version's text."""
+        """The inverse of :meth:`to_json`; ``ValueError`` for another version's text.
+
+        Raises ``UnsafeNameError`` where the id is none.
+        """
         values = json.loads(text)
         if not isinstance(values, dict) or values.pop("version", None) != VERSION:
             raise ValueError("not a job specification of this version of blobsync")
+        run_name(str(values.get("run_id")))
         code, logs = values.pop("code"), values.pop("logs")
         folders = tuple(FolderLink(**{**entry, "include": tuple(entry["include"])}) for entry in values.pop("folders"))
         for name in ("argv", "secret_env", "setup", "retry_exit_codes"):

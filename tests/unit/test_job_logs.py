@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import BackendUnavailableError
+from blobsync.errors import BackendUnavailableError, UnsafeNameError
 from blobsync.jobs.logs import FetchedLogs, LogSource, fetch_logs, follow, rank_of
 from blobsync.jobs.spec import LogFile
 
@@ -67,6 +67,56 @@ def test_why_logs_may_be_old_is_kept_when_nobody_could_be_asked(tmp_path: Path) 
     fetched = fetch(tmp_path, cluster, Source({}))
     assert fetched.names == ("user_logs/std_log.txt",)
     assert isinstance(fetched.problem, BackendUnavailableError)
+
+
+HOSTILE = (
+    "/{outside}/x.txt",
+    "../../outside/x.txt",
+    "user_logs/../../../outside/x.txt",
+    "../x.txt",
+    ".bashrc",
+    ".ssh/authorized_keys",
+    "user_logs/.hidden.txt",
+    "user_logs/\x1b[2J.txt",
+    "user_logs/a\nb.txt",
+    "-rf.txt",
+    "a//b.txt",
+    "x" * 300 + ".txt",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_log_cannot_choose_where_it_is_written(tmp_path: Path, name: str) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "project" / "assets" / "me_1_a"
+    outside.mkdir()
+    (outside / "x.txt").write_text("mine")
+    name = name.replace("{outside}", str(outside).strip("/"))
+    fetched = fetch(folder, Source({name: b"theirs, and longer than mine", "user_logs/std_log.txt": b"fine\n"}))
+    assert fetched.names == ("user_logs/std_log.txt",)
+    assert isinstance(fetched.problem, UnsafeNameError) and fetched.problem.message.isascii()
+    written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert written == ["outside/x.txt", "project/assets/me_1_a/user_logs/std_log.txt"]
+    assert (outside / "x.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["assets", "assets/me_1_a", "assets/me_1_a/user_logs"])
+def test_logs_are_not_written_through_a_link_that_leaves_the_project(tmp_path: Path, place: str) -> None:
+    outside, project = tmp_path / "outside", tmp_path / "project"
+    outside.mkdir()
+    (project / place).parent.mkdir(parents=True)
+    (project / place).symlink_to(outside)
+    source = Source({"user_logs/std_log.txt": b"theirs"})
+    fetched = fetch_logs([lambda: source], project / "assets" / "me_1_a", project)
+    assert fetched.problem and "leads to" in fetched.problem.message
+    assert list(outside.iterdir()) == []
+
+
+def test_a_link_among_the_logs_is_no_log(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hush")
+    (tmp_path / "logs" / "user_logs").mkdir(parents=True)
+    (tmp_path / "logs" / "user_logs" / "std_log.txt").symlink_to(secret)
+    assert fetch(tmp_path / "logs", Source({})).names == ()
 
 
 def test_what_was_fetched_before_stays_when_nobody_answers(tmp_path: Path) -> None:

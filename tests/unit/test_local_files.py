@@ -17,6 +17,7 @@ import pytest
 from blobsync.errors import LocalFileError, PreconditionFailedError
 from blobsync.local_errors import ChangedWhileReadError, local_error
 from blobsync.local_files import LocalFolder, SourceFile
+from blobsync.names import RelativeName, relative_name
 from blobsync.part_files import remove_leftovers
 from blobsync.plan import LocalState
 
@@ -31,7 +32,7 @@ def unnamed(request: pytest.FixtureRequest) -> bool:
 def write(
     root: Path, relative: str, body: bytes, expected: LocalState | None = None, *, unnamed: bool = True
 ) -> LocalState:
-    part = LocalFolder(root, unnamed=unnamed).create(relative, len(body))
+    part = LocalFolder(root, unnamed=unnamed).create(RelativeName(relative), len(body))
     part.write_at(0, body)
     return part.commit(expected, b"m" * 16)
 
@@ -52,7 +53,7 @@ def test_a_file_appears_whole_with_its_folders_and_the_usual_permissions(tmp_pat
 
 
 def test_nothing_is_there_before_the_commit_nor_after_a_discard(tmp_path: Path, unnamed: bool) -> None:
-    part = LocalFolder(tmp_path, unnamed=unnamed).create("a.bin", 3)
+    part = LocalFolder(tmp_path, unnamed=unnamed).create(relative_name("a.bin"), 3)
     part.write_at(0, b"abc")
     assert not (tmp_path / "a.bin").exists()
     part.discard()
@@ -61,7 +62,7 @@ def test_nothing_is_there_before_the_commit_nor_after_a_discard(tmp_path: Path, 
 
 
 def test_pieces_may_come_in_any_order(tmp_path: Path, unnamed: bool) -> None:
-    part = LocalFolder(tmp_path, unnamed=unnamed).create("a.bin", 6)
+    part = LocalFolder(tmp_path, unnamed=unnamed).create(relative_name("a.bin"), 6)
     part.write_at(3, b"def")
     part.write_at(0, b"abc")
     assert part.read_at(2, 2) == b"cd"
@@ -105,7 +106,9 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, relative: str) ->
     inside = tmp_path / "inside"
     folder = LocalFolder(inside)
     with pytest.raises(LocalFileError):
-        folder.create(relative)
+        folder.create(RelativeName(relative))
+    with pytest.raises(LocalFileError), folder.grow(RelativeName(relative)):
+        pass
     assert list(tmp_path.iterdir()) == [inside]
     assert list(inside.iterdir()) == []
 
@@ -126,8 +129,38 @@ def test_a_link_that_stays_inside_the_project_is_followed(tmp_path: Path) -> Non
     root = tmp_path / "data"
     root.mkdir()
     (root / "link").symlink_to("../elsewhere")
-    LocalFolder(root, boundary=tmp_path).create("link/sub/file").commit(None)
+    LocalFolder(root, boundary=tmp_path).create(relative_name("link/sub/file")).commit(None)
     assert (tmp_path / "elsewhere" / "sub" / "file").is_file()
+
+
+def test_a_growing_file_is_continued_and_begun_anew(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path)
+    for text in (b"one", b"two"):
+        with folder.grow(relative_name("logs/a.txt")) as file:
+            file.append(text)
+    assert (tmp_path / "logs" / "a.txt").read_bytes() == b"onetwo"
+    with folder.grow(relative_name("logs/a.txt")) as file:
+        assert file.size == 6
+        file.restart()
+        file.append(b"new")
+    assert (tmp_path / "logs" / "a.txt").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_only_a_regular_file_grows(tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine")
+    root = tmp_path / "root"
+    root.mkdir()
+    if kind == "link":
+        (root / "a").symlink_to(other)
+    elif kind == "fifo":
+        os.mkfifo(root / "a")
+    else:
+        (root / "a").mkdir()
+    with pytest.raises(LocalFileError), LocalFolder(root).grow(relative_name("a")) as file:
+        file.append(b"theirs")
+    assert other.read_text() == "mine"
 
 
 def test_a_root_outside_the_boundary_is_refused(tmp_path: Path) -> None:
@@ -190,7 +223,8 @@ _WRITER = """
 import sys, time
 from pathlib import Path
 from blobsync.local_files import LocalFolder
-part = LocalFolder(Path(sys.argv[1]), unnamed=sys.argv[2] == "True").create("a.bin", 10)
+from blobsync.names import relative_name
+part = LocalFolder(Path(sys.argv[1]), unnamed=sys.argv[2] == "True").create(relative_name("a.bin"), 10)
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -209,7 +243,7 @@ def writer(folder: Path, *, unnamed: bool) -> Iterator[None]:
 
 def test_leftovers_of_dead_runs_go_and_those_of_live_ones_stay(tmp_path: Path) -> None:
     with writer(tmp_path / "sub", unnamed=False):
-        mine = LocalFolder(tmp_path, unnamed=False).create("b.bin")
+        mine = LocalFolder(tmp_path, unnamed=False).create(relative_name("b.bin"))
         (tmp_path / "keep.part").write_text("data of the user's")
         assert (remove_leftovers(tmp_path), remove_leftovers(tmp_path / "sub")) == (0, 0)
     assert (remove_leftovers(tmp_path), remove_leftovers(tmp_path / "sub")) == (0, 1)
@@ -226,9 +260,9 @@ def test_a_run_that_is_killed_leaves_nothing_of_a_file_without_a_name(tmp_path: 
 
 def test_a_folder_that_was_removed_between_two_files_is_made_again(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path)
-    folder.create("sub/a").commit(None)
+    folder.create(relative_name("sub/a")).commit(None)
     shutil.rmtree(tmp_path / "sub")
-    folder.create("sub/b").commit(None)
+    folder.create(relative_name("sub/b")).commit(None)
     assert [entry.name for entry in (tmp_path / "sub").iterdir()] == ["b"]
 
 
@@ -236,7 +270,7 @@ def test_descriptors_are_closed_with_their_folder(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     folder = LocalFolder(tmp_path)
     for number in range(20):
-        folder.create(f"d{number}/a").commit(None)
+        folder.create(relative_name(f"d{number}/a")).commit(None)
     del folder
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -245,7 +279,7 @@ def test_a_complete_file_from_elsewhere_takes_the_place(tmp_path: Path, unnamed:
     staged = tmp_path / "staged"
     staged.write_bytes(b"complete")
     staged.chmod(0o600)
-    part = LocalFolder(tmp_path / "data", unnamed=unnamed).create("a.bin")
+    part = LocalFolder(tmp_path / "data", unnamed=unnamed).create(relative_name("a.bin"))
     part.take(staged)
     assert not (tmp_path / "data" / "a.bin").exists()
     part.commit(None)

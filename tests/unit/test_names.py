@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from blobsync.names import blob_problem, case_clashes, is_temporary, local_problem, shape_clashes
+from blobsync.errors import UnsafeNameError
+from blobsync.names import (
+    blob_problem,
+    case_clashes,
+    is_temporary,
+    local_problem,
+    relative_name,
+    safe_name,
+    shape_clashes,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +51,29 @@ def test_names_that_a_disk_can_hold(name: str) -> None:
 )
 def test_names_that_must_not_be_written_say_why(name: str, said: str) -> None:
     assert said in (local_problem(name, "/data") or "")
+
+
+@pytest.mark.parametrize("name", ["", "/home/x", "a//b", "../x", "a/../../x", "a\x00b", "\ud800", "x" * 256])
+def test_the_gate_refuses_names_that_lead_elsewhere_and_quotes_them_harmlessly(name: str) -> None:
+    with pytest.raises(UnsafeNameError) as caught:
+        relative_name(name)
+    assert caught.value.message.isascii() and "\x00" not in caught.value.message
+
+
+def test_the_gate_lets_names_through_unchanged_and_holds_them_to_a_form() -> None:
+    form = re.compile(r"[a-z/]+")
+    assert relative_name("a/b", allowed=form) == "a/b"
+    assert relative_name("A/\x1bB") == "A/\x1bB"
+    assert safe_name("abc", allowed=form) == "abc"
+    for wrong in ("a/b1", "a\n"):
+        with pytest.raises(UnsafeNameError, match="form that such names have"):
+            relative_name(wrong, allowed=form)
+    with pytest.raises(UnsafeNameError, match="has a '/'"):
+        safe_name("a/b", allowed=form)
+
+
+def test_a_folder_whose_path_is_no_utf8_has_names_below_it() -> None:
+    assert local_problem("a", "/data/\udcff") is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from blobsync.jobs import runner
 from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
 from blobsync.jobs.local_queue import Capacity, LocalQueue
 from blobsync.jobs.run_files import RunFiles, Status
-from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 
 CAPABILITIES = frozenset({"blame", "live_logs"})
 
@@ -51,7 +51,7 @@ class LocalBackend:
                 f"this machine is one node, and the job asks for {spec.nodes}",
                 hint="use --nodes 1, or a cluster with more nodes",
             )
-        files = RunFiles(self._runs / spec.run_id)
+        files = self._files(spec.run_id)
         root = Path(str(spec.options["in_place"])) if spec.code is None else files.root
         settings = self._around.settings
         command = (
@@ -104,22 +104,22 @@ class LocalBackend:
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         order = [entry.run_id for entry in LocalQueue(self._queue_dir).entries()]
-        return tuple(_info(ref.run_id, RunFiles(Path(ref.place)), order) for ref in refs)
+        return tuple(_info(ref.run_id, self._files(ref.run_id), order) for ref in refs)
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        folders = [path.parent for path in self._runs.glob("*/state.json")]
+        folders = [path.parent for path in self._runs.glob("*/state.json") if RUN_ID.fullmatch(path.parent.name)]
         newest = sorted(folders, key=lambda path: (path / "job.json").stat().st_mtime, reverse=True)
         infos = self.get([JobRef(path.name, path.name, str(path)) for path in newest])
         yield from [info for info in infos if not states or info.state in states][:limit]
 
     def cancel(self, ref: JobRef) -> None:
-        files = RunFiles(Path(ref.place))
+        files = self._files(ref.run_id)
         status = files.read_status()
         if status and not status.state.is_final:
             files.cancel.touch()
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        return RunFiles(Path(ref.place)).logs()
+        return self._files(ref.run_id).logs()
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         try:
@@ -154,6 +154,10 @@ class LocalBackend:
 
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
         raise JobError(f"{ref.run_id} runs on this machine: there is nothing to connect to", hint=f"cd {ref.place}")
+
+    def _files(self, run_id: str) -> RunFiles:
+        # Where a record says that a run lies is for people: only the state folder holds runs.
+        return RunFiles(self._runs / run_name(run_id))
 
     def _capacity(self) -> Capacity:
         own = self._around.settings.get("local")

@@ -17,7 +17,7 @@ from blobsync.jobs.backends import slurm_replies
 from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
 from blobsync.jobs.backends.slurm_script import build_script
 from blobsync.jobs.login import LoginNode
-from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 
 CAPABILITIES = frozenset({"array", "blame", "live_logs", "nodes", "requeue", "ssh"})
 
@@ -51,7 +51,7 @@ class SlurmBackend:
         self._job_root = str(root) if root else "~/.blobsync/jobs" if ssh else str(around.state_dir / "jobs")
 
     def plan(self, spec: JobSpec) -> Plan:
-        folder = f"{self._job_root}/{spec.run_id}"
+        folder = f"{self._job_root}/{run_name(spec.run_id)}"
         script = build_script(spec, {**self._settings, **spec.options})
         request = SlurmRequest(folder, script, ("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
         shown = (
