@@ -8,12 +8,12 @@ for :func:`mint_sas` and :func:`sas_url` with an identity, which ask for a user 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 
 from blobsync import sas
 from blobsync.config.model import StorageAccount
+from blobsync.environment import environment
 from blobsync.errors import CredentialError
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
@@ -30,7 +30,7 @@ MAX_DELEGATION_SECONDS = 7 * 86_400 - 900
 def connect(
     account: StorageAccount,
     *,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     use_cli_auth: bool = False,
     retry: RetryPolicy | None = None,
     timeouts: Timeouts | None = None,
@@ -40,6 +40,7 @@ def connect(
     ``retry`` and ``timeouts`` None are those for transfers. Raises ``CredentialError`` for a credential that
     cannot work: missing, malformed, ended.
     """
+    environ = environment(environ)
     signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
     check_sas(account, "")
     http = BlobHttp(account.container, signer, environ=environ, retry=retry, timeouts=timeouts)
@@ -47,9 +48,10 @@ def connect(
 
 
 def signer_for(
-    account: StorageAccount, *, environ: Mapping[str, str] = os.environ, use_cli_auth: bool = False
+    account: StorageAccount, *, environ: Mapping[str, str] | None = None, use_cli_auth: bool = False
 ) -> Signer:
     """What signs requests to ``account``; raises ``CredentialError``."""
+    environ = environment(environ)
     credential = account.credential
     if credential == "sas":
         return SasSigner(_own_sas(account))
@@ -81,7 +83,7 @@ def mint_sas(
     rights: str,
     seconds: int,
     *,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     use_cli_auth: bool = False,
 ) -> SasToken:
     """A SAS of the one container, with ``rights`` (letters such as ``rl``), good for ``seconds``.
@@ -89,6 +91,7 @@ def mint_sas(
     Signed with the account key, or with a user delegation key of the identity (seven days at most). Where the
     file has a SAS only, that is what there is: it is checked for the rights and returned as it is.
     """
+    environ = environment(environ)
     if account.credential == "sas":
         check_sas(account, rights, seconds=seconds)
         return _own_sas(account)
@@ -102,13 +105,14 @@ def sas_url(
     seconds: int,
     *,
     is_blob: bool = True,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
 ) -> str:
     """A URL to give away, good for ``seconds``: of one blob, or of the container with ``target`` as folder.
 
     It holds a signature: whoever has it has the rights. Raises ``CredentialError`` where the file has only
     a SAS, unless that grants no more than ``rights``: a narrower one cannot be made from it.
     """
+    environ = environment(environ)
     if account.credential == "sas":
         own = _own_sas(account)
         check_sas(account, rights)

@@ -93,7 +93,7 @@ class _Show:
     """Runs commands where everybody sees them, and keeps count."""
 
     folder: Path
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)
     say: Callable[[str], None]
     runner: ProcessRunner
     checks: list[str] = field(default_factory=list)

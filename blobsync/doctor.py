@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import os
 import secrets
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from blobsync import sas
 from blobsync.azcopy.binary import Found, find
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.connect import check_sas, connect, signer_for
+from blobsync.environment import environment
 from blobsync.errors import AzcopyError, AzcopyNotFoundError, BlobsyncError, CredentialError, StorageError
 from blobsync.locations import ContainerUrl
 from blobsync.rest.errors import MAX_SKEW_SECONDS, describe_skew
@@ -63,7 +63,7 @@ FindAzcopy = Callable[[Mapping[str, str]], Found]
 def examine(
     cluster: Cluster,
     *,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     connect: Connect | None = None,
     find_azcopy: FindAzcopy = find,
     now: datetime | None = None,
@@ -72,6 +72,7 @@ def examine(
 
     Findings come as they are made. Raises nothing for what does not work: that is a finding.
     """
+    environ = environment(environ)
     connect = connect or _connector(environ, cluster.flag("use_cli_auth"))
     for account, path in _accounts(cluster):
         yield from examine_account(account, path, connect=connect, now=now or datetime.now(timezone.utc))

@@ -11,7 +11,6 @@ A plan is made first and is a value; carrying it out is a second step, and ``upl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -23,6 +22,7 @@ from blobsync.config.loader import find_project, load_cluster
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.connections import Connections
 from blobsync.engines import Listener, LocalEnd, RemoteEnd, SilentListener
+from blobsync.environment import environment
 from blobsync.errors import UsageError
 from blobsync.index import Index
 from blobsync.local_tree import link_policy
@@ -52,8 +52,9 @@ class Project:
         cluster: Cluster,
         from_cluster: Cluster | None = None,
         *,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        environ = environment(environ)
         self.root = root
         self.cwd = cwd
         self.cluster = cluster
@@ -71,13 +72,14 @@ class Project:
         cluster: str | None = None,
         from_cluster: str | None = None,
         overrides: Mapping[str, Any] | None = None,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] | None = None,
     ) -> Project:
         """The project that holds ``start``, with ``aux_data/aml/<cluster>.yaml`` (default ``aml``).
 
         ``from_cluster`` is the other cluster of a copy (``-f``), ``overrides`` replace keys of the cluster
         file (``-p``). Raises ``ConfigError``; touches no network.
         """
+        environ = environment(environ)
         cwd = Path(start).absolute()
         root = find_project(cwd)
         return cls(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from blobsync.environment import environment
 
-def data_home(environ: Mapping[str, str] = os.environ) -> Path:
+
+def data_home(environ: Mapping[str, str] | None = None) -> Path:
     """``$XDG_DATA_HOME/blobsync``, by default ``~/.local/share/blobsync``; not made here.
 
     https://specifications.freedesktop.org/basedir-spec/latest/: a relative value is to be ignored.
     """
+    environ = environment(environ)
     given = environ.get("XDG_DATA_HOME", "")
     if given and Path(given).is_absolute():
         return Path(given) / "blobsync"

@@ -12,12 +12,15 @@ from tests.source import Module, modules
 
 # The nearest name counts: "azcopy" stands for everything in it.
 ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("words: no I/O, nothing of ours but each other", ("ahead", "errors", "locations", "user_data", "content_types")),
+    (
+        "words: no I/O, nothing of ours but each other",
+        ("ahead", "environment", "errors", "locations", "user_data", "content_types"),
+    ),
     (
         "values and configuration: files at most, no network",
         (
             *("config", "globs", "ignore", "mapping", "names", "plan", "plan_file", "process", "sas"),
-            *("code.secrets", "selection", "state_dir", "storage"),
+            *("code.secrets", "selection", "state_dir", "storage", "user_config"),
         ),
     ),
     (

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import blobsync
 from blobsync.user_data import data_home
-from tests.source import ROOT
+from tests.source import ROOT, modules
 
 
 def test_names_are_sorted_and_there() -> None:
@@ -66,3 +72,57 @@ def test_python_examples_of_the_readme_use_names_that_exist() -> None:
 )
 def test_programs_are_kept_where_the_desktop_specification_says(environ: dict[str, str], expected: str) -> None:
     assert data_home(environ) == Path(expected)
+
+
+def _callables() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Every function, class and method of every module, under its own name."""
+    for module in modules():
+        if module.name.endswith("__main__"):
+            continue
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if getattr(value, "__module__", None) != module.name or not callable(value):
+                continue
+            yield f"{module.name}.{name}", value
+            for inner, method in vars(value).items() if inspect.isclass(value) else ():
+                method = getattr(method, "__func__", method)
+                if inspect.isfunction(method):
+                    yield f"{module.name}.{name}.{inner}", method
+
+
+def test_no_default_of_any_signature_is_the_environment() -> None:
+    found = dict(_callables())
+    assert {"blobsync.project.Project.open", "blobsync.connect.connect", "blobsync.azcopy.binary.find"} <= set(found)
+    telling = []
+    for name, value in found.items():
+        try:
+            parameters = inspect.signature(value).parameters.values()
+        except ValueError:
+            continue
+        for each in parameters:
+            same = isinstance(each.default, Mapping) and (each.default is os.environ or "PATH" in each.default)
+            if same:
+                telling.append(f"{name}({each.name})")
+    assert not telling
+
+
+def test_no_dataclass_shows_an_environment_in_its_repr() -> None:
+    shown = [
+        f"{name}.{field.name}"
+        for name, value in _callables()
+        if dataclasses.is_dataclass(value)
+        for field in dataclasses.fields(value)
+        if field.name in ("environ", "environment_variables") and field.repr
+    ]
+    assert not shown
+
+
+def test_help_on_the_public_face_shows_no_secret_of_the_environment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import blobsync; help(blobsync.Project)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MARKED_SECRET": "s3cr3t-of-the-environment"},
+    )
+    assert "open(" in done.stdout
+    assert "s3cr3t-of-the-environment" not in done.stdout

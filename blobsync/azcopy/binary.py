@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.environment import environment
 from blobsync.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
 from blobsync.process import Completed, ProcessRunner, SubprocessRunner
 from blobsync.user_data import data_home
@@ -48,13 +49,14 @@ def managed_path(environ: Mapping[str, str], version: str = PINNED) -> Path:
     return data_home(environ) / "azcopy" / version / "azcopy"
 
 
-def find(environ: Mapping[str, str] = os.environ, *, runner: ProcessRunner | None = None) -> Found:
+def find(environ: Mapping[str, str] | None = None, *, runner: ProcessRunner | None = None) -> Found:
     """The azcopy to use, its version checked.
 
     The first place that has one decides, in the order of ``BLOBSYNC_AZCOPY``, the managed copy, ``PATH``,
     ``~/code/azcopy/azcopy``. Raises ``AzcopyNotFoundError``, ``AzcopyVersionError``, or ``AzcopyError`` when it is
     there and does not start.
     """
+    environ = environment(environ)
     places = _places(environ)
     for origin, path in places:
         if _is_program(path):

@@ -70,7 +70,7 @@ class AzcopyEngine:
 
     state_dir: Path
     mint: Mint
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     runner: ProcessRunner = field(default_factory=_impatient)
     binary: Path | None = None
     stall_after: float = STALL_AFTER

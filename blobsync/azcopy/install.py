@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
+from blobsync.environment import environment
 from blobsync.errors import AzcopyInstallError, EmulatorError, ProcessError
 from blobsync.nodejs import ensure_node, last_lines
 from blobsync.process import ProcessRunner, SubprocessRunner
@@ -64,7 +65,7 @@ class Machine:
 
 
 def install(
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     *,
     source: str | None = None,
     sha256: str | None = None,
@@ -78,6 +79,7 @@ def install(
     program is needed for one that is not pinned. Raises ``AzcopyInstallError``, and ``AzcopyError`` when what was
     installed does not start.
     """
+    environ = environment(environ)
     runner = runner or SubprocessRunner()
     source = source or environ.get(SOURCE_VARIABLE) or None
     wanted = (sha256 or PINNED_SHA256.get((machine or Machine()).key, "")).lower()

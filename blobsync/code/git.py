@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.environment import environment
 from blobsync.errors import ProcessError
 from blobsync.process import ProcessRunner
 
@@ -46,8 +46,9 @@ class GitReport:
         return GitState(self.commit, tuple(sorted(changed)))
 
 
-def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] = os.environ) -> GitReport | None:
+def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None = None) -> GitReport | None:
     """None where there is no git or no repository. Takes no lock and changes nothing."""
+    environ = environment(environ)
     env = {**environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
     def git(*words: str) -> str | None:

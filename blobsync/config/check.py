@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from blobsync.config.loader import (
 )
 from blobsync.config.model import Cluster
 from blobsync.config.yaml_lines import read_document
+from blobsync.environment import environment
 from blobsync.errors import ConfigError, ConfigNotFoundError
 
 ACCOUNT_FOLDER = "aux_data/configs"
@@ -37,8 +37,9 @@ class CheckedFile:
     cluster: Cluster | None = None
 
 
-def check_project(root: Path, *, environ: Mapping[str, str] = os.environ) -> tuple[CheckedFile, ...]:
+def check_project(root: Path, *, environ: Mapping[str, str] | None = None) -> tuple[CheckedFile, ...]:
     """Check the cluster files, the account files and the workspace files of ``root``. Never raises for them."""
+    environ = environment(environ)
     without_variable = {key: value for key, value in environ.items() if key != CLUSTER_VARIABLE}
     paths = [find_cluster_file(root, name, without_variable) for name in cluster_names(root)]
     checked: list[CheckedFile] = []

@@ -223,4 +223,10 @@ _OURS: Mapping[str, Key] = {
     "itp": FREE_MAPPING,
 }
 
+# The user's own file, outside every project.
+USER: Mapping[str, Key] = {
+    "trusted_hosts": TEXTS,
+    "allowed_variables": TEXTS,
+}
+
 CLUSTER: Mapping[str, Key] = {**_ACT, **_PHILLY, **_OURS}

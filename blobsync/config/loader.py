@@ -17,6 +17,7 @@ from blobsync.config.nearest import did_you_mean
 from blobsync.config.overrides import apply_overrides
 from blobsync.config.typed import Checker
 from blobsync.config.yaml_lines import Document, read_document
+from blobsync.environment import environment
 from blobsync.errors import ConfigNotFoundError, UnknownClusterError
 
 PROJECT_MARK = "aux_data"
@@ -51,21 +52,23 @@ def load_cluster(
     name: str | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
 ) -> Cluster:
     """Read one cluster file with the account files that it names.
 
     ``name`` None means the file of ``AML_CONFIG_PATH``, else ``aml``. ``overrides`` is what ``-p`` holds.
     Raises the first ``ConfigError`` of the file; no network, no Azure ML workspace file.
     """
+    environ = environment(environ)
     loaded = ClusterFile(root, find_cluster_file(root, name, environ), overrides or {}, environ)
     if loaded.cluster is None:
         raise first_of(loaded.problems)
     return loaded.cluster
 
 
-def load_workspace(cluster: Cluster, *, environ: Mapping[str, str] = os.environ) -> WorkspaceConfig:
+def load_workspace(cluster: Cluster, *, environ: Mapping[str, str] | None = None) -> WorkspaceConfig:
     """The Azure ML workspace of ``aml_config`` (default ``aux_data/aml/config.json``). Raises ``ConfigError``."""
+    environ = environment(environ)
     found = read_workspace(cluster, environ)
     if found.workspace is None:
         raise first_of(found.problems)

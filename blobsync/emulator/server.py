@@ -19,6 +19,7 @@ from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EMULATOR_KEY
 from blobsync.emulator.azurite import find_azurite, install_azurite, pinned_version
 from blobsync.emulator.containers import make_container
+from blobsync.environment import environment
 from blobsync.errors import EmulatorError
 from blobsync.locations import ContainerUrl, Secret
 from blobsync.nodejs import NodeJs, ensure_node
@@ -66,12 +67,13 @@ class Emulator:
         self,
         home: Path | None = None,
         *,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] | None = None,
         runner: ProcessRunner | None = None,
         note: Callable[[str], None] = lambda text: None,
         preloads: Sequence[Path] = (),
     ) -> None:
         """``note`` is told what takes long; ``preloads`` are scripts that Node.js loads before the server."""
+        environ = environment(environ)
         self._home = home or data_home(environ)
         self._environ = environ
         self._runner = runner or SubprocessRunner()
