@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,11 +78,14 @@ def legs(ground: Ground, command: str, paths: Sequence[str], options: TransferOp
     found: list[Leg] = []
     for path in paths:
         found += _legs_of(ground, command, path, options)
-    chosen: list[Leg] = []
+    chosen: dict[str, Leg] = {}
     for leg in found:
-        if all(leg.shown != other.shown for other in chosen):
-            chosen.append(leg)
-    return tuple(leg for leg in chosen if not any(_covers(other, leg) for other in chosen if other is not leg))
+        # A PATH that was given stays one that has to be there, also where it is part of another one.
+        if leg.shown not in chosen or (chosen[leg.shown].optional and not leg.optional):
+            chosen[leg.shown] = leg
+    return tuple(
+        leg for leg in chosen.values() if not any(_covers(other, leg) for other in chosen.values() if other is not leg)
+    )
 
 
 def _covers(one: Leg, other: Leg) -> bool:
@@ -93,6 +97,11 @@ def _covers(one: Leg, other: Leg) -> bool:
 
 
 def _legs_of(ground: Ground, command: str, path: str, options: TransferOptions) -> Iterator[Leg]:
+    """The PATH itself, and each prefix below it that an entry of either cluster maps elsewhere.
+
+    Both clusters count, whichever end is theirs: what one of them keeps apart is neither looked for below the
+    other's folder nor put there.
+    """
     far = ground.from_cluster
     here = ground.cluster if command == "u" or far is None else far
 
@@ -100,15 +109,23 @@ def _legs_of(ground: Ground, command: str, path: str, options: TransferOptions) 
         return resolve(path, cwd=ground.root, root=ground.root, cluster=cluster)
 
     target = place(path, here)
-    origin = target
-    if options.from_path is not None or (command == "u" and far is not None):
-        origin = place(options.from_path or path, far or ground.cluster)
-    yield _leg(ground, command, origin, target, optional=False)
-    if options.from_path is None:
-        for prefix in nested(target.path, here):
-            inner = place(f"{prefix}/", here)
-            start = place(f"{prefix}/", far) if command == "u" and far is not None else inner
-            yield _leg(ground, command, start, inner, optional=True)
+    origin = place(options.from_path or path, far or ground.cluster)
+    inner = _apart(ground, origin, target)
+    yield _leg(ground, command, origin, target, inner, optional=False)
+    for below in inner:
+        start = place(f"{origin.path}/{below}", far or ground.cluster)
+        end = place(f"{target.path}/{below}", here)
+        deeper = tuple(other[len(below) + 1 :] for other in inner if other.startswith(f"{below}/"))
+        yield _leg(ground, command, start, end, deeper, optional=True)
+
+
+def _apart(ground: Ground, origin: Resolution, target: Resolution) -> tuple[str, ...]:
+    """What lies below both ends and is mapped elsewhere by either cluster, as paths below the ends."""
+    clusters = [ground.cluster, *([ground.from_cluster] if ground.from_cluster else [])]
+    ends = {origin.path, target.path}
+    return tuple(
+        sorted({prefix[len(end) + 1 :] for end in ends for cluster in clusters for prefix in nested(end, cluster)})
+    )
 
 
 def nested(path: str, cluster: Cluster) -> tuple[str, ...]:
@@ -116,7 +133,9 @@ def nested(path: str, cluster: Cluster) -> tuple[str, ...]:
     return tuple(sorted(prefix for prefix in cluster.prefixes if prefix.startswith(f"{path}/")))
 
 
-def _leg(ground: Ground, command: str, origin: Resolution, target: Resolution, *, optional: bool) -> Leg:
+def _leg(
+    ground: Ground, command: str, origin: Resolution, target: Resolution, elsewhere: tuple[str, ...], *, optional: bool
+) -> Leg:
     connections = ground.connections
     source: LiveEnd
     destination: LiveEnd
@@ -128,7 +147,6 @@ def _leg(ground: Ground, command: str, origin: Resolution, target: Resolution, *
         source, destination = LocalEnd(origin.local), connections.end(target.remote)
     near = origin.entry if command == "u" and ground.from_cluster is not None else None
     roots, record_path = _record_place(near, origin, target, command)
-    inner = nested(target.path, ground.cluster) + nested(origin.path, ground.from_cluster or ground.cluster)
     return Leg(
         shown=target.path,
         source=source,
@@ -137,7 +155,7 @@ def _leg(ground: Ground, command: str, origin: Resolution, target: Resolution, *
         record_path=record_path,
         folder_only=origin.folder_only or target.folder_only,
         optional=optional,
-        elsewhere=tuple(sorted({prefix[len(target.path) + 1 :] for prefix in inner})),
+        elsewhere=elsewhere,
     )
 
 
@@ -155,10 +173,19 @@ def _record_place(
     remote = origin if command == "d" else target
     if near is None and origin.path == target.path:
         return (remote.entry.prefix, str(remote.entry.remote)), remote.relative
-    if near is not None and origin.relative == target.relative:
-        return (str(near.remote), str(target.entry.remote)), target.relative
-    first = str(origin.remote) if near is not None else target.path
-    return (first, str(remote.remote)), ""
+    if near is None:
+        return (target.path, str(remote.remote)), ""
+    # Entries may begin at different depths on the two sides: the record lies below what both have in common.
+    common = _common_end(origin.relative, target.relative)
+    first = near.remote.child(origin.relative.removesuffix(common).rstrip("/"))
+    second = target.entry.remote.child(target.relative.removesuffix(common).rstrip("/"))
+    return (str(first), str(second)), common
+
+
+def _common_end(one: str, other: str) -> str:
+    """The last parts that two paths share."""
+    pairs = zip(reversed(one.split("/")), reversed(other.split("/")), strict=False)
+    return "/".join(reversed([part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]))
 
 
 def request_for(ground: Ground, leg: Leg, options: TransferOptions) -> Request:
@@ -184,7 +211,9 @@ def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
     if not leg.elsewhere:
         return chosen
     folders = tuple(f"{inner}/" for inner in leg.elsewhere)
-    return lambda path: not path.startswith(folders) and (chosen is None or chosen(path))
+    # An entry may be a single file's.
+    files = frozenset(leg.elsewhere)
+    return lambda path: path not in files and not path.startswith(folders) and (chosen is None or chosen(path))
 
 
 @dataclass(slots=True)
@@ -249,8 +278,11 @@ def _plan_legs(
         except NothingMatchedError as nothing:
             missing.append((leg, nothing))
     for leg, error in missing:
-        # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
-        if not leg.optional and not any(part.path.startswith(f"{leg.shown}/") for part in found.parts):
+        if leg.optional:
+            if options.mirror:
+                found.warnings.append(f"{leg.shown}: the source has nothing there, so --mirror deletes nothing there")
+        elif not any(part.path.startswith(f"{leg.shown}/") for part in found.parts):
+            # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
             raise error
 
 
