@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.config.model import Cluster
-from blobsync.errors import BlobsyncError, ProcessError
+from blobsync.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.jobs import runner
 from blobsync.jobs.describe import Wish, describe
 from blobsync.jobs.spec import JobSpec
@@ -22,6 +23,8 @@ from blobsync.process import ProcessRunner
 
 _DOCKER_SECONDS = 30.0
 _DEFAULT_SHM = "8g"
+# https://pkg.go.dev/github.com/distribution/reference: what begins otherwise would be an option to docker.
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ def docker_argv(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
     image = cluster.docker.reference
     if image is None:
         raise BlobsyncError("the cluster file names no docker image")
+    if not _IMAGE.fullmatch(image):
+        raise ConfigError(f"{image!a} is no name of an image", file=cluster.file, key="docker.image")
     terminal = ("-it",) if sys.stdin.isatty() and sys.stdout.isatty() else ("-i",)
     gpus = ("--gpus", "all") if os.path.exists("/dev/nvidia0") else ()
     names = [part for name in sorted(cluster.env) for part in ("-e", name)]

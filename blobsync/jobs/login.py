@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blobsync.errors import BackendUnavailableError, JobError, ProcessError
+from blobsync.errors import BackendUnavailableError, ConfigError, JobError, ProcessError
 from blobsync.jobs.spec import LogFile
 from blobsync.process import Completed, ProcessRunner
 
 LOG_FOLDERS = ("user_logs", "system_logs")
+
+# [USER@]HOST as ssh takes it, or a word of ssh_config; an option or a second word is none.
+_HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?\[?[A-Za-z0-9_:][A-Za-z0-9_.:%-]*\]?(?::[0-9]+)?")
+# A word that the shell looks for, or an absolute path: nothing of the folder in which a command happens to run.
+_PROGRAM = re.compile(r"(?:~?/[A-Za-z0-9_./+@,-]*|)[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 # ssh itself ends with 255 when there is no connection; a shell with 127 when there is no such program.
 _SSH_FAILED = 255
@@ -21,13 +28,21 @@ _NO_PROGRAM = 127
 
 
 class LoginNode:
-    """Runs commands and handles job files there. ``ssh`` is ``user@host``, or None for this computer."""
+    """Runs commands and handles job files there. ``ssh`` is ``user@host``, or None for this computer.
+
+    ``python`` is the Python of the other computer. Raises ``ConfigError`` for what is no host or no program.
+    """
 
     def __init__(self, process: ProcessRunner, ssh: str | None, environ: Mapping[str, str], python: str) -> None:
+        if ssh is not None and not _HOST.fullmatch(ssh):
+            raise ConfigError(f"{ssh!a} is no user@host", key="ssh", hint="ssh: me@login.example.org")
+        if ssh is not None and not _PROGRAM.fullmatch(python):
+            raise ConfigError(f"{python!a} is neither a program's name nor an absolute path", key="interpreter_path")
         self._process = process
         self._ssh = ssh
         self._environ = environ
-        self._python = python
+        # File work here needs no program that a project names: it is done by the Python that we are.
+        self._python = python if ssh else sys.executable
 
     @property
     def where(self) -> str:
@@ -38,7 +53,8 @@ class LoginNode:
         """The command as it has to be started from here. A password cannot be asked for: nobody is there to type it."""
         if self._ssh is None:
             return tuple(command)
-        return ("ssh", "-o", "BatchMode=yes", self._ssh, "--", shlex.join(command))
+        # ssh reads options before and after the host.
+        return ("ssh", "-o", "BatchMode=yes", "--", self._ssh, "--", shlex.join(command))
 
     def run(self, command: Sequence[str], *, input: str | None = None, timeout: float = 120.0) -> Completed:
         """Run to the end, whatever its exit code. Raises ``BackendUnavailableError`` when it cannot even start."""

@@ -68,7 +68,7 @@ def test_logs_of_a_running_job_grow_and_abort_ends_it(lab: Lab, tmp_path: Path) 
     assert lab.ask("qq")["jobs"] == []
     before = log.read_text()
     shell = lab.run("ssh", job_id, "--show").out
-    assert shell.startswith(f"az ml job connect-ssh --name {job_id} --node-index 0 --resource-group rg0")
+    assert shell.startswith(f"az ml job connect-ssh --name={job_id} --node-index=0 --resource-group=rg0")
     lab.run("abort", job_id[-6:])
     assert lab.until(job_id)["status"] == "Canceled"
     assert log.read_text().startswith(before)

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from blobsync.jobs.board import Board
-from tests.e2e.world import Container, Done, Project, blobsync_command, wait_until, write_tree
+from tests.e2e.world import Container, Done, Project, blobsync_command, hashes, read_tree, wait_until, write_tree
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
 
@@ -170,6 +170,25 @@ def test_waiting_shows_the_output_and_ends_with_the_jobs_code(lab: Lab, cluster:
     assert done.out == "one\ntwo\n"
     newest = lab.ask("qf")["jobs"][0]
     assert (newest["status"], newest["exit_code"], newest["cluster"]) == ("Failed", 7, cluster)
+
+
+def test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folders(lab: Lab) -> None:
+    job_id = lab.submit("here", "echo mine")
+    assert lab.until(job_id)["status"] == "Completed"
+    shutil.rmtree(lab.project.root / ".blobsync" / "jobs")
+    home = lab.project.root.parent / "victim"
+    write_tree(home, {"bashrc": b"mine"})
+    # Names with '..' need a server that lists what no URL can carry: the unit tests have those.
+    for way in (f"/{home}/bashrc", f"user_logs/{home}/bashrc", ".hidden.txt", "user_logs/.profile"):
+        lab.container.put(f"mine/output.logs/{job_id}/{way}", b"theirs, and longer than what was there")
+    before = set(lab.project.root.rglob("*"))
+    for word in ("logs", "q"):
+        assert "a log was left out: the name" in lab.run(word, job_id).err
+    lab.run("parse", job_id)
+    new = {path.relative_to(lab.project.root).as_posix() for path in set(lab.project.root.rglob("*")) - before}
+    assert {name for name in new if not name.startswith(f"assets/{job_id}")} <= {"assets"}
+    assert not list((lab.project.root / "assets").rglob(".*")) and read_tree(home) == hashes({"bashrc": b"mine"})
+    assert lab.run("logs", job_id).out == "mine\n"
 
 
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blobsync.config.model import Cluster, Docker
-from blobsync.errors import ProcessError
+from blobsync.errors import ConfigError, ProcessError
 from blobsync.jobs.describe import Wish, describe
 from blobsync.jobs.foreground import arrange, docker_argv, docker_problem
 from blobsync.process import Completed
@@ -30,6 +31,12 @@ def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None
     started = arrange(cluster, spec, tmp_path, {"PATH": "/bin"}, None)
     assert started.argv == argv and started.env == {"PATH": "/bin", "MY_TOKEN": "hush"}
     assert not any("hush" in word for word in started.argv)
+
+
+def test_an_image_cannot_be_an_option_of_docker(tmp_path: Path) -> None:
+    cluster = replace(make_cluster(tmp_path), docker=Docker(image="--privileged"))
+    with pytest.raises(ConfigError, match="is no name of an image"):
+        docker_argv(cluster, describe(cluster, Wish(("true",)), "local", None))
 
 
 def test_a_shell_line_is_one_in_the_image_too(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import JobError
+from blobsync.errors import ConfigError, JobError
 from blobsync.jobs.login import LoginNode
 from blobsync.process import SubprocessRunner
 
@@ -53,3 +53,46 @@ def test_exit_codes_and_the_end_of_secrets(login: LoginNode, tmp_path: Path) -> 
     answers = login.exit_codes([str(run) for run in runs], [str(runs[0])])
     assert [answer and answer[0] for answer in answers] == [0, 7, None]
     assert [(run / "secrets.json").exists() for run in runs] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "-oProxyCommand=evil",
+        "me@-oProxyCommand=evil",
+        "a b",
+        "",
+        "me@host\nother",
+        "-",
+        "host;id",
+        "me@host -v",
+        "$(id)",
+    ],
+)
+def test_what_is_no_host_is_not_given_to_ssh(host: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LoginNode(SubprocessRunner(), host, {}, "python3")
+    assert caught.value.key == "ssh"
+
+
+@pytest.mark.parametrize(
+    "host", ["login", "me@login.example.org", "ssh://me@10.0.0.1:2222", "me@::1", "ssh://me@[::1]:22", "my_alias-2"]
+)
+def test_hosts_stand_where_ssh_takes_no_option(host: str) -> None:
+    argv = LoginNode(SubprocessRunner(), host, {}, "/opt/python/bin/python3.11").argv(("squeue", "-h"))
+    assert argv == ("ssh", "-o", "BatchMode=yes", "--", host, "--", "squeue -h")
+
+
+@pytest.mark.parametrize("program", ["./evil.sh", "evil/run.sh", "../x", "-c", "", "python3; id"])
+def test_a_program_of_the_project_does_no_file_work_elsewhere(program: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LoginNode(SubprocessRunner(), "me@login", {}, program)
+    assert caught.value.key == "interpreter_path"
+
+
+def test_file_work_on_this_machine_runs_no_program_that_a_project_names(tmp_path: Path) -> None:
+    evil = tmp_path / "evil.sh"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    evil.chmod(0o755)
+    LoginNode(SubprocessRunner(), None, os.environ, str(evil)).exit_codes([str(tmp_path)])
+    assert not (tmp_path / "ran").exists()

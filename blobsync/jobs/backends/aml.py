@@ -29,7 +29,7 @@ from blobsync.jobs.backends.aml_client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.jobs.backends.aml_platforms import virtual_cluster_id
 from blobsync.jobs.backends.aml_request import AmlRequest, build_request, warnings_for, without_bundle
 from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
-from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -178,9 +178,10 @@ class AmlBackend:
         if state is not State.RUNNING:
             raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to enter")
         place = self._workspace
-        command = ["az", "ml", "job", "connect-ssh", "--name", ref.native_id, "--node-index", str(node)]
-        command += ["--resource-group", place.resource_group, "--workspace-name", place.workspace_name]
-        return (*command, "--subscription", place.subscription_id)
+        # With '=', because a value could begin with '-'.
+        command = ["az", "ml", "job", "connect-ssh", f"--name={run_name(ref.run_id)}", f"--node-index={node}"]
+        command += [f"--resource-group={place.resource_group}", f"--workspace-name={place.workspace_name}"]
+        return (*command, f"--subscription={place.subscription_id}")
 
     # -- inside -------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from blobsync.jobs.spec import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, JobSpec
+from blobsync.errors import ConfigError
+from blobsync.jobs.spec import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, JobSpec, run_name
 
 # The submitting shell's variables that a job sees: where programs are, no more. Values of the job itself come
 # from its specification, because a comma in a value breaks --export.
@@ -27,6 +29,10 @@ EXPORTED = (
 
 # Options that sbatch has under the same name, in the order of the script.
 _DIRECTIVES = ("partition", "qos", "account", "constraint", "reservation", "gres", "mem", "array")
+
+# A line of the script must stay one line, whatever the configuration says.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _BODY = """\
 # --chdir is the job's own folder.
@@ -92,19 +98,20 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """The text for sbatch. ``options`` are the cluster's ``slurm:`` keys with the submission's own on top."""
     lines = ["#!/bin/bash", *(f"#SBATCH --{text}" for text in _directives(spec, options)), ""]
     if options.get("scratch"):
-        lines.append(f"export BLOBSYNC_SCRATCH={shlex.quote(str(options['scratch']))}")
+        lines.append(f"export BLOBSYNC_SCRATCH={_quoted('scratch', options['scratch'])}")
     if options.get("cpus_per_task"):
         # Since 22.05 srun does not take it over from sbatch.
-        lines.append(f"export SRUN_CPUS_PER_TASK={int(options['cpus_per_task'])}")
+        lines.append(f"export SRUN_CPUS_PER_TASK={_whole('cpus_per_task', options['cpus_per_task'])}")
     place = ['--job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN"']
     for name in ("sync_seconds", "keep_root"):
         if options.get(name) is not None:
-            place.append(f"--{name.replace('_', '-')} {shlex.quote(str(options[name]))}")
+            place.append(f"--{name.replace('_', '-')} {_quoted(name, options[name])}")
     # Slurm gives each task a log of its own; under mpirun the runner opens them.
     mpirun = options.get("launcher") == "mpirun"
+    python = _quoted("interpreter_path", options.get("python") or "python3")
     body = _BODY.format(
         place=" ".join(place),
-        runner=f'{shlex.quote(str(options.get("python") or "python3"))} "$RUN/runner.py"',
+        runner=f'{python} "$RUN/runner.py"',
         launch=(_MPIRUN if mpirun else _SRUN).format(procs=spec.procs_per_node, log=_log_name(spec)),
         log=" --log" if mpirun else "",
         ranks=spec.world_size,
@@ -115,10 +122,10 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
 
 
 def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
-    export = (*EXPORTED, *(options.get("export") or ()))
+    export = (*EXPORTED, *(_variable(name) for name in options.get("export") or ()))
     lines = [
-        f"job-name={spec.run_id}",
-        f"comment=blobsync:{spec.cluster}",
+        f"job-name={run_name(spec.run_id)}",
+        f"comment={_quoted('comment', f'blobsync:{spec.cluster}')}",
         f"nodes={spec.nodes}",
         f"ntasks-per-node={spec.procs_per_node}",
         "requeue",
@@ -130,16 +137,39 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
     if spec.gpus_per_node and not options.get("gres"):
         lines.append(f"gpus-per-node={spec.gpus_per_node}")
     if options.get("time") or spec.timeout_s:
-        lines.append(f"time={options.get('time') or -(-int(spec.timeout_s or 0) // 60)}")
+        lines.append(f"time={_quoted('time', options.get('time') or -(-int(spec.timeout_s or 0) // 60))}")
     for name in _DIRECTIVES:
         if options.get(name):
             value = str(options[name]).replace("{gpus}", str(spec.gpus_per_node))
-            lines.append(f"{name}={shlex.quote(value)}")
+            lines.append(f"{name}={_quoted(name, value)}")
     if options.get("cpus_per_task"):
-        lines.append(f"cpus-per-task={options['cpus_per_task']}")
+        lines.append(f"cpus-per-task={_whole('cpus_per_task', options['cpus_per_task'])}")
     if options.get("exclusive"):
         lines.append("exclusive")
-    return [*lines, *(str(argument).lstrip("-") for argument in options.get("args") or ())]
+    return [*lines, *(_one_line("args", argument).lstrip("-") for argument in options.get("args") or ())]
+
+
+def _quoted(key: str, value: object) -> str:
+    return shlex.quote(_one_line(key, value))
+
+
+def _one_line(key: str, value: object) -> str:
+    text = str(value)
+    if _CONTROL.search(text):
+        raise ConfigError(f"{text!a} has a line break or another control character in it", key=f"slurm.{key}")
+    return text
+
+
+def _whole(key: str, value: object) -> int:
+    if not str(value).isascii() or not str(value).isdigit():
+        raise ConfigError(f"{value!a} is no whole number", key=f"slurm.{key}")
+    return int(str(value))
+
+
+def _variable(name: object) -> str:
+    if not _VARIABLE.fullmatch(str(name)):
+        raise ConfigError(f"{name!a} is no name of a variable", key="slurm.export")
+    return str(name)
 
 
 def _log_name(spec: JobSpec) -> str:
