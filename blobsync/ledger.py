@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -40,19 +40,40 @@ class LivePart(NamedTuple):
 
 @dataclass(slots=True)
 class Ledger:
-    """The account of one part. ``verified`` holds the moved files whose destination was seen to be right."""
+    """The account of one part. ``verified`` holds the moved files whose destination was seen to be right.
+
+    A planned file is in one of ``verified``, ``pending`` and ``failures``, or nothing is known of it. What an engine
+    gave up stays failed until the file is given to an engine again. ``strangers`` are files that engines reported and
+    the plan does not name. ``now_ns`` is the clock of file times (nanoseconds since 1970), ``steady`` one in seconds
+    that is never set back.
+    """
 
     live: LivePart
     route: Route
     verified: dict[str, Moved] = field(default_factory=dict)
     pending: dict[str, Moved] = field(default_factory=dict)
     failures: dict[str, FileFailure] = field(default_factory=dict)
+    strangers: dict[str, FileFailure] = field(default_factory=dict)
+    now_ns: Callable[[], int] = time.time_ns
+    steady: Callable[[], float] = time.monotonic
+    _planned: frozenset[str] = frozenset()
     _unsaved: dict[str, Record] = field(default_factory=dict)
-    _saved_at: float = field(default_factory=time.monotonic)
+    _saved_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def moved(self, moved: Moved) -> None:
-        """An engine has one file in place. Its own eyes count only where it saw the service's answer."""
+    def __post_init__(self) -> None:
+        actions = self.live.part.actions
+        self._planned = frozenset(action.path for action in actions if action.action is Action.TRANSFER)
+        self._saved_at = self.steady()
+
+    def moved(self, moved: Moved) -> bool:
+        """An engine has one file in place; whether that is news.
+
+        Its own eyes count only where it saw the service's answer.
+        """
+        path = moved.action.path
+        if self._is_stranger(moved.action) or path in self.verified or path in self.failures:
+            return False
         expected = moved.source or moved.action.source or moved.destination
         trusted = moved.destination is not None and not (
             isinstance(moved.destination, RemoteState)
@@ -64,7 +85,8 @@ class Ledger:
             self.seen(moved, moved.destination)
         else:
             with self._lock:
-                self.pending[moved.action.path] = moved
+                self.pending[path] = moved
+        return True
 
     def seen(self, moved: Moved, destination: FileState | None) -> None:
         """The destination was looked at: verified, or a failure."""
@@ -76,15 +98,36 @@ class Ledger:
             if failure is not None:
                 self.failures[path] = failure
                 return
-            self.failures.pop(path, None)
             self.verified[path] = moved._replace(destination=destination)
         if moved.action.target is None:
             self._remember(path, moved.source or moved.action.source, destination)
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:
-        """An engine gave one file up."""
+        """An engine gave one file up, whatever it said of it before."""
+        if self._is_stranger(action):
+            return
         with self._lock:
+            self.pending.pop(action.path, None)
+            self.verified.pop(action.path, None)
             self.failures[action.path] = failure
+
+    def unreported(self, actions: Iterable[FileAction]) -> list[FileAction]:
+        """Those of which no engine said what became of them."""
+        known = self.verified.keys() | self.pending.keys() | self.failures.keys()
+        return [action for action in actions if action.path not in known]
+
+    def _is_stranger(self, action: FileAction) -> bool:
+        if action.path in self._planned:
+            return False
+        shown = self.live.part.shown(action)
+        with self._lock:
+            self.strangers[action.path] = FileFailure(
+                shown,
+                "not_planned",
+                f"{shown}: an engine reported it, and the plan does not name it",
+                "look at what is there with 'blobsync verify'; this is a fault in blobsync itself",
+            )
+        return True
 
     def record_unchanged(self) -> None:
         """Pairs that were found equal by content are on record from now on."""
@@ -101,7 +144,7 @@ class Ledger:
         """Write what is verified to the index."""
         with self._lock:
             records, self._unsaved = self._unsaved, {}
-            self._saved_at = time.monotonic()
+            self._saved_at = self.steady()
         self.live.records.put(records)
 
     def _with_source_md5(self, moved: Moved) -> Moved:
@@ -119,18 +162,18 @@ class Ledger:
         if near is None or not isinstance(remote, RemoteState):
             return
         if isinstance(near, LocalState) and source_is_near(self.route):
-            near = _distrust_fresh(near)
+            near = _distrust_fresh(near, self.now_ns())
         with self._lock:
             self._unsaved[below(self.live.record_path, path)] = Record(near, remote)
-            due = len(self._unsaved) >= _FLUSH_FILES or time.monotonic() - self._saved_at > _FLUSH_SECONDS
+            due = len(self._unsaved) >= _FLUSH_FILES or self.steady() - self._saved_at > _FLUSH_SECONDS
         if due:
             self.save()
 
 
-def _distrust_fresh(near: LocalState) -> LocalState:
+def _distrust_fresh(near: LocalState, now_ns: int) -> LocalState:
     last = max(near.mtime_ns, near.ctime_ns)
     tick = _COARSE_TICK_NS if near.mtime_ns % 1_000_000_000 == 0 and near.ctime_ns % 1_000_000_000 == 0 else _TICK_NS
-    return replace(near, mtime_ns=0) if time.time_ns() - last < tick else near
+    return replace(near, mtime_ns=0) if now_ns - last < tick else near
 
 
 def retry_with(actions: Sequence[FileAction], states: dict[str, FileState | None]) -> list[FileAction]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from blobsync.errors import MirrorRefusedError, UnsafeNamesError, UsageError
@@ -138,9 +139,12 @@ def beside(path: str, side: str, state: FileState) -> str:
 
 
 def decide_all(
-    pairs: Iterable[Pair], route: Route, options: TransferOptions
+    pairs: Iterable[Pair], route: Route, options: TransferOptions, shown: str = ""
 ) -> tuple[tuple[FileAction, ...], list[str]]:
-    """The actions of one part in the order of their paths, and the files that only the destination has."""
+    """The actions of one part in the order of their paths, and the files that only the destination has.
+
+    ``shown`` is the part as a user would type it. Raises ``UnsafeNamesError`` where an end names a file twice.
+    """
     actions: list[FileAction] = []
     extras: list[str] = []
     at_destination: set[str] = set()
@@ -157,7 +161,20 @@ def decide_all(
             replace(action, action=Action.SKIP) if action.target in at_destination else action for action in actions
         ]
     actions.sort(key=lambda action: action.path)
+    _refuse_repeats(actions, shown)
     return tuple(actions), extras
+
+
+def _refuse_repeats(actions: Sequence[FileAction], shown: str) -> None:
+    """A listing that tells a name twice makes one file both present and surplus: nothing is safe to do with it."""
+    twice = {one.path for one, other in pairwise(actions) if one.path == other.path}
+    if twice:
+        names = tuple((f"{shown}/{name}", "is listed twice") for name in sorted(twice))
+        raise UnsafeNamesError(
+            f"{names[0][0]} is listed twice, and {len(twice)} files in all are, so nothing was moved",
+            names=names,
+            hint="run the same command again; if it stays so, something between here and the service answers falsely",
+        )
 
 
 def guard_mirror(

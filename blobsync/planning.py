@@ -307,7 +307,7 @@ def _same_blobs(leg: Leg) -> bool:
 def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
     request = request_for(ground, leg, options)
     looked = survey(request, listener.seen)
-    actions, extras = decide_all(looked.pairs, request.route, options)
+    actions, extras = decide_all(looked.pairs, request.route, options, request.shown)
     check_names(actions, extras, leg.shown, _name_rule(request, looked.shape), one_case=_one_case(request))
     if options.mirror:
         guard_mirror(actions, looked.destination_files, looked.source_files, len(looked.unreadable), options)

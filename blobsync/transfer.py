@@ -123,17 +123,29 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str)
     run.bytes_moved += report.bytes_moved
     run.azcopy_job_ids += report.azcopy_job_ids
     for moved in report.moved:
-        path = moved.action.path
-        if path not in ledger.verified and path not in ledger.pending and path not in ledger.failures:
-            ledger.moved(moved)
+        ledger.moved(moved)
     for action, failure in report.failed:
         ledger.failed(action, failure)
+    for action in ledger.unreported(actions):
+        failure = _not_reported(live.part.shown(action), engine)
+        ledger.failed(action, failure)
+        run.listener.file_done(failure.path, failure)
+
+
+def _not_reported(shown: str, engine: str) -> FileFailure:
+    """Silence is no success, whatever may have arrived."""
+    return FileFailure(
+        shown,
+        "not_reported",
+        f"{shown}: the {engine} engine did not say what became of it",
+        "run the same command again: only what is not verified moves",
+    )
 
 
 def _one_moved(run: _Run, ledger: Ledger, moved: Moved) -> None:
-    ledger.moved(moved)
-    shown = ledger.live.part.shown(moved.action)
-    run.listener.file_done(shown, ledger.failures.get(moved.action.path))
+    if ledger.moved(moved):
+        shown = ledger.live.part.shown(moved.action)
+        run.listener.file_done(shown, ledger.failures.get(moved.action.path))
 
 
 def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
@@ -199,7 +211,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
 
 
 def _delete_extras(run: _Run) -> None:
-    if any(ledger.failures for ledger in run.ledgers) or run.plan.unreadable:
+    if any(ledger.failures or ledger.strangers for ledger in run.ledgers) or run.plan.unreadable:
         extras = run.plan.count(Action.DELETE)
         if extras:
             run.listener.note(f"{extras} extra files stay: nothing is deleted after a transfer with failures")
@@ -214,24 +226,25 @@ def _delete_extras(run: _Run) -> None:
             failures = _delete_files(destination, doomed)
         else:
             failures = _delete_blobs(destination, doomed)
+        # That nobody complained is no success either.
+        claimed = [Moved(action) for action in doomed if action.path not in failures]
+        still_there = look(destination, claimed, run.listener.seen)
+        failures = {**dict.fromkeys(still_there, "it is still there"), **failures}
         gone = [action.path for action in doomed if action.path not in failures]
         run.deleted += len(gone)
         ledger.forget(gone)
-        for action in doomed:
-            if action.path in failures:
-                shown = ledger.live.part.shown(action)
-                run.other_failures.append(
-                    FileFailure(
-                        shown, "delete_failed", f"{shown}: not deleted, {failures[action.path]}", "run it again"
-                    )
-                )
+        for path, reason in failures.items():
+            shown = f"{ledger.live.part.path}/{path}"
+            run.other_failures.append(
+                FileFailure(shown, "delete_failed", f"{shown}: not deleted, {reason}", "run it again")
+            )
 
 
 def _delete_blobs(end: RemoteEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
     """Only the versions that the plan saw: what somebody put there since is not extra."""
     paths = {end.at(action.path): action.path for action in doomed}
     seen = {end.at(each.path): each.destination.etag for each in doomed if isinstance(each.destination, RemoteState)}
-    return {paths[name]: reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
+    return {paths.get(name, name): reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
 
 
 def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
@@ -260,7 +273,27 @@ def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]
 
 def _failures(run: _Run) -> tuple[FileFailure, ...]:
     moved = [failure for ledger in run.ledgers for _, failure in sorted(ledger.failures.items())]
-    return (*run.plan.unreadable, *(_with_way_out(failure) for failure in moved), *run.other_failures)
+    strangers = [failure for ledger in run.ledgers for _, failure in sorted(ledger.strangers.items())]
+    return (
+        *run.plan.unreadable,
+        *(_with_way_out(failure) for failure in moved),
+        *strangers,
+        *run.other_failures,
+        *_imbalance(run),
+    )
+
+
+def _imbalance(run: _Run) -> list[FileFailure]:
+    """What is planned is transferred or failed. Anything else is a fault of ours, and must not look like success."""
+    planned = run.plan.count(Action.TRANSFER)
+    done = sum(len(ledger.verified) for ledger in run.ledgers)
+    failed = sum(len(ledger.failures) for ledger in run.ledgers)
+    if planned == done + failed:
+        return []
+    shown = ", ".join(part.path for part in run.plan.parts)
+    said = f"{shown}: {planned} files were planned, {done} are verified and {failed} failed: that does not add up"
+    hint = "this is a fault in blobsync itself; check with 'blobsync verify'"
+    return [FileFailure(shown, "account_wrong", said, hint)]
 
 
 def _with_way_out(failure: FileFailure) -> FileFailure:

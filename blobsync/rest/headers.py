@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from blobsync.errors import StorageError
 from blobsync.locations import SasToken
 from blobsync.rest.http import Reply
-from blobsync.rest.xml import decode_md5, parse_http_date
+from blobsync.rest.xml import BadAnswerError, checked_date, checked_etag, checked_size, decode_md5
 from blobsync.storage import BlobInfo, BlobProperties, Precondition
 
 # Field of BlobProperties, header that sets it, header that shows it.
@@ -25,26 +26,34 @@ _PROPERTY_HEADERS = (
 def read_info(name: str, reply: Reply) -> BlobInfo:
     """What a Get Blob says about the whole blob, also when it answers with a range of it."""
     headers = reply.headers
-    total = (headers.get("Content-Range") or "").rpartition("/")[2]
-    if reply.status == 206 and total.isdigit():
+    if reply.status == 206:
         # Of a range, Content-MD5 would be the range's own.
-        return info(name, headers, int(total), decode_md5(headers.get("x-ms-blob-content-md5")))
+        total = (headers.get("Content-Range") or "").rpartition("/")[2]
+        return info(name, headers, total, decode_md5(headers.get("x-ms-blob-content-md5")))
     return whole_info(name, headers)
 
 
 def whole_info(name: str, headers: Mapping[str, str]) -> BlobInfo:
     """What the answer to a HEAD, or to a GET of the whole blob, says."""
-    return info(name, headers, int(headers.get("Content-Length") or 0), decode_md5(headers.get("Content-MD5")))
+    return info(name, headers, headers.get("Content-Length"), decode_md5(headers.get("Content-MD5")))
 
 
-def info(name: str, headers: Mapping[str, str], size: int, md5: bytes | None) -> BlobInfo:
-    """What the headers of an answer say about a blob of ``size`` bytes with this Content-MD5."""
+def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: bytes | None) -> BlobInfo:
+    """What the headers of an answer say about a blob of ``size`` bytes with this Content-MD5.
+
+    Raises ``StorageError`` where a number or a mark in it cannot be one.
+    """
+    try:
+        size = size if isinstance(size, int) else checked_size(size)
+        etag, date = checked_etag(headers.get("ETag")), checked_date(headers.get("Last-Modified"))
+    except BadAnswerError as error:
+        raise StorageError(f"cannot understand the answer about the blob {name!a}: {error}", path=name) from error
     return BlobInfo(
         name,
         size,
-        (headers.get("ETag") or "").strip('"'),
+        etag,
         md5,
-        parse_http_date(headers.get("Last-Modified") or ""),
+        date,
         headers.get("x-ms-access-tier"),
         headers.get("Content-Type"),
         headers.get("x-ms-blob-type") or "BlockBlob",

@@ -63,7 +63,7 @@ class RetryPolicy(NamedTuple):
         """Exponential with jitter, or what ``Retry-After`` (seconds) asks for if that is longer."""
         doubled = self.base * float(2 ** (failures - 1))
         own = min(self.longest, doubled) * random.uniform(0.5, 1.0)
-        if asked and asked.strip().isdigit():
+        if asked and asked.isascii() and asked.strip().isdigit():
             return max(own, min(self.longest_asked, float(asked)))
         return own
 

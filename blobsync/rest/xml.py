@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from blobsync.locations import Secret
 from blobsync.sas import DelegationKey
-from blobsync.storage import BlobInfo
+from blobsync.storage import MAX_BLOB_BYTES, BlobInfo
 
 _MONTHS = {
     name: number
@@ -36,6 +36,11 @@ _STAND_INS = re.compile("[\U00100000-\U0010ffff]")
 
 # 16 bytes in base64, padding included.
 _MD5_CHARS = 24
+
+# Plain digits: int() takes signs, blanks, underscores and the digits of every script as well.
+_SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
+# RFC 9110, 8.8.3, without the quotes. It goes back to the service in a header.
+_ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
 
 class BadAnswerError(Exception):
@@ -80,17 +85,53 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
     properties = item.find("Properties")
     found = {} if properties is None else {element.tag: element.text for element in properties}
     metadata = item.find("Metadata")
-    return BlobInfo(
-        name,
-        int(found.get("Content-Length") or 0),
-        (found.get("Etag") or "").strip('"'),
-        decode_md5(found.get("Content-MD5")),
-        parse_http_date(found.get("Last-Modified") or ""),
-        found.get("AccessTier"),
-        found.get("Content-Type"),
-        found.get("BlobType") or "BlockBlob",
-        found.get("ResourceType") == "directory" or (metadata is not None and _marks_folder(metadata)),
-    )
+    is_stub = found.get("ResourceType") == "directory" or (metadata is not None and _marks_folder(metadata))
+    size, etag = found.get("Content-Length"), found.get("Etag")
+    try:
+        return BlobInfo(
+            name,
+            # Only what holds no data may go without the two.
+            0 if is_stub and not size else checked_size(size),
+            "" if is_stub and not etag else checked_etag(etag),
+            decode_md5(found.get("Content-MD5")),
+            checked_date(found.get("Last-Modified")),
+            found.get("AccessTier"),
+            found.get("Content-Type"),
+            found.get("BlobType") or "BlockBlob",
+            is_stub,
+        )
+    except BadAnswerError as error:
+        raise BadAnswerError(f"the blob {name!a}: {error}") from error
+
+
+def checked_size(text: str | None) -> int:
+    """The size of a blob, in bytes; raises ``BadAnswerError`` where it is none that a blob can have."""
+    if not text or not _SIZE.fullmatch(text) or int(text) > MAX_BLOB_BYTES:
+        raise BadAnswerError(f"{_quoted(text)} is no size of a blob")
+    return int(text)
+
+
+def checked_etag(text: str | None) -> str:
+    """An ETag without its quotes; raises ``BadAnswerError`` where it is none."""
+    etag = (text or "").strip('"')
+    if not _ETAG.fullmatch(etag):
+        raise BadAnswerError(f"{_quoted(text)} is no ETag")
+    return etag
+
+
+def checked_date(text: str | None) -> float:
+    """Seconds since 1970, 0.0 where there is no date; raises ``BadAnswerError`` for what is no date after 1970."""
+    if not text:
+        return 0.0
+    seconds = parse_http_date(text)
+    if seconds <= 0:
+        raise BadAnswerError(f"{_quoted(text)} is no date")
+    return seconds
+
+
+def _quoted(text: str | None) -> str:
+    """For an error: what came may be long, and may hold terminal escapes."""
+    return ascii(text[:40]) if text else "nothing"
 
 
 def _marks_folder(metadata: ElementTree.Element) -> bool:
@@ -134,7 +175,10 @@ def soft_delete_days(body: bytes) -> int | None:
     policy = root.find("DeleteRetentionPolicy")
     if policy is None:
         return None
-    return int(policy.findtext("Days") or 0) if policy.findtext("Enabled") == "true" else 0
+    days = policy.findtext("Days") or "0"
+    if not _SIZE.fullmatch(days):
+        raise BadAnswerError(f"{_quoted(days)} is no number of days")
+    return int(days) if policy.findtext("Enabled") == "true" else 0
 
 
 def decode_md5(text: str | None) -> bytes | None:

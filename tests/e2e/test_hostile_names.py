@@ -123,10 +123,10 @@ _HOSTILE = (
 )
 
 
-def _listing(names: tuple[str, ...]) -> bytes:
+def _listing(names: tuple[str, ...], size: str = "4") -> bytes:
     blobs = "".join(
         f"<Blob><Name Encoded='true'>{_percent(f'data/{name}')}</Name><Properties><Etag>0x1</Etag>"
-        "<Last-Modified>Fri, 20 Nov 2026 10:00:00 GMT</Last-Modified><Content-Length>4</Content-Length>"
+        f"<Last-Modified>Fri, 20 Nov 2026 10:00:00 GMT</Last-Modified><Content-Length>{size}</Content-Length>"
         "<BlobType>BlockBlob</BlobType></Properties></Blob>"
         for name in names
     )
@@ -162,6 +162,18 @@ def test_names_that_cannot_be_are_refused_all_at_once_before_anything_moves(
     assert not (project.root.parent / "evil").exists()
     assert not os.path.exists("/etc/evil")
     assert not [request for request in hostile.requests if b" /one/hostile/data/" in request.split(b"\r\n")[0]]
+
+
+def test_a_listed_size_that_cannot_be_is_an_error_that_names_the_blob(
+    project: Project, hostile: RecordingServer
+) -> None:
+    hostile.answers["GET /one/hostile"] = _listing(("x/fine", "x/odd"), size="-1")
+    hostile.answers["HEAD /one/hostile/data"] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    project.configure(Container(hostile.url, "one", "AAAA", "hostile"), url=hostile.url)
+    done = project.json("d", "data")
+    assert (done.code, done.codes) == (1, {"storage_error"}), str(done)
+    assert "'data/x/fine': '-1' is no size of a blob" in done.errors[0]["message"]
+    assert not project.data.exists()
 
 
 def test_a_blob_beside_a_folder_of_its_name_is_an_error_that_names_both(project: Project, container: Container) -> None:

@@ -44,6 +44,10 @@ def store(script: Script, *, signer: SasSigner | SharedKeySigner | BearerSigner 
     return RestBlobStore(container, http)
 
 
+WRITTEN = Step(201, headers={"ETag": '"0x1"'})
+NEEDED = "<Properties><Etag>0x1</Etag><Content-Length>0</Content-Length></Properties>"
+
+
 def blob(body: bytes, *, status: int = 200, cut: int | None = None, **headers: str) -> Step:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     facts = {"ETag": '"0x1"', "Content-MD5": base64.b64encode(md5(b"0123456789")).decode(), **named}
@@ -80,6 +84,11 @@ def test_retry_after_is_waited_for_and_bounded() -> None:
     assert 0.29 < waited < 2
 
 
+@pytest.mark.parametrize("asked", ["\u00b2", "soon", "-5", "1e9"])
+def test_a_retry_after_that_is_no_number_asks_for_nothing(asked: str) -> None:
+    assert RetryPolicy().wait(1, asked) <= RetryPolicy().base
+
+
 def test_a_service_that_stays_busy_is_reported_after_all_tries() -> None:
     with scripted([error(503, "ServerBusy")] * 9) as script, pytest.raises(ThrottledError) as caught:
         store(script).put("a", b"hi", md5=md5(b"hi"))
@@ -87,8 +96,35 @@ def test_a_service_that_stays_busy_is_reported_after_all_tries() -> None:
     assert (caught.value.status, caught.value.service_code, caught.value.request_id) == (503, "ServerBusy", "req-7")
 
 
+@pytest.mark.parametrize("size", ["-1", "1_0", "1e3"])
+def test_a_listed_size_that_is_none_refuses_the_listing(size: str) -> None:
+    listed = NEEDED.replace(">0<", f">{size}<")
+    body = f"<EnumerationResults><Blobs><Blob><Name>d/x</Name>{listed}</Blob></Blobs></EnumerationResults>"
+    with scripted([Step(200, body.encode())]) as script:
+        with pytest.raises(StorageError, match=rf"listing of .*box: the blob 'd/x': '{size}' is no size of a blob"):
+            list(store(script).list_blobs())
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (200, {"ETag": ""}),
+        (200, {"ETag": '"a b"'}),
+        (200, {"Last-Modified": "yesterday"}),
+        (206, {"Content-Range": "bytes 0-1/-2"}),
+        (206, {"Content-Range": "bytes 0-1/*"}),
+        (206, {"Content-Range": "bytes 0-1/\u00b2"}),
+        (206, {}),
+    ],
+)
+def test_an_answer_about_a_blob_that_cannot_be_true_names_it(status: int, headers: dict[str, str]) -> None:
+    with scripted([Step(status, b"hi", {"ETag": '"0x1"', **headers})]) as script:
+        with pytest.raises(StorageError, match=r"cannot understand the answer about the blob 'd/x'"):
+            store(script).open("d/x")
+
+
 def test_a_connection_that_is_reset_is_tried_again() -> None:
-    with scripted([Step(reset=True), Step(reset=True), Step(201)]) as script:
+    with scripted([Step(reset=True), Step(reset=True), WRITTEN]) as script:
         store(script).put("a", b"hi", md5=md5(b"hi"))
     assert len(script.seen) == 3
 
@@ -155,7 +191,7 @@ def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
             while len(received) < len(body) and (piece := connection.recv(200_000)):
                 received.extend(piece)
                 time.sleep(0.015)
-            connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+            connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\nETag: 0x1\r\n\r\n")
 
     with closing(socket.socket()) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -233,7 +269,7 @@ def test_a_delete_whose_answer_was_lost_counts() -> None:
 
 
 def test_requests_carry_the_md5_and_the_conditions() -> None:
-    with scripted([Step(201), Step(201)]) as script:
+    with scripted([WRITTEN, WRITTEN]) as script:
         store(script).put("d/a b", b"hi", md5=md5(b"hi"), condition=Precondition(etag="0x5"))
         store(script).put("a", b"", md5=md5(b""), condition=Precondition(absent=True))
     first, second = script.seen
@@ -280,7 +316,7 @@ def test_a_page_that_is_no_xml_is_an_error_of_ours() -> None:
 
 def test_the_next_page_is_asked_for_while_this_one_is_read() -> None:
     pages = [
-        f"<EnumerationResults><Blobs><Blob><Name>b{n}</Name><Properties/></Blob></Blobs>{more}</EnumerationResults>"
+        f"<EnumerationResults><Blobs><Blob><Name>b{n}</Name>{NEEDED}</Blob></Blobs>{more}</EnumerationResults>"
         for n, more in enumerate(["<NextMarker>a&amp;b</NextMarker>", "<NextMarker/>"])
     ]
     with scripted([Step(200, page.encode()) for page in pages]) as script:

@@ -25,7 +25,10 @@ def page(*items: str, marker: str = "<NextMarker />") -> bytes:
     return f"{HEAD}<Blobs>{''.join(items)}</Blobs>{marker}</EnumerationResults>".encode()
 
 
-def item(name: str, properties: str = "", metadata: str = "") -> str:
+NEEDED = "<Etag>0x1</Etag><Content-Length>0</Content-Length>"
+
+
+def item(name: str, properties: str = NEEDED, metadata: str = "") -> str:
     return f"<Blob>{name}<Properties>{properties}</Properties><Metadata>{metadata}</Metadata></Blob>"
 
 
@@ -56,7 +59,49 @@ def test_a_blob_with_everything() -> None:
 
 
 def test_a_blob_with_next_to_nothing() -> None:
-    assert list(list_page(page("<Blob><Name>a</Name></Blob>"))) == [BlobInfo("a", 0, "")]
+    assert list(list_page(page(item("<Name>a</Name>")))) == [BlobInfo("a", 0, "0x1")]
+
+
+def properties(size: str = "1", etag: str = "0x1", date: str = "Fri, 20 Nov 2026 06:13:00 GMT") -> str:
+    return (
+        f"<Content-Length>{size}</Content-Length><Etag>{etag}</Etag><Last-Modified>{date}</Last-Modified>"
+        "<Content-MD5>SfaKXIST7CwL9ImCHCH8Ow==</Content-MD5>"
+    )
+
+
+LARGEST = 50_000 * 4000 * 1024 * 1024
+
+
+def test_the_largest_blob_there_can_be() -> None:
+    (entry,) = list_page(page(item("<Name>a</Name>", properties(size=str(LARGEST)))))
+    assert isinstance(entry, BlobInfo) and entry.size == LARGEST
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(
+            properties(size=size)
+            for size in ("-1", "+1", " 1", "1_0", "1e3", "0x1", "\u0663", "", str(LARGEST + 1), "9" * 5000)
+        ),
+        *(properties(etag=etag) for etag in ("", '""', "a b", "a&quot;b", "a&#xD;&#xA;x-ms-a: b", "\u00e9", "x" * 257)),
+        *(properties(date=date) for date in ("yesterday", "Fri, 20 Nov 1926 06:13:00 GMT", "20 Nov 2026", "&#27;[2J")),
+    ],
+)
+def test_a_number_or_a_mark_that_cannot_be_one_names_its_blob(wrong: str) -> None:
+    listing = list_page(page(item("<Name>good</Name>"), item("<Name>b\u0131d</Name>", wrong)))
+    with pytest.raises(BadAnswerError) as refused:
+        list(listing)
+    said = str(refused.value)
+    assert said.startswith("the blob 'b\\u0131d': ")
+    assert said.isprintable() and len(said) < 120
+
+
+@pytest.mark.parametrize("days", ["-1", "1_0", "many"])
+def test_days_that_are_no_number(days: str) -> None:
+    body = f"<S><DeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days></DeleteRetentionPolicy></S>"
+    with pytest.raises(BadAnswerError):
+        soft_delete_days(body.encode())
 
 
 @pytest.mark.parametrize(
@@ -73,8 +118,8 @@ def test_stubs_of_folders(properties: str, metadata: str) -> None:
 
 
 def test_other_metadata_makes_no_folder() -> None:
-    (entry,) = list_page(page(item("<Name>d</Name>", "", "<hdi_isfolder>false</hdi_isfolder><Etag>x</Etag>")))
-    assert isinstance(entry, BlobInfo) and not entry.is_folder_stub and entry.etag == ""
+    (entry,) = list_page(page(item("<Name>d</Name>", NEEDED, "<hdi_isfolder>false</hdi_isfolder><Etag>x</Etag>")))
+    assert isinstance(entry, BlobInfo) and not entry.is_folder_stub and entry.etag == "0x1"
 
 
 def test_folders_come_as_names() -> None:
