@@ -11,7 +11,6 @@ import http.client
 import json
 import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,7 @@ from blobsync.demo_data import MAX_FILES, change_some, checksums, copy_data_set,
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 from blobsync.errors import BlobsyncError, UsageError
 from blobsync.locations import Secret
-from blobsync.process import ProcessRunner, SubprocessRunner
+from blobsync.process import ProcessRunner, SubprocessRunner, python_module
 
 # The default cluster, and one in another storage account.
 _HOME, _AWAY = "aml", "east"
@@ -136,7 +135,7 @@ class _Show:
 
 
 def _argv(*words: str) -> list[str]:
-    return [sys.executable, "-m", "blobsync", *words]
+    return [*python_module("blobsync"), *words]
 
 
 def _play(show: _Show, state: EmulatorState, keys: Mapping[str, Secret], max_files: int) -> tuple[int, int]:

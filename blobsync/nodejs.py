@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from blobsync.errors import EmulatorError, ProcessError
-from blobsync.process import Completed, ProcessRunner
+from blobsync.process import Completed, ProcessRunner, python_module
 
 # What Azurite's dependencies ask for ("engines" in their package.json).
 MIN_NODE_MAJOR = 20
@@ -33,6 +32,14 @@ class NodeJs:
     node: Path
     npm: tuple[str, ...]
     version: str
+
+    def npm_in(self, folder: Path, *words: str) -> list[str]:
+        """An npm command for ``folder``, to be run there.
+
+        Without ``--prefix``, npm takes the ``.npmrc`` of the first folder above that holds a ``package.json``.
+        https://docs.npmjs.com/cli/v10/configuring-npm/folders#prefix-configuration
+        """
+        return [*self.npm, *words, "--prefix", str(folder)]
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """``base`` with this Node.js first on PATH, for npm and what it starts."""
@@ -87,7 +94,8 @@ def _candidates(home: Path, environ: Mapping[str, str]) -> list[tuple[Path, tupl
 
 def _version(node: Path, runner: ProcessRunner) -> str | None:
     try:
-        answer = runner.run([str(node), "--version"], timeout=30.0)
+        # Not in the current folder: version managers stand in for node, and read files there.
+        answer = runner.run([str(node), "--version"], cwd=node.parent, timeout=30.0)
     except ProcessError:
         return None
     match = re.match(r"v(\d+\.\d+\.\d+)", answer.stdout.strip())
@@ -102,9 +110,10 @@ def _install(home: Path, *, environ: Mapping[str, str], runner: ProcessRunner) -
     target = _wheel_home(home)
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     home.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    argv = [*python_module("pip"), "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     try:
-        answer = runner.run([*argv, "--target", str(partial), NODE_WHEEL], env=environ, timeout=_PIP_SECONDS)
+        words = ["--only-binary=:all:", "--target", str(partial), NODE_WHEEL]
+        answer = runner.run([*argv, *words], env=environ, cwd=home, timeout=_PIP_SECONDS)
         if answer.returncode != 0:
             raise EmulatorError(
                 f"pip could not install Node.js ({NODE_WHEEL}): {last_lines(answer)}",

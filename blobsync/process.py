@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,12 @@ TERMINATE_AFTER = 5.0
 KILL_AFTER = 5.0
 
 _STDERR_TAIL_BYTES = 16_384
+
+# The empty entry of the path is the current folder.
+_RUN_MODULE = (
+    "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +286,15 @@ class _starting:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if isinstance(error, OSError):
             raise ProcessError(f"cannot start {_program(self._argv)}: {error.strerror or error}") from error
+
+
+def python_module(name: str) -> tuple[str, ...]:
+    """The leading words of an argv that runs a module with this Python, wherever the current folder is.
+
+    ``python -m`` takes modules from the current folder first, and that may be a project that somebody handed over.
+    ``-I`` would hide what ``pip install --user`` installed as well, blobsync itself included.
+    """
+    return (sys.executable, "-c", _RUN_MODULE, name)
 
 
 def _program(argv: Sequence[str]) -> str:

@@ -129,7 +129,7 @@ def _npm_pack(folder: Path, environ: Mapping[str, str], runner: ProcessRunner, n
     try:
         node = ensure_node(data_home(environ), environ=environ, runner=runner, note=note)
         answer = runner.run(
-            [*node.npm, "pack", _NPM_PACKAGE, "--silent", "--pack-destination", str(folder)],
+            node.npm_in(folder, "pack", _NPM_PACKAGE, "--loglevel=error", "--pack-destination", str(folder)),
             env=node.environ(environ),
             cwd=folder,
             timeout=_NPM_SECONDS,

@@ -61,7 +61,7 @@ def install_azurite(
     try:
         for name in ("package.json", "package-lock.json"):
             shutil.copyfile(_HERE / name, partial / name)
-        argv = [*nodejs.npm, "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
+        argv = nodejs.npm_in(partial, "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund")
         answer = runner.run(argv, env=nodejs.environ(environ), cwd=partial, timeout=_NPM_SECONDS)
         if answer.returncode != 0:
             raise EmulatorError(

@@ -93,7 +93,8 @@ class LoginNode:
 
     def _ask(self, **request: Any) -> Any:
         program = Path(__file__).with_name("login_side.py").read_text(encoding="utf-8")
-        done = self.run((self._python, "-c", program), input=json.dumps(request))
+        # -I: on this machine it starts in the project, whose files must not be taken for Python's own modules.
+        done = self.run((self._python, "-I", "-c", program), input=json.dumps(request))
         if done.returncode:
             raise JobError(f"file work on {self.where} failed: {_last_line(done.stderr)}")
         answer = json.loads(done.stdout)

@@ -134,7 +134,7 @@ def test_npm_is_the_default_and_keeps_its_own_configuration(tmp_path: Path, envi
     notes: list[str] = []
     found = install(environ, sha256=SHA256, runner=runner, machine=LINUX, note=notes.append)
     (pack,) = [call for call in runner.calls if "pack" in call.argv]
-    assert pack.argv[:4] == (str(tmp_path / "npm"), "pack", "@azure-tools/azcopy-linux@10.32.2", "--silent")
+    assert pack.argv[:4] == (str(tmp_path / "npm"), "pack", "@azure-tools/azcopy-linux@10.32.2", "--loglevel=error")
     assert (pack.env or {})["npm_config_proxy"] == "http://proxy:8080"
     assert found.path.read_bytes() == PROGRAM
     assert notes == ["fetching @azure-tools/azcopy-linux@10.32.2 with npm"]

@@ -17,6 +17,7 @@ from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundin
 from blobsync.jobs.local_queue import Capacity, LocalQueue
 from blobsync.jobs.run_files import RunFiles, Status
 from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.process import python_module
 
 CAPABILITIES = frozenset({"blame", "live_logs"})
 
@@ -94,10 +95,9 @@ class LocalBackend:
         )
         files.write_status(Status(State.QUEUED))
         self._around.process.spawn_detached(
-            (sys.executable, "-m", "blobsync.jobs.supervisor", str(files.folder)),
+            (*python_module("blobsync.jobs.supervisor"), str(files.folder)),
             log=files.log,
             env=self._around.environ,
-            # Not the project: its folders must not be taken for our modules.
             cwd=files.folder,
         )
         return ref
