@@ -76,4 +76,6 @@ def _credential(source: str) -> TokenCredential:
 
 
 def _show_device_code(address: str, code: str, expires: datetime) -> None:
-    sys.stderr.write(f"To sign in, open {address} and enter the code {code} (until {expires:%H:%M} UTC).\n")
+    # On a terminal the rest of a progress bar may stand in this line.
+    erase = "\x1b[K" if sys.stderr.isatty() else ""
+    sys.stderr.write(f"{erase}To sign in, open {address} and enter the code {code} (until {expires:%H:%M} UTC).\n")

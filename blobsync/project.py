@@ -86,7 +86,7 @@ class Project:
             root,
             cwd,
             load_cluster(root, cluster, overrides=overrides, environ=environ),
-            load_cluster(root, from_cluster, environ=environ) if from_cluster else None,
+            load_cluster(root, from_cluster, environ=environ) if from_cluster is not None else None,
             environ=environ,
         )
 

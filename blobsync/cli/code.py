@@ -9,7 +9,7 @@ import typer
 
 from blobsync.cli.options import command as register_command
 from blobsync.cli.options import complete_path
-from blobsync.cli.output import Result, count_text, size_text
+from blobsync.cli.output import Result, count_text, size_text, took_text
 from blobsync.cli.reports import result_data, result_lines
 from blobsync.cli.session import Session
 from blobsync.errors import UsageError
@@ -104,17 +104,18 @@ def _code(session: Session, *, allow_secrets: bool, max_file_size: str | None) -
 def _published(session: Session, result: CodeResult) -> Result:
     for note in result.notes:
         session.listener.note(note)
-    return Result(_data(result), _lines(result))
+    seconds = session.seconds
+    return Result(_data(result, seconds), _lines(result, seconds))
 
 
-def _data(result: CodeResult) -> dict[str, Any]:
+def _data(result: CodeResult, seconds: float) -> dict[str, Any]:
     return {
         "status": result.status,
         **_state_data(result.state),
         "code_path": str(result.remote),
         "kept": str(result.kept),
         "archive_bytes": result.archive_bytes,
-        "seconds": round(result.seconds, 3),
+        "seconds": round(seconds, 3),
         "removed": list(result.removed),
         "notes": list(result.notes),
     }
@@ -131,7 +132,7 @@ def _state_data(state: CodeState) -> dict[str, Any]:
     }
 
 
-def _lines(result: CodeResult) -> Iterator[str]:
+def _lines(result: CodeResult, seconds: float) -> Iterator[str]:
     files = f"{count_text(len(result.state.snapshot.files), 'file')}, {size_text(result.state.snapshot.size)}"
     name = result.digest[:12]
     if result.status == "unchanged":
@@ -140,7 +141,7 @@ def _lines(result: CodeResult) -> Iterator[str]:
         yield f"would pack {files} and upload it to {result.remote} ({name})"
     else:
         packed = f" as {size_text(result.archive_bytes)}" if result.archive_bytes is not None else ""
-        yield f"packed {files}{packed} in {result.seconds:.2f} s; {result.remote} is now {name}"
+        yield f"packed {files}{packed} in {took_text(seconds)}; {result.remote} is now {name}"
     yield from _git_lines(result.state)
 
 
@@ -199,5 +200,6 @@ def _folder(session: Session, state: CodeState, result: TransferResult | None) -
     if result is None:
         files = count_text(len(state.snapshot.files), "file")
         return Result(_state_data(state), [f"would bring the blob folder up to date with {files}"])
-    data = _state_data(state) | result_data(result)
-    return Result(data, [*result_lines(result), *_git_lines(state)], result.failures, result.exit_code)
+    seconds = session.seconds
+    data = _state_data(state) | result_data(result, seconds)
+    return Result(data, [*result_lines(result, seconds), *_git_lines(state)], result.failures, result.exit_code)

@@ -1,17 +1,50 @@
-"""Asking before something cannot be undone."""
+"""Before anything is touched: the question that a person answers, and what Ctrl-C means until then."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from blobsync.errors import UsageError
+from blobsync.errors import TransferCancelledError, UsageError
+
+if TYPE_CHECKING:
+    from blobsync.cli.session import Session
 
 
-def confirm(question: str) -> None:
-    """Return when the answer is yes. Raises ``UsageError`` on any other answer, or where nobody can be asked."""
+@contextmanager
+def looking() -> Iterator[None]:
+    """Around what only looks: Ctrl-C raises ``TransferCancelledError``, which says so."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise TransferCancelledError("interrupted while looking: nothing was touched") from stop
+
+
+def confirm(session: Session, question: str) -> None:
+    """Return when the answer is yes.
+
+    Raises ``UsageError`` on any other answer, or where nobody can be asked, and ``TransferCancelledError`` on Ctrl-C.
+    """
     if not sys.stdin.isatty():
         raise UsageError(f"nobody here to ask: {question}", hint="add -y to answer yes; --dry-run shows what it is")
+    with session.listener.aside():
+        answer = _ask(question)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise UsageError("not confirmed, nothing was touched")
+
+
+def _ask(question: str) -> str:
+    answer = ""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("not confirmed, nothing was touched")
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt as stop:
+        raise TransferCancelledError("interrupted at the question: nothing was touched") from stop
+    finally:
+        # After Ctrl-C and Ctrl-D the terminal still stands in the question's line.
+        if not answer.endswith("\n"):
+            sys.stderr.write("\n")
+    return answer

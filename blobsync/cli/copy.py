@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blobsync.cli.confirm import confirm
+from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
-from blobsync.cli.reports import conflicts, plan_data, plan_lines, plan_summary, result_data, result_lines
+from blobsync.cli.reports import conflicts, files_shown, plan_data, plan_lines, plan_summary, result_data, result_lines
 from blobsync.cli.session import Session
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS
+from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
 from blobsync.errors import ExitCode, UsageError
-from blobsync.plan import Action, FileFailure, TransferOptions
+from blobsync.plan import Action, TransferOptions
 
 if TYPE_CHECKING:
     from blobsync.plan import TransferPlan
     from blobsync.project import Project
-    from blobsync.verify import VerifyReport
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and touch nothing.")]
+Full = Annotated[bool, typer.Option("--full", help="Every line, not only the first ten of each kind.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before deleting.")]
 
 
@@ -73,18 +74,23 @@ def plan(
     paths: PathsArgument,
     options: TransferOptions,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the plan, for 'blobsync apply FILE'.")] = None,
+    full: Full = False,
 ) -> Result:
     """Show what u or d would do with each file, and why; touches nothing.
 
+    The first ten files of each kind are listed; --full lists all of them, -q none.
+
     \b
       blobsync plan u data/voc20
+      blobsync plan u data/voc20 --full
       blobsync plan d data/voc20 --save voc20.plan
     """
-    project = session.project(copies=True)
-    made = _plan(project, direction, paths, options)
+    with looking():
+        project = session.project(copies=True)
+        made = _plan(project, direction, paths, options)
     if save:
         project.save_plan(made, save)
-    return _shown_plan(made, every_file=session.verbose > 0)
+    return _shown_plan(session, made, full=full)
 
 
 def apply(
@@ -99,40 +105,48 @@ def apply(
     """
     from blobsync.plan_file import load
 
-    saved = load(file)
-    session.cluster, session.from_cluster = saved.cluster, saved.from_cluster
-    project = session.project(copies=True)
-    return _carry_out(project, project.load_plan(saved), yes=yes)
+    with looking():
+        saved = load(file)
+        session.cluster, session.from_cluster = saved.cluster, saved.from_cluster
+        project = session.project(copies=True)
+        made = project.load_plan(saved)
+    return _carry_out(session, project, made, yes=yes)
 
 
 def verify(
     session: Session,
     paths: PathsArgument,
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte on both sides.")] = False,
+    full: Full = False,
 ) -> Result:
     """Compare the local files, the blobs, and the record of when they were last equal.
 
-    Ends with 0 when all is equal, 3 when some of it is not, 1 when nothing is.
+    Ends with 0 when all is equal, 3 when some of it is not, 1 when nothing is. The first ten files of each kind
+    that is not equal are listed; --full lists all of them, -q none.
 
     \b
       blobsync verify data/voc20
       blobsync verify data/voc20 --deep
     """
-    project = session.project()
-    reports = [project.verify(path, deep=deep) for path in paths]
-    return _verified(reports)
+    with looking():
+        project = session.project()
+        reports = [project.verify(path, deep=deep) for path in paths]
+    shown = files_shown(quiet=session.quiet, full=full)
+    unreadable = [failure for report in reports for failure in report.unreadable]
+    return Result(verify_data(reports), verify_lines(reports, shown), unreadable, verify_code(reports))
 
 
 def _transfer(
     session: Session, direction: str, paths: list[str], options: TransferOptions, *, dry_run: bool, yes: bool
 ) -> Result:
-    project = session.project(copies=True)
-    made = _plan(project, direction, paths, options)
+    with looking():
+        project = session.project(copies=True)
+        made = _plan(project, direction, paths, options)
     if dry_run:
-        return _shown_plan(made, every_file=session.verbose > 0)
+        return _shown_plan(session, made, option="plan --full")
     if session.verbose:
         session.listener.note(plan_summary(made))
-    return _carry_out(project, made, yes=yes)
+    return _carry_out(session, project, made, yes=yes)
 
 
 def _plan(project: Project, direction: str, paths: list[str], options: TransferOptions) -> TransferPlan:
@@ -145,38 +159,20 @@ def _plan(project: Project, direction: str, paths: list[str], options: TransferO
     return made
 
 
-def _shown_plan(made: TransferPlan, *, every_file: bool) -> Result:
+def _shown_plan(session: Session, made: TransferPlan, *, full: bool = False, option: str = "--full") -> Result:
     left = (*conflicts(made), *made.unreadable)
     code = ExitCode.PARTIAL if left else ExitCode.DONE
-    return Result(plan_data(made), plan_lines(made, every_file=every_file), left, code)
+    shown = files_shown(quiet=session.quiet, full=full)
+    lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, full=option)
+    return Result(plan_data(made), lines, left, code)
 
 
-def _carry_out(project: Project, made: TransferPlan, *, yes: bool) -> Result:
+def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool) -> Result:
     doomed = [action for _, action in made.each() if action.action is Action.DELETE]
     if doomed and not yes:
         size = size_text(sum(action.size for action in doomed))
-        confirm(f"delete {count_text(len(doomed), 'file')}, {size}, that the source does not have?")
+        confirm(session, f"delete {count_text(len(doomed), 'file')}, {size}, that the source does not have?")
     result = project.carry_out(made)
     failures = (*result.failures, *conflicts(made))
-    return Result(result_data(result), result_lines(result), failures, result.exit_code)
-
-
-def _verified(reports: list[VerifyReport]) -> Result:
-    counts: dict[str, int] = {}
-    for report in reports:
-        for status, count in report.counts.items():
-            counts[status] = counts.get(status, 0) + count
-    findings = [finding for report in reports for finding in report.not_equal]
-    size = sum(report.bytes_equal for report in reports)
-    unreadable: list[FileFailure] = [failure for report in reports for failure in report.unreadable]
-    lines = [f"{finding.status.replace('_', ' ')}: {finding.path}" for finding in findings]
-    lines.append(", ".join(f"{count:,} {status.replace('_', ' ')}" for status, count in counts.items()))
-    lines[-1] += f"; {size_text(size)} equal"
-    data = {
-        "counts": counts,
-        "bytes_equal": size,
-        "not_equal": [{"path": finding.path, "status": finding.status, "size": finding.size} for finding in findings],
-    }
-    codes = {report.exit_code for report in reports}
-    code = codes.pop() if len(codes) == 1 else ExitCode.PARTIAL
-    return Result(data, lines, unreadable, code)
+    seconds = session.seconds
+    return Result(result_data(result, seconds), result_lines(result, seconds), failures, result.exit_code)

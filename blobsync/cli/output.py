@@ -189,6 +189,11 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def took_text(seconds: float) -> str:
+    """How long something took: ``0.07 s``, and from ten seconds on as :func:`duration_text`."""
+    return f"{seconds:.2f} s" if seconds < 10 else duration_text(seconds)
+
+
 def duration_text(seconds: float) -> str:
     """``25 s``, ``3 min``, ``1 h 20 min``."""
     if seconds < 90:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Protocol, TextIO
 
+from blobsync.cli.bar import Progress, TerminalLine, bar_text
 from blobsync.cli.output import Console, count_text, duration_text, size_text
 
 if TYPE_CHECKING:
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
     class ClosingListener(Listener, Protocol):
         """A listener that can be put away at the end."""
 
+        def aside(self) -> AbstractContextManager[None]:
+            """While a question or another program has the terminal."""
+            ...
+
         def close(self) -> None: ...
 
 
 # Elsewhere than on a terminal, one line every so many seconds.
 LINE_EVERY = 15.0
-# A bar appears once a command takes this long (seconds): most are over before, and tqdm takes time to import.
+# A bar appears once a command takes this long (seconds): most are over before.
 BAR_AFTER = 0.7
 _REDRAW = 0.1
 _TICK = 0.5
@@ -36,11 +42,14 @@ _VERBS = {
 }
 
 
-def choose_listener(console: Console, session: Session) -> ClosingListener:
+def choose_listener(console: Console, session: Session, terminal: TextIO | None = None) -> ClosingListener:
     """A bar where a person watches, lines where a log file does, nothing where it was asked for or for JSON."""
     if session.quiet or session.json:
         return QuietListener(None if session.quiet else console)
-    return BarListener(console) if sys.stderr.isatty() else LineListener(console)
+    # With -v the log's lines come as they like, and would end up in the middle of a bar.
+    terminal = terminal or sys.stderr
+    drawable = terminal.isatty() and session.environ.get("TERM") != "dumb" and not session.verbose
+    return BarListener(console, terminal=terminal) if drawable else LineListener(console)
 
 
 class QuietListener:
@@ -63,6 +72,9 @@ class QuietListener:
         if self._console:
             self._console.say(text)
 
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def close(self) -> None: ...
 
 
@@ -78,10 +90,14 @@ class _Counting:
 
     def phase(self, name: str) -> None:
         with self.lock:
-            self.verb = _VERBS.get(name, name)
-            self.looked = 0
-            if name in ("moving", "deleting"):
+            verb = _VERBS.get(name, name)
+            if verb != self.verb:
+                self.looked = 0
                 self.began = time.monotonic()
+            if verb == "deleting" and self.verb == "moving":
+                # What was expected so far are the files that moved.
+                self.files = self.files_expected = self.bytes = self.bytes_expected = 0
+            self.verb = verb
             self.show(force=False)
 
     def expect(self, files: int, size: int) -> None:
@@ -108,6 +124,20 @@ class _Counting:
 
     def show(self, *, force: bool) -> None:
         raise NotImplementedError
+
+    def progress(self, now: float) -> Progress:
+        """The numbers as they are; ``now`` is the monotonic time in seconds."""
+        if self.verb not in ("moving", "deleting"):
+            return Progress(self.verb, now - self.began, looked=self.looked)
+        return Progress(
+            self.verb,
+            now - self.began,
+            files=self.files,
+            files_expected=self.files_expected,
+            bytes=self.bytes,
+            bytes_expected=self.bytes_expected,
+            failures=self.failures,
+        )
 
     def words(self) -> str:
         """``moving 12 of 123 files, 1.2 MB of 90 MB``, or how much was looked at."""
@@ -143,18 +173,23 @@ class LineListener(_Counting):
     def note(self, text: str) -> None:
         self.console.say(text)
 
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def close(self) -> None: ...
 
 
 class BarListener(_Counting):
-    """One tqdm bar: bytes where their total is known, names while looking."""
+    """One line of the terminal that shows how it goes, and is gone at the end.
 
-    def __init__(self, console: Console, after: float = BAR_AFTER) -> None:
+    It appears once the command takes longer than ``after`` seconds; ``terminal`` is where it is drawn.
+    """
+
+    def __init__(self, console: Console, after: float = BAR_AFTER, terminal: TextIO | None = None) -> None:
         super().__init__(console)
         self._appears_at = time.monotonic() + after
         self._drawn = 0.0
-        self._bar: Any = None
-        self._unit = ""
+        self._line = TerminalLine(terminal or sys.stderr)
         self._closed = threading.Event()
         # The clock goes on while nothing else does: a service that keeps us waiting, one large request.
         threading.Thread(target=self._tick, daemon=True).start()
@@ -162,60 +197,31 @@ class BarListener(_Counting):
     def show(self, *, force: bool) -> None:
         """Redraw, at most ten times a second."""
         now = time.monotonic()
-        if now < self._appears_at or not self.verb or (now - self._drawn < _REDRAW and not force):
+        if self._closed.is_set() or now < self._appears_at or not self.verb:
             return
-        self._drawn = now
-        in_bytes = self.verb == "moving" and self.bytes_expected > 0
-        in_files = self.verb in ("moving", "deleting") and not in_bytes
-        done, total = (self.bytes, self.bytes_expected) if in_bytes else (self.looked, None)
-        if in_files:
-            done, total = self.files, self.files_expected
-        self._switch_to("B" if in_bytes else " files" if in_files else " names")
-        self._bar.total = total
-        self._bar.set_description_str(self.verb, refresh=False)
-        self._bar.set_postfix_str(self._files() if in_bytes else self._failed(), refresh=False)
-        # A retry may have taken bytes back. The rate is that since the first byte, not since the bar appeared.
-        self._bar.n = max(done, 0)
-        self._bar.start_t = time.time() - (now - self.began)
-        self._bar.refresh()
+        if now - self._drawn >= _REDRAW or force:
+            self._drawn = now
+            self._line.draw(bar_text(self.progress(now), self._line.columns, blocks=self._line.blocks))
 
     def note(self, text: str) -> None:
         with self.lock:
-            if self._bar:
-                self._bar.clear()
+            self._line.clear()
             self.console.say(text)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Nothing is drawn meanwhile."""
+        with self.lock:
+            self._line.clear()
+            yield
 
     def close(self) -> None:
         """Take the bar away; what remains on the terminal is the answer."""
         self._closed.set()
         with self.lock:
-            self.verb = ""
-            if self._bar:
-                self._bar.close()
-                self._bar = None
+            self._line.clear()
 
     def _tick(self) -> None:
         while not self._closed.wait(_TICK):
             with self.lock:
-                if not self._closed.is_set():
-                    self.show(force=False)
-
-    def _files(self) -> str:
-        return f"{self.files:,}/{self.files_expected:,} files{self._failed()}"
-
-    def _failed(self) -> str:
-        return f", {self.failures:,} failed" if self.failures else ""
-
-    def _switch_to(self, unit: str) -> None:
-        if self._bar is not None and self._unit == unit:
-            return
-        from tqdm import tqdm
-
-        if self._bar is not None:
-            self._bar.close()
-        # tqdm's monitor thread only serves bars that redraw themselves.
-        tqdm.monitor_interval = 0
-        self._unit = unit
-        # Room for the ^C that a terminal shows: a line that wraps cannot be taken away.
-        width = min(get_terminal_size().columns, 120) - 4
-        self._bar = tqdm(unit=unit, unit_scale=unit == "B", leave=False, file=sys.stderr, ncols=width, smoothing=0)
+                self.show(force=False)

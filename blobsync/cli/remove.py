@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from blobsync.cli.confirm import confirm
+from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
 from blobsync.cli.session import Session
@@ -30,8 +30,9 @@ def rm(
       blobsync rm data/old --dry-run
       blobsync rm data/old
     """
-    project = session.project()
-    doomed = project.find_removal(paths)
+    with looking():
+        project = session.project()
+        doomed = project.find_removal(paths)
     count, size = sum(len(each.names) for each in doomed), sum(each.size for each in doomed)
     what = f"{count_text(count, 'blob')}, {size_text(size)}"
     places = [f"{each.place.path}: {count_text(len(each.names), 'blob')} at {each.place.remote}" for each in doomed]
@@ -41,7 +42,7 @@ def rm(
     if not yes:
         for place in places:
             session.listener.note(place)
-        confirm(f"delete {what}?")
+        confirm(session, f"delete {what}?")
     gone = project.remove(doomed)
     code = ExitCode.DONE if not gone.failures else ExitCode.PARTIAL if gone.deleted else ExitCode.FAILED
     lines = [f"deleted {count_text(gone.deleted, 'blob')}, {size_text(gone.bytes_deleted)}"]

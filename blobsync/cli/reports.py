@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-from blobsync.cli.output import count_text, duration_text, size_text
-from blobsync.plan import VERBS, Action, FileFailure, Route, Shape, TransferPlan, TransferResult, verb
+from blobsync.cli.output import count_text, size_text, took_text
+from blobsync.plan import (
+    VERBS,
+    Action,
+    FileAction,
+    FileFailure,
+    PlanPart,
+    Reason,
+    Route,
+    Shape,
+    TransferPlan,
+    TransferResult,
+    verb,
+)
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
-# Files that are listed one by one where nobody asked for a list.
-_SHOWN = 20
+# Files of one kind that are listed one by one where nobody asked for all of them.
+_SHOWN = 10
+
+
+def files_shown(*, quiet: bool, full: bool) -> int:
+    """How many files of each kind are listed: all of them with ``--full``, none with ``-q``."""
+    return sys.maxsize if full else 0 if quiet else _SHOWN
+
+
+def more_line(count: int, what: str = "", *, full: str = "--full") -> str:
+    """The line that stands for the ``count`` files that are not listed; ``full`` is what lists them."""
+    return f"  ... and {count:,} more{what}, {full} shows all"
 
 
 def plan_data(plan: TransferPlan) -> dict[str, Any]:
@@ -29,15 +54,15 @@ def plan_data(plan: TransferPlan) -> dict[str, Any]:
     return data
 
 
-def result_data(result: TransferResult) -> dict[str, Any]:
-    """``data`` of ``u``, ``d`` and ``apply``."""
+def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
+    """``data`` of ``u``, ``d`` and ``apply``, which took so many seconds."""
     return _counts(result.plan) | {
         "transferred": result.transferred,
         "verified": result.verified,
         "deleted": result.deleted,
         "failed": len(result.failures),
         "bytes_transferred": result.bytes_transferred,
-        "seconds": round(result.seconds, 3),
+        "seconds": round(seconds, 3),
         "azcopy_job_ids": list(result.azcopy_job_ids),
         "receipt": str(result.receipt) if result.receipt else None,
     }
@@ -75,14 +100,33 @@ def conflicts(plan: TransferPlan) -> tuple[FileFailure, ...]:
     )
 
 
-def plan_lines(plan: TransferPlan, *, every_file: bool) -> Iterator[str]:
-    """What would happen. Files that stay as they are get lines only with ``every_file``."""
+def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "--full") -> Iterator[str]:
+    """What would happen: below each reason the first ``shown`` files that it holds for, then the counts.
+
+    Files that stay as they are get lines only with ``unchanged``. ``full`` is what shows all of them.
+    """
+    groups: dict[tuple[Action, Reason], list[str]] = {}
+    left: Counter[tuple[Action, Reason]] = Counter()
     for part, action in plan.each():
-        if every_file or action.action is not Action.UNCHANGED:
-            size = size_text(action.size)
-            target = f" as {action.target}" if action.target else ""
-            yield f"{verb(plan, action):<10} {size:>9}  {part.shown(action)}{target}  ({action.reason.value})"
+        if shown and (unchanged or action.action is not Action.UNCHANGED):
+            group = groups.setdefault((action.action, action.reason), [])
+            if len(group) < shown:
+                group.append(_plan_line(plan, part, action))
+            else:
+                left[action.action, action.reason] += 1
+    for kind in sorted(groups, key=lambda kind: _ORDER.index(kind[0])):
+        yield f"{kind[1].value}:"
+        yield from groups[kind]
+        if left[kind]:
+            yield more_line(left[kind], full=full)
     yield plan_summary(plan)
+
+
+def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:
+    # In JSON it has its full name; here the words above the line say what it means.
+    word = "newer" if action.action is Action.NEWER_AT_DESTINATION else verb(plan, action)
+    target = f" as {action.target}" if action.target else ""
+    return f"  {word:<8} {size_text(action.size):>7}  {part.shown(action)}{target}"
 
 
 def plan_summary(plan: TransferPlan) -> str:
@@ -102,6 +146,11 @@ def _way(plan: TransferPlan) -> str:
     return " through this machine" if plan.engine.name == "relay" else " server to server, 0 B through this machine"
 
 
+# What needs a person comes last, next to the counts.
+_ORDER = (
+    *(Action.UNCHANGED, Action.TRANSFER, Action.DELETE),
+    *(Action.SKIP, Action.NEWER_AT_DESTINATION, Action.CONFLICT),
+)
 _OTHERS = (
     (Action.DELETE, "to delete"),
     (Action.UNCHANGED, "unchanged"),
@@ -111,12 +160,15 @@ _OTHERS = (
 )
 
 
-def result_lines(result: TransferResult) -> Iterator[str]:
-    """What happened."""
+def result_lines(result: TransferResult, seconds: float) -> Iterator[str]:
+    """What happened, in a command that took so many seconds."""
     plan = result.plan
-    for part, action in _first(plan, Action.NEWER_AT_DESTINATION):
-        yield f"newer at the destination, left alone: {part.shown(action)}"
-    words = [_moved(result)]
+    newer = (part.shown(action) for part, action in plan.each() if action.action is Action.NEWER_AT_DESTINATION)
+    for path in islice(newer, _SHOWN):
+        yield f"newer at the destination, left alone: {path}"
+    if (more := plan.count(Action.NEWER_AT_DESTINATION) - _SHOWN) > 0:
+        yield more_line(more, full="plan --full")
+    words = [_moved(result, seconds)]
     if result.deleted:
         words.append(f"deleted {result.deleted:,}")
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS[1:] if plan.count(action)]
@@ -126,20 +178,9 @@ def result_lines(result: TransferResult) -> Iterator[str]:
     yield "; ".join(words)
 
 
-def _moved(result: TransferResult) -> str:
+def _moved(result: TransferResult, seconds: float) -> str:
     verb = VERBS[result.plan.route]
     if not result.transferred and not result.plan.count(Action.TRANSFER):
         return f"nothing to {verb}"
     files = count_text(result.transferred, "file")
-    seconds = f"{result.seconds:.2f} s" if result.seconds < 10 else duration_text(result.seconds)
-    return f"{_DONE[verb]} {files}, {size_text(result.bytes_transferred)} in {seconds}"
-
-
-def _first(plan: TransferPlan, kind: Action) -> Iterator[Any]:
-    left = _SHOWN
-    for part, action in plan.each():
-        if action.action is kind:
-            if not left:
-                return
-            left -= 1
-            yield part, action
+    return f"{_DONE[verb]} {files}, {size_text(result.bytes_transferred)} in {took_text(seconds)}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from blobsync.cli.progress import QuietListener
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
     from blobsync.config.model import Cluster
     from blobsync.project import Project
 
+_NAMES = "name one of aux_data/aml/*.yaml, without .yaml; leave the option out for the default"
+
 
 @dataclass(slots=True)
 class Session:
     """The global options of one call, wherever on the command line they stood.
 
-    ``started`` is called with the session as soon as all of them are known.
+    ``started`` is called with the session as soon as all of them are known; ``began`` is the monotonic time in
+    seconds at which the command began.
     """
 
     cluster: str | None = None
@@ -33,12 +37,26 @@ class Session:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     listener: ClosingListener = field(default_factory=QuietListener)
     started: Callable[[Session], None] = field(default=lambda session: None, repr=False)
+    began: float = field(default_factory=time.monotonic)
 
     def merge(self, options: Mapping[str, Any]) -> None:
-        """Options after the command word win over those before it."""
+        """Options after the command word win over those before it.
+
+        Raises ``UsageError`` where a cluster's name is empty: a script's variable that is not set must not mean the
+        default cluster.
+        """
         for name, value in options.items():
-            if value:
+            # What is not given has its default, the same as here; 0 and the empty word are given.
+            if value != _NOT_GIVEN[name]:
                 setattr(self, name, value)
+        for option, value in (("-c", self.cluster), ("-f", self.from_cluster)):
+            if value is not None and not value.strip():
+                raise UsageError(f"{option} '{value}': the name of a cluster is missing", hint=_NAMES)
+
+    @property
+    def seconds(self) -> float:
+        """How long this command has taken so far, all looking and waiting included."""
+        return time.monotonic() - self.began
 
     def overrides(self) -> Mapping[str, Any]:
         """What ``-p`` and ``-n`` change in the cluster file. Raises ``ConfigError``."""
@@ -55,7 +73,7 @@ class Session:
         """
         from blobsync.project import Project
 
-        if self.from_cluster and not copies:
+        if self.from_cluster is not None and not copies:
             raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
         project = Project.open(
             cluster=cluster or self.cluster,
@@ -75,3 +93,6 @@ class Session:
                 if warning not in seen:
                     seen.add(warning)
                     self.listener.note(warning)
+
+
+_NOT_GIVEN = {each.name: each.default for each in fields(Session)}

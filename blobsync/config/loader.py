@@ -98,7 +98,7 @@ def find_cluster_file(root: Path, name: str | None, environ: Mapping[str, str]) 
     if name is None and from_environ:
         return _file_of_variable(root, from_environ)
     for path in _cluster_files(root):
-        if path.stem == (name or DEFAULT_CLUSTER):
+        if path.stem == (DEFAULT_CLUSTER if name is None else name):
             return path
     known = cluster_names(root)
     there = (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 
 from blobsync.cli.output import Console, Result, count_text, duration_text, redact, size_text
-from blobsync.cli.progress import BarListener, LineListener
+from blobsync.cli.progress import BarListener, LineListener, QuietListener, choose_listener
+from blobsync.cli.session import Session
 from blobsync.errors import BlobsyncError
 from blobsync.plan import FileFailure
 
@@ -108,8 +110,18 @@ def test_few_lines_by_default() -> None:
     assert err.getvalue() == ""
 
 
-def test_the_bar_shows_bytes_files_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
-    listener = BarListener(Console(), after=0.0)
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal, and is 80 columns wide as far as anyone can tell."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_shows_bytes_files_and_failures() -> None:
+    terminal = Terminal()
+    listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
     listener.expect(2, 2_000_000)
     listener.phase("moving")
     listener.bytes_moved(1_000_000)
@@ -117,18 +129,77 @@ def test_the_bar_shows_bytes_files_and_failures(capsys: pytest.CaptureFixture[st
     listener.show(force=True)
     listener.note("a note")
     listener.close()
-    shown = capsys.readouterr().err
-    assert "moving:" in shown
-    assert "50%" in shown
-    assert "1.00M/2.00M" in shown
-    assert "1/2 files, 1 failed" in shown
-    assert "blobsync: a note\n" in shown
+    shown = terminal.getvalue()
+    assert "\rmoving  50%" in shown
+    assert "1 MB of 2 MB, 1/2 files, 1 failed" in shown
+    assert "\r\x1b[Kblobsync: a note\n" in shown
 
 
-def test_a_quick_command_draws_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    listener = BarListener(Console())
+@pytest.mark.parametrize("phase", ["surveying", "verifying", "packing"])
+def test_a_bar_whose_end_is_not_known_can_be_written_over_and_closed(phase: str) -> None:
+    terminal = Terminal()
+    listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
+    listener.phase(phase)
+    listener.seen(8000)
+    listener.show(force=True)
+    listener.note("a note")
+    listener.show(force=True)
+    listener.close()
+    listener.close()
+    listener.seen(1)
+    shown = terminal.getvalue()
+    assert "8,000 names" in shown
+    assert shown.endswith("\r\x1b[K")
+
+
+def test_nothing_is_drawn_while_a_question_has_the_terminal() -> None:
+    terminal = Terminal()
+    listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
+    listener.phase("surveying")
+    listener.show(force=True)
+    with listener.aside():
+        terminal.write("delete 5 files? [y/N] ")
+        time.sleep(0.7)
+        assert terminal.getvalue().endswith("\r\x1b[Kdelete 5 files? [y/N] ")
+    listener.phase("moving")
+    listener.show(force=True)
+    listener.close()
+    assert "moving" in terminal.getvalue()
+
+
+def test_deleting_after_moving_does_not_count_what_moved() -> None:
+    terminal = Terminal()
+    listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
+    listener.expect(1, 10)
+    listener.phase("moving")
+    listener.bytes_moved(10)
+    listener.file_done("a", None)
+    listener.phase("deleting")
+    listener.show(force=True)
+    listener.close()
+    assert terminal.getvalue().rpartition("\rdeleting")[2].startswith("  0 s")
+
+
+def test_a_quick_command_draws_no_bar() -> None:
+    terminal = Terminal()
+    listener = BarListener(Console(err=terminal), terminal=terminal)
     listener.expect(1, 10)
     listener.phase("moving")
     listener.bytes_moved(10)
     listener.close()
-    assert capsys.readouterr().err == ""
+    assert terminal.getvalue() == ""
+
+
+def _listener(terminal: Terminal, **options: bool) -> object:
+    environ = {"TERM": "dumb"} if options.pop("dumb", False) else {"TERM": "xterm"}
+    session = Session(environ=environ, quiet=options.get("quiet", False), json=options.get("json", False))
+    session.verbose = int(options.get("verbose", False))
+    return choose_listener(Console(err=terminal), session, terminal)
+
+
+def test_a_bar_only_where_a_person_watches_it() -> None:
+    assert isinstance(_listener(Terminal()), BarListener)
+    assert isinstance(_listener(Terminal(), dumb=True), LineListener)
+    assert isinstance(_listener(Terminal(), verbose=True), LineListener)
+    for hushed in ("quiet", "json"):
+        assert isinstance(_listener(Terminal(), **{hushed: True}), QuietListener)

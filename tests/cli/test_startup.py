@@ -14,7 +14,7 @@ PROJECT = {
     ),
     "aux_data/configs/a.yaml": "account_name: acct\ncontainer_name: cont\n",
 }
-HEAVY = ("azure", "rich", "pydantic", "tqdm", "requests", "aiohttp", "cryptography", "urllib3", "sqlite3", "pathspec")
+HEAVY = ("azure", "rich", "pydantic", "requests", "aiohttp", "cryptography", "urllib3", "sqlite3", "pathspec")
 SHOW_MODULES = """
 import sys
 from blobsync.cli.main import main

@@ -161,7 +161,7 @@ def test_a_dry_run_touches_nothing(project: Project, container: Container) -> No
     project.configure(container)
     shown = project.run("u", "data/a", "--dry-run")
     assert shown.code == 0
-    assert shown.out.startswith("upload           1 B  data/a  (not at the destination yet)\nwould upload 1 file, 1 B")
+    assert shown.out.startswith("not at the destination yet:\n  upload       1 B  data/a\nwould upload 1 file, 1 B")
     assert container.names() == []
     container.put("data/b", b"2")
     assert project.json("rm", "data/b", "--dry-run").data["deleted"] == 0

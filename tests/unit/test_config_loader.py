@@ -335,3 +335,8 @@ def test_no_value_shows_a_secret(project: ProjectFiles) -> None:
     assert "SENTINEL" not in repr(cluster)
     assert "U0VOVElORUw" not in repr(cluster)
     assert "SENTINEL" not in repr({key: value for key, value in cluster.values.items() if key != "env"})
+
+
+def test_an_empty_name_is_no_cluster(project: ProjectFiles) -> None:
+    with pytest.raises(UnknownClusterError, match="no cluster ''"):
+        load_cluster(project.root, "", environ={})

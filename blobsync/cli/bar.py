@@ -1,0 +1,143 @@
+"""The bar: what one line of a terminal says about a command under way, and how it gets there and away again.
+
+What the line says is decided by :func:`bar_text`, which is pure; :class:`TerminalLine` draws it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TextIO
+
+from blobsync.cli.output import count_text, duration_text, size_text
+
+# A line that fills the last column may wrap, and one that wraps cannot be taken away.
+_SPARE = 1
+_WIDEST = 120
+_GRAPH_LEAST = 10
+_GRAPH_MOST = 40
+_ENDLESS = 10_000
+# Where the terminal does not say how wide it is.
+_USUAL_COLUMNS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a command is. Bytes, files, seconds.
+
+    ``verb`` is what it does now. Where ``files_expected`` is 0 nothing is known of the end, and only ``looked``,
+    the names looked at so far, can be told. ``seconds`` is the time since this step began.
+    """
+
+    verb: str
+    seconds: float
+    looked: int = 0
+    files: int = 0
+    files_expected: int = 0
+    bytes: int = 0
+    bytes_expected: int = 0
+    failures: int = 0
+
+
+def bar_text(progress: Progress, columns: int, *, blocks: str = "█░") -> str:
+    """The line for a terminal of ``columns``, always narrower than that.
+
+    The narrower it is, the less it says; in this order go: the graph, files, bytes, rate, failures, the time.
+    ``blocks`` are the characters of a full and an empty part of the graph.
+    """
+    width = min(columns, _WIDEST) - _SPARE
+    if not progress.files_expected:
+        return _fitting(progress.verb, _looking(progress), width)[:width]
+    done, total = progress.files, progress.files_expected
+    if progress.bytes_expected:
+        # A retry may have taken bytes back, or sent some twice.
+        done, total = progress.bytes, progress.bytes_expected
+    share = min(max(done / total, 0.0), 1.0)
+    lead = f"{progress.verb} {int(share * 100):3}%"
+    parts = _moving(progress, share)
+    text = _fitting(lead, parts, width)
+    graph = min(width - len(text) - 3, _GRAPH_MOST)
+    # Only where nothing had to go for it: a picture says less than a number.
+    if graph >= _GRAPH_LEAST and text == _fitting(lead, parts, _ENDLESS):
+        full = int(share * graph)
+        text = f"{lead} |{blocks[0] * full}{blocks[1] * (graph - full)}|{text[len(lead) + 1 :]}"
+    return text[:width]
+
+
+# How important each part is, beside the part; they are told in the order of the list.
+_Parts = list[tuple[int, str]]
+
+
+def _looking(progress: Progress) -> _Parts:
+    rate = progress.looked / progress.seconds if progress.seconds > 0 else 0.0
+    return [
+        (0, count_text(progress.looked, "name") if progress.looked else ""),
+        (2, f"{rate:,.0f} a second" if rate >= 1 else ""),
+        (1, duration_text(progress.seconds)),
+    ]
+
+
+def _moving(progress: Progress, share: float) -> _Parts:
+    moved = max(progress.bytes, 0)
+    rate = moved / progress.seconds if progress.seconds > 0 else 0.0
+    sizes = f"{size_text(moved)} of {size_text(progress.bytes_expected)}" if progress.bytes_expected else ""
+    left = progress.seconds * (1 - share) / share if 0 < share < 1 else None
+    return [
+        (3, sizes),
+        (4, f"{progress.files:,}/{count_text(progress.files_expected, 'file')}"),
+        (1, f"{progress.failures:,} failed" if progress.failures else ""),
+        (2, f"{size_text(int(rate))}/s" if sizes and rate >= 1 else ""),
+        (0, f"{duration_text(left)} left" if left is not None else duration_text(progress.seconds)),
+    ]
+
+
+def _fitting(lead: str, parts: _Parts, width: int) -> str:
+    """``lead`` and the most important parts that there is room for."""
+    chosen: list[int] = []
+    for at in sorted((at for at, (_, text) in enumerate(parts) if text), key=lambda at: parts[at][0]):
+        if len(_joined(lead, parts, [*chosen, at])) > width:
+            break
+        chosen.append(at)
+    return _joined(lead, parts, chosen)
+
+
+def _joined(lead: str, parts: _Parts, chosen: list[int]) -> str:
+    return ", ".join([lead, *(parts[at][1] for at in sorted(chosen))]).replace(", ", "  ", 1)
+
+
+class TerminalLine:
+    """The last line of a terminal, drawn over and over; ``terminal`` is the stream that leads to it."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._drawn = False
+        encoding = getattr(terminal, "encoding", None) or "ascii"
+        self.blocks = "█░" if encoding.lower().replace("-", "") == "utf8" else "#."
+
+    @property
+    def columns(self) -> int:
+        """How wide the terminal is now; a window can be resized at any time."""
+        try:
+            return os.get_terminal_size(self._terminal.fileno()).columns or _USUAL_COLUMNS
+        except (OSError, ValueError):
+            return _USUAL_COLUMNS
+
+    def draw(self, text: str) -> None:
+        """Put ``text`` in the place of what was drawn before."""
+        # The cursor stays at the beginning: what others write, and the ^C that the terminal echoes, adds nothing
+        # to the line's width, and the next drawing covers it.
+        self._write(f"\r{text}\x1b[K\r")
+        self._drawn = True
+
+    def clear(self) -> None:
+        """Leave nothing of it, nor of what the terminal echoed beside it."""
+        if self._drawn:
+            self._write("\r\x1b[K")
+            self._drawn = False
+
+    def _write(self, text: str) -> None:
+        # A terminal that was closed is no reason to stop the work.
+        with suppress(OSError, ValueError):
+            self._terminal.write(text)
+            self._terminal.flush()

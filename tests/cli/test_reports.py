@@ -1,0 +1,128 @@
+"""Plans, results and comparisons as lines for people: short unless asked, and narrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blobsync.cli.reports import files_shown, plan_data, plan_lines, result_data, result_lines
+from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
+from blobsync.locations import ContainerUrl
+from blobsync.plan import (
+    Action,
+    EngineChoice,
+    FileAction,
+    FileFailure,
+    PlanPart,
+    Reason,
+    Route,
+    Shape,
+    TransferOptions,
+    TransferPlan,
+    TransferResult,
+)
+from blobsync.verify import Finding, VerifyReport
+
+_ENGINE = EngineChoice("direct", "that is enough")
+
+
+def _plan(*kinds: tuple[Action, Reason, int]) -> TransferPlan:
+    """So many files of each kind, taking turns."""
+    actions = [
+        FileAction(f"{action.value[0]}{number:04}.bin", action, reason, 999_000)
+        for number in range(max(count for *_, count in kinds))
+        for action, reason, count in kinds
+        if number < count
+    ]
+    there = ContainerUrl("acct", "cont", "http://127.0.0.1:1/acct").blob("data/v")
+    part = PlanPart("data/v", Shape.FOLDER, Path("/p/data/v"), there, tuple(actions))
+    return TransferPlan(Route.UPLOAD, "aml", None, ("data/v",), TransferOptions(), (part,), _ENGINE)
+
+
+_NEW = (Action.TRANSFER, Reason.NEW)
+_CHANGED = (Action.TRANSFER, Reason.CHANGED_HERE)
+_NEWER = (Action.NEWER_AT_DESTINATION, Reason.DESTINATION_CHANGED)
+_SAME = (Action.UNCHANGED, Reason.SAME_RECORD)
+
+
+def test_a_plan_lists_the_first_ten_of_each_kind_and_counts_the_rest() -> None:
+    plan = _plan((*_NEW, 12_016), (*_CHANGED, 3), (*_NEWER, 11), (*_SAME, 5))
+    lines = list(plan_lines(plan, files_shown(quiet=False, full=False), unchanged=False))
+    assert lines[0] == "not at the destination yet:"
+    assert lines[1] == "  upload    999 KB  data/v/t0000.bin"
+    assert lines[11] == "  ... and 12,006 more, --full shows all"
+    assert lines[12] == "changed since it was last verified:"
+    assert lines[16] == "only the destination changed since it was last verified:"
+    assert lines[17] == "  newer     999 KB  data/v/n0000.bin"
+    assert lines[27] == "  ... and 1 more, --full shows all"
+    assert lines[28].startswith(
+        "would upload 12,019 files, 12 GB; 5 unchanged; 11 newer at the destination, left alone."
+    )
+    assert len(lines) == 29
+
+
+def test_every_file_of_a_plan_is_listed_in_full_and_none_with_quiet() -> None:
+    plan = _plan((*_NEW, 500), (*_SAME, 40))
+    full = list(plan_lines(plan, files_shown(quiet=False, full=True), unchanged=True))
+    files = {line.split("  ")[-1] for line in full if line.startswith("  ")}
+    assert files == {f"data/v/{action.path}" for _, action in plan.each()}
+    assert not any("more" in line for line in full)
+    quiet = list(plan_lines(plan, files_shown(quiet=True, full=False), unchanged=False))
+    assert quiet == full[-1:]
+    assert len(plan_data(plan)["actions"]) == 540
+
+
+def test_full_wins_over_quiet() -> None:
+    assert files_shown(quiet=True, full=True) > 10**9
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_every_action_stands_in_its_columns(action: Action) -> None:
+    lines = list(plan_lines(_plan((action, Reason.NEW, 1)), 10, unchanged=True))
+    word, amount, unit, path = lines[1].split()
+    assert lines[1] == f"  {word:<8} {amount:>4} {unit}  {path}"
+    assert len(lines[1]) < 40
+
+
+def _result(plan: TransferPlan) -> TransferResult:
+    return TransferResult(plan, transferred=2, verified=2, deleted=0, bytes_transferred=1_998_000, seconds=0.05)
+
+
+def test_the_time_told_is_that_of_the_whole_command() -> None:
+    result = _result(_plan((*_NEW, 2)))
+    assert list(result_lines(result, 2.6)) == ["uploaded 2 files, 2 MB in 2.60 s; 2 verified"]
+    assert result_data(result, 2.6)["seconds"] == 2.6
+
+
+def test_a_result_lists_the_first_ten_that_are_newer_there() -> None:
+    lines = list(result_lines(_result(_plan((*_NEW, 2), (*_NEWER, 13))), 1.0))
+    assert len([line for line in lines if line.startswith("newer at the destination")]) == 10
+    assert lines[10] == "  ... and 3 more, plan --full shows all"
+
+
+def _report(status: str, count: int, equal: int = 0) -> VerifyReport:
+    findings = tuple(Finding(f"data/v/{status}{number}", status, 1) for number in range(count))
+    counts = {status: count} | ({"equal": equal} if equal else {})
+    return VerifyReport(counts if count else {}, findings, equal * 10)
+
+
+def test_verify_lists_the_first_ten_of_each_class_and_counts_the_rest() -> None:
+    reports = [_report("remote_only", 12_016, equal=3), _report("changed_here", 2)]
+    lines = list(verify_lines(reports, files_shown(quiet=False, full=False)))
+    assert lines[:2] == ["changed here: data/v/changed_here0", "changed here: data/v/changed_here1"]
+    assert lines[2] == "remote only: data/v/remote_only0"
+    assert lines[12] == "  ... and 12,006 more remote only, --full shows all"
+    assert lines[13:] == ["3 equal, 2 changed here, 12,016 remote only; 30 B equal"]
+    assert len(list(verify_lines(reports, files_shown(quiet=False, full=True)))) == 12_019
+    assert list(verify_lines(reports, files_shown(quiet=True, full=False))) == lines[13:]
+    assert len(verify_data(reports)["not_equal"]) == 12_018
+    assert verify_code(reports) == 3
+
+
+def test_verify_of_nothing_says_so() -> None:
+    assert list(verify_lines([_report("differs", 0)], 10)) == [
+        "nothing to compare: no files here, none in the container"
+    ]
+    unread = VerifyReport({}, (), 0, (FileFailure("data/v/a", "unreadable", "cannot be read"),))
+    assert list(verify_lines([unread], 10)) == ["nothing could be compared"]
