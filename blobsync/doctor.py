@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 
 from blobsync import sas
 from blobsync.azcopy.binary import Found, find
+from blobsync.azcopy.confine import Landlock
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.connect import check_sas, connect, signer_for
 from blobsync.environment import environment
@@ -57,6 +58,8 @@ class Finding:
 
 
 Connect = Callable[[StorageAccount], RestBlobStore]
+_UNCONFINED = "the kernel cannot confine it (no Landlock): it is given each name to download, or is not used"
+
 FindAzcopy = Callable[[Mapping[str, str]], Found]
 
 
@@ -259,7 +262,8 @@ def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> Finding:
         return Finding("azcopy", "program", Status.WARN, detail, error.hint)
     except AzcopyError as error:
         return _failed("azcopy", "program", error)
-    return Finding("azcopy", "program", Status.OK, f"{found.version_text} at {found.path} ({found.origin})")
+    kept = "the kernel confines it to its own folders" if Landlock().is_possible else _UNCONFINED
+    return Finding("azcopy", "program", Status.OK, f"{found.version_text} at {found.path} ({found.origin}); {kept}")
 
 
 def _failed(about: str, name: str, error: BlobsyncError, status: Status = Status.FAIL) -> Finding:

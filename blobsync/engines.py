@@ -85,10 +85,15 @@ class MoveTask(NamedTuple):
 
 @dataclass(slots=True)
 class MoveReport:
-    """What became of a task; every action of it is in one of the two lists."""
+    """What became of a task; every action of it is in one of the first two lists.
+
+    ``strays`` are names below the source that came along, or tried to, although the task does not have them. Nothing
+    of them was kept.
+    """
 
     moved: list[Moved] = field(default_factory=list)
     failed: list[tuple[FileAction, FileFailure]] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
     bytes_moved: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
 

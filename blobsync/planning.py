@@ -231,12 +231,13 @@ def make_plan(
     command: str,
     given: Sequence[str],
     options: TransferOptions,
-    azcopy_problem: Callable[[], str | None],
+    azcopy_problem: Callable[[Route, int, int], str | None],
     listener: Listener,
 ) -> TransferPlan:
     """The plan for ``u`` or ``d`` of these PATHs. Looks, but touches nothing.
 
-    Raises what the survey and the planner's guards raise.
+    ``azcopy_problem`` says why azcopy cannot be used for so many files of so many bytes on this route. Raises what the
+    survey and the planner's guards raise.
     """
     if not given:
         raise UsageError("no PATH was given", hint="'blobsync ls' shows the folder entries")
@@ -262,7 +263,8 @@ def make_plan(
     )
     files, size = plan.count(Action.TRANSFER), plan.bytes_to_transfer
     asked = options.engine == "azcopy" or (options.engine == "auto" and is_bulk(files, size))
-    return replace(plan, engine=choose_engine(options.engine, files, size, azcopy_problem() if asked else None))
+    problem = azcopy_problem(plan.route, files, size) if asked else None
+    return replace(plan, engine=choose_engine(options.engine, files, size, problem))
 
 
 def _plan_legs(
@@ -319,7 +321,7 @@ def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: List
         source=_plain(leg.source),
         destination=_plain(leg.destination),
         actions=actions,
-        whole=whole and not looked.warnings and not looked.unreadable,
+        whole=whole and not looked.warnings and not looked.unreadable and not looked.has_hidden,
     )
     found.parts.append(part)
     found.warnings += looked.warnings

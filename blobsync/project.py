@@ -270,10 +270,12 @@ class Project:
             folder_only=place.folder_only,
         )
 
-    def _azcopy_problem(self) -> str | None:
+    def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:
         from blobsync.azcopy.binary import problem
+        from blobsync.azcopy.carry import unconfined_problem
+        from blobsync.azcopy.confine import Landlock
 
-        return problem(self.environ)
+        return problem(self.environ) or unconfined_problem(route, files, size, confined=Landlock().is_possible)
 
     def _engines(self, plan: TransferPlan) -> Engines:
         from blobsync.engine_set import engine_set

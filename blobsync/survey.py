@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from blobsync.errors import BlobsyncError, LocalFileError, NothingMatchedError, 
 from blobsync.fresh_look import hash_file
 from blobsync.index import PairIndex
 from blobsync.local_tree import LinkPolicy, walk
-from blobsync.names import is_temporary
+from blobsync.names import is_temporary, local_problem
 from blobsync.pairs import Pair, needs_local_md5, source_is_near
 from blobsync.plan import FileFailure, FileState, LocalState, Reason, RemoteState, Route, Shape
 from blobsync.storage import BlobInfo
@@ -59,14 +59,20 @@ class Survey:
     destination_files: int = 0
     unreadable: list[FileFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    # A tool that lists the source by itself would find more there than the pairs.
+    has_hidden: bool = False
 
 
 class _Side(NamedTuple):
-    """What one end turned out to be: a file, or the entries of a folder (empty when nothing is there)."""
+    """What one end turned out to be: a file, or the entries of a folder (empty when nothing is there).
+
+    ``hidden`` gets the blobs that are no data although they look like some, as the entries are gone through.
+    """
 
     file: FileState | None
     entries: Iterator[tuple[str, FileState | None, Reason | None, str]]
     is_folder: bool
+    hidden: Sequence[str] = ()
 
 
 def survey(request: Request, seen: Callable[[int], None]) -> Survey:
@@ -86,8 +92,13 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
         pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)])
     else:
         pairs = _pair_up(request, source.entries, destination.entries, found)
-    found.pairs = _counted(_complete(request, pairs), seen)
+    found.pairs = _counted(_complete(request, _noting_hidden(pairs, source, found)), seen)
     return found
+
+
+def _noting_hidden(pairs: Iterator[Pair], source: _Side, found: Survey) -> Iterator[Pair]:
+    yield from pairs
+    found.has_hidden = bool(source.hidden)
 
 
 def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
@@ -159,7 +170,8 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
 def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     """HEAD of the exact name beside the first page of the folder: two requests, file or folder or both."""
     prefix = f"{end.name}/" if end.name else ""
-    listing = (blob for blob in end.store.list_blobs(prefix) if not _is_marker(blob))
+    hidden: list[str] = []
+    listing = (blob for blob in end.store.list_blobs(prefix) if not _is_marker(blob, hidden, len(prefix)))
     with ThreadPoolExecutor(1) as pool:
         head = pool.submit(end.store.head, end.name) if end.name and not request.folder_only else None
         first = list(islice(listing, 1))
@@ -167,16 +179,26 @@ def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     file = None if blob is None or blob.is_folder_stub else _state(blob)
     start = len(prefix)
     entries = ((blob.name[start:], _state(blob), None, "") for blob in chain(first, listing))
-    return _Side(file, entries, is_folder=bool(first))
+    return _Side(file, entries, is_folder=bool(first), hidden=hidden)
 
 
-def _is_marker(blob: BlobInfo) -> bool:
-    """Blobs that only say "here is a folder" and hold no data: ``hdi_isfolder``, or an empty ``name/``."""
-    if blob.is_folder_stub or (blob.size == 0 and blob.name[-1:] == "/"):
+def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
+    """Blobs that only say "here is a folder" and hold no data: ``hdi_isfolder``, or an empty ``name/``.
+
+    ``hidden`` gets those that azcopy would take for data, or whose name (from ``start`` on) is not one for a disk.
+    """
+    if blob.is_folder_stub:
+        if local_problem(blob.name[start:]):
+            hidden.append(blob.name)
         return True
     # Once for each blob of a listing: almost no last part begins with a dot.
     last = blob.name.rfind("/") + 1
-    return blob.name[last : last + 1] == "." and is_temporary(blob.name[last:])
+    if (blob.size == 0 and blob.name[-1:] == "/") or (
+        blob.name[last : last + 1] == "." and is_temporary(blob.name[last:])
+    ):
+        hidden.append(blob.name)
+        return True
+    return False
 
 
 def _state(blob: BlobInfo) -> RemoteState:

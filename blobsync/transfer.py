@@ -130,6 +130,7 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str)
         failure = _not_reported(live.part.shown(action), engine)
         ledger.failed(action, failure)
         run.listener.file_done(failure.path, failure)
+    run.other_failures += [_stray(f"{live.part.path}/{name}") for name in report.strays]
 
 
 def _not_reported(shown: str, engine: str) -> FileFailure:
@@ -139,6 +140,16 @@ def _not_reported(shown: str, engine: str) -> FileFailure:
         "not_reported",
         f"{shown}: the {engine} engine did not say what became of it",
         "run the same command again: only what is not verified moves",
+    )
+
+
+def _stray(shown: str) -> FileFailure:
+    return FileFailure(
+        shown,
+        "not_asked_for",
+        f"{shown}: azcopy took this blob along although the plan does not have it; nothing of it was kept",
+        "run the same command again: it may be new. If it comes up again, the server shows azcopy names"
+        " that it does not show blobsync; do not trust it",
     )
 
 

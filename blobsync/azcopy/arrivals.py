@@ -21,7 +21,7 @@ from blobsync.engines import Moved, RemoteEnd
 from blobsync.errors import BlobsyncError, ChecksumError, StorageError
 from blobsync.local_errors import ChangedWhileReadError, local_error
 from blobsync.local_files import LocalFolder, SourceFile
-from blobsync.names import relative_name
+from blobsync.names import is_temporary, relative_name
 from blobsync.plan import FileAction, RemoteState
 from blobsync.worker_pool import RunState, Stopped
 
@@ -56,6 +56,7 @@ class Arrivals:
         for name, action in names.items():
             parent, _, leaf = name.rpartition("/")
             self._missing.setdefault(parent, {})[leaf] = action
+        self._names = frozenset(names)
         self._left = len(names)
         self._ready: queue.SimpleQueue[tuple[Path, FileAction] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
@@ -84,6 +85,16 @@ class Arrivals:
         if self._bug is not None:
             raise self._bug
         return [action for names in self._missing.values() for action in names.values()]
+
+    def strays(self, staging: Path) -> list[str]:
+        """Complete files anywhere in ``staging`` that nobody asked for, by their names; to be called after the end."""
+        found = [
+            os.path.relpath(os.path.join(at, name), self._root)
+            for at, _, names in os.walk(staging)
+            for name in names
+            if not is_temporary(name)
+        ]
+        return sorted(name for name in found if name not in self._names)
 
     def stop(self) -> None:
         """Leave everything as it is, a file that is being checked included."""

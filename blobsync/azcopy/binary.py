@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -129,23 +128,6 @@ def _no_version(path: Path, answer: Completed) -> AzcopyError:
         hint=_INSTALL_HINT,
         path=str(path),
     )
-
-
-def leash(environ: Mapping[str, str], runner: ProcessRunner) -> tuple[str, ...]:
-    """The leading words that make Linux kill azcopy when we are killed; empty where there is no ``setpriv``.
-
-    Without them an azcopy whose parent was killed goes on, spinning on its closed standard input; the next
-    transfer then ends it.
-    """
-    setpriv = shutil.which("setpriv", path=environ.get("PATH", os.defpath))
-    if setpriv is None:
-        return ()
-    words = (setpriv, "--pdeathsig", "KILL", "--")
-    try:
-        # Old ones do not know the option.
-        return words if runner.run([*words, setpriv, "--version"], timeout=10.0).returncode == 0 else ()
-    except ProcessError:
-        return ()
 
 
 def remedy(library: str) -> str:

@@ -41,16 +41,42 @@ def cannot_carry(name: str, route: Route, *, listed: bool = False) -> str | None
     return None
 
 
-def refusal(task: MoveTask) -> str | None:
-    """Why the whole task is not for azcopy; None where it is. Single names are :func:`cannot_carry`'s matter."""
+def is_listed(task: MoveTask, *, confined: bool) -> bool:
+    """Whether azcopy has to be given each name, rather than a folder that it lists by itself.
+
+    Part of a folder always. A whole folder that is downloaded, too, where azcopy cannot be ``confined``: it would write
+    whatever names the service lists, ``..`` included, and not only those that were looked at before.
+    """
+    if task.route is Route.UPLOAD or is_single_file(task):
+        return False
+    return not task.whole_folder or (task.route is Route.DOWNLOAD and not confined)
+
+
+def is_worth_listing(files: int, size: int) -> bool:
+    """Whether azcopy may be given a list of so many files of so many bytes, which it looks up one after the other."""
+    return files > 0 and size / files >= _WORTH_LISTING
+
+
+def unconfined_problem(route: Route, files: int, size: int, *, confined: bool) -> str | None:
+    """Why a bulk download is not for azcopy on this machine; None where it is."""
+    if route is not Route.DOWNLOAD or confined or is_worth_listing(files, size):
+        return None
+    return (
+        "this kernel cannot confine it to the destination (that takes Linux 5.13 with Landlock), so it would have to be"
+        " given each name, which takes longer than moving small files"
+    )
+
+
+def refusal(task: MoveTask, *, listed: bool) -> str | None:
+    """Why the whole task is not for azcopy; None where it is. Single names are :func:`cannot_carry`'s matter.
+
+    ``listed`` is :func:`is_listed`'s answer, here and below.
+    """
     if not task.actions or task.route is Route.UPLOAD:
         return None
     if isinstance(task.destination, LocalEnd) and "*" in os.path.abspath(task.destination.root):
         return "azcopy takes a '*' in a local path for a pattern"
-    if is_single_file(task) or task.whole_folder:
-        return None
-    mean = sum(action.size for action in task.actions) / len(task.actions)
-    if mean < _WORTH_LISTING:
+    if listed and not is_worth_listing(len(task.actions), sum(action.size for action in task.actions)):
         return "azcopy looks up single blobs of a folder one after the other, which takes longer than moving small ones"
     return None
 
@@ -60,11 +86,10 @@ def is_single_file(task: MoveTask) -> bool:
     return len(task.actions) == 1 and not task.actions[0].path
 
 
-def action_refusal(task: MoveTask, action: FileAction) -> str | None:
+def action_refusal(task: MoveTask, action: FileAction, *, listed: bool) -> str | None:
     """Why this file of the task is not for azcopy."""
     if task.route in _COPIES and action.target is not None:
         return "azcopy copies to the same name only"
-    listed = task.route is not Route.UPLOAD and not task.whole_folder and not is_single_file(task)
     return cannot_carry(action.target or action.path, task.route, listed=listed) or cannot_carry(
         action.path, task.route, listed=listed
     )

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from blobsync.azcopy import argv, readback
 from blobsync.azcopy.arrivals import Arrivals
-from blobsync.azcopy.binary import find, leash
-from blobsync.azcopy.carry import action_refusal, is_single_file, refusal
+from blobsync.azcopy.binary import find
+from blobsync.azcopy.carry import action_refusal, is_listed, is_single_file, refusal
+from blobsync.azcopy.confine import Confinement, Landlock
 from blobsync.azcopy.job import Job, JobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader
@@ -65,7 +66,8 @@ Mint = Callable[[RemoteEnd, str], SasToken | None]
 class AzcopyEngine:
     """The engine for bulk. ``state_dir`` is where it works (``.blobsync/transfers``).
 
-    ``binary`` None is the one that ``binary.find`` finds; ``stall_after`` is in seconds.
+    ``binary`` None is the one that ``binary.find`` finds; ``stall_after`` is in seconds. ``confinement`` keeps azcopy
+    to its own places; where it cannot, azcopy is told each name to download instead of listing a folder by itself.
     """
 
     state_dir: Path
@@ -74,6 +76,7 @@ class AzcopyEngine:
     runner: ProcessRunner = field(default_factory=_impatient)
     binary: Path | None = None
     stall_after: float = STALL_AFTER
+    confinement: Confinement = field(default_factory=Landlock)
 
     @property
     def name(self) -> str:
@@ -84,7 +87,7 @@ class AzcopyEngine:
         """See :class:`blobsync.engines.Engine`. Raises ``AzcopyError`` when there is no azcopy to use."""
         prune(self.state_dir)
         run = RunState(task, listener, 0)
-        carried = _sort_out(run)
+        carried = _sort_out(run, confined=self.confinement.is_possible)
         if not carried:
             return run.report
         binary = self.binary or find(self.environ, runner=self.runner).path
@@ -102,12 +105,13 @@ class AzcopyEngine:
         return run.report
 
 
-def _sort_out(run: RunState) -> list[FileAction]:
+def _sort_out(run: RunState, *, confined: bool) -> list[FileAction]:
     """The actions that azcopy can carry; the others are reported."""
-    why = refusal(run.task)
+    listed = is_listed(run.task, confined=confined)
+    why = refusal(run.task, listed=listed)
     carried = []
     for action in run.task.actions:
-        reason = why or action_refusal(run.task, action)
+        reason = why or action_refusal(run.task, action, listed=listed)
         if reason is None:
             carried.append(action)
         else:
@@ -132,6 +136,7 @@ class _Transfer:
         self._actions = actions
         self._space = space
         self._single = is_single_file(run.task)
+        self._listed = is_listed(run.task, confined=engine.confinement.is_possible)
         self._tuning = argv.tuning(
             os.cpu_count() or 1,
             run.task.cap_mbps,
@@ -244,9 +249,9 @@ class _Transfer:
             names = {action.path or target.name: action for action in self._actions}
             base = staged if self._single else target
             arrivals = Arrivals(self._run, base, folder, names, source, only=root.name if self._single else "")
-            self._receive(command, arrivals, source)
+            self._receive(command, arrivals, source, staged)
 
-    def _receive(self, command: argv.Command, arrivals: Arrivals, source: RemoteEnd) -> None:
+    def _receive(self, command: argv.Command, arrivals: Arrivals, source: RemoteEnd, staged: Path) -> None:
         arrivals.start()
         try:
             outcome, log = self._run_job(command, lambda: arrivals.complete)
@@ -255,6 +260,7 @@ class _Transfer:
             raise
         missing = arrivals.finish()
         verdict = Verdict(self._task.route, outcome, log, self._credentials, source)
+        self._run.report.strays += [*arrivals.strays(staged), *verdict.unplanned(each.path for each in self._actions)]
         for action in missing:
             self._run.failed(action, verdict.reason(action.path))
 
@@ -263,8 +269,9 @@ class _Transfer:
         watch = _Watch(self._bytes, self._space, done or log.shows_success)
         space = self._space
         env = argv.environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
-        leashed = replace(command, argv=(*leash(self._engine.environ, self._engine.runner), *command.argv))
-        job = Job(self._engine.runner, leashed, env, watch, self._engine.stall_after)
+        places = [space.home, space.logs, space.plans, *([space.staging] if space.staging else [])]
+        confined = replace(command, argv=(*self._engine.confinement.words(places), *command.argv))
+        job = Job(self._engine.runner, confined, env, watch, self._engine.stall_after)
         try:
             outcome = job.run()
         finally:
@@ -290,7 +297,7 @@ class _Transfer:
         return sas
 
     def _list_of_files(self) -> Path | None:
-        if self._single or self._task.whole_folder:
+        if not self._listed:
             return None
         path = self._space.root / "files.txt"
         path.write_text("".join(f"{action.path}\n" for action in self._actions), encoding="utf-8", newline="")

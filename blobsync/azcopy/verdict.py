@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from blobsync.azcopy.job import JobOutcome
@@ -86,6 +86,16 @@ class Verdict:
         if found and wanted and found.size == wanted.size and wanted.md5 is not None and found.md5 == wanted.md5:
             return None
         return self.reason(relative)
+
+    def unplanned(self, planned: Iterable[str]) -> list[str]:
+        """The blobs, relative to the folder, that azcopy failed to bring although the plan does not have them.
+
+        A blob that appeared since the plan, or whose name leads to where azcopy may not write.
+        """
+        known = {self._key(relative) for relative in planned}
+        folder = self._key("").rstrip("/") + "/"
+        named = {key for key in (*self._failed, *self._log.reasons) if key.startswith(folder)}
+        return sorted(key.removeprefix(folder) for key in named - known)
 
     def reason(self, relative: str) -> BlobsyncError:
         """The most exact cause that is known for a file that is not there."""

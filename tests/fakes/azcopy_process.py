@@ -68,6 +68,18 @@ class ScriptedAzcopy:
 
 
 @dataclass
+class PlayedConfinement:
+    """``Confinement`` of a played program, which needs none; ``folders`` are what it was asked for."""
+
+    is_possible: bool = True
+    folders: Sequence[Path] = ()
+
+    def words(self, folders: Sequence[Path]) -> tuple[str, ...]:
+        self.folders = tuple(folders)
+        return ()
+
+
+@dataclass
 class AzcopyRunner:
     """Starts ``process``, whatever the argv is, and remembers what was asked; ``starting`` may write files first."""
 
@@ -75,6 +87,7 @@ class AzcopyRunner:
     starting: Callable[[Sequence[str], Mapping[str, str]], None] = lambda argv, env: None
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    confinement: PlayedConfinement = field(default_factory=PlayedConfinement)
 
     def run(
         self,

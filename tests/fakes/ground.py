@@ -65,7 +65,7 @@ class World:
         return Ground(self.root, self.root, self.here, far, Connections(clusters, self._connect), self.index)
 
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
-        return make_plan(self.ground(copy=copy), command, paths, options, lambda: None, SilentListener())
+        return make_plan(self.ground(copy=copy), command, paths, options, lambda *_: None, SilentListener())
 
     def run(
         self,
@@ -76,7 +76,7 @@ class World:
         azcopy: Callable[[], Engine] = DirectEngine,
     ) -> TransferResult:
         ground = self.ground(copy=copy)
-        plan = make_plan(ground, command, paths, options, lambda: "it is not part of this test", SilentListener())
+        plan = make_plan(ground, command, paths, options, lambda *_: "it is not part of this test", SilentListener())
         parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
         engines = Engines(
             {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": RelayEngine, "azcopy": azcopy},

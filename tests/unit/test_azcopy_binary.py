@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.binary import Found, find, leash, managed_path, problem, remedy
+from blobsync.azcopy.binary import Found, find, managed_path, problem, remedy
 from blobsync.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
 from blobsync.process import Completed
 from tests.fakes.runner import Call, ScriptedRunner
@@ -132,10 +132,3 @@ def test_asking_for_the_version_touches_nothing_of_the_users(tmp_path: Path, env
     assert env["HOME"] == env["AZCOPY_LOG_LOCATION"] == env["AZCOPY_JOB_PLAN_LOCATION"]
     assert not env["HOME"].startswith(environ["HOME"])
     assert not Path(env["HOME"]).exists()
-
-
-def test_azcopy_is_tied_to_our_life_where_the_system_can(tmp_path: Path, environ: dict[str, str]) -> None:
-    assert leash(environ, says("")) == ()
-    setpriv = str(program(tmp_path / "bin" / "setpriv"))
-    assert leash(environ, says("")) == (setpriv, "--pdeathsig", "KILL", "--")
-    assert leash(environ, says("", 1, "unrecognized option")) == ()

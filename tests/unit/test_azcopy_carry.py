@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.carry import action_refusal, cannot_carry, refusal
+from blobsync.azcopy.carry import action_refusal, cannot_carry, is_listed, refusal, unconfined_problem
 from blobsync.engines import LiveEnd, LocalEnd, MoveTask, RemoteEnd
 from blobsync.plan import Action, FileAction, Reason, Route
 from tests.fakes.store import MemoryStore
@@ -25,6 +25,10 @@ def task(route: Route, *actions: FileAction, whole: bool = False, local: str = "
     source: LiveEnd = here if route is Route.UPLOAD else there
     destination: LiveEnd = here if route is Route.DOWNLOAD else RemoteEnd(STORE, "y")
     return MoveTask(route, "data/x", source, destination, actions, whole_folder=whole)
+
+
+def why_not(given: MoveTask, *, confined: bool = True) -> str | None:
+    return refusal(given, listed=is_listed(given, confined=confined))
 
 
 @pytest.mark.parametrize("name", ["a", "*star*", "a;b", "-rf", "trail.", "é", "%41", "a#b?c", "a/b/c", "n" * 206, ""])
@@ -49,27 +53,45 @@ def test_azcopys_temporary_name_limits_downloads() -> None:
 def test_a_list_of_files_holds_fewer_names(name: str) -> None:
     assert cannot_carry(name, Route.DOWNLOAD, listed=True)
     assert cannot_carry(name, Route.DOWNLOAD) is None
-    assert action_refusal(task(Route.DOWNLOAD, action(name), action("b")), action(name))
-    assert action_refusal(task(Route.DOWNLOAD, action(name), whole=True), action(name)) is None
+    assert action_refusal(task(Route.DOWNLOAD, action(name), action("b")), action(name), listed=True)
+    assert action_refusal(task(Route.DOWNLOAD, action(name), whole=True), action(name), listed=False) is None
 
 
 def test_any_set_of_files_can_be_uploaded() -> None:
-    assert refusal(task(Route.UPLOAD, action("a"), action("b"))) is None
+    some = task(Route.UPLOAD, action("a"), action("b"))
+    assert refusal(some, listed=is_listed(some, confined=False)) is None
 
 
 @pytest.mark.parametrize("route", [Route.DOWNLOAD, Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT])
 def test_part_of_a_remote_folder_is_for_azcopy_only_when_its_files_are_large(route: Route) -> None:
-    assert refusal(task(route, action("a"), action("b")))
-    assert refusal(task(route, action("a", 16 * MIB), action("b", 1))) is None
-    assert refusal(task(route, action("a"), action("b"), whole=True)) is None
-    assert refusal(task(route, action(""))) is None
+    assert why_not(task(route, action("a"), action("b")))
+    assert why_not(task(route, action("a", 16 * MIB), action("b", 1))) is None
+    assert why_not(task(route, action("a"), action("b"), whole=True)) is None
+    assert why_not(task(route, action(""))) is None
+
+
+def test_a_whole_folder_is_downloaded_by_its_names_where_azcopy_cannot_be_confined() -> None:
+    small = task(Route.DOWNLOAD, action("a"), action("b"), whole=True)
+    assert is_listed(small, confined=False)
+    assert not is_listed(small, confined=True)
+    assert why_not(small, confined=False)
+    assert why_not(task(Route.DOWNLOAD, action("a", 16 * MIB), action("b", 1), whole=True), confined=False) is None
+    assert not is_listed(task(Route.CROSS_ACCOUNT, action("a"), action("b"), whole=True), confined=False)
+    assert not is_listed(task(Route.DOWNLOAD, action("")), confined=False)
+
+
+def test_the_choice_of_engine_knows_what_a_list_costs() -> None:
+    assert "Landlock" in (unconfined_problem(Route.DOWNLOAD, 1000, 1000, confined=False) or "")
+    assert unconfined_problem(Route.DOWNLOAD, 1000, 1000, confined=True) is None
+    assert unconfined_problem(Route.DOWNLOAD, 10, 10 * 16 * MIB, confined=False) is None
+    assert unconfined_problem(Route.UPLOAD, 1000, 1000, confined=False) is None
 
 
 def test_a_star_in_the_way_of_a_download() -> None:
-    assert refusal(task(Route.DOWNLOAD, action("a"), whole=True, local="/p/*/data"))
+    assert why_not(task(Route.DOWNLOAD, action("a"), whole=True, local="/p/*/data"))
 
 
 def test_a_copy_cannot_rename() -> None:
     renamed = replace(action("a"), target="a.other")
-    assert action_refusal(task(Route.CROSS_ACCOUNT, renamed, whole=True), renamed)
-    assert action_refusal(task(Route.UPLOAD, renamed, whole=True), renamed) is None
+    assert action_refusal(task(Route.CROSS_ACCOUNT, renamed, whole=True), renamed, listed=False)
+    assert action_refusal(task(Route.UPLOAD, renamed, whole=True), renamed, listed=False) is None

@@ -54,7 +54,10 @@ def store() -> MemoryStore:
 
 
 def engine(tmp_path: Path, runner: AzcopyRunner) -> AzcopyEngine:
-    return AzcopyEngine(tmp_path / "state", lambda end, rights: SAS, {"PATH": "/nowhere"}, runner, BINARY)
+    environ = {"PATH": "/nowhere"}
+    return AzcopyEngine(
+        tmp_path / "state", lambda end, rights: SAS, environ, runner, BINARY, confinement=runner.confinement
+    )
 
 
 def two_files(tmp_path: Path, store: MemoryStore) -> MoveTask:
@@ -187,10 +190,36 @@ def test_a_download_ends_as_soon_as_every_file_is_in_place(tmp_path: Path) -> No
     report = engine(tmp_path, runner).move(download(tmp_path, a=b"AA", b=b""), RecordingListener())
     assert runner.process.received == ["cancel"]
     assert moved(report) == {"a", "b"}
+    assert report.strays == ["unplanned"]
     assert {path.name: path.read_bytes() for path in (tmp_path / "target").iterdir()} == {"a": b"AA", "b": b""}
     first = next(each for each in report.moved if each.action.path == "a")
     assert isinstance(first.destination, LocalState)
     assert first.destination.md5 == md5(b"AA")
+
+
+def test_azcopy_may_write_in_its_own_places_only(tmp_path: Path) -> None:
+    runner = writes(a=b"AA")
+    engine(tmp_path, runner).move(download(tmp_path, a=b"AA"), RecordingListener())
+    *private, staging = runner.confinement.folders
+    assert {folder.name for folder in private} == {"home", "log", "plan"}
+    assert all(folder.is_relative_to(tmp_path / "state") for folder in private)
+    assert staging.parent == tmp_path / "target"
+    uploading = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]))
+    engine(tmp_path, uploading).move(two_files(tmp_path, MemoryStore("one", {})), RecordingListener())
+    assert {folder.name for folder in uploading.confinement.folders} == {"home", "log", "plan"}
+
+
+def test_a_whole_folder_is_listed_name_by_name_where_azcopy_cannot_be_confined(tmp_path: Path) -> None:
+    large = b"L" * (8 << 20)
+    runner = writes(a=large)
+    runner.confinement.is_possible = False
+    task = download(tmp_path, a=large)._replace(whole_folder=True)
+    assert moved(engine(tmp_path, runner).move(task, RecordingListener())) == {"a"}
+    assert any(word.startswith("--list-of-files=") for word in runner.argv)
+    confined = writes(a=large)
+    task = download(tmp_path / "again", a=large)._replace(whole_folder=True)
+    assert moved(engine(tmp_path, confined).move(task, RecordingListener())) == {"a"}
+    assert not any(word.startswith("--list-of-files=") for word in confined.argv)
 
 
 def test_wrong_bytes_and_wrong_lengths_get_no_name(tmp_path: Path) -> None:
