@@ -7,6 +7,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
       UsageError                         2   words on the command line that do not fit together
       ConfigError                        2   names file, line and key
         ConfigNotFoundError              2
+        ForeignProjectError              2   a project of another user, which nobody said is to be trusted
         UnknownClusterError              2
       MappingError                       2
         UnmappedPathError                2
@@ -116,6 +117,10 @@ class ConfigError(BlobsyncError):
 
 class ConfigNotFoundError(ConfigError):
     code = "config_not_found"
+
+
+class ForeignProjectError(ConfigError):
+    code = "project_foreign"
 
 
 class UnknownClusterError(ConfigError):

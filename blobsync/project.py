@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blobsync import receipts
-from blobsync.config.loader import find_project, load_cluster
+from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster, FolderEntry
+from blobsync.config.project_root import find_project
 from blobsync.connections import Connections
 from blobsync.engines import Listener, LocalEnd, RemoteEnd, SilentListener
 from blobsync.environment import environment
@@ -81,7 +82,7 @@ class Project:
         """
         environ = environment(environ)
         cwd = Path(start).absolute()
-        root = find_project(cwd)
+        root = find_project(cwd, environ)
         return cls(
             root,
             cwd,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.config.known_keys import USER
+from blobsync.config.project_root import SAFE_PROJECTS_VARIABLE
 from blobsync.config.typed import Checker
 from blobsync.config.yaml_lines import parse_document
 from blobsync.errors import ConfigError
@@ -34,6 +35,7 @@ class UserConfig:
 
     trusted_hosts: tuple[str, ...] = ()
     allowed_variables: tuple[str, ...] = ()
+    safe_projects: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -62,10 +64,12 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
     """
     hosts = _listed(environ, TRUSTED_HOSTS_VARIABLE)
     names = _listed(environ, ALLOWED_VARIABLES_VARIABLE)
+    # Paths may hold commas and blanks.
+    projects = tuple(filter(None, environ.get(SAFE_PROJECTS_VARIABLE, "").split(os.pathsep)))
     file = user_config_file(environ)
     text = _read(file)
     if text is None:
-        return UserConfig(hosts, names)
+        return UserConfig(hosts, names, projects)
     checker = Checker(parse_document(text, str(file)), {})
     values = checker.check(USER)
     if checker.problems:
@@ -73,6 +77,7 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
     return UserConfig(
         trusted_hosts=(*hosts, *values.get("trusted_hosts", ())),
         allowed_variables=(*names, *values.get("allowed_variables", ())),
+        safe_projects=(*projects, *values.get("safe_projects", ())),
         warnings=tuple(checker.warnings),
     )
 

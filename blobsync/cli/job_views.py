@@ -184,12 +184,12 @@ def parse(session: Session, id: IdArgument) -> Result:
 
 def open_board(session: Session) -> Board:
     """The jobs of the project around the current folder, whatever its cluster files say."""
-    from blobsync.config.loader import find_project
+    from blobsync.config.project_root import find_project
     from blobsync.jobs.board import Board
 
     if session.param:
         raise UsageError("-p is for submit: a job keeps what it was submitted with")
-    return Board(find_project(Path.cwd()), session.environ, note=session.listener.note)
+    return Board(find_project(Path.cwd(), session.environ), session.environ, note=session.listener.note)
 
 
 def submitting(session: Session) -> tuple[Cluster, Board]:

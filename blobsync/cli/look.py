@@ -105,13 +105,14 @@ def resolve(session: Session, paths: PathsArgument) -> Result:
 
 def _places(session: Session, paths: list[str]) -> list[Resolution]:
     """Without ``Project``, which brings all that transfers need: this command is asked often, and by scripts."""
-    from blobsync.config.loader import find_project, load_cluster
+    from blobsync.config.loader import load_cluster
+    from blobsync.config.project_root import find_project
     from blobsync.mapping import resolve as find_place
 
     if session.from_cluster:
         raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
     cwd = Path.cwd()
-    root = find_project(cwd)
+    root = find_project(cwd, session.environ)
     cluster = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
     session.warn(cluster)
     return [find_place(path, cwd=cwd, root=root, cluster=cluster) for path in paths]

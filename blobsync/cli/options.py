@@ -28,7 +28,8 @@ SETTINGS: dict[str, Any] = {
 
 def complete_cluster(incomplete: str) -> list[str]:
     """The cluster files of the project around the current folder."""
-    from blobsync.config.loader import cluster_names, find_project
+    from blobsync.config.loader import cluster_names
+    from blobsync.config.project_root import find_project
 
     try:
         names = cluster_names(find_project(Path()))
@@ -61,7 +62,8 @@ def _local_names(folder: str, start: str) -> list[str]:
 
 
 def _prefixes() -> tuple[str, ...]:
-    from blobsync.config.loader import find_project, load_cluster
+    from blobsync.config.loader import load_cluster
+    from blobsync.config.project_root import find_project
 
     try:
         root = find_project(Path())
@@ -171,7 +173,8 @@ def _with_session(function: CommandFunction, bundle: Bundle | None, *, globals_a
 
 def _inside_project(paths: list[str]) -> list[str]:
     """Python sees the current folder without symlinks, the shell's $PWD has them: both mean the same project."""
-    from blobsync.config.loader import find_project, inside_project
+    from blobsync.config.loader import inside_project
+    from blobsync.config.project_root import find_project
 
     root = find_project(Path())
     return [inside_project(root, path) for path in paths]

@@ -58,10 +58,11 @@ def doctor(session: Session) -> Result:
 
 def _findings(session: Session) -> Iterator[tuple[str, Finding]]:
     """Each cluster's findings; what was found for one cluster already is not told again for the next."""
-    from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, find_project, load_cluster
+    from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, load_cluster
+    from blobsync.config.project_root import find_project
     from blobsync.doctor import Finding, Status, examine
 
-    root = find_project(Path.cwd())
+    root = find_project(Path.cwd(), session.environ)
     names: tuple[str | None, ...] = cluster_names(root)
     if session.cluster or session.environ.get(CLUSTER_VARIABLE) or not names:
         names = (session.cluster,)

@@ -39,9 +39,9 @@ def config_check(session: Session) -> Result:
       blobsync config check
     """
     from blobsync.config.check import check_project
-    from blobsync.config.loader import find_project
+    from blobsync.config.project_root import find_project
 
-    checked = check_project(find_project(Path.cwd()), environ=session.environ)
+    checked = check_project(find_project(Path.cwd(), session.environ), environ=session.environ)
     problems = [problem for item in checked for problem in item.problems]
     for item in checked:
         for warning in item.warnings:
@@ -65,7 +65,7 @@ def config_new(
     """
     from blobsync.config.scaffold import new_project
 
-    made = new_project(Path.cwd(), emulator=emulator)
+    made = new_project(Path.cwd(), emulator=emulator, environ=session.environ)
     lines = [f"wrote {name}" for name in made.written] + [f"kept {name} as it is" for name in made.kept]
     steps = (
         "blobsync emulator start" if emulator else "fill in what is in <angle brackets>, then: blobsync config check"

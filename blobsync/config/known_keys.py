@@ -227,6 +227,7 @@ _OURS: Mapping[str, Key] = {
 USER: Mapping[str, Key] = {
     "trusted_hosts": TEXTS,
     "allowed_variables": TEXTS,
+    "safe_projects": TEXTS,
 }
 
 CLUSTER: Mapping[str, Key] = {**_ACT, **_PHILLY, **_OURS}

@@ -20,26 +20,10 @@ from blobsync.config.yaml_lines import Document, read_document
 from blobsync.environment import environment
 from blobsync.errors import ConfigNotFoundError, UnknownClusterError
 
-PROJECT_MARK = "aux_data"
 CLUSTER_FOLDER = "aux_data/aml"
 WORKSPACE_FILE = "aux_data/aml/config.json"
 CLUSTER_VARIABLE = "AML_CONFIG_PATH"
 _SUFFIXES = (".yaml", ".yml")
-
-
-def find_project(start: Path) -> Path:
-    """The project that ``start`` lies in: the nearest folder, upwards, that holds ``aux_data/``.
-
-    Raises ``ConfigNotFoundError``.
-    """
-    start = Path(os.path.abspath(start))
-    for folder in (start, *start.parents):
-        if (folder / PROJECT_MARK).is_dir():
-            return folder
-    raise ConfigNotFoundError(
-        f"{start} is in no project: neither it nor a folder above it holds {PROJECT_MARK}/",
-        hint="cd into your project, or make one here: blobsync config new",
-    )
 
 
 def cluster_names(root: Path) -> tuple[str, ...]:

@@ -6,10 +6,13 @@ placeholders in angle brackets, which ``config check`` asks for one by one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.config.model import EMULATOR_ACCOUNT
+from blobsync.config.project_root import PROJECT_MARK, demand_own
+from blobsync.environment import environment
 from blobsync.errors import LocalFileError
 
 # The key that Azure's storage emulators ship with; it opens nothing but an emulator.
@@ -84,8 +87,13 @@ class NewFiles:
     kept: tuple[str, ...]
 
 
-def new_project(root: Path, *, emulator: bool = False) -> NewFiles:
-    """Write the example files that are not there yet; never changes one that is. Raises ``LocalFileError``."""
+def new_project(root: Path, *, emulator: bool = False, environ: Mapping[str, str] | None = None) -> NewFiles:
+    """Write the example files that are not there yet; never changes one that is.
+
+    Raises ``LocalFileError``, and ``ForeignProjectError`` where ``aux_data/`` is there and another user's.
+    """
+    if (root / PROJECT_MARK).is_dir():
+        demand_own(root, environment(environ))
     written: list[str] = []
     kept: list[str] = []
     try:

@@ -1,0 +1,84 @@
+"""Which folder is the project, and whether it is the user's own.
+
+A project's files say which programs run and where data goes, so that whoever can put ``aux_data/`` above the current
+folder (in ``/tmp``, on a shared disk) would decide that for everybody below. The rule is git's for repositories:
+https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from blobsync.environment import environment
+from blobsync.errors import ConfigNotFoundError, ForeignProjectError
+
+PROJECT_MARK = "aux_data"
+SAFE_PROJECTS_VARIABLE = "BLOBSYNC_SAFE_PROJECTS"
+
+
+def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """The project that ``start`` lies in: the nearest folder, upwards, that holds ``aux_data/``.
+
+    Raises ``ConfigNotFoundError``, and ``ForeignProjectError`` for one that belongs to another user and that the
+    user's own configuration does not list under ``safe_projects``.
+    """
+    start = Path(os.path.abspath(start))
+    for folder in (start, *start.parents):
+        if (folder / PROJECT_MARK).is_dir():
+            demand_own(folder, environment(environ))
+            return folder
+    raise ConfigNotFoundError(
+        f"{start} is in no project: neither it nor a folder above it holds {PROJECT_MARK}/",
+        hint="cd into your project, or make one here: blobsync config new",
+    )
+
+
+def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:
+    """Whether what ``owner`` owns is the own of ``user`` (numbers). Root through sudo is whoever called sudo, too."""
+    return owner == user or (user == 0 and environ.get("SUDO_UID") == str(owner))
+
+
+def is_listed(folder: Path, safe: tuple[str, ...]) -> bool:
+    """Whether ``safe`` names the folder: by its path, by ``/a/folder/above/*``, or by ``*`` for any."""
+    for entry in safe:
+        above = entry.removesuffix("*").rstrip("/") if entry.endswith("/*") else None
+        if entry == "*" or entry.rstrip("/") == str(folder):
+            return True
+        if above is not None and Path(above or "/") in folder.parents:
+            return True
+    return False
+
+
+def demand_own(folder: Path, environ: Mapping[str, str]) -> None:
+    """Raise ``ForeignProjectError`` where the project ``folder`` is not to be used.
+
+    ``aux_data`` itself counts as well: in a folder that several may write to, anybody could put it.
+    """
+    for path, status in ((folder, folder.stat()), (folder / PROJECT_MARK, (folder / PROJECT_MARK).lstat())):
+        if not is_own(status.st_uid, os.geteuid(), environ):
+            _demand_listed(folder, path, status.st_uid, environ)
+            return
+
+
+def _demand_listed(folder: Path, path: Path, owner: int, environ: Mapping[str, str]) -> None:
+    # Here, because it is rare: every command finds its project.
+    from blobsync.user_config import load_user_config, user_config_file
+
+    if is_listed(folder, load_user_config(environ).safe_projects):
+        return
+    raise ForeignProjectError(
+        f"{path} belongs to {_name(owner)}, not to you ({_name(os.geteuid())}), so the project {folder} is not used",
+        hint=f"if you trust its files, add to {user_config_file(environ)}: safe_projects: ['{folder}']; "
+        f"or for one command: {SAFE_PROJECTS_VARIABLE}={shlex.quote(str(folder))}",
+    )
+
+
+def _name(user: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(user).pw_name}"
+    except KeyError:
+        return f"user {user}"
