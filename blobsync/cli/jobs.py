@@ -36,8 +36,8 @@ CommandArgument = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add all commands that deal with jobs."""
-    command(app, "submit", context_settings=_ENDS_WITH_A_COMMAND)(submit)
-    command(app, "local", context_settings=_ENDS_WITH_A_COMMAND)(local)
+    command(app, "submit", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(submit)
+    command(app, "local", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(local)
     command(app, "resubmit")(resubmit)
     command(app, "a")(abort)
     command(app, "ssh")(ssh)
@@ -94,7 +94,7 @@ def local(session: Session, cmd: CommandArgument) -> Result:
 
     \b
       blobsync local python train.py --data voc20
-      blobsync -n 2 local python train.py             two processes with their ranks
+      blobsync -n 2 local python train.py             two processes with their ranks; -n 0: one, without a GPU
     """
     from blobsync.jobs.describe import Wish
     from blobsync.jobs.foreground import run_here
@@ -103,7 +103,7 @@ def local(session: Session, cmd: CommandArgument) -> Result:
     if session.json:
         raise UsageError("local has the terminal to itself: there is no --json for it")
     project = session.project()
-    code, note = run_here(project.cluster, Wish(tuple(cmd)), SubprocessRunner(), project.environ)
+    code, note = run_here(project.cluster, Wish(tuple(cmd), here=True), SubprocessRunner(), project.environ)
     note_all(session, [note] if note else [])
     return Result(exit_code=code)
 

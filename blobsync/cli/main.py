@@ -80,6 +80,12 @@ def _usage(error: Any) -> UsageError:
     """The parser's complaint as one of ours."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "blobsync"
     message = error.format_message().rstrip(".")
+    word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
+    if word in _ENDS_WITH_A_COMMAND and any(option in each.opts for each in error.ctx.find_root().command.params):
+        return UsageError(
+            f"{option} stands before the word {word}: what follows is for {word}, or is your command",
+            hint=f"blobsync {option} ... {word} ...",
+        )
     return UsageError(message[:1].lower() + message[1:], hint=f"'{path} --help' shows what it takes")
 
 

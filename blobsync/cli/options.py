@@ -96,7 +96,9 @@ ParamOption = Annotated[
     str | None,
     typer.Option("-p", "--param", metavar="YAML", help="Override keys of the cluster file: '{gpu_per_node: 8}'."),
 ]
-GpuOption = Annotated[int | None, typer.Option("-n", "--num-gpu", metavar="N", help="How many GPUs a job gets.")]
+GpuOption = Annotated[
+    int | None, typer.Option("-n", "--num-gpu", metavar="N", help="How many GPUs a job gets; 0: none.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON document on standard output.")]
 VerboseOption = Annotated[
     int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Say more; -vv says everything.")

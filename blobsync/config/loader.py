@@ -200,6 +200,9 @@ class ClusterFile:
         # This machine and a Slurm cluster may have none.
         if self._values.get("gpu_per_node") == 0 and _platform(self._values) not in ("local", "slurm"):
             self._checker.problem(("gpu_per_node",), "must be at least 1")
+        for key in ("nodes", "process_count_per_node"):
+            if self._values.get(key) == 0:
+                self._checker.problem((key,), "must be at least 1")
 
 
 def _platform(values: Mapping[str, Any]) -> str:

@@ -9,12 +9,11 @@ from typing import Any
 
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.errors import ConfigError, UsageError
+from blobsync.jobs.shape import Shape, Size, find_shape
 from blobsync.jobs.spec import SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
 
 # Where the node sees a shared file system, or this very machine, links are cheapest; elsewhere mounts are.
 _DEFAULT_MODES = {"local": "link", "slurm": "link"}
-# ACT's number of GPUs of a node on Azure ML, where the file does not say.
-_AML_GPUS = 4
 
 # Values of variables named like this are kept out of every record.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
@@ -27,7 +26,7 @@ _TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one submission asks for; None leaves it to the cluster file."""
+    """What one submission asks for; None leaves it to the cluster file. ``here`` is the foreground of this machine."""
 
     argv: tuple[str, ...]
     num_gpu: int | None = None
@@ -35,15 +34,7 @@ class Wish:
     name: str = ""
     multi_process: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a job spreads over machines."""
-
-    nodes: int
-    procs_per_node: int
-    gpus_per_node: int
+    here: bool = False
 
 
 def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) -> JobSpec:
@@ -54,7 +45,9 @@ def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) ->
         option = next(iter(wish.options))
         limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
         raise UsageError(f"--{option} is for Slurm, and {cluster.name} is {cluster.platform}", hint=limit)
-    shape = find_shape(cluster, wish)
+    shape = shape_of(cluster, wish)
+    if cluster.platform == "slurm":
+        _demand_no_gres(cluster, wish)
     secret = secret_names(cluster)
     options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
     options.update(wish.options)
@@ -85,32 +78,33 @@ def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) ->
     )
 
 
-def find_shape(cluster: Cluster, wish: Wish) -> Shape:
-    """ACT's rule: up to ``gpu_per_node`` GPUs are one node, more have to fill whole nodes.
-
-    ``nodes`` in the file is for jobs that spread evenly over so many. ``gpu_per_node: 0`` is a cluster without
-    GPUs; then ``-n`` counts processes.
-    """
-    asked = wish.num_gpu if wish.num_gpu is not None else cluster.num_gpu
-    per_node = cluster.gpu_per_node
-    if per_node is None and cluster.platform in SERVICES:
-        per_node = _AML_GPUS
-    nodes = wish.nodes if wish.nodes is not None else cluster.number("nodes")
-    count = asked or (per_node or 1) * (nodes or 1)
-    if nodes is None or (wish.nodes is None and count % nodes):
-        nodes = 1 if not per_node or count <= per_node else -(-count // per_node)
-    uneven = per_node and wish.nodes is None and count > per_node and count % per_node
-    if uneven or count % nodes:
-        raise UsageError(
-            f"{count} processes do not spread evenly over {nodes} nodes",
-            hint=f"-n has to be a multiple of {per_node or nodes}",
+def shape_of(cluster: Cluster, wish: Wish) -> Shape:
+    """How the job spreads over the machines of the cluster. Raises ``UsageError``."""
+    return find_shape(
+        Size(
+            cluster.platform,
+            _gpus_asked(cluster, wish),
+            wish.nodes,
+            cluster.gpu_per_node,
+            cluster.number("nodes"),
+            wish.multi_process if wish.multi_process is not None else cluster.multi_process,
+            cluster.number("process_count_per_node"),
+            wish.here,
         )
-    each = count // nodes
-    # On this machine a job takes one GPU unless told otherwise; a cluster is asked for what was asked for.
-    uses_gpus = per_node != 0 and (asked is not None or per_node is not None or cluster.platform == "local")
-    several = wish.multi_process if wish.multi_process is not None else cluster.multi_process
-    processes = cluster.number("process_count_per_node") or each
-    return Shape(nodes, processes if several else 1, each if uses_gpus else 0)
+    )
+
+
+def _gpus_asked(cluster: Cluster, wish: Wish) -> int | None:
+    return wish.num_gpu if wish.num_gpu is not None else cluster.num_gpu
+
+
+def _demand_no_gres(cluster: Cluster, wish: Wish) -> None:
+    """``-n 0`` and a fixed ``gres`` contradict each other."""
+    gres = str(wish.options.get("gres") or cluster.text("slurm.gres") or "")
+    if _gpus_asked(cluster, wish) == 0 and not wish.here and "gpu" in gres and "{gpus}" not in gres:
+        raise UsageError(
+            f"-n 0 asks for no GPU, and gres {gres} for some", hint="write gres: gpu:{gpus} in the cluster file"
+        )
 
 
 def secret_names(cluster: Cluster) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """``local CMD...``: the command here and now, with the environment of a job, in the terminal.
 
-In the cluster's docker image where the cluster file says ``use_custom_docker`` and docker works here.
+In the cluster's docker image where the cluster file says ``use_custom_docker`` and docker works here. This machine is
+one node: as many processes as the job would have run here, or one.
 """
 
 from __future__ import annotations
@@ -63,16 +64,23 @@ def arrange(
 ) -> Foreground:
     """The command line and environment for ``spec``; ``problem`` as :func:`docker_problem` says."""
     env = {**environ, **cluster.env}
-    if problem is None:
-        return Foreground(docker_argv(cluster, spec), env)
-    note = f"not in {cluster.docker.reference}: {problem}" if problem else ""
-    job = scratch / "job.json"
+    if not spec.gpus_per_node:
+        env["CUDA_VISIBLE_DEVICES"] = ""
+    job, alone = scratch / "job.json", scratch / "runner.py"
     job.write_text(_without_folders(spec))
-    words = ["--job", str(job), "--run-dir", str(scratch), "--root", str(cluster.root), "--node-rank", "0"]
-    return Foreground((sys.executable, runner.__file__, "here", *words), env, note)
+    words = ["here", "--job", str(job), "--run-dir", str(scratch), "--root", str(cluster.root), "--node-rank", "0"]
+    if problem is not None:
+        note = f"not in {cluster.docker.reference}: {problem}" if problem else ""
+        return Foreground((sys.executable, runner.__file__, *words), env, note)
+    if spec.world_size == 1:
+        return Foreground(docker_argv(cluster, spec, _words(spec.argv)), env)
+    # Several processes need somebody inside who starts them and tells each who it is.
+    alone.write_text(Path(runner.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"
+    return Foreground(docker_argv(cluster, spec, (python, str(alone), *words), "-v", f"{scratch}:{scratch}"), env)
 
 
-def docker_argv(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
+def docker_argv(cluster: Cluster, spec: JobSpec, command: Sequence[str], *more: str) -> tuple[str, ...]:
     """The project at its own path inside; values of variables come from our environment, not from the command line."""
     root = str(cluster.root)
     image = cluster.docker.reference
@@ -81,11 +89,11 @@ def docker_argv(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
     if not _IMAGE.fullmatch(image):
         raise ConfigError(f"{image!a} is no name of an image", file=cluster.file, key="docker.image")
     terminal = ("-it",) if sys.stdin.isatty() and sys.stdout.isatty() else ("-i",)
-    gpus = ("--gpus", "all") if os.path.exists("/dev/nvidia0") else ()
+    gpus = ("--gpus", "all") if spec.gpus_per_node and os.path.exists("/dev/nvidia0") else ()
     names = [part for name in sorted(cluster.env) for part in ("-e", name)]
     return (
         *("docker", "run", "--rm", *terminal, *gpus, f"--shm-size={cluster.docker.shm_size or _DEFAULT_SHM}"),
-        *("-v", f"{root}:{root}", "-w", root, *names, *cluster.docker.args, image, *_words(spec.argv)),
+        *("-v", f"{root}:{root}", *more, "-w", root, *names, *cluster.docker.args, image, *command),
     )
 
 

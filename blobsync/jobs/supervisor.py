@@ -67,7 +67,8 @@ class Supervisor:
         started = time.time()
         self._files.write_status(Status(State.PREPARING, started=started, gpus=gpus))
         env = dict(self._environ)
-        if gpus:
+        if gpus or not self._spec.gpus_per_node:
+            # A job that asked for none must not take those of the others.
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         child = self._process.start(self._arguments, env=env)
         code = self._wait(child, started, gpus)

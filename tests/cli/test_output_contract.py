@@ -94,6 +94,35 @@ def test_json_of_a_submitted_command_is_its_own(cli: Cli, words: tuple[str, ...]
     assert bool(ended.err) is not as_json
 
 
+@pytest.mark.parametrize("word", ["submit", "local"])
+@pytest.mark.parametrize(
+    ("option", "rest"),
+    [
+        ("-n", ("8", "ls")),
+        ("--num-gpu", ("8", "ls")),
+        ("-c", ("eu", "ls")),
+        ("-p", ("{num_gpu: 2}", "ls")),
+        ("-q", ("ls",)),
+    ],
+)
+def test_global_options_stand_before_a_word_that_ends_with_a_command(
+    cli: Cli, word: str, option: str, rest: tuple[str, ...]
+) -> None:
+    ended = cli(word, option, *rest)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        f"blobsync: {option} stands before the word {word}: what follows is for {word}, or is your command\n"
+        f"  hint: blobsync {option} ... {word} ...\n"
+    )
+
+
+@pytest.mark.parametrize("option", ["-n", "-c", "--json", "--nodes"])
+def test_options_behind_the_commands_first_word_are_its_own(cli: Cli, option: str) -> None:
+    ended = cli("-p", "{config_param: null, platform: local}", "submit", "--dry-run", "ls", option, "8")
+    assert ended.code == 0, ended.err
+    assert f'"argv": ["ls", "{option}", "8"]' in ended.out
+
+
 def test_the_same_mistake_in_words(cli: Cli) -> None:
     ended = cli("resolve", "dat/voc20")
     assert ended.code == 2

@@ -57,8 +57,9 @@ class Lab:
     def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
         return self.run("--json", *words, code=code).data
 
-    def submit(self, *words: str, cluster: str = "aml") -> str:
-        job_id: str = self.ask("-c", cluster, "submit", *words)["job_id"]
+    def submit(self, *words: str, cluster: str = "aml", gpus: int | None = None) -> str:
+        count = () if gpus is None else ("-n", str(gpus))
+        job_id: str = self.ask("-c", cluster, *count, "submit", *words)["job_id"]
         return job_id
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:

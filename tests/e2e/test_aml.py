@@ -37,7 +37,7 @@ def test_acts_example_from_check_to_output(lab: Lab) -> None:
     whole = lab.ask("submit", "--dry-run", "python", "show.py")["plan"]
     assert max(map(len, whole.splitlines())) > 10_000
 
-    job_id = lab.submit("-n", "8", "python", "show.py", "two words", "$HOME;")
+    job_id = lab.submit("python", "show.py", "two words", "$HOME;", gpus=8)
     body = lab.stub.jobs[job_id].body["properties"]
     assert body["computeId"].endswith("/computes/NC24RSV3") and body["experimentName"] == "experiment_name"
     assert body["distribution"] == {"distributionType": "Mpi", "processCountPerInstance": 4}

@@ -84,8 +84,9 @@ class Lab:
         """The data of a command's JSON answer; global options stand before the word."""
         return self.run("--json", *words, code=code).data
 
-    def submit(self, cluster: str, *words: str) -> str:
-        job_id: str = self.ask("-c", cluster, "submit", *words)["job_id"]
+    def submit(self, cluster: str, *words: str, gpus: int | None = None) -> str:
+        count = () if gpus is None else ("-n", str(gpus))
+        job_id: str = self.ask("-c", cluster, *count, "submit", *words)["job_id"]
         return job_id
 
     def job(self, job_id: str) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def lab(project: Project, container: Container, request: pytest.FixtureRequest) 
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_a_job_of_four_processes(lab: Lab, cluster: str) -> None:
     awkward = ["two words", "$HOME", ";", "*", "--wait", "-n"]
-    job_id = lab.submit(cluster, *(["-n", "4"]), "python3", "show.py", *awkward)
+    job_id = lab.submit(cluster, "python3", "show.py", *awkward, gpus=4)
     assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
 
     facts = {rank: json.loads(lab.container.get(f"mine/output/facts/{rank}.json")) for rank in range(4)}
@@ -269,9 +270,9 @@ def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> Non
 
 @pytest.mark.slurm
 def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) -> None:
-    low = lab.submit("uni", "-n", "4", "--partition", "normal", "echo up; sleep 600")
+    low = lab.submit("uni", "--partition", "normal", "echo up; sleep 600", gpus=4)
     lab.until_up(low)
-    high = lab.submit("uni", "-n", "8", "--partition", "urgent", "sleep", "600")
+    high = lab.submit("uni", "--partition", "urgent", "sleep", "600", gpus=8)
     lab.until(high, "Running")
     assert wait_until(lambda: lab.job(low)["restarts"] == 1, seconds=PATIENCE, pause=0.2)
     job = lab.until(low, "Queued")
@@ -297,7 +298,7 @@ def test_a_cluster_is_driven_through_a_login_node(lab: Lab, tmp_path: Path) -> N
     lab.project.environ["PATH"] = f"{ssh.parent}:{os.environ['PATH']}"
     shared = {"gpu_per_node": 0, "ssh": "me@login", "slurm": {"shared_root": str(lab.project.root)}}
     lab.configure("uni", "slurm", **shared)
-    job_id = lab.submit("uni", "-n", "2", "python3", "show.py", "a b; $HOME")
+    job_id = lab.submit("uni", "python3", "show.py", "a b; $HOME", gpus=2)
     assert lab.until(job_id)["status"] == "Completed"
     assert json.loads(lab.container.get("mine/output/facts/1.json"))["argv"] == ["a b; $HOME"]
     assert lab.run("logs", job_id, "--rank", "1").out == "rank 1 is done\n"
@@ -361,7 +362,7 @@ def test_mpirun_can_be_the_launcher(lab: Lab) -> None:
         },
     )
     lab.project.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    job_id = lab.submit("uni", "-n", "2", "echo rank $RANK of $OMPI_COMM_WORLD_SIZE")
+    job_id = lab.submit("uni", "echo rank $RANK of $OMPI_COMM_WORLD_SIZE", gpus=2)
     assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
     assert lab.run("logs", job_id, "--rank", "1").out == "rank 1 of 2\n"
 
@@ -396,7 +397,7 @@ def test_gpus_are_shared_out(lab: Lab) -> None:
     lab.configure("here", "local", local={"slots": 1, "gpus": 3})
     gate = lab.project.root.parent / "gate"
     show = f"echo $CUDA_VISIBLE_DEVICES; while [ ! -e {gate} ]; do sleep 0.1; done"
-    ids = [lab.submit("here", "-n", str(count), "--single", show) for count in (2, 1, 1)]
+    ids = [lab.submit("here", "--single", show, gpus=count) for count in (2, 1, 1)]
     for job_id in ids[:2]:
         lab.until(job_id, "Running")
     assert lab.job(ids[2])["status"] == "Queued"
@@ -406,7 +407,7 @@ def test_gpus_are_shared_out(lab: Lab) -> None:
         lab.until(job_id)
     seen = [lab.run("logs", job_id).out.strip() for job_id in ids]
     assert seen[:2] == ["0,1", "2"] and seen[2] in ("0", "1", "2")
-    lab.run("-c", "here", "submit", "-n", "4", "true", code=1)
+    lab.run("-c", "here", "-n", "4", "submit", "true", code=1)
 
 
 def test_a_killed_supervisor_fails_its_job_and_frees_its_place(lab: Lab) -> None:
@@ -506,9 +507,78 @@ def test_local_runs_in_the_foreground(lab: Lab, words: list[str], code: int, out
     assert lab.run("-c", "here", "local", *words, code=code).out == out
 
 
-def test_local_runs_several_processes(lab: Lab) -> None:
-    done = lab.run("-c", "here", "-n", "2", "local", "echo $RANK of $WORLD_SIZE")
-    assert sorted(done.out.splitlines()) == ["0 of 2", "1 of 2"]
+TELL = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE"
+
+
+def told(count: int) -> list[str]:
+    """What as many processes on one node say."""
+    return [f"{rank} of {count}, {rank} of {count}" for rank in range(count)]
+
+
+# ACT's file has four GPUs on a node of Azure ML; a new project's has one on this machine.
+ACT: Mapping[str, Any] = {"platform": "aml", "compute_target": "V100", "gpu_per_node": 4, "docker": {"image": "img"}}
+NEW: Mapping[str, Any] = {"platform": "local", "gpu_per_node": 1}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "processes"),
+    [(NEW, 1, 1), (NEW, 2, 2), (NEW, 0, 1), (ACT, 2, 2), (ACT, 4, 4), (ACT, 8, 8), (ACT, 0, 1)],
+)
+def test_local_starts_every_process_that_it_speaks_of(
+    lab: Lab, cluster: Mapping[str, Any], gpus: int, processes: int
+) -> None:
+    lab.configure("chosen", **cluster)
+    done = lab.run("-c", "chosen", "-n", str(gpus), "local", TELL)
+    assert sorted(done.out.splitlines()) == told(processes)
+
+
+# Stands for docker: answers that it is there, then runs what comes after the image as the image would.
+DOCKER = """#!/bin/sh
+[ "$1" = version ] && { echo 28.2; exit; }
+while [ "$1" != img ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(("gpus", "processes"), [(0, 1), (2, 2), (8, 8)])
+def test_local_starts_every_process_in_the_image_too(lab: Lab, tmp_path: Path, gpus: int, processes: int) -> None:
+    lab.configure("chosen", **ACT, use_custom_docker=True)
+    docker = tmp_path / "docker"
+    docker.write_text(DOCKER)
+    docker.chmod(0o755)
+    lab.project.environ["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    done = lab.run("-c", "chosen", "-n", str(gpus), "local", TELL)
+    assert "not in img" not in done.err
+    lines = sorted(done.out.splitlines())
+    assert lines == told(processes) if processes > 1 else len(lines) == 1
+
+
+def test_a_new_projects_configuration_starts_as_many_processes_as_it_is_asked_for(lab: Lab) -> None:
+    lab.configure("here", **NEW, local={"slots": 4, "gpus": 0})
+    job_id = lab.submit("here", TELL, gpus=2)
+    assert lab.until(job_id)["processes"] == 2
+    assert sorted(lab.run("logs", job_id, "--rank", str(rank)).out.strip() for rank in (0, 1)) == told(2)
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_no_gpu_is_one_process_that_sees_none(lab: Lab, cluster: str) -> None:
+    lab.configure("here", "local", gpu_per_node=2, local={"slots": 4, "gpus": 2})
+    job_id = lab.submit(cluster, f"{TELL}; echo sees $CUDA_VISIBLE_DEVICES.", gpus=0)
+    job = lab.until(job_id)
+    assert (job["nodes"], job["processes"], job["gpus"]) == (1, 1, 0)
+    assert lab.run("logs", job_id).out.splitlines() == [*told(1), "sees ."]
+
+
+@pytest.mark.slurm
+def test_more_processes_than_a_node_has_fill_whole_nodes_of_slurm(lab: Lab) -> None:
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=2)
+    job_id = lab.submit("uni", "echo $RANK of $WORLD_SIZE on $NODE_RANK", gpus=4)
+    assert lab.until(job_id)["status"] == "Completed"
+    said = [lab.run("logs", job_id, "--rank", str(rank)).out.strip() for rank in range(4)]
+    assert said == [f"{rank} of 4 on {rank // 2}" for rank in range(4)]
+    refused = lab.run("-c", "uni", "-n", "3", "submit", "--nodes", "2", "true", code=2)
+    assert "do not spread evenly over 2 nodes" in refused.err
 
 
 def test_state_is_read_while_nothing_is_there_to_ask(lab: Lab, tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ CLUSTER_MISTAKES = {
     ),
     "a negative number": (DATA + "num_gpu: -1\n", f"{AML}:3: num_gpu: must not be negative"),
     "no GPU per node": (DATA + "gpu_per_node: 0\nplatform: itp\n", f"{AML}:3: gpu_per_node: must be at least 1"),
+    "no node": (DATA + "nodes: 0\n", f"{AML}:3: nodes: must be at least 1"),
+    "no process": (DATA + "process_count_per_node: 0\n", f"{AML}:3: process_count_per_node: must be at least 1"),
     "a size that is none": (
         DATA + "max_file_size: big\n",
         f"{AML}:3: max_file_size: must be a size such as 50 MB or a number of bytes, not a text",

@@ -24,7 +24,7 @@ def make_cluster(root: Path, **changes: Any) -> Cluster:
 def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
     spec = describe(cluster, Wish(("python", "a b")), "local", None)
-    argv = docker_argv(cluster, spec)
+    argv = docker_argv(cluster, spec, spec.argv)
     assert argv[:4] == ("docker", "run", "--rm", "-i")
     assert argv[argv.index("-e") :] == ("-e", "MY_TOKEN", "--ipc=host", "registry/img:7", "python", "a b")
     assert "--shm-size=64g" in argv and f"{tmp_path}:{tmp_path}" in argv
@@ -36,12 +36,36 @@ def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None
 def test_an_image_cannot_be_an_option_of_docker(tmp_path: Path) -> None:
     cluster = replace(make_cluster(tmp_path), docker=Docker(image="--privileged"))
     with pytest.raises(ConfigError, match="is no name of an image"):
-        docker_argv(cluster, describe(cluster, Wish(("true",)), "local", None))
+        docker_argv(cluster, describe(cluster, Wish(("true",)), "local", None), ("true",))
 
 
 def test_a_shell_line_is_one_in_the_image_too(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
-    assert docker_argv(cluster, describe(cluster, Wish(("a | b",)), "local", None))[-3:] == ("sh", "-c", "a | b")
+    spec = describe(cluster, Wish(("a | b",)), "local", None)
+    assert arrange(cluster, spec, tmp_path, {}, None).argv[-3:] == ("sh", "-c", "a | b")
+
+
+def test_several_processes_are_started_inside_the_image(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
+    spec = describe(cluster, Wish(("python", "a b"), 2, here=True), "local", None)
+    argv = arrange(cluster, spec, tmp_path, {"PATH": "/bin"}, None).argv
+    inside = argv[argv.index("registry/img:7") + 1 :]
+    assert inside[:3] == ("python", str(tmp_path / "runner.py"), "here")
+    assert "def do_here(" in (tmp_path / "runner.py").read_text()
+    assert json.loads((tmp_path / "job.json").read_text())["procs_per_node"] == 2
+    assert f"{tmp_path}:{tmp_path}" in argv
+
+
+@pytest.mark.parametrize(("gpus", "visible"), [(0, ""), (1, "3"), (None, "3")])
+@pytest.mark.parametrize("problem", [None, ""])
+def test_a_command_that_asks_for_no_gpu_sees_none(
+    tmp_path: Path, gpus: int | None, visible: str, problem: str | None
+) -> None:
+    cluster = make_cluster(tmp_path)
+    spec = describe(cluster, Wish(("true",), gpus, here=True), "local", None)
+    assert (
+        arrange(cluster, spec, tmp_path, {"CUDA_VISIBLE_DEVICES": "3"}, problem).env["CUDA_VISIBLE_DEVICES"] == visible
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
 from blobsync.errors import ConfigError, CredentialError, SasPermissionError, UsageError
 from blobsync.jobs.access import grant, rights_needed
-from blobsync.jobs.describe import Shape, Wish, describe, find_mirror, find_shape, setup_lines
+from blobsync.jobs.describe import Wish, describe, find_mirror, setup_lines
 from blobsync.jobs.spec import CodeRef, LogMirror
 from blobsync.jobs.submit import new_run_id
 from blobsync.locations import SasToken, Secret
@@ -31,35 +31,6 @@ def test_options_of_slurm_are_refused_elsewhere(platform: str) -> None:
     assert caught.value.hint and "timeout: 5h" in caught.value.hint
     with pytest.raises(UsageError, match="--gres is for Slurm"):
         describe(cluster, Wish(("true",), options={"gres": "gpu:1"}), "me_1_x", CODE)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "wish", "shape"),
-    [
-        ({"platform": "aml", "gpu_per_node": 4}, {}, Shape(1, 4, 4)),
-        ({"platform": "aml", "gpu_per_node": 4}, {"num_gpu": 2}, Shape(1, 2, 2)),
-        ({"platform": "aml", "gpu_per_node": 4}, {"num_gpu": 8}, Shape(2, 4, 4)),
-        ({"platform": "aml", "gpu_per_node": 4, "num_gpu": 16}, {}, Shape(4, 4, 4)),
-        ({"platform": "aml", "gpu_per_node": 4, "multi_process": False}, {"num_gpu": 8}, Shape(2, 1, 4)),
-        ({"platform": "aml", "gpu_per_node": 4}, {"num_gpu": 4, "nodes": 2}, Shape(2, 2, 2)),
-        ({"platform": "aml", "gpu_per_node": 4}, {"nodes": 3}, Shape(3, 4, 4)),
-        ({"platform": "slurm"}, {}, Shape(1, 1, 0)),
-        ({"platform": "slurm"}, {"num_gpu": 2}, Shape(1, 2, 2)),
-        ({"platform": "slurm", "gpu_per_node": 0, "values": {"nodes": 2}}, {"num_gpu": 4}, Shape(2, 2, 0)),
-        ({"platform": "slurm", "gpu_per_node": 0, "values": {"nodes": 2}}, {}, Shape(2, 1, 0)),
-        ({"platform": "slurm", "gpu_per_node": 0, "values": {"nodes": 2}}, {"num_gpu": 1}, Shape(1, 1, 0)),
-        ({"platform": "local"}, {}, Shape(1, 1, 1)),
-        ({"platform": "local"}, {"num_gpu": 2, "multi_process": False}, Shape(1, 1, 2)),
-    ],
-)
-def test_how_a_job_spreads(cluster: dict[str, Any], wish: dict[str, Any], shape: Shape) -> None:
-    assert find_shape(make_cluster(**cluster), Wish(("true",), **wish)) == shape
-
-
-@pytest.mark.parametrize("wish", [{"num_gpu": 6}, {"num_gpu": 3, "nodes": 2}])
-def test_gpus_have_to_fill_whole_nodes(wish: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="do not spread evenly"):
-        find_shape(make_cluster(platform="aml", gpu_per_node=4), Wish(("true",), **wish))
 
 
 def test_a_specification_keeps_secrets_by_name_only() -> None:

@@ -76,9 +76,10 @@ def _itp(cluster: Cluster, spec: JobSpec) -> dict[str, Any]:
     counts = node_counts(cluster, spec)
     if counts:
         priority.update(node_count_set=counts, scale_interval=_SCALE_MINUTES)
-    block: dict[str, Any] = {"priority_configuration": priority}
-    if spec.gpus_per_node:
-        block["resource_configuration"] = {"gpu_count": spec.gpus_per_node}
+    block: dict[str, Any] = {
+        "priority_configuration": priority,
+        "resource_configuration": {"gpu_count": spec.gpus_per_node},
+    }
     key = cluster.text("ssh_public_key")
     if key:
         block["interactive_configuration"] = {"is_ssh_enabled": True, "ssh_public_key": key}

@@ -139,7 +139,8 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
     if options.get("time") or spec.timeout_s:
         lines.append(f"time={_quoted('time', options.get('time') or -(-int(spec.timeout_s or 0) // 60))}")
     for name in _DIRECTIVES:
-        if options.get(name):
+        # A number of GPUs that is none is no resource to ask for.
+        if options.get(name) and (spec.gpus_per_node or "{gpus}" not in str(options[name])):
             value = str(options[name]).replace("{gpus}", str(spec.gpus_per_node))
             lines.append(f"{name}={_quoted(name, value)}")
     if options.get("cpus_per_task"):

@@ -1,0 +1,105 @@
+"""How many machines, processes and GPUs a job gets: one rule for every place that runs jobs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blobsync.errors import UsageError
+from blobsync.jobs.spec import SERVICES
+
+# ACT's number of GPUs of a node on Azure ML, where the file does not say.
+_AML_GPUS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What was asked for, and what the cluster file says; None where nobody said anything.
+
+    ``num_gpu`` is ``-n`` or the file's; ``nodes`` is ``--nodes``, ``file_nodes`` the file's wish for jobs that spread
+    evenly over so many. ``here`` is the foreground of this machine, whatever the platform of the cluster is.
+    """
+
+    platform: str
+    num_gpu: int | None = None
+    nodes: int | None = None
+    gpu_per_node: int | None = None
+    file_nodes: int | None = None
+    multi_process: bool = True
+    processes_per_node: int | None = None
+    here: bool = False
+
+    @property
+    def node_gpus(self) -> int | None:
+        """GPUs of a node, as far as it is known."""
+        return _AML_GPUS if self.gpu_per_node is None and self.platform in SERVICES else self.gpu_per_node
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether this machine is all there is; what it has, it knows itself."""
+        return self.here or self.platform == "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a job spreads over machines. Every backend starts exactly ``world_size`` processes, or refuses the job."""
+
+    nodes: int
+    procs_per_node: int
+    gpus_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        """How many processes run the command."""
+        return self.nodes * self.procs_per_node
+
+
+def find_shape(size: Size) -> Shape:
+    """ACT's rule: up to ``gpu_per_node`` GPUs are one node, more have to fill whole nodes.
+
+    No GPU (``-n 0``) is one process on each node. ``gpu_per_node: 0`` is a cluster without GPUs; there ``-n``
+    counts processes. This machine is one node, however many are asked for. Raises ``UsageError``.
+    """
+    per_node, each = size.node_gpus, 0
+    if size.num_gpu == 0:
+        nodes = size.nodes or 1
+    else:
+        count = size.num_gpu or (per_node or 1) * (size.nodes or size.file_nodes or 1)
+        nodes = 1 if size.here else _node_count(size, count)
+        if count % nodes:
+            what = "processes" if per_node == 0 else "GPUs"
+            hint = f"-n has to be a multiple of {nodes}"
+            raise UsageError(f"{count} {what} do not spread evenly over {nodes} nodes", hint=hint)
+        each = count // nodes
+    _demand_room(size, nodes, each)
+    known = size.num_gpu is not None or per_node is not None or size.one_machine
+    processes = (size.processes_per_node or each) if each and size.multi_process else 1
+    return Shape(nodes, processes, each if known and per_node != 0 else 0)
+
+
+def _node_count(size: Size, count: int) -> int:
+    if size.nodes:
+        return size.nodes
+    per_node = size.node_gpus
+    if size.file_nodes and not count % size.file_nodes and count // size.file_nodes <= (per_node or count):
+        return size.file_nodes
+    if size.one_machine or not per_node or count <= per_node:
+        return 1
+    if count % per_node:
+        raise UsageError(
+            f"{count} GPUs do not fill whole nodes of {per_node}", hint=f"-n has to be a multiple of {per_node}"
+        )
+    return count // per_node
+
+
+def _demand_room(size: Size, nodes: int, each: int) -> None:
+    if size.one_machine:
+        if nodes != 1:
+            raise UsageError(
+                f"this machine is one node, and the job asks for {nodes}",
+                hint="leave nodes out, or choose a cluster with more of them: -c NAME",
+            )
+    elif size.node_gpus and each > size.node_gpus:
+        raise UsageError(
+            f"{each} GPUs on one node are asked for, and the nodes of this cluster have {size.node_gpus}",
+            hint="ask for more nodes, or correct gpu_per_node in the cluster file",
+        )
