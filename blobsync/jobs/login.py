@@ -53,8 +53,8 @@ class LoginNode:
         """The command as it has to be started from here. A password cannot be asked for: nobody is there to type it."""
         if self._ssh is None:
             return tuple(command)
-        # ssh reads options before and after the host.
-        return ("ssh", "-o", "BatchMode=yes", "--", self._ssh, "--", shlex.join(command))
+        # Behind a host that comes after "--" ssh reads no more options: a second "--" would be the command there.
+        return ("ssh", "-o", "BatchMode=yes", "--", self._ssh, shlex.join(command))
 
     def run(self, command: Sequence[str], *, input: str | None = None, timeout: float = 120.0) -> Completed:
         """Run to the end, whatever its exit code. Raises ``BackendUnavailableError`` when it cannot even start."""

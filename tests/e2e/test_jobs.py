@@ -293,7 +293,9 @@ def test_a_cluster_is_driven_through_a_login_node(lab: Lab, tmp_path: Path) -> N
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
     home.mkdir()
-    ssh.write_text(f'#!/bin/sh\n[ "$3" = me@login ] || exit 255\ncd {home} && HOME={home} exec sh -c "$5"\n')
+    ssh.write_text(
+        f'#!/bin/sh\n[ "$3 $4" = "-- me@login" ] || exit 255\nshift 4\ncd {home} && HOME={home} exec sh -c "$*"\n'
+    )
     ssh.chmod(0o755)
     lab.project.environ["PATH"] = f"{ssh.parent}:{os.environ['PATH']}"
     shared = {"gpu_per_node": 0, "ssh": "me@login", "slurm": {"shared_root": str(lab.project.root)}}

@@ -80,7 +80,7 @@ def test_what_is_no_host_is_not_given_to_ssh(host: str) -> None:
 )
 def test_hosts_stand_where_ssh_takes_no_option(host: str) -> None:
     argv = LoginNode(SubprocessRunner(), host, {}, "/opt/python/bin/python3.11").argv(("squeue", "-h"))
-    assert argv == ("ssh", "-o", "BatchMode=yes", "--", host, "--", "squeue -h")
+    assert argv == ("ssh", "-o", "BatchMode=yes", "--", host, "squeue -h")
 
 
 @pytest.mark.parametrize("program", ["./evil.sh", "evil/run.sh", "../x", "-c", "", "python3; id"])

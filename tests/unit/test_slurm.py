@@ -361,7 +361,7 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
     assert plan.request.folder == "~/.blobsync/jobs/me_1_0badcafe"
     ref = backend.submit(plan, Secrets({"u": "sig=SENTINEL"}))
     assert ref == JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x")
-    assert {call[:6] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "--", "me@login", "--")}
+    assert {call[:5] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "--", "me@login")}
     # Secrets travel on standard input, never in an argument.
     assert not any("SENTINEL" in word for call in process.calls for word in call)
     assert any("SENTINEL" in (text or "") for text in process.inputs)
