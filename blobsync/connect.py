@@ -1,9 +1,11 @@
 """From a storage account file to a store, and to the SAS tokens that are handed to others.
 
-Which credential is used: the SAS of the file, else its account key, else an identity; ``auth`` forces one.
-What is handed to azcopy, to another account or to a person is minted for it: one container or one blob, the
-rights that are asked for, an end in sight. Nothing here uses the network before the first request, but
-for :func:`mint_sas` and :func:`sas_url` with an identity, which ask for a user delegation key.
+Which credential signs our own requests: the SAS of the file, else its account key, else an identity; ``auth``
+forces one. What is handed to azcopy, to another account, to a node or to a person is minted for it, from the key or
+an identity where there is one: one container or one blob, the rights that are asked for, an end in sight. No
+credential goes to a host that it was not written for (``trusted_hosts``). Nothing here
+uses the network before the first request, but for :func:`mint_sas` and :func:`sas_url` with an identity, which ask
+for a user delegation key.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 
 from blobsync import sas
-from blobsync.config.model import StorageAccount
+from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.environment import environment
 from blobsync.errors import CredentialError
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
@@ -21,6 +23,8 @@ from blobsync.rest.http import BlobHttp, RetryPolicy
 from blobsync.rest.pool import Timeouts
 from blobsync.rest.store import RestBlobStore
 from blobsync.storage import BlobStore
+from blobsync.trusted_hosts import Service, host_of, how_to_trust, is_safe_from_listeners, may_get_login
+from blobsync.user_config import load_user_config, user_config_file
 
 # https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at
 # most; a quarter of an hour is left for clocks that differ.
@@ -53,11 +57,13 @@ def signer_for(
     """What signs requests to ``account``; raises ``CredentialError``."""
     environ = environment(environ)
     credential = account.credential
+    check_host(account, credential, environ)
     if credential == "sas":
         return SasSigner(_own_sas(account))
     if credential == "key":
         return SharedKeySigner(account.account_name, _own_key(account))
     if not account.blob_endpoint.startswith("https:"):
+        # To this machine, too: any of its users may listen there.
         raise CredentialError(
             f"{account.file}: neither account_key nor sas_token, and an identity needs an https blob_endpoint",
             hint="put sas_token or account_key into the file",
@@ -65,6 +71,44 @@ def signer_for(
     from blobsync.azure_store import token_provider
 
     return BearerSigner(token_provider(environ, use_cli_auth=use_cli_auth))
+
+
+def check_host(account: StorageAccount, credential: str, environ: Mapping[str, str]) -> None:
+    """Refuse to let ``credential`` (sas, key, identity) go to a host that it is not for: ``CredentialError``."""
+    endpoint = account.blob_endpoint
+    host = host_of(endpoint) or "that host"
+    if not is_safe_from_listeners(endpoint) and account.account_name != EMULATOR_ACCOUNT:
+        raise CredentialError(
+            f"{account.file}: blob_endpoint is plain http, and others on the way to {host} could read the credential",
+            hint="write https://; plain http is for this machine (127.0.0.1) only",
+        )
+    if credential != "identity" and credential not in account.from_environment:
+        return
+    if not may_get_login(endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts):
+        what = "your login" if credential == "identity" else "a secret of your environment"
+        raise CredentialError(
+            f"{account.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: "
+            f"{what} does not go there",
+            hint=how_to_trust(endpoint, str(user_config_file(environ))),
+        )
+
+
+def check_copy(source: StorageAccount, destination: StorageAccount, environ: Mapping[str, str]) -> None:
+    """Refuse to hand a SAS for ``source`` to another service that may not have it: ``CredentialError``.
+
+    In a copy the destination's service reads the source, with a SAS that it is given.
+    """
+    granting = source.granting_credential
+    if granting != "identity" and granting not in source.from_environment:
+        return
+    if not may_get_login(destination.blob_endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts):
+        host = host_of(destination.blob_endpoint) or "that host"
+        trust = how_to_trust(destination.blob_endpoint, str(user_config_file(environ)))
+        raise CredentialError(
+            f"{destination.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: it does not get a "
+            f"SAS for {source.container} that is made with what the project does not own",
+            hint=f"--engine relay gives it none; or, {trust}",
+        )
 
 
 def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: datetime | None = None) -> tuple[str, ...]:
@@ -88,11 +132,13 @@ def mint_sas(
 ) -> SasToken:
     """A SAS of the one container, with ``rights`` (letters such as ``rl``), good for ``seconds``.
 
-    Signed with the account key, or with a user delegation key of the identity (seven days at most). Where the
-    file has a SAS only, that is what there is: it is checked for the rights and returned as it is.
+    Signed with the account key, also where a SAS stands beside it, or with a user delegation key of the identity
+    (seven days at most). Where the file has a SAS only, or says ``auth: sas``, that is what there is: it is checked
+    for the rights and returned as it is.
     """
     environ = environment(environ)
-    if account.credential == "sas":
+    if account.granting_credential == "sas":
+        check_host(account, "sas", environ)
         check_sas(account, rights, seconds=seconds)
         return _own_sas(account)
     return _mint(account, account.container, rights, seconds, environ=environ, use_cli_auth=use_cli_auth)
@@ -113,7 +159,8 @@ def sas_url(
     a SAS, unless that grants no more than ``rights``: a narrower one cannot be made from it.
     """
     environ = environment(environ)
-    if account.credential == "sas":
+    if account.granting_credential == "sas":
+        check_host(account, "sas", environ)
         own = _own_sas(account)
         check_sas(account, rights)
         if set(own.permissions) != set(rights):
@@ -156,7 +203,8 @@ def _mint(
     use_cli_auth: bool = False,
 ) -> SasToken:
     now = _now()
-    if account.credential == "key":
+    if account.granting_credential == "key":
+        check_host(account, "key", environ)
         key = _own_key(account)
         SharedKeySigner(account.account_name, key)  # says so when the key is no base64
         return sas.mint(target, rights, key=key, expires=now + timedelta(seconds=seconds))

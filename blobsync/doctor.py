@@ -78,18 +78,17 @@ def examine(
     environ = environment(environ)
     connect = connect or _connector(environ, cluster.flag("use_cli_auth"))
     for account, path in _accounts(cluster):
-        yield from examine_account(account, path, connect=connect, now=now or datetime.now(timezone.utc))
+        moment = now or datetime.now(timezone.utc)
+        yield from examine_account(account, path, connect=connect, now=moment, environ=environ)
     yield _azcopy(environ, find_azcopy)
 
 
-def examine_account(account: StorageAccount, path: str, *, connect: Connect, now: datetime) -> Iterator[Finding]:
+def examine_account(
+    account: StorageAccount, path: str, *, connect: Connect, now: datetime, environ: Mapping[str, str]
+) -> Iterator[Finding]:
     """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work."""
     about = account.file
-    yield from _credential(account, now)
-    if account.blob_endpoint.startswith("http:") and not _is_loopback(account.blob_endpoint):
-        yield Finding(
-            about, "endpoint", Status.WARN, "plain http: others on the way can read bytes and SAS", "use https"
-        )
+    yield from _credential(account, now, environ)
     try:
         store = connect(account)
     except CredentialError:
@@ -127,9 +126,9 @@ def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
     return list(found.values())
 
 
-def _credential(account: StorageAccount, now: datetime) -> Iterator[Finding]:
+def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, str]) -> Iterator[Finding]:
     try:
-        signer_for(account)
+        signer_for(account, environ=environ)
     except CredentialError as error:
         yield _failed(account.file, "credential", error)
         return
@@ -268,7 +267,3 @@ def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> Finding:
 
 def _failed(about: str, name: str, error: BlobsyncError, status: Status = Status.FAIL) -> Finding:
     return Finding(about, name, status, error.message, error.hint)
-
-
-def _is_loopback(endpoint: str) -> bool:
-    return endpoint.startswith(("http://127.", "http://localhost", "http://[::1]"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from blobsync.engines import Engine, RemoteEnd
-from blobsync.locations import SasToken
+from blobsync.locations import BlobUrl, SasToken
 from blobsync.plan import TransferPlan
 from blobsync.planning import Ground
 from blobsync.state_dir import StateDir
@@ -25,11 +25,19 @@ def lifetime_seconds(plan: TransferPlan) -> int:
 def engine_set(ground: Ground, state: StateDir, plan: TransferPlan, environ: Mapping[str, str]) -> Engines:
     """The engines of one plan; each is made when it is first needed."""
     seconds = lifetime_seconds(plan)
+    copies = [
+        (part.source.container, part.destination.container)
+        for part in plan.parts
+        if isinstance(part.source, BlobUrl) and isinstance(part.destination, BlobUrl)
+    ]
 
     def mint(end: RemoteEnd, rights: str) -> SasToken | None:
-        from blobsync.connect import mint_sas
+        from blobsync.connect import check_copy, mint_sas
 
         account = ground.connections.account(end.store.container)
+        for source, destination in copies:
+            if source == end.store.container:
+                check_copy(account, ground.connections.account(destination), environ)
         return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=ground.cluster.flag("use_cli_auth"))
 
     def direct() -> Engine:

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from blobsync.config.known_keys import USER
 from blobsync.config.project_root import SAFE_PROJECTS_VARIABLE
-from blobsync.config.typed import Checker
+from blobsync.config.typed import ALLOWED_VARIABLES_VARIABLE, Checker
 from blobsync.config.yaml_lines import parse_document
 from blobsync.errors import ConfigError
 
 TRUSTED_HOSTS_VARIABLE = "BLOBSYNC_TRUSTED_HOSTS"
-ALLOWED_VARIABLES_VARIABLE = "BLOBSYNC_ALLOWED_VARIABLES"
 
 # Bytes; a list of hosts and names is far smaller.
 _MAX_SIZE = 1_000_000

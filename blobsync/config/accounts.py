@@ -18,6 +18,7 @@ from blobsync.config.typed import Checker, is_placeholder
 from blobsync.config.yaml_lines import Document, KeyPath, read_document
 from blobsync.errors import ConfigError
 from blobsync.locations import SasToken, Secret
+from blobsync.trusted_hosts import host_of
 
 # https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
@@ -57,6 +58,11 @@ class AccountFile:
             account_key=self._key(),
             sas_token=self._sas(),
             auth=self._auth(),
+            from_environment=frozenset(
+                kind
+                for kind, key in (("key", "account_key"), ("sas", "sas_token"))
+                if (key,) in self._checker.from_environment
+            ),
         )
 
     def _required(self, key: str) -> str:
@@ -120,14 +126,14 @@ class AccountFile:
 
 def _endpoint_problem(endpoint: str, account: str) -> str | None:
     parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "is no URL: it looks like https://<account>.blob.core.windows.net"
     if parts.query or parts.fragment or parts.username:
         return "must be the plain URL; a SAS belongs into sas_token"
+    if host_of(endpoint) is None:
+        return "is no URL: it looks like https://<account>.blob.core.windows.net"
     if parts.hostname == "localhost":
         # azcopy takes the account from the path only where the host is an IP address.
         return "azcopy does not understand 'localhost' here: write 127.0.0.1"
-    if _is_ip(parts.hostname) and parts.path != f"/{account}":
+    if _is_ip(parts.hostname or "") and parts.path != f"/{account}":
         return f"must end with the account name after an IP address: {parts.scheme}://{parts.netloc}/{account}"
     return None
 

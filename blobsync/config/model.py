@@ -29,7 +29,8 @@ class StorageAccount:
     """One storage account file: a container and the right to use it.
 
     ``file`` is how the cluster file named it, for messages. ``auth`` forces one credential (``sas``, ``key``
-    or ``identity``); None means the first that is there, in this order.
+    or ``identity``); None means the first that is there, in this order. ``from_environment`` are the credentials
+    (``sas``, ``key``) that the file takes from environment variables.
     """
 
     file: str
@@ -39,6 +40,7 @@ class StorageAccount:
     account_key: Secret | None = None
     sas_token: SasToken | None = None
     auth: str | None = None
+    from_environment: frozenset[str] = frozenset()
 
     @property
     def container(self) -> ContainerUrl:
@@ -53,6 +55,18 @@ class StorageAccount:
         if self.sas_token:
             return "sas"
         return "key" if self.account_key else "identity"
+
+    @property
+    def granting_credential(self) -> str:
+        """Which credential makes what is handed to others: a key or an identity where there is one, else ``sas``.
+
+        From a SAS nothing narrower can be made; a key that stands beside it can.
+        """
+        if self.auth:
+            return self.auth
+        if self.account_key:
+            return "key"
+        return "sas" if self.sas_token else "identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +150,7 @@ class WorkspaceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced.
+    """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced that may stand there.
 
     ``file`` is shown relative to the project where it lies inside. ``folders`` are in the file's order.
     ``code`` is None where there is no ``code_path``. ``gpu_per_node`` and ``num_gpu`` are None where the file

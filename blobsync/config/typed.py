@@ -19,8 +19,13 @@ from blobsync.locations import Secret
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_WORDS_OF_YAML = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _PLACEHOLDER = re.compile(r"<[^<>]*>|\??x{3,}", re.IGNORECASE)
+
+# What a project file may take from the environment without being allowed to: what is there for its credentials.
+_OPEN_VARIABLES = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN")
+_OPEN_PREFIX = "BLOBSYNC_"
+# The user's own addition to these, as ``user_config`` reads it.
+ALLOWED_VARIABLES_VARIABLE = "BLOBSYNC_ALLOWED_VARIABLES"
 
 CODE_KEY = "code_path"
 FOLDER_SUFFIX = "_folder"
@@ -41,11 +46,15 @@ def parse_size(text: str) -> int | None:
 
 
 class Checker:
-    """Turns one document's raw values into typed ones. ``problems`` and ``warnings`` are the findings."""
+    """Turns one document's raw values into typed ones. ``problems`` and ``warnings`` are the findings.
+
+    ``from_environment`` are the keys whose values hold what a variable of the environment holds.
+    """
 
     def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
         self.problems: list[ConfigError] = []
         self.warnings: list[str] = []
+        self.from_environment: set[KeyPath] = set()
         self._document = document
         self._environ = environ
         self._readers: Mapping[Kind, Callable[[KeyPath, Any, Key], Any]] = {
@@ -110,25 +119,49 @@ class Checker:
         found = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number", str: "a text"}
         self.problem(path, f"must be {kind.value}, not {found.get(type(raw), 'nothing')}")
 
-    def _expand(self, path: KeyPath, text: str) -> str | None:
-        missing: list[str] = []
+    def _expand(self, path: KeyPath, text: str, key: Key) -> str | None:
+        """``text`` with its variables replaced, where this key may have any and the project these."""
+        before = len(self.problems)
 
         def replace(match: re.Match[str]) -> str:
             escaped, name = match.groups()
             if escaped:
                 return f"${{{name}}}"
-            if name not in self._environ:
-                missing.append(name)
+            self._check_variable(path, name, key)
+            self.from_environment.add(path)
             return self._environ.get(name, "")
 
         expanded = _VARIABLE.sub(replace, text)
-        for name in missing:
+        return expanded if len(self.problems) == before else None
+
+    def _check_variable(self, path: KeyPath, name: str, key: Key) -> None:
+        if not key.secret and key.kind is not Kind.ENVIRONMENT:
+            self.problem(
+                path,
+                f"may not hold ${{{name}}}: variables are replaced in credentials and in env only",
+                hint=f"write the value itself, or $${{{name}}} for the literal text",
+            )
+        elif not self._may_use(name):
+            self.problem(
+                path,
+                f"may not use the environment variable {name}: a project file gets those only that it is allowed",
+                hint=f"if you trust this project with it: export {ALLOWED_VARIABLES_VARIABLE}={name}, "
+                "or list it under allowed_variables in your own configuration file",
+            )
+        elif name not in self._environ:
             self.problem(
                 path,
                 f"the environment variable {name} is not set",
                 hint=f"set it first, for example: export {name}=...",
             )
-        return None if missing else expanded
+
+    def _may_use(self, name: str) -> bool:
+        if name in _OPEN_VARIABLES or name.startswith(_OPEN_PREFIX):
+            return True
+        # Its own values are checked by this class.
+        from blobsync.user_config import load_user_config
+
+        return name in load_user_config(self._environ).allowed_variables
 
     def _text(self, path: KeyPath, raw: Any, key: Key) -> str | None:
         if isinstance(raw, int) and not isinstance(raw, bool):
@@ -136,14 +169,11 @@ class Checker:
         if not isinstance(raw, str):
             self._wrong(path, raw, Kind.TEXT)
             return None
-        return self._expand(path, raw)
+        return self._expand(path, raw, key)
 
     def _whole(self, path: KeyPath, raw: Any, key: Key) -> int | None:
-        if isinstance(raw, str) and "${" in raw:
-            raw = self._expand(path, raw)
-            if raw is None:
-                return None
-            raw = int(raw) if re.fullmatch(r"-?\d+", raw) else raw
+        if isinstance(raw, str) and "${" in raw and self._expand(path, raw, key) is None:
+            return None
         if not isinstance(raw, int) or isinstance(raw, bool):
             self._wrong(path, raw, Kind.WHOLE)
             return None
@@ -153,11 +183,8 @@ class Checker:
         return raw
 
     def _flag(self, path: KeyPath, raw: Any, key: Key) -> bool | None:
-        if isinstance(raw, str) and "${" in raw:
-            raw = self._expand(path, raw)
-            if raw is None:
-                return None
-            raw = _WORDS_OF_YAML.get(raw.lower(), raw)
+        if isinstance(raw, str) and "${" in raw and self._expand(path, raw, key) is None:
+            return None
         if not isinstance(raw, bool):
             self._wrong(path, raw, Kind.FLAG)
             return None
@@ -237,9 +264,9 @@ class Checker:
         return found
 
     def _untyped(self, path: KeyPath, raw: Any) -> Any:
-        """A value that no table knows: kept, with its variables replaced."""
+        """A value that no table knows: kept."""
         if isinstance(raw, str):
-            return self._expand(path, raw)
+            return self._expand(path, raw, Key(Kind.TEXT))
         if isinstance(raw, dict):
             return self._of_keys(path, raw, None)
         if isinstance(raw, list):

@@ -122,7 +122,7 @@ def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, in
         return mint_sas(
             account,
             rights,
-            _OWN_SAS_SECONDS if account.credential == "sas" else seconds,
+            _OWN_SAS_SECONDS if account.granting_credential == "sas" else seconds,
             environ=board.environ,
             use_cli_auth=cluster.flag("use_cli_auth"),
         )

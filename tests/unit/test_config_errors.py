@@ -63,8 +63,15 @@ CLUSTER_MISTAKES = {
         f"{AML}:1: config_param: must be a mapping of folder entries, not a list",
     ),
     "an unset variable": (
-        DATA + "experiment_name: exp_${NOBODY_SET_THIS}\n",
-        f"{AML}:3: experiment_name: the environment variable NOBODY_SET_THIS is not set",
+        DATA + "env: {A: 'exp_${BLOBSYNC_NOBODY_SET_THIS}'}\n",
+        f"{AML}:3: env.A: the environment variable BLOBSYNC_NOBODY_SET_THIS is not set",
+    ),
+    "a variable where none may stand": (
+        DATA + "experiment_name: exp_${BLOBSYNC_X}\n",
+        (
+            f"{AML}:3: experiment_name: may not hold ${{BLOBSYNC_X}}: "
+            "variables are replaced in credentials and in env only"
+        ),
     ),
     "an account file that is not there": (
         "config_param:\n  data_folder:\n    path: p\n    azure_blob_config_file: aux_data/configs/acc.yaml\n",
@@ -143,9 +150,20 @@ def test_mistakes_in_a_cluster_file(project: ProjectFiles, text: str, message: s
         ),
         ("relay: always", f"{AML}:3: relay: 'always' is not one of ask, auto", None),
         (
+            "env: {A: '${BLOBSYNC_B}'}",
+            f"{AML}:3: env.A: the environment variable BLOBSYNC_B is not set",
+            "set it first, for example: export BLOBSYNC_B=...",
+        ),
+        (
             "env: {A: '${B}'}",
-            f"{AML}:3: env.A: the environment variable B is not set",
-            "set it first, for example: export B=...",
+            (
+                f"{AML}:3: env.A: may not use the environment variable B: "
+                "a project file gets those only that it is allowed"
+            ),
+            (
+                "if you trust this project with it: export BLOBSYNC_ALLOWED_VARIABLES=B, "
+                "or list it under allowed_variables in your own configuration file"
+            ),
         ),
     ],
 )
@@ -211,8 +229,8 @@ ACCOUNT_MISTAKES = {
         f"{ACCT}:3: auth: 'token' is not one of sas, key, identity",
     ),
     "an unset variable": (
-        BASE + "account_key: ${NOT_SET}\n",
-        f"{ACCT}:3: account_key: the environment variable NOT_SET is not set",
+        BASE + "account_key: ${AZURE_STORAGE_KEY}\n",
+        f"{ACCT}:3: account_key: the environment variable AZURE_STORAGE_KEY is not set",
     ),
     "a key that is a list": (BASE + "account_key: [a]\n", f"{ACCT}:3: account_key: must be a text, not a list"),
 }
@@ -272,9 +290,9 @@ def test_a_password_that_others_can_read_warns(project: ProjectFiles) -> None:
 
 
 def test_a_key_from_the_environment_needs_no_permissions(project: ProjectFiles) -> None:
-    project.account("acct", BASE + "account_key: ${KEY}\n").chmod(0o644)
+    project.account("acct", BASE + "account_key: ${BLOBSYNC_KEY}\n").chmod(0o644)
     project.cluster(DATA)
-    assert load_cluster(project.root, environ={"KEY": "a2V5"}).warnings == ()
+    assert load_cluster(project.root, environ={"BLOBSYNC_KEY": "a2V5"}).warnings == ()
 
 
 def test_more_mistakes_are_counted(project: ProjectFiles) -> None:

@@ -183,22 +183,27 @@ def test_the_platform_follows_acts_rules(project: ProjectFiles, extra: str, plat
     assert load(project).platform == platform
 
 
-def test_a_variable_may_stand_anywhere_in_a_value(project: ProjectFiles) -> None:
-    project.account("acct", "account_name: acct\ncontainer_name: cont\naccount_key: ${KEY}\n")
+def test_variables_stand_in_credentials_and_in_env(project: ProjectFiles) -> None:
+    project.account("acct", "account_name: acct\ncontainer_name: cont\naccount_key: ${AZURE_STORAGE_KEY}\n")
     project.cluster("""
-        azure_blob_config_file: aux_data/configs/${WHO}.yaml
-        config_param: {data_folder: 'home/${WHO}/data'}
-        gpu_per_node: ${GPUS}
-        multi_process: ${MULTI}
-        env: {A: '$${WHO} and ${WHO}'}
+        azure_blob_config_file: aux_data/configs/acct.yaml
+        config_param: {data_folder: 'home/$${WHO}/data'}
+        env: {A: '$${WHO} and ${WHO}', B: '${BLOBSYNC_B}'}
         """)
-    cluster = load(project, environ={"WHO": "acct", "GPUS": "8", "MULTI": "false", "KEY": "c2VjcmV0"})
-    assert cluster.folders[0].path == "home/acct/data"
-    assert (cluster.gpu_per_node, cluster.multi_process) == (8, False)
-    assert cluster.env == {"A": "${WHO} and acct"}
-    key = cluster.folders[0].account.account_key
-    assert key is not None
-    assert key.reveal() == "c2VjcmV0"
+    environ = {"WHO": "acct", "BLOBSYNC_B": "b", "AZURE_STORAGE_KEY": "c2VjcmV0", "BLOBSYNC_ALLOWED_VARIABLES": "WHO"}
+    cluster = load(project, environ=environ)
+    assert cluster.folders[0].path == "home/${WHO}/data"
+    assert cluster.env == {"A": "${WHO} and acct", "B": "b"}
+    account = cluster.folders[0].account
+    assert account.account_key is not None
+    assert account.account_key.reveal() == "c2VjcmV0"
+    assert account.from_environment == {"key"}
+
+
+def test_a_literal_credential_is_not_of_the_environment(project: ProjectFiles) -> None:
+    project.account("acct", "account_name: acct\ncontainer_name: cont\naccount_key: c2VjcmV0\n")
+    project.cluster("azure_blob_config_file: aux_data/configs/acct.yaml\nconfig_param: {data_folder: p}\n")
+    assert load(project).folders[0].account.from_environment == frozenset()
 
 
 def test_overrides_are_merged_deeply(project: ProjectFiles) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from blobsync.config.model import StorageAccount
-from blobsync.connect import check_sas, connect, mint_sas, sas_url, signer_for
+from blobsync.connect import check_copy, check_sas, connect, mint_sas, sas_url, signer_for
 from blobsync.errors import CredentialError, SasExpiredError, SasPermissionError
 from blobsync.locations import SasToken, Secret
 from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner
@@ -61,6 +61,28 @@ def test_from_a_key_comes_a_narrow_sas() -> None:
     left = token.expires_at - datetime.now(timezone.utc)
     assert timedelta(minutes=59) < left <= timedelta(hours=1)
     assert KEY.reveal() not in token.reveal()
+
+
+def test_what_is_handed_out_is_made_with_the_key_that_stands_beside_a_sas() -> None:
+    both = replace(BARE, account_key=KEY, sas_token=SAS)
+    assert type(signer_for(both, environ={})) is SasSigner
+    token = mint_sas(both, "rw", 3600)
+    assert (token.permissions, token.field("sr")) == ("rw", "c")
+    url = sas_url(both, BARE.container.blob("a"), "r", 60)
+    assert SasToken.parse(url.partition("?")[2]).field("sr") == "b"
+    assert mint_sas(replace(both, auth="sas"), "r", 60) is SAS
+
+
+def test_no_sas_made_with_a_login_is_handed_to_a_strange_service() -> None:
+    strange = replace(BARE, blob_endpoint="https://evil.example")
+    with pytest.raises(CredentialError, match="names evil"):
+        check_copy(BARE, strange, {"HOME": "/nonexistent"})
+    outside = replace(BARE, account_key=KEY, from_environment=frozenset({"key"}))
+    with pytest.raises(CredentialError, match="names evil"):
+        check_copy(outside, strange, {"HOME": "/nonexistent"})
+    check_copy(BARE, BARE, {})
+    check_copy(replace(BARE, account_key=KEY), strange, {})
+    check_copy(BARE, strange, {"HOME": "/nonexistent", "BLOBSYNC_TRUSTED_HOSTS": "evil.example"})
 
 
 def test_a_sas_of_the_file_is_all_there_is() -> None:

@@ -30,6 +30,7 @@ from blobsync.jobs.backends.aml_platforms import virtual_cluster_id
 from blobsync.jobs.backends.aml_request import AmlRequest, build_request, warnings_for, without_bundle
 from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.user_config import load_user_config
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -63,7 +64,8 @@ class AmlBackend:
         self._cluster = cluster
         self._workspace = load_workspace(cluster, environ=around.environ)
         login = make_credential or self._credential
-        self._client = AmlClient(self._workspace, login, cluster.file, around.note)
+
+        self._client = AmlClient(self._workspace, login, cluster.file, around.note, self._trusted_hosts)
         self._log_urls: dict[str, str] = {}
 
     @property
@@ -184,6 +186,9 @@ class AmlBackend:
         return (*command, f"--subscription={place.subscription_id}")
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _trusted_hosts(self) -> Sequence[str]:
+        return load_user_config(self._around.environ).trusted_hosts
 
     def _credential(self) -> TokenCredential:
         from blobsync.azure_store import credential

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,6 +19,15 @@ from blobsync.config.model import WorkspaceConfig
 from blobsync.errors import BackendFailingError, BackendUnavailableError, ConfigError, LoginRequiredError
 from blobsync.jobs.backends.aml_errors import Refusal, as_error, read_refusal, wrong_place
 from blobsync.jobs.backends.aml_request import workspace_path
+from blobsync.trusted_hosts import (
+    Service,
+    Trusted,
+    host_of,
+    how_to_trust,
+    is_loopback,
+    is_safe_from_listeners,
+    may_get_login,
+)
 
 if TYPE_CHECKING:
     from azure.core import PipelineClient
@@ -48,7 +56,8 @@ _NO_SUCH_STATE = (400, 404, 409)
 class AmlClient:
     """Requests to one workspace. ``make_credential`` is called when a token is needed first.
 
-    ``cluster_file`` is for messages; ``note`` is told of waits that a user would notice.
+    ``cluster_file`` is for messages; ``note`` is told of waits that a user would notice; ``trusted`` are hosts beside
+    Azure's that may get the user's login.
     """
 
     def __init__(
@@ -57,6 +66,7 @@ class AmlClient:
         make_credential: Callable[[], TokenCredential],
         cluster_file: str = "",
         note: Callable[[str], None] = lambda text: None,
+        trusted: Trusted = tuple,
     ) -> None:
         self.workspace = workspace
         self._cluster_file = cluster_file
@@ -65,7 +75,8 @@ class AmlClient:
         self.path = workspace_path(workspace)
         self.api_version = workspace.api_version or API_VERSION
         self._make_credential = make_credential
-        check_endpoint(self.base, workspace)
+        self._trusted = trusted
+        check_endpoint(self.base, workspace, trusted)
 
     # -- Azure Resource Manager ---------------------------------------------------------------------------------
 
@@ -119,7 +130,7 @@ class AmlClient:
 
     def read(self, url: str, start: int, end: int | None) -> bytes:
         """Bytes of a log behind a SAS URL; no token goes there."""
-        self._check_foreign(url)
+        self._check_foreign(url, Service.STORAGE)
         last = "" if end is None else str(end - 1)
         answer = self._send(self._plain, "GET", url, headers={"Range": f"bytes={start}-{last}"})
         if answer.status_code == 416:
@@ -131,10 +142,10 @@ class AmlClient:
     @cached_property
     def _api(self) -> str:
         url = str((self.call("GET", "").get("properties") or {}).get("discoveryUrl") or "")
-        self._check_foreign(url)
+        self._check_foreign(url, Service.MACHINE_LEARNING)
         answer = self._json(self._checked(self._send(self._plain, "GET", url), "look"))
         api = str(answer.get("api") or "").rstrip("/")
-        self._check_foreign(api)
+        self._check_foreign(api, Service.MACHINE_LEARNING)
         return api
 
     # -- plumbing -----------------------------------------------------------------------------------------------
@@ -236,31 +247,34 @@ class AmlClient:
             raise BackendUnavailableError(f"Azure names {urlsplit(url).netloc} to go on, which is not {self.base}")
         return url
 
-    def _check_foreign(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(self.base)):
-            raise BackendUnavailableError(f"Azure names an address that is not https: {parts.netloc or 'none'}")
+    def _check_foreign(self, url: str, service: Service) -> None:
+        """An address that an answer names: a token goes there, or what is read from there is believed."""
+        host = host_of(url) or "none"
+        if not is_safe_from_listeners(url):
+            raise BackendUnavailableError(f"Azure names an address that is not https: {host}")
+        if is_loopback(url) and not is_loopback(self.base):
+            raise BackendUnavailableError(f"Azure names an address on this machine: {host}")
+        if not may_get_login(url, service, self._trusted):
+            raise BackendUnavailableError(
+                f"Azure names {host}, which is not {service.value}: nothing is sent there",
+                hint=how_to_trust(url, "your own configuration file"),
+            )
 
 
-def check_endpoint(endpoint: str, workspace: WorkspaceConfig) -> None:
-    """Tokens travel over https; over http to this machine only. Raises ``ConfigError``."""
+def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted = tuple) -> None:
+    """Tokens go to Azure and to hosts of the user's, over https; over http to this machine only: ``ConfigError``."""
     parts = urlsplit(endpoint)
-    if not parts.hostname or parts.query or parts.username:
+    hint = None
+    if host_of(endpoint) is None or parts.query or parts.username:
         problem = "is no URL such as https://management.azure.com"
-    elif parts.scheme == "https" or (parts.scheme == "http" and is_loopback(endpoint)):
-        return
-    else:
+    elif not is_safe_from_listeners(endpoint):
         problem = "must be https; http only on this machine"
-    raise ConfigError(problem, file=workspace.file, key="management_endpoint")
-
-
-def is_loopback(url: str) -> bool:
-    """Whether the host is this machine, by address."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    elif not may_get_login(endpoint, Service.MANAGEMENT, trusted):
+        problem = f"names {host_of(endpoint)}, which is not {Service.MANAGEMENT.value}: your login does not go there"
+        hint = how_to_trust(endpoint, "your own configuration file")
+    else:
+        return
+    raise ConfigError(problem, file=workspace.file, key="management_endpoint", hint=hint)
 
 
 def _refusal(answer: Any) -> Refusal:

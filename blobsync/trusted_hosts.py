@@ -1,0 +1,115 @@
+"""Which hosts may get a credential that does not come from the file that names them.
+
+A project file says where its data live, and a project may come from a stranger. A login, a key in the environment or
+in a file of the user opens far more than one container, so it goes to Azure's own hosts, to hosts that the user has
+named outside every project, and to this machine. What stands beside its address in one file may go to that address:
+who wrote the one wrote the other.
+
+The suffixes are those below which Azure alone answers. Others of Azure's domains are left out on purpose, because
+customers' own programs answer there (``cloudapp.azure.com``, ``instances.azureml.ms``, ``inference.ml.azure.com``).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+
+class Service(enum.Enum):
+    """Whose hosts; the value is what messages call one."""
+
+    STORAGE = "a blob endpoint of Azure"
+    MANAGEMENT = "a management endpoint of Azure"
+    MACHINE_LEARNING = "a host of Azure Machine Learning"
+
+
+# A leading dot stands for every host below it, a name without one for that host alone.
+#
+# Storage: https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-endpoints (with
+# the endpoints of DNS zones), and for the other clouds
+# https://learn.microsoft.com/azure/azure-government/compare-azure-government-global-azure and
+# https://learn.microsoft.com/azure/china/resources-developer-guide. Private endpoints keep these names:
+# https://learn.microsoft.com/azure/private-link/private-endpoint-dns.
+# Management: https://learn.microsoft.com/azure/azure-resource-manager/management/control-plane-and-data-plane.
+# Azure ML: https://learn.microsoft.com/azure/machine-learning/how-to-access-azureml-behind-firewall and
+# https://learn.microsoft.com/azure/machine-learning/reference-machine-learning-cloud-parity.
+# The closed cloud of Germany is left out: nobody promises who will own its names.
+_AZURE: dict[Service, tuple[str, ...]] = {
+    Service.STORAGE: (
+        ".blob.core.windows.net",
+        ".blob.storage.azure.net",
+        ".blob.core.usgovcloudapi.net",
+        ".blob.core.chinacloudapi.cn",
+    ),
+    Service.MANAGEMENT: (
+        "management.azure.com",
+        ".management.azure.com",
+        "management.usgovcloudapi.net",
+        "management.chinacloudapi.cn",
+    ),
+    Service.MACHINE_LEARNING: (
+        ".api.azureml.ms",
+        ".experiments.azureml.net",
+        ".api.ml.azure.us",
+        ".api.ml.azure.cn",
+    ),
+}
+
+# What every reader of URLs takes for the same host; anything else may be one host here and another one there.
+_AUTHORITY = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
+
+# The user's own list; asked for only where Azure's do not decide.
+Trusted = Callable[[], Sequence[str]]
+
+
+def host_of(url: str) -> str | None:
+    """The host in small letters; None for a URL that programs could read in different ways."""
+    if not url.isascii() or not url.isprintable() or "\\" in url:
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    found = _AUTHORITY.fullmatch(parts.netloc)
+    if parts.scheme not in ("http", "https") or not found:
+        return None
+    return found[1].lower().strip("[]").removesuffix(".")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the host is this machine, by address or as ``localhost``."""
+    host = host_of(url) or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_safe_from_listeners(url: str) -> bool:
+    """Whether what is sent there cannot be read on the way: https, or this machine."""
+    return host_of(url) is not None and (url.lower().startswith("https:") or is_loopback(url))
+
+
+def may_get_login(url: str, service: Service, trusted: Trusted) -> bool:
+    """Whether a credential from outside the project may be sent to ``url``."""
+    host = host_of(url)
+    if host is None or not is_safe_from_listeners(url):
+        return False
+    return is_loopback(url) or _listed(host, _AZURE[service]) or _listed(host, trusted())
+
+
+def how_to_trust(url: str, file: str) -> str:
+    """What the user can do for a host that is right although nobody knows it; ``file`` is the user's own."""
+    host = host_of(url) or "HOST"
+    return f"if you trust that host: list it under trusted_hosts in {file}, or export BLOBSYNC_TRUSTED_HOSTS={host}"
+
+
+def _listed(host: str, names: Sequence[str]) -> bool:
+    for name in names:
+        plain = name.lower().removeprefix("*").removesuffix(".")
+        if host == plain or (len(plain) > 1 and plain.startswith(".") and host.endswith(plain)):
+            return True
+    return False

@@ -1,0 +1,158 @@
+"""Where credentials may go: a project from a stranger names its own servers, and they get nothing of the user's.
+
+The strange hosts do not exist; whatever is sent to them arrives at a recording server that the environment names as
+the proxy.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.world import Project
+from tests.servers.recording_server import RecordingServer
+
+pytestmark = pytest.mark.e2e
+
+STRANGE = "https://acct.blob.core.windows.net.evil.example"
+KEY = "a2V5IG9mIHRoZSBlbnZpcm9ubWVudCwgbWFya2VkIGZvciB0aGUgdGVzdA=="
+SAS = "sv=2023-11-03&sp=rwdl&sr=c&se=2099-01-01T00:00:00Z&sig=c2lnbmF0dXJlIG1hcmtlZCBmb3IgdGhlIHRlc3Q%3D"
+
+
+@pytest.fixture
+def recorder() -> Iterator[RecordingServer]:
+    with RecordingServer() as server:
+        yield server
+
+
+@pytest.fixture
+def logged_in(project: Project, recorder: RecordingServer, tmp_path: Path) -> Project:
+    """Every request leads to the recorder; ``az`` gives out a token, and each call of it leaves a mark."""
+    answer = {"accessToken": "marked-token", "expires_on": int(time.time()) + 3600, "tokenType": "Bearer"}
+    az = tmp_path / "bin" / "az"
+    az.parent.mkdir()
+    az.write_text(f"#!/bin/sh\necho called >> '{tmp_path}/az-calls'\ncat <<'EOF'\n{json.dumps(answer)}\nEOF\n")
+    az.chmod(0o755)
+    project.environ |= {
+        "PATH": f"{az.parent}:/usr/local/bin:/usr/bin:/bin",
+        "HTTPS_PROXY": recorder.url,
+        "HTTP_PROXY": recorder.url,
+        "NO_PROXY": "",
+        "AZURE_STORAGE_KEY": KEY,
+        "AZURE_CLIENT_SECRET": SAS,
+    }
+    (project.root / "data").mkdir()
+    (project.root / "data" / "a").write_text("a")
+    return project
+
+
+def write(project: Project, name: str, value: object) -> None:
+    file = project.root / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(value))
+    file.chmod(0o600)
+
+
+def hand_over(project: Project, endpoint: str, **more: str) -> None:
+    """A project as a stranger would hand it over."""
+    account = {"account_name": "acct", "container_name": "box", "blob_endpoint": endpoint, **more}
+    write(project, "aux_data/configs/a.yaml", account)
+    entry = {"azure_blob_config_file": "aux_data/configs/a.yaml", "path": "p"}
+    code = {"azure_blob_config_file": "aux_data/configs/a.yaml", "path": "code.zip"}
+    write(
+        project,
+        "aux_data/aml/aml.yaml",
+        {"config_param": {"data_folder": entry, "code_path": code}, "use_cli_auth": True},
+    )
+
+
+def asked_for_a_token(project: Project) -> bool:
+    return (project.root.parent / "az-calls").exists()
+
+
+@pytest.mark.parametrize("words", [("ls", "data"), ("u", "data"), ("d", "data"), ("rm", "-y", "data"), ("init",)])
+def test_a_login_does_not_go_to_a_host_that_a_project_names(
+    logged_in: Project, recorder: RecordingServer, words: tuple[str, ...]
+) -> None:
+    hand_over(logged_in, STRANGE)
+    done = logged_in.json(*words)
+    assert (done.code, done.codes) == (2, {"credential_invalid"}), done
+    assert "your login does not go there" in done.errors[0]["message"]
+    assert "BLOBSYNC_TRUSTED_HOSTS=acct.blob.core.windows.net.evil.example" in done.errors[0]["hint"]
+    assert recorder.requests == [] and not asked_for_a_token(logged_in)
+
+
+def test_nor_does_the_doctor_take_it_there(logged_in: Project, recorder: RecordingServer) -> None:
+    hand_over(logged_in, STRANGE)
+    done = logged_in.json("doctor")
+    assert done.code != 0 and "your login does not go there" in done.out, done
+    assert recorder.requests == [] and not asked_for_a_token(logged_in)
+
+
+def test_a_host_that_the_user_trusts_gets_it(logged_in: Project, recorder: RecordingServer) -> None:
+    hand_over(logged_in, STRANGE)
+    home = Path(logged_in.environ["HOME"])
+    (home / ".config" / "blobsync").mkdir(parents=True, mode=0o700)
+    (home / ".config" / "blobsync" / "config.yaml").write_text("trusted_hosts: [.evil.example]\n")
+    logged_in.run("doctor")
+    assert any(each.startswith(b"CONNECT acct.blob.core.windows.net.evil.example:443") for each in recorder.requests)
+
+
+def test_a_key_of_the_environment_does_not_go_to_a_host_that_a_project_names(
+    logged_in: Project, recorder: RecordingServer
+) -> None:
+    hand_over(logged_in, STRANGE, account_key="${AZURE_STORAGE_KEY}")
+    for words in (("ls", "data"), ("url", "data/a")):
+        done = logged_in.json(*words)
+        assert (done.code, done.codes) == (2, {"credential_invalid"}), done
+        assert "a secret of your environment does not go there" in done.errors[0]["message"]
+    assert recorder.requests == []
+
+
+def test_a_key_that_stands_beside_its_endpoint_goes_there(logged_in: Project, recorder: RecordingServer) -> None:
+    hand_over(logged_in, STRANGE, account_key=KEY)
+    logged_in.run("doctor")
+    assert recorder.requests
+
+
+def test_no_secret_goes_over_plain_http(logged_in: Project, recorder: RecordingServer) -> None:
+    hand_over(logged_in, "http://acct.blob.core.windows.net", sas_token=SAS)
+    done = logged_in.json("ls", "data")
+    assert (done.code, done.codes) == (2, {"credential_invalid"}), done
+    assert "plain http" in done.errors[0]["message"]
+    assert recorder.requests == []
+
+
+def test_a_project_gets_no_variable_that_it_was_not_allowed(logged_in: Project, recorder: RecordingServer) -> None:
+    hand_over(logged_in, f"{recorder.url}/acct", sas_token="${AZURE_CLIENT_SECRET}")
+    done = logged_in.json("ls", "data")
+    assert done.code == 2, done
+    assert "may not use the environment variable AZURE_CLIENT_SECRET" in done.errors[0]["message"]
+    assert recorder.requests == []
+    logged_in.environ["BLOBSYNC_ALLOWED_VARIABLES"] = "AZURE_CLIENT_SECRET"
+    logged_in.run("doctor")
+    assert any(b"sig=c2lnbmF0dXJl" in each for each in recorder.requests)
+
+
+@pytest.mark.parametrize("key", ["experiment_name", "setup"])
+def test_variables_stand_in_credentials_and_env_only(logged_in: Project, key: str) -> None:
+    hand_over(logged_in, STRANGE, account_key=KEY)
+    done = logged_in.json("resolve", "data", "-p", f"{{{key}: 'a ${{BLOBSYNC_X}}'}}")
+    assert done.code == 2 and "in credentials and in env only" in done.errors[0]["message"], done
+
+
+def test_a_login_does_not_go_to_a_management_endpoint_that_a_project_names(
+    logged_in: Project, recorder: RecordingServer
+) -> None:
+    hand_over(logged_in, STRANGE, account_key=KEY)
+    place = {"subscription_id": "s", "resource_group": "g", "workspace_name": "w"}
+    write(logged_in, "aux_data/aml/config.json", {**place, "management_endpoint": "https://management.evil.example"})
+    aml = {"platform": "aml", "compute_target": "c", "aml_config": "aux_data/aml/config.json"}
+    done = logged_in.json("-p", json.dumps(aml), "summary")
+    assert done.code == 2 and "your login does not go there" in done.errors[0]["message"], done
+    assert recorder.requests == [] and not asked_for_a_token(logged_in)
