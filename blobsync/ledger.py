@@ -16,7 +16,7 @@ from blobsync.engines import LiveEnd, LocalEnd, Moved
 from blobsync.fresh_look import check, hash_file
 from blobsync.index import PairIndex, Record
 from blobsync.pairs import source_is_near
-from blobsync.plan import Action, FileAction, FileFailure, FileState, LocalState, PlanPart, RemoteState, Route
+from blobsync.plan import Action, FileAction, FileFailure, FileState, LocalState, PlanPart, Reason, RemoteState, Route
 from blobsync.survey import below
 
 _FLUSH_FILES = 500
@@ -99,8 +99,7 @@ class Ledger:
                 self.failures[path] = failure
                 return
             self.verified[path] = moved._replace(destination=destination)
-        if moved.action.target is None:
-            self._remember(path, moved.source or moved.action.source, destination)
+        self._remember(path, moved.source or moved.action.source, destination)
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:
         """An engine gave one file up, whatever it said of it before."""
@@ -136,6 +135,18 @@ class Ledger:
                 self._remember(action.path, action.source, action.destination)
         self.save()
 
+    def record_settled(self) -> None:
+        """Where the destination's version is to stay, the source's is taken account of: only the destination
+        counts as changed from then on, until the source changes again."""
+        for action in self.live.part.actions:
+            if action.reason is Reason.KEEP_DESTINATION and action.source is not None:
+                source = action.source
+                if isinstance(source, LocalState) and isinstance(self.live.source, LocalEnd) and source.md5 is None:
+                    hashed = hash_file(self.live.source.at(action.path))
+                    source = hashed if hashed is not None and hashed.same_file(source) else source
+                self._remember(action.path, source, outdated(source, self.route))
+        self.save()
+
     def forget(self, paths: Iterable[str]) -> None:
         """These were deleted on purpose."""
         self.live.records.forget(below(self.live.record_path, path) for path in paths)
@@ -168,6 +179,13 @@ class Ledger:
             due = len(self._unsaved) >= _FLUSH_FILES or self.steady() - self._saved_at > _FLUSH_SECONDS
         if due:
             self.save()
+
+
+def outdated(source: FileState, route: Route) -> FileState:
+    """A destination that last held what the source holds: no present one looks like it."""
+    if source_is_near(route):
+        return RemoteState(source.size, "", source.md5)
+    return LocalState(source.size, -1, -1, 0, source.md5)
 
 
 def _distrust_fresh(near: LocalState, now_ns: int) -> LocalState:

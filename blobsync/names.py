@@ -22,7 +22,7 @@ RelativeName = NewType("RelativeName", str)
 SafeName = NewType("SafeName", str)
 
 # Linux: NAME_MAX and PATH_MAX of limits.h.
-_MAX_PART_BYTES = 255
+MAX_PART_BYTES = 255
 _MAX_PATH_BYTES = 4095
 
 # Our own unfinished downloads, and azcopy's after it was killed. Never uploaded, never listed as data.
@@ -68,8 +68,8 @@ def local_problem(relative: str, root: str = "") -> str | None:
             return "has an empty part ('//', or a '/' at an end)"
         if part in {".", ".."}:
             return f"has the part '{part}', which would lead somewhere else"
-        if len(part.encode("utf-8", "surrogatepass")) > _MAX_PART_BYTES:
-            return f"has a part of more than {_MAX_PART_BYTES} bytes"
+        if len(part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
+            return f"has a part of more than {MAX_PART_BYTES} bytes"
         if _SURROGATE.search(part):
             return "is not valid Unicode"
     if is_temporary(relative.rpartition("/")[2]):

@@ -32,9 +32,11 @@ class Shape(str, enum.Enum):
 
 
 class Action(str, enum.Enum):
-    """What happens to one file. ``TRANSFER`` is shown as upload, download or copy, after the route."""
+    """What happens to one file. ``TRANSFER`` is shown as upload, download or copy, after the route; ``ADOPT``,
+    the way back (the source's side takes over the destination's version), as its opposite."""
 
     TRANSFER = "transfer"
+    ADOPT = "adopt"
     DELETE = "delete"
     UNCHANGED = "unchanged"
     NEWER_AT_DESTINATION = "newer_at_destination"
@@ -110,8 +112,9 @@ class FileAction:
 
     ``path`` is relative to the part's two ends, ``""`` for a part of shape file. ``source`` and
     ``destination`` are what each side was when the plan was made, None for "not there"; they are dropped
-    (None) for files that the index already knows to be equal. ``target`` is the name to write to where it
-    differs from ``path`` (``--keep both``).
+    (None) for files that the index already knows to be equal. ``aside`` is the name beside the file under which
+    the destination's version stays (``--keep both``). ``target`` is the name that an engine writes to where it
+    differs from ``path``; plans have none.
     """
 
     path: str
@@ -121,6 +124,7 @@ class FileAction:
     source: FileState | None = None
     destination: FileState | None = None
     target: str | None = None
+    aside: str | None = None
 
 
 End = Path | BlobUrl
@@ -143,7 +147,12 @@ class PlanPart:
 
     def shown(self, action: FileAction) -> str:
         """The file of ``action`` as a user would type it."""
-        return f"{self.path}/{action.path}" if action.path else self.path
+        return "/".join(part for part in (self.path, action.path) if part)
+
+    def shown_aside(self, action: FileAction) -> str:
+        """The name aside as a user would type it."""
+        folder = self.shown(action).rpartition("/")[0]
+        return "/".join(part for part in (folder, action.aside) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +178,8 @@ class TransferOptions:
     """How a transfer is to be done; the defaults are the commands' defaults.
 
     ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``. ``keep``: ``local``, ``remote`` or ``both``, for
-    files that changed on both sides (in a copy between blobs ``local`` means the source). ``links``:
+    files that changed on both sides: both ends get it (in a copy between blobs ``local`` means the source, which
+    is only read). ``links``:
     ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
     each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
     second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
@@ -224,9 +234,24 @@ class TransferPlan:
         return sum(action.action is kind for _, action in self.each())
 
     @property
+    def settles_both_ends(self) -> bool:
+        """Whether ``--keep`` may write at the source's end, too: not where ``-f`` or ``--from-path`` name it."""
+        return self.from_cluster is None and self.options.from_path is None
+
+    @property
+    def files_to_transfer(self) -> int:
+        """Files that will move, in both directions."""
+        return self.count(Action.TRANSFER) + self.count(Action.ADOPT) + len(self._brought())
+
+    @property
     def bytes_to_transfer(self) -> int:
-        """Bytes that will move, from the sizes at the source."""
-        return sum(action.size for _, action in self.each() if action.action is Action.TRANSFER)
+        """Bytes that will move, from the sizes where they are now."""
+        moving = sum(action.size for _, action in self.each() if action.action in (Action.TRANSFER, Action.ADOPT))
+        return moving + sum(action.destination.size for action in self._brought() if action.destination)
+
+    def _brought(self) -> list[FileAction]:
+        """Those whose destination's version goes aside, and is brought to the source's end."""
+        return [action for _, action in self.each() if action.aside and self.settles_both_ends]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,4 +298,6 @@ VERBS = {
 
 def verb(plan: TransferPlan, action: FileAction) -> str:
     """The action as users read it: ``upload``, ``download``, ``copy``, ``delete``, ``unchanged``, ..."""
+    if action.action is Action.ADOPT:
+        return "download" if plan.route is Route.UPLOAD else "upload"
     return VERBS[plan.route] if action.action is Action.TRANSFER else action.action.value

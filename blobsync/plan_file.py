@@ -54,7 +54,7 @@ def _part(plan: TransferPlan, part: PlanPart) -> dict[str, object]:
                 "size": action.size,
                 "source": _state(action.source),
                 "destination": _state(action.destination),
-                "target": action.target,
+                "aside": action.aside,
             }
             for action in part.actions
         ],

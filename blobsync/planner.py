@@ -12,8 +12,20 @@ For a pair of files, with S and D = changed at the source / at the destination s
     both             yes     x  x   equal content: unchanged, recorded; else a conflict
     both             no             equal size and MD5: unchanged, recorded; else a conflict
 
-A conflict is left alone, unless ``--overwrite`` (transfer), or ``--keep``: the source's side (transfer),
-the destination's side (skip), both (transfer to a name of its own beside the other).
+A conflict is left alone, unless ``--overwrite`` (transfer) or ``--keep`` settle it. After ``--keep`` both ends
+hold the same, so that neither ``u`` nor ``d`` has anything left to do:
+
+    --keep                    decision                     what is done, in this order
+    ------------------------  ---------------------------  ---------------------------------------------------
+    the source's side         transfer                     the destination's version is replaced
+    the destination's side    adopt                        recorded: the source's version is taken account of;
+                                                           the source's version is replaced
+    both                      transfer, with a name aside  the destination's version is copied aside, there;
+                                                           it is replaced; the copy is brought to the source
+
+What ``-f`` or ``--from-path`` name is only read: "adopt" is then a skip with the same record (the destination is
+newer from then on), and the copy aside is not brought. So each step leaves a state from which a later run goes on
+after a kill, and no version goes before it exists elsewhere or was given up by name.
 
 Clocks take no part in any of this.
 """
@@ -21,19 +33,27 @@ Clocks take no part in any of this.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from blobsync.errors import MirrorRefusedError, UnsafeNamesError, UsageError
-from blobsync.names import case_clashes, shape_clashes
+from blobsync.errors import MirrorRefusedError, UnsafeNamesError
+from blobsync.names import MAX_PART_BYTES, case_clashes, shape_clashes
 from blobsync.pairs import Pair, changed, equal_content, source_is_near
 from blobsync.plan import Action, EngineChoice, FileAction, FileState, LocalState, Reason, Route, TransferOptions
 
 
-def decide(pair: Pair, route: Route, options: TransferOptions) -> FileAction | None:
-    """One file's action by the table above; None where there is nothing to do or say."""
+def decide(
+    pair: Pair, route: Route, options: TransferOptions, *, both_ends: bool = True, shown: str = ""
+) -> FileAction | None:
+    """One file's action by the table above; None where there is nothing to do or say.
+
+    ``both_ends`` says that ``--keep`` may write at the source's end, too; ``shown`` is what a pair without a path
+    of its own (a part of shape file) is called.
+    """
     source, destination = pair.source, pair.destination
     if pair.left_out is not None:
         return FileAction(pair.path, Action.SKIP, pair.left_out, 0)
@@ -44,7 +64,8 @@ def decide(pair: Pair, route: Route, options: TransferOptions) -> FileAction | N
     if destination is None:
         return FileAction(pair.path, Action.TRANSFER, Reason.NEW, source.size, source, None)
     if pair.record is not None:
-        return _decide_known(pair, source, destination, route, options)
+        found = _decide_known(pair, source, destination, route, options)
+        return _settle(found, route, options, both_ends=both_ends, shown=shown)
     same = equal_content(source, destination)
     if same:
         return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
@@ -54,7 +75,8 @@ def decide(pair: Pair, route: Route, options: TransferOptions) -> FileAction | N
         reason = Reason.NEVER_VERIFIED
     else:
         reason = Reason.CONTENT_DIFFERS
-    return _settle(pair.path, source, destination, reason, route, options)
+    found = FileAction(pair.path, Action.CONFLICT, reason, source.size, source, destination)
+    return _settle(found, route, options, both_ends=both_ends, shown=shown)
 
 
 def _decide_known(
@@ -85,7 +107,7 @@ def _decide_known(
         )
     if equal_content(source, destination):
         return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
-    return _settle(pair.path, source, destination, Reason.BOTH_CHANGED, route, options)
+    return FileAction(pair.path, Action.CONFLICT, Reason.BOTH_CHANGED, source.size, source, destination)
 
 
 def _vouched(now: FileState, then: FileState) -> bool:
@@ -105,41 +127,52 @@ def _with_md5(source: FileState, destination: FileState, md5: bytes | None) -> t
     )
 
 
-def _settle(
-    path: str, source: FileState, destination: FileState, reason: Reason, route: Route, options: TransferOptions
-) -> FileAction:
-    """A conflict, settled where the user said how."""
+def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_ends: bool, shown: str) -> FileAction:
+    """A conflict, settled where the user said how; anything else as it is."""
+    if action.action is not Action.CONFLICT:
+        return action
     if options.overwrite:
-        return FileAction(path, Action.TRANSFER, Reason.OVERWRITE, source.size, source, destination)
+        return replace(action, action=Action.TRANSFER, reason=Reason.OVERWRITE)
     source_side = "remote" if route is Route.DOWNLOAD else "local"
     if options.keep == "both":
-        if not path:
-            raise UsageError(
-                "--keep both needs the folder that the file is in as its PATH",
-                hint="blobsync u FOLDER --include NAME --keep both",
-            )
-        target = beside(path, source_side, source)
-        return FileAction(path, Action.TRANSFER, Reason.KEEP_BOTH, source.size, source, None, target)
+        assert action.destination is not None
+        aside = beside(action.path or shown, _other(source_side), action.destination)
+        return replace(action, action=Action.TRANSFER, reason=Reason.KEEP_BOTH, aside=aside)
     if options.keep == source_side:
-        return FileAction(path, Action.TRANSFER, Reason.KEEP_SOURCE, source.size, source, destination)
-    if options.keep is not None:
-        return FileAction(path, Action.SKIP, Reason.KEEP_DESTINATION, source.size, source, destination)
-    return FileAction(path, Action.CONFLICT, reason, source.size, source, destination)
+        return replace(action, action=Action.TRANSFER, reason=Reason.KEEP_SOURCE)
+    if options.keep is None or action.destination is None:
+        return action
+    if not both_ends:
+        return replace(action, action=Action.SKIP, reason=Reason.KEEP_DESTINATION)
+    return replace(action, action=Action.ADOPT, reason=Reason.KEEP_DESTINATION, size=action.destination.size)
 
 
-def beside(path: str, side: str, state: FileState) -> str:
-    """The name for the second of two versions: ``a.jpg`` -> ``a.local-1f2e3d4c.jpg``.
+def _other(side: str) -> str:
+    return "local" if side == "remote" else "remote"
 
-    The eight digits come from the version itself, so that the same command again finds it already there.
+
+def beside(path: str, side: str, state: FileState, turn: int = 0) -> str:
+    """The name (without folder) for the second of two versions: ``a.jpg`` -> ``a.remote-1f2e3d4c.jpg``.
+
+    The eight digits come from the version itself, so that the same command again finds it already there; ``turn``
+    gives another name where that one is taken.
     """
     stamp = f"{state.size}:{state.mtime_ns}" if isinstance(state, LocalState) else f"{state.size}:{state.etag}"
-    digits = hashlib.sha256(stamp.encode()).hexdigest()[:8]
+    digits = hashlib.sha256(f"{stamp}:{turn}".encode() if turn else stamp.encode()).hexdigest()[:8]
     name = PurePosixPath(path)
-    return str(name.with_name(f"{name.stem}.{side}-{digits}{name.suffix}"))
+    mark = f".{side}-{digits}"
+    stem, suffix = name.stem, name.suffix
+    if len(suffix.encode()) > MAX_PART_BYTES // 2:
+        stem, suffix = name.name, ""
+    room = MAX_PART_BYTES - len((mark + suffix).encode())
+    return stem.encode()[:room].decode(errors="ignore") + mark + suffix
+
+
+_BESIDE = re.compile(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
 
 
 def decide_all(
-    pairs: Iterable[Pair], route: Route, options: TransferOptions, shown: str = ""
+    pairs: Iterable[Pair], route: Route, options: TransferOptions, *, both_ends: bool = True, shown: str = ""
 ) -> tuple[tuple[FileAction, ...], list[str]]:
     """The actions of one part in the order of their paths, and the files that only the destination has.
 
@@ -147,19 +180,19 @@ def decide_all(
     """
     actions: list[FileAction] = []
     extras: list[str] = []
-    at_destination: set[str] = set()
+    asides: dict[str, Pair] = {}
     for pair in pairs:
         if pair.source is None and pair.destination is not None:
             extras.append(pair.path)
-        if options.keep == "both" and pair.destination is not None:
-            at_destination.add(pair.path)
-        action = decide(pair, route, options)
+        if options.keep == "both" and _BESIDE.search(pair.path):
+            asides[pair.path] = pair
+        action = decide(pair, route, options, both_ends=both_ends, shown=shown)
         if action is not None:
             actions.append(action)
-    if options.keep == "both":
-        actions = [
-            replace(action, action=Action.SKIP) if action.target in at_destination else action for action in actions
-        ]
+    if asides:
+        actions = [_with_free_name(action, route, asides) for action in actions]
+        kept = {sibling(action.path, action.aside) for action in actions if action.aside}
+        actions = [action for action in actions if action.action is not Action.DELETE or action.path not in kept]
     actions.sort(key=lambda action: action.path)
     _refuse_repeats(actions, shown)
     return tuple(actions), extras
@@ -175,6 +208,31 @@ def _refuse_repeats(actions: Sequence[FileAction], shown: str) -> None:
             names=names,
             hint="run the same command again; if it stays so, something between here and the service answers falsely",
         )
+
+
+def sibling(path: str, name: str) -> str:
+    """``name`` in the folder that ``path`` is in."""
+    folder = path.rpartition("/")[0]
+    return f"{folder}/{name}" if folder else name
+
+
+def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
+    """The copy aside gets a name that is free at both ends, or holds at the destination what is to be there."""
+    version = action.destination
+    if action.aside is None or version is None:
+        return action
+
+    def is_free(name: str) -> bool:
+        there = asides.get(sibling(action.path, name))
+        if there is None:
+            return True
+        if there.destination is None or not equal_content(there.destination, version):
+            return False
+        return there.source is None or equal_content(there.source, version) is True
+
+    side = "local" if route is Route.DOWNLOAD else "remote"
+    names = (beside(action.path, side, version, turn) for turn in itertools.count())
+    return replace(action, aside=next(name for name in names if is_free(name)))
 
 
 def guard_mirror(
@@ -250,7 +308,8 @@ def check_names(
     ``others`` are the names that are there already, ``problem`` the destination's own rule; ``one_case`` says that
     it takes ``A`` and ``a`` for one name.
     """
-    writes = [action.target or action.path for action in actions if action.action is Action.TRANSFER]
+    writes = [action.path for action in actions if action.action is Action.TRANSFER]
+    writes += [sibling(action.path, action.aside) for action in actions if action.aside and action.path]
     if not writes:
         return
     bad = [(name, why) for name in writes if (why := problem(name))]

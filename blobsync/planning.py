@@ -144,7 +144,7 @@ def _leg(
     elif ground.from_cluster is not None:
         source, destination = connections.end(origin.remote), connections.end(target.remote)
     else:
-        source, destination = LocalEnd(origin.local), connections.end(target.remote)
+        source, destination = LocalEnd(origin.local, _boundary(ground, origin)), connections.end(target.remote)
     near = origin.entry if command == "u" and ground.from_cluster is not None else None
     roots, record_path = _record_place(near, origin, target, command)
     return Leg(
@@ -261,7 +261,7 @@ def make_plan(
         extras=found.extras,
         created_at=time.time(),
     )
-    files, size = plan.count(Action.TRANSFER), plan.bytes_to_transfer
+    files, size = plan.files_to_transfer, plan.bytes_to_transfer
     asked = options.engine == "azcopy" or (options.engine == "auto" and is_bulk(files, size))
     problem = azcopy_problem(plan.route, files, size) if asked else None
     return replace(plan, engine=choose_engine(options.engine, files, size, problem))
@@ -309,11 +309,12 @@ def _same_blobs(leg: Leg) -> bool:
 def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
     request = request_for(ground, leg, options)
     looked = survey(request, listener.seen)
-    actions, extras = decide_all(looked.pairs, request.route, options, request.shown)
+    both_ends = ground.from_cluster is None and options.from_path is None
+    actions, extras = decide_all(looked.pairs, request.route, options, both_ends=both_ends, shown=leg.shown)
     check_names(actions, extras, leg.shown, _name_rule(request, looked.shape), one_case=_one_case(request))
     if options.mirror:
         guard_mirror(actions, looked.destination_files, looked.source_files, len(looked.unreadable), options)
-    moving = sum(action.action is Action.TRANSFER and action.target is None for action in actions)
+    moving = sum(action.action is Action.TRANSFER and action.aside is None for action in actions)
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and request.wanted is None
     part = PlanPart(
         path=leg.shown,

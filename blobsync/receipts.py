@@ -82,6 +82,7 @@ def _files(ledgers: Sequence[Ledger]) -> Iterator[dict[str, object]]:
                 "path": part.shown(moved.action),
                 "size": moved.action.size if moved.source is None else moved.source.size,
                 "md5": _md5(moved.source, moved.destination),
+                "route": ledger.route.value,
             }
 
 

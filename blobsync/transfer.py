@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync import receipts
+from blobsync import extras, receipts, settle
 from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
 from blobsync.errors import BlobsyncError, LocalFileError, StorageError, TransferCancelledError
 from blobsync.fresh_look import look, remote_state
@@ -22,7 +22,7 @@ from blobsync.plan import (
     FileFailure,
     FileState,
     LocalState,
-    RemoteState,
+    PlanPart,
     Route,
     TransferPlan,
     TransferResult,
@@ -56,7 +56,8 @@ class _Run:
     listener: Listener
     ledgers: list[Ledger]
     bytes_moved: int = 0
-    deleted: int = 0
+    gone: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
+    brought: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
@@ -85,18 +86,52 @@ def carry_out(
 def _carry_out(run: _Run) -> None:
     for ledger in run.ledgers:
         ledger.record_unchanged()
-    run.listener.expect(run.plan.count(Action.TRANSFER), run.plan.bytes_to_transfer)
+        ledger.record_settled()
+    run.listener.expect(run.plan.files_to_transfer, run.plan.bytes_to_transfer)
     run.listener.phase("moving")
-    for ledger in run.ledgers:
+    for ledger in tuple(run.ledgers):
         actions = [action for action in ledger.live.part.actions if action.action is Action.TRANSFER]
-        if actions:
-            _clean_up(ledger, actions)
-            _move(run, ledger, actions, run.plan.engine.name)
-            _retry(run, ledger, actions)
+        _move_and_retry(run, ledger, [each for each in actions if each.aside is None], run.plan.engine.name)
+        _keep_both(run, ledger, [each for each in actions if each.aside is not None])
+        _move_back(run, settle.adopted(ledger.live), ledger.route)
     for ledger in run.ledgers:
         _verify(run, ledger)
     if run.plan.options.mirror:
         _delete_extras(run)
+
+
+def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
+    if actions:
+        _clean_up(ledger, actions)
+        _move(run, ledger, actions, engine)
+        _retry(run, ledger, actions, engine)
+
+
+def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
+    """No version of a conflict is replaced before it is safe under another name, nor one that nobody has seen."""
+    if not actions:
+        return
+    is_copy = ledger.route not in (Route.UPLOAD, Route.DOWNLOAD)
+    # What is uploaded or downloaded passes this machine anyway. azcopy replaces whatever is there by then.
+    first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
+    names = [first, *(["relay"] if first == "direct" and run.engines.relay_allowed else [])]
+    aside = settle.set_aside(ledger.live, actions, [run.engines.make[name] for name in names])
+    for action, failure in aside.failed:
+        ledger.failed(action, failure)
+        run.listener.file_done(failure.path, failure)
+    _move_and_retry(run, ledger, [kept.action for kept in aside.kept], first if is_copy else "direct")
+    copies = settle.brought(ledger.live, aside.kept) if run.plan.settles_both_ends else None
+    if copies is not None:
+        run.brought += len(copies.part.actions)
+        _move_back(run, copies, ledger.route)
+
+
+def _move_back(run: _Run, live: LivePart | None, route: Route) -> None:
+    """What ``--keep`` brings to the source's end, with an account of its own."""
+    if live is not None:
+        ledger = Ledger(live, settle.opposite(route))
+        run.ledgers.append(ledger)
+        _move_and_retry(run, ledger, live.part.actions, "direct")
 
 
 def _clean_up(ledger: Ledger, actions: Sequence[FileAction]) -> None:
@@ -110,7 +145,7 @@ def _clean_up(ledger: Ledger, actions: Sequence[FileAction]) -> None:
 def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
     live = ledger.live
     task = MoveTask(
-        run.plan.route,
+        ledger.route,
         live.part.path,
         live.source,
         live.destination,
@@ -159,14 +194,14 @@ def _one_moved(run: _Run, ledger: Ledger, moved: Moved) -> None:
         run.listener.file_done(shown, ledger.failures.get(moved.action.path))
 
 
-def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
+def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str) -> None:
     """Give the files that another engine or a second try can carry that one chance."""
     by_engine: dict[str, list[FileAction]] = {}
     for action in actions:
         failure = ledger.failures.get(action.path)
-        engine = _second_engine(run, failure.code) if failure else None
+        engine = _second_engine(run, failure.code, first) if failure else None
         if failure and engine:
-            attempted = run.plan.engine.name == "azcopy" and failure.code in _RETRIES_AFTER_AZCOPY
+            attempted = first == "azcopy" and failure.code in _RETRIES_AFTER_AZCOPY
             by_engine.setdefault(engine, []).append(_destination_now(ledger, action) if attempted else action)
     for engine, again in by_engine.items():
         fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
@@ -177,8 +212,7 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
             _move(run, ledger, fresh, engine)
 
 
-def _second_engine(run: _Run, code: str) -> str | None:
-    first = run.plan.engine.name
+def _second_engine(run: _Run, code: str, first: str) -> str | None:
     engine = _RETRIES.get(code) or (_RETRIES_AFTER_AZCOPY.get(code) if first == "azcopy" else None)
     if engine == "relay" and not run.engines.relay_allowed:
         return None
@@ -188,7 +222,7 @@ def _second_engine(run: _Run, code: str) -> str | None:
 def _destination_now(ledger: Ledger, action: FileAction) -> FileAction:
     """azcopy may have written the blob before it gave up, so that its version is not the plan's any more."""
     end = ledger.live.destination
-    if isinstance(end, LocalEnd) or action.target is not None:
+    if isinstance(end, LocalEnd):
         return action
     try:
         blob = end.store.head(end.at(action.path))
@@ -223,63 +257,24 @@ def _verify(run: _Run, ledger: Ledger) -> None:
 
 def _delete_extras(run: _Run) -> None:
     if any(ledger.failures or ledger.strangers for ledger in run.ledgers) or run.plan.unreadable:
-        extras = run.plan.count(Action.DELETE)
-        if extras:
-            run.listener.note(f"{extras} extra files stay: nothing is deleted after a transfer with failures")
+        count = run.plan.count(Action.DELETE)
+        if count:
+            run.listener.note(f"{count} extra files stay: nothing is deleted after a transfer with failures")
         return
     for ledger in run.ledgers:
         doomed = [action for action in ledger.live.part.actions if action.action is Action.DELETE]
         if not doomed:
             continue
         run.listener.phase("deleting")
-        destination = ledger.live.destination
-        if isinstance(destination, LocalEnd):
-            failures = _delete_files(destination, doomed)
-        else:
-            failures = _delete_blobs(destination, doomed)
-        # That nobody complained is no success either.
-        claimed = [Moved(action) for action in doomed if action.path not in failures]
-        still_there = look(destination, claimed, run.listener.seen)
-        failures = {**dict.fromkeys(still_there, "it is still there"), **failures}
-        gone = [action.path for action in doomed if action.path not in failures]
-        run.deleted += len(gone)
-        ledger.forget(gone)
+        failures = extras.delete(ledger.live.destination, doomed, run.listener.seen)
+        gone = [action for action in doomed if action.path not in failures]
+        run.gone += [(ledger.live.part, action) for action in gone]
+        ledger.forget(action.path for action in gone)
         for path, reason in failures.items():
             shown = f"{ledger.live.part.path}/{path}"
             run.other_failures.append(
                 FileFailure(shown, "delete_failed", f"{shown}: not deleted, {reason}", "run it again")
             )
-
-
-def _delete_blobs(end: RemoteEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
-    """Only the versions that the plan saw: what somebody put there since is not extra."""
-    paths = {end.at(action.path): action.path for action in doomed}
-    seen = {end.at(each.path): each.destination.etag for each in doomed if isinstance(each.destination, RemoteState)}
-    return {paths.get(name, name): reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
-
-
-def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
-    failures: dict[str, str] = {}
-    folders: set[Path] = set()
-    for action in doomed:
-        file = end.at(action.path)
-        try:
-            if not isinstance(action.destination, LocalState) or not LocalState.of(os.stat(file)).same_file(
-                action.destination
-            ):
-                failures[action.path] = "it changed since the plan was made"
-                continue
-            file.unlink()
-            folders.update(parent for parent in file.parents if end.root in parent.parents)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            failures[action.path] = error.strerror or str(error)
-    for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
-        # Only folders that the deletions left empty go.
-        with suppress(OSError):
-            folder.rmdir()
-    return failures
 
 
 def _failures(run: _Run) -> tuple[FileFailure, ...]:
@@ -296,7 +291,7 @@ def _failures(run: _Run) -> tuple[FileFailure, ...]:
 
 def _imbalance(run: _Run) -> list[FileFailure]:
     """What is planned is transferred or failed. Anything else is a fault of ours, and must not look like success."""
-    planned = run.plan.count(Action.TRANSFER)
+    planned = run.plan.count(Action.TRANSFER) + run.plan.count(Action.ADOPT) + run.brought
     done = sum(len(ledger.verified) for ledger in run.ledgers)
     failed = sum(len(ledger.failures) for ledger in run.ledgers)
     if planned == done + failed:
@@ -320,7 +315,7 @@ def _result(run: _Run) -> TransferResult:
         plan=run.plan,
         transferred=verified,
         verified=verified + run.plan.count(Action.UNCHANGED),
-        deleted=run.deleted,
+        deleted=len(run.gone),
         bytes_transferred=sum(
             (moved.source or moved.action.source or moved.action).size
             for ledger in run.ledgers
@@ -348,7 +343,7 @@ def _cancelled(run: _Run) -> TransferCancelledError:
             ledger.save()
     done = sum(len(ledger.verified) for ledger in run.ledgers)
     unsure = sum(len(ledger.pending) for ledger in run.ledgers)
-    total = run.plan.count(Action.TRANSFER)
+    total = run.plan.files_to_transfer
     rest = f", {unsure} moved but not yet verified" if unsure else ""
     return TransferCancelledError(
         f"stopped: {done} of {total} files are done and verified{rest}, {total - done - unsure} are left",

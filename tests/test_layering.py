@@ -26,7 +26,7 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "facts and decisions",
         (
-            *("connections", "engines", "fresh_look", "index", "ledger", "local_errors", "local_files"),
+            *("connections", "engines", "extras", "fresh_look", "index", "ledger", "local_errors", "local_files"),
             *("local_tree", "nodejs", "pairs", "part_files", "planner", "receipts", "survey", "verify"),
         ),
     ),
@@ -39,6 +39,7 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             *("browse", "code.archive", "code.files", "code.git", "code.snapshot", "doctor", "engine_set"),
             "planning",
+            "settle",
             "transfer",
         ),
     ),
@@ -164,7 +165,7 @@ def test_names_from_outside_become_paths_through_one_gate() -> None:
 # by the first row alone, below descriptors; all others write files that they name themselves.
 WRITERS: dict[str, str] = {
     **dict.fromkeys(("local_files", "part_files"), "what comes from outside: downloads and logs"),
-    "transfer": "extras that --mirror deletes, as they were listed here",
+    "extras": "what --mirror deletes, as it was listed here",
     **dict.fromkeys(("azcopy", "receipts", "state_dir", "plan_file"), "our own records and staging folders"),
     **dict.fromkeys(("code", "config.scaffold", "demo", "demo_data"), "what the user asked to be made here"),
     **dict.fromkeys(("emulator", "nodejs"), "programs in the user's data folder"),

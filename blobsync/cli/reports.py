@@ -49,6 +49,7 @@ def plan_data(plan: TransferPlan) -> dict[str, Any]:
             "reason": action.reason.value,
             "size": action.size,
         }
+        | ({"aside": part.shown_aside(action)} if action.aside else {})
         for part, action in plan.each()
     ]
     return data
@@ -74,7 +75,7 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
         "route": plan.route.value,
         "engine": plan.engine.name,
         "shape": (shapes.pop() if len(shapes) == 1 else Shape.FOLDER).value,
-        "planned": plan.count(Action.TRANSFER),
+        "planned": plan.files_to_transfer,
         "transferred": 0,
         "verified": 0,
         "unchanged": plan.count(Action.UNCHANGED),
@@ -125,13 +126,13 @@ def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "
 def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:
     # In JSON it has its full name; here the words above the line say what it means.
     word = "newer" if action.action is Action.NEWER_AT_DESTINATION else verb(plan, action)
-    target = f" as {action.target}" if action.target else ""
-    return f"  {word:<8} {size_text(action.size):>7}  {part.shown(action)}{target}"
+    aside = f", and the other version as {action.aside}" if action.aside else ""
+    return f"  {word:<8} {size_text(action.size):>7}  {part.shown(action)}{aside}"
 
 
 def plan_summary(plan: TransferPlan) -> str:
     """What would move, what would not, and which engine moves it, with the reason for that."""
-    moving = count_text(plan.count(Action.TRANSFER), "file")
+    moving = count_text(plan.files_to_transfer, "file")
     words = [f"would {VERBS[plan.route]} {moving}, {size_text(plan.bytes_to_transfer)}{_way(plan)}"]
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS if plan.count(action)]
     if plan.extras and not plan.options.mirror:
@@ -148,7 +149,7 @@ def _way(plan: TransferPlan) -> str:
 
 # What needs a person comes last, next to the counts.
 _ORDER = (
-    *(Action.UNCHANGED, Action.TRANSFER, Action.DELETE),
+    *(Action.UNCHANGED, Action.TRANSFER, Action.ADOPT, Action.DELETE),
     *(Action.SKIP, Action.NEWER_AT_DESTINATION, Action.CONFLICT),
 )
 _OTHERS = (
@@ -168,6 +169,12 @@ def result_lines(result: TransferResult, seconds: float) -> Iterator[str]:
         yield f"newer at the destination, left alone: {path}"
     if (more := plan.count(Action.NEWER_AT_DESTINATION) - _SHOWN) > 0:
         yield more_line(more, full="plan --full")
+    failed = {failure.path for failure in result.failures}
+    kept = [each for each in plan.each() if each[1].aside and each[0].shown(each[1]) not in failed]
+    for part, action in kept[:_SHOWN]:
+        yield f"both kept: {part.shown(action)}, and the other version as {part.shown_aside(action)}"
+    if len(kept) > _SHOWN:
+        yield f"and {len(kept) - _SHOWN:,} more; the receipt has them all"
     words = [_moved(result, seconds)]
     if result.deleted:
         words.append(f"deleted {result.deleted:,}")
@@ -180,7 +187,7 @@ def result_lines(result: TransferResult, seconds: float) -> Iterator[str]:
 
 def _moved(result: TransferResult, seconds: float) -> str:
     verb = VERBS[result.plan.route]
-    if not result.transferred and not result.plan.count(Action.TRANSFER):
+    if not result.transferred and not result.plan.files_to_transfer:
         return f"nothing to {verb}"
     files = count_text(result.transferred, "file")
     return f"{_DONE[verb]} {files}, {size_text(result.bytes_transferred)} in {took_text(seconds)}"

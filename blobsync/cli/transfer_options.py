@@ -32,7 +32,9 @@ _ROWS: tuple[OptionRow, ...] = (
     ("overwrite", _flag("Replace what differs at the destination, whatever changed there.", "--overwrite"), False),
     (
         "keep",
-        _word("Settle files that changed on both sides.", "local|remote|both", "--keep"),
+        _word(
+            "Settle files that changed on both sides, at both ends: this version stays.", "local|remote|both", "--keep"
+        ),
         None,
     ),
     ("include", _words("Only files that match, as in .gitignore; repeatable.", "PATTERN", "--include"), None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,27 +111,68 @@ def test_a_conflict_is_left_alone_listed_and_exit_3(direction: str, synced: Proj
 
 
 @pytest.mark.parametrize("direction", ["u", "d"])
-@pytest.mark.parametrize("how", [("--overwrite",), ("--keep", "local"), ("--keep", "remote"), ("--keep", "both")])
-def test_a_conflict_is_settled_as_told(
-    direction: str, how: tuple[str, ...], synced: Project, container: Container
-) -> None:
+def test_overwrite_takes_the_sources_version(direction: str, synced: Project, container: Container) -> None:
     (synced.data / "a.txt").write_bytes(b"here")
     container.put("data/a.txt", b"there")
-    done = synced.json(direction, "data", *how)
+    assert synced.json(direction, "data", "--overwrite").code == 0
+    wins = b"here" if direction == "u" else b"there"
+    assert ((synced.data / "a.txt").read_bytes(), container.get("data/a.txt")) == (wins, wins)
+
+
+@pytest.mark.parametrize("path", ["data", "data/sub/b.txt"], ids=["folder", "file"])
+@pytest.mark.parametrize("direction", ["u", "d"])
+@pytest.mark.parametrize("keep", ["local", "remote", "both"])
+def test_after_keep_both_ends_are_equal_and_both_commands_are_quiet(
+    keep: str, direction: str, path: str, synced: Project, container: Container
+) -> None:
+    (synced.data / "sub/b.txt").write_bytes(b"here")
+    container.put("data/sub/b.txt", b"there")
+    planned = synced.json("plan", direction, path, "--keep", keep)
+    assert planned.code == 0, str(planned)
+    done = synced.json(direction, path, "--keep", keep)
+    assert (done.code, done.data["transferred"]) == (0, planned.data["planned"]), str(done)
+    assert read_tree(synced.data) == container.contents("data/")
+    versions = {each for name, each in read_tree(synced.data).items() if name.startswith("sub/b.")}
+    wins = {"local": {b"here"}, "remote": {b"there"}, "both": {b"here", b"there"}}[keep]
+    assert versions == {sha256(each) for each in wins}
+    for command in ("u", "d"):
+        for where in ("data", path):
+            again = synced.json(command, where)
+            assert again.code == 0, str(again)
+            assert _counts(again)[0::2] == (0, 0), str(again)
+            assert again.data["conflicts"] == 0, str(again)
+    assert synced.json("verify", "data").code == 0
+
+
+@pytest.mark.parametrize("keep", ["local", "remote", "both"])
+def test_after_keep_a_copy_is_quiet_and_its_source_untouched(
+    keep: str, project: Project, new_container: Callable[[str], Container]
+) -> None:
+    source, target = new_container("one"), new_container("two")
+    project.configure(source, cluster="src")
+    project.configure(target, cluster="dst")
+    source.put("data/a.txt", b"from one")
+    target.put("data/a.txt", b"in two")
+    assert project.json("-c", "dst", "-f", "src", "u", "data").code == 3
+    done = project.json("-c", "dst", "-f", "src", "u", "data", "--keep", keep)
     assert done.code == 0, str(done)
-    here, there = (synced.data / "a.txt").read_bytes(), container.get("data/a.txt")
-    wins = {"--overwrite": {"u": "local", "d": "remote"}[direction]}.get(how[0], how[-1])
-    if wins == "local":
-        assert here == b"here"
-        assert there == (b"here" if direction == "u" else b"there")
-    elif wins == "remote":
-        assert there == b"there"
-        assert here == (b"there" if direction == "d" else b"here")
-    else:
-        everywhere = {*read_tree(synced.data).values(), *container.contents("data/").values()}
-        assert {sha256(b"here"), sha256(b"there")} <= everywhere
-        side = read_tree(synced.data) if direction == "d" else container.contents("data/")
-        assert {sha256(b"here"), sha256(b"there")} <= set(side.values())
+    found = set(target.contents("data/").values())
+    assert found == {
+        sha256(each) for each in {"local": [b"from one"], "remote": [b"in two"]}.get(keep, [b"from one", b"in two"])
+    }
+    again = project.json("-c", "dst", "-f", "src", "u", "data")
+    assert (again.code, again.data["transferred"], again.data["conflicts"]) == (0, 0, 0), str(again)
+    assert source.contents("data/") == {"a.txt": sha256(b"from one")}
+
+
+def test_keep_both_settles_what_azcopy_carries(synced: Project, container: Container, with_azcopy: Project) -> None:
+    (synced.data / "a.txt").write_bytes(b"here")
+    (synced.data / "new.txt").write_bytes(b"new")
+    container.put("data/a.txt", b"there")
+    done = synced.json("u", "data", "--engine", "azcopy", "--keep", "both")
+    assert done.code == 0, str(done)
+    assert read_tree(synced.data) == container.contents("data/")
+    assert {sha256(b"here"), sha256(b"there"), sha256(b"new")} <= set(container.contents("data/").values())
 
 
 def test_two_sides_that_were_never_verified(project: Project, container: Container) -> None:

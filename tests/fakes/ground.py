@@ -75,8 +75,13 @@ class World:
         copy: bool = False,
         azcopy: Callable[[], Engine] = DirectEngine,
     ) -> TransferResult:
-        ground = self.ground(copy=copy)
-        plan = make_plan(ground, command, paths, options, lambda *_: "it is not part of this test", SilentListener())
+        problem = "it is not part of this test"
+        plan = make_plan(self.ground(copy=copy), command, paths, options, lambda *_: problem, SilentListener())
+        return self.carry_out(plan, azcopy=azcopy)
+
+    def carry_out(self, plan: TransferPlan, *, azcopy: Callable[[], Engine] = DirectEngine) -> TransferResult:
+        """What is left of a command once its plan is made."""
+        ground = self.ground(copy=plan.from_cluster is not None)
         parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
         engines = Engines(
             {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": RelayEngine, "azcopy": azcopy},

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.errors import MirrorRefusedError, UnsafeNamesError, UsageError
+from blobsync.errors import MirrorRefusedError, UnsafeNamesError
 from blobsync.index import Record
 from blobsync.pairs import Pair, needs_local_md5
 from blobsync.plan import Action, FileAction, FileState, LocalState, Reason, RemoteState, Route, TransferOptions
@@ -106,13 +106,13 @@ Expected = tuple[Action, Reason] | None
             UP, EDITED, REPLACED, RECORD, KEEP_LOCAL, (Action.TRANSFER, Reason.KEEP_SOURCE), id="u --keep local"
         ),
         pytest.param(
-            UP, EDITED, REPLACED, RECORD, KEEP_REMOTE, (Action.SKIP, Reason.KEEP_DESTINATION), id="u --keep remote"
+            UP, EDITED, REPLACED, RECORD, KEEP_REMOTE, (Action.ADOPT, Reason.KEEP_DESTINATION), id="u --keep remote"
         ),
         pytest.param(
             DOWN, EDITED, REPLACED, RECORD, KEEP_REMOTE, (Action.TRANSFER, Reason.KEEP_SOURCE), id="d --keep remote"
         ),
         pytest.param(
-            DOWN, EDITED, REPLACED, RECORD, KEEP_LOCAL, (Action.SKIP, Reason.KEEP_DESTINATION), id="d --keep local"
+            DOWN, EDITED, REPLACED, RECORD, KEEP_LOCAL, (Action.ADOPT, Reason.KEEP_DESTINATION), id="d --keep local"
         ),
         pytest.param(UP, EDITED, REPLACED, RECORD, KEEP_BOTH, (Action.TRANSFER, Reason.KEEP_BOTH), id="u --keep both"),
         pytest.param(
@@ -164,20 +164,41 @@ def test_only_what_nothing_else_can_tell_is_read(pair: Pair, *, expected: bool) 
     assert needs_local_md5(pair, UP) is expected
 
 
-def test_keeping_both_names_the_second_version_after_itself_and_is_done_once() -> None:
+def test_keeping_both_names_the_other_version_after_itself() -> None:
     conflict = Pair("d/a.tar.gz", EDITED, REPLACED, RECORD)
     (first,), _ = decide_all([conflict], UP, KEEP_BOTH)
-    assert first.target == beside("d/a.tar.gz", "local", EDITED)
-    assert first.target.startswith("d/a.tar.local-")
-    assert first.target.endswith(".gz")
-    already = Pair(first.target, None, RemoteState(10, "etag-9", TWO))
-    (second,), _ = decide_all([conflict, already], UP, KEEP_BOTH)
-    assert second.action is Action.SKIP
+    assert first.aside == beside("d/a.tar.gz", "remote", REPLACED)
+    assert first.aside.startswith("a.tar.remote-")
+    assert first.aside.endswith(".gz")
+    (single,), _ = decide_all([conflict._replace(path="")], UP, KEEP_BOTH, shown="data/a.tar.gz")
+    assert single.aside == first.aside
 
 
-def test_keeping_both_versions_of_a_single_file_asks_for_its_folder() -> None:
-    with pytest.raises(UsageError, match="the folder that the file is in"):
-        decide(Pair("", EDITED, REPLACED, RECORD), UP, KEEP_BOTH)
+def test_a_copy_that_is_there_already_keeps_its_name_and_is_no_extra() -> None:
+    conflict = Pair("a", EDITED, REPLACED, RECORD)
+    name = beside("a", "remote", REPLACED)
+    made_before = Pair(name, None, RemoteState(10, "etag-9", THREE))
+    actions, _ = decide_all([conflict, made_before], UP, replace(KEEP_BOTH, mirror=True))
+    assert [(action.path, action.aside) for action in actions] == [("a", name)]
+    somebodys = Pair(name, None, RemoteState(10, "etag-9", TWO))
+    (action,), _ = decide_all([conflict, somebodys], UP, KEEP_BOTH)
+    assert action.aside not in (None, name)
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "é" * 120 + ".jpeg", "x." + "y" * 250])
+def test_a_long_name_is_cut_to_make_room(name: str) -> None:
+    aside = beside(name, "remote", REPLACED)
+    assert len(aside.encode()) <= 255
+    assert ".remote-" in aside
+
+
+def test_what_another_cluster_names_is_only_read() -> None:
+    conflict = Pair("a", REPLACED, replace(THERE, etag="etag-5", md5=TWO))
+    for route in (Route.SAME_ACCOUNT, DOWN):
+        keep = KEEP_LOCAL if route is DOWN else KEEP_REMOTE
+        action = decide(conflict, route, keep, both_ends=False)
+        assert action is not None
+        assert (action.action, action.reason) == (Action.SKIP, Reason.KEEP_DESTINATION)
 
 
 def test_actions_are_in_the_order_of_their_paths_and_extras_are_named() -> None:

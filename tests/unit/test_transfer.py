@@ -116,9 +116,10 @@ def test_a_conflict_is_left_alone_until_it_is_settled(world: World) -> None:
     assert sorted(blobs(world).values()) == [b"mine", b"your"]
     again = world.run("u", "data/voc", options=TransferOptions(keep="both"))
     assert (again.transferred, len(blobs(world))) == (0, 2)
-    settled = world.run("u", "data/voc", options=TransferOptions(overwrite=True))
-    assert settled.ok
-    assert blobs(world)["store/data/voc/a"] == b"mine"
+    (world.root / "data/voc/a").write_bytes(b"more")
+    world.store("eu").add("store/data/voc/a", b"else")
+    assert world.run("u", "data/voc", options=TransferOptions(overwrite=True)).ok
+    assert blobs(world)["store/data/voc/a"] == b"more"
 
 
 def test_a_download_keeps_a_local_edit(world: World) -> None:

@@ -1,0 +1,190 @@
+"""After ``--keep`` both ends hold the same: ``u`` and ``d`` have nothing left to do, and nothing kept is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blobsync.errors import AccessDeniedError, TransferCancelledError
+from blobsync.plan import Action, TransferOptions, TransferResult
+from tests.fakes.ground import World, account, cluster
+from tests.fakes.store import Request
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "project", cluster("eu", data=account("eu")), cluster("us", data=account("us")))
+
+
+def here(world: World) -> dict[str, bytes]:
+    root = world.root / "data"
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def there(world: World, name: str = "eu") -> dict[str, bytes]:
+    return {key.removeprefix("store/data/"): blob.body for key, blob in world.store(name).blobs.items()}
+
+
+def write(world: World, name: str, body: bytes) -> None:
+    file = world.root / "data" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(body)
+
+
+def edit_both(world: World) -> None:
+    """``v/a.txt`` was verified once, and changed at both ends since."""
+    write(world, "v/a.txt", b"base")
+    write(world, "v/b.txt", b"beside it")
+    assert world.run("u", "data").ok
+    write(world, "v/a.txt", b"mine")
+    world.store("eu").add("store/data/v/a.txt", b"theirs")
+
+
+def never_verified(world: World) -> None:
+    """``v/a.txt`` differs at both ends, which know nothing of each other; the blob has no MD5."""
+    write(world, "v/a.txt", b"mine")
+    world.store("eu").add("store/data/v/a.txt", b"them", with_md5=False)
+
+
+def is_quiet(result: TransferResult) -> bool:
+    moved = result.transferred, result.plan.files_to_transfer, result.plan.count(Action.CONFLICT)
+    return result.exit_code == 0 and moved == (0, 0, 0)
+
+
+@pytest.mark.parametrize("make", [edit_both, never_verified])
+@pytest.mark.parametrize("path", ["data", "data/v", "data/v/", "data/v/a.txt"])
+@pytest.mark.parametrize("command", ["u", "d"])
+@pytest.mark.parametrize("keep", ["local", "remote", "both"])
+def test_after_keeping_a_side_or_both_neither_command_has_anything_to_do(
+    keep: str, command: str, path: str, make: object, world: World
+) -> None:
+    assert callable(make)
+    make(world)
+    theirs = there(world)["v/a.txt"]
+    assert world.run(command, path).exit_code == 3
+    result = world.run(command, path, options=TransferOptions(keep=keep))
+    assert result.exit_code == 0, result.failures
+    assert result.transferred == result.plan.files_to_transfer
+    assert here(world) == there(world)
+    versions = {name: body for name, body in here(world).items() if name.startswith("v/a.")}
+    expected = {"local": {b"mine"}, "remote": {theirs}, "both": {b"mine", theirs}}[keep]
+    assert sorted(versions.values()) == sorted(expected)
+    if keep == "both":
+        assert versions["v/a.txt"] == (b"mine" if command == "u" else theirs)
+    for again in ("u", "d", "u"):
+        for where in ("data", path):
+            assert is_quiet(world.run(again, where)), (again, where)
+
+
+@pytest.mark.parametrize("command", ["u", "d"])
+@pytest.mark.parametrize("keep", ["local", "remote", "both"])
+def test_the_other_cluster_of_a_copy_is_only_read(keep: str, command: str, world: World) -> None:
+    world.there = cluster("us", data=account("us"))
+    world.store("us").add("store/data/v/a.txt", b"from us")
+    if command == "u":
+        world.store("eu").add("store/data/v/a.txt", b"before")
+    else:
+        write(world, "v/a.txt", b"before")
+    for path in ("data/v/a.txt", "data"):
+        options = TransferOptions(keep=keep)
+        result = world.run(command, path, options=options, copy=True)
+        assert result.exit_code == 0, result.failures
+        assert is_quiet(world.run(command, path, copy=True))
+    assert there(world, "us") == {"v/a.txt": b"from us"}
+    found = there(world) if command == "u" else here(world)
+    wins = {"both": b"from us", "local": b"from us" if command == "u" else b"before"}
+    wins["remote"] = b"before" if wins["local"] == b"from us" else b"from us"
+    assert found["v/a.txt"] == wins[keep]
+    assert sorted(found.values()) == ([b"before", b"from us"] if keep == "both" else [wins[keep]])
+    world.store("us").add("store/data/v/a.txt", b"changed again")
+    again = world.run(command, "data", copy=True)
+    kept_theirs = found["v/a.txt"] == b"from us"
+    assert (again.exit_code, again.transferred) == ((0, 1) if kept_theirs else (3, 0))
+
+
+@pytest.mark.parametrize("command", ["u", "d"])
+def test_a_version_that_came_after_the_plan_is_not_replaced(command: str, world: World) -> None:
+    edit_both(world)
+    plan = world.plan(command, "data", options=TransferOptions(keep="both"))
+    if command == "u":
+        world.store("eu").add("store/data/v/a.txt", b"newer")
+    else:
+        write(world, "v/a.txt", b"newer")
+    result = world.carry_out(plan)
+    assert (result.exit_code, result.verified) == (3, 1)
+    assert result.failures[0].path == "data/v/a.txt"
+    assert (there(world) if command == "u" else here(world))["v/a.txt"] == b"newer"
+    assert {b"mine" if command == "u" else b"theirs", b"newer"} <= {*here(world).values(), *there(world).values()}
+
+
+@pytest.mark.parametrize("command", ["u", "d"])
+def test_a_name_aside_that_was_taken_since_the_plan_leaves_the_file_alone(command: str, world: World) -> None:
+    edit_both(world)
+    plan = world.plan(command, "data", options=TransferOptions(keep="both"))
+    ((_, action),) = [each for each in plan.each() if each[1].aside]
+    world.store("eu").add(f"store/data/v/{action.aside}", b"somebody's")
+    write(world, f"v/{action.aside}", b"somebody's")
+    result = world.carry_out(plan)
+    assert result.exit_code == 3
+    assert str(action.aside) in result.failures[0].message
+    assert (here(world)["v/a.txt"], there(world)["v/a.txt"]) == (b"mine", b"theirs")
+
+
+def test_a_download_keeps_both_here_where_the_container_may_not_be_written(world: World) -> None:
+    edit_both(world)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "put":
+            raise AccessDeniedError("this SAS may only read", status=403)
+
+    world.store("eu").before = refuse
+    result = world.run("d", "data", options=TransferOptions(keep="both"))
+    assert result.exit_code == 3
+    assert [failure.code for failure in result.failures] == ["access_denied"]
+    assert sorted(here(world).values()) == [b"beside it", b"mine", b"theirs"]
+    assert is_quiet(world.run("d", "data"))
+
+
+def test_a_refused_way_back_settles_the_file_all_the_same(world: World) -> None:
+    edit_both(world)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "put":
+            raise AccessDeniedError("this SAS may only read", status=403)
+
+    world.store("eu").before = refuse
+    assert world.run("d", "data", options=TransferOptions(keep="local")).exit_code == 3
+    assert is_quiet(world.run("d", "data"))
+    world.store("eu").before = lambda request: None
+    assert world.run("u", "data").transferred == 1
+    assert there(world) == here(world)
+
+
+def test_a_large_file_is_kept_whole(world: World) -> None:
+    mine, theirs = b"m" * (5 << 20), b"t" * (9 << 20)
+    write(world, "v/a.bin", mine)
+    world.store("eu").add("store/data/v/a.bin", theirs, with_md5=False)
+    for _ in range(2):
+        assert world.run("u", "data", options=TransferOptions(keep="both")).ok
+        assert sorted(here(world).values()) == [mine, theirs]
+        assert here(world) == there(world)
+
+
+def test_a_copy_left_by_a_killed_run_is_used(world: World) -> None:
+    edit_both(world)
+    plan = world.plan("u", "data", options=TransferOptions(keep="both"))
+
+    def kill(request: Request) -> None:
+        if request.operation == "put" and request.name.endswith("/a.txt"):
+            raise KeyboardInterrupt
+
+    store = world.store("eu")
+    store.before = kill
+    with pytest.raises((TransferCancelledError, KeyboardInterrupt)):
+        world.carry_out(plan)
+    store.before = lambda request: None
+    assert sorted(there(world).values()) == [b"beside it", b"theirs", b"theirs"]
+    assert world.run("u", "data", options=TransferOptions(keep="both")).ok
+    assert sorted(here(world).values()) == [b"beside it", b"mine", b"theirs"]
+    assert here(world) == there(world)
