@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from blobsync.ahead import side_by_side
 from blobsync.connections import Connections
 from blobsync.engines import Listener, RemoteEnd
 from blobsync.errors import NothingMatchedError, ShapeConflictError
@@ -245,9 +245,8 @@ def _remove(connections: Connections, index: Index, doomed: Doomed, listener: Li
 def _still_there(end: RemoteEnd, doomed: Doomed) -> dict[str, int]:
     names = set(doomed.names)
     if len(names) <= 16:
-        with ThreadPoolExecutor(8) as pool:
-            blobs = pool.map(end.store.head, names)
-            return {blob.name: blob.size for blob in blobs if blob is not None}
+        blobs = side_by_side(end.store.head, names, 8)
+        return {blob.name: blob.size for blob in blobs if blob is not None}
     listing = end.store.list_blobs(f"{end.name}/" if end.name else "")
     return {blob.name: blob.size for blob in listing if blob.name in names}
 

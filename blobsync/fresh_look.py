@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from blobsync.ahead import side_by_side
 from blobsync.engines import LiveEnd, LocalEnd, Moved, RemoteEnd
 from blobsync.plan import FileFailure, FileState, LocalState, RemoteState
 from blobsync.storage import BlobInfo
@@ -63,22 +63,21 @@ def look(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None]) -> d
 
 def _look_on_disk(end: LocalEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        for path, state in zip(names, pool.map(lambda name: hash_file(end.at(name)), names.values()), strict=True):
-            seen(1)
-            if state is not None:
-                found[path] = state
+    states = side_by_side(lambda name: hash_file(end.at(name)), names.values(), max(2, os.cpu_count() or 2))
+    for path, state in zip(names, states, strict=True):
+        seen(1)
+        if state is not None:
+            found[path] = state
     return found
 
 
 def _look_by_head(end: RemoteEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
-    with ThreadPoolExecutor(_HEAD_THREADS) as pool:
-        blobs = pool.map(lambda name: end.store.head(end.at(name)), names.values())
-        for path, blob in zip(names, blobs, strict=True):
-            seen(1)
-            if blob is not None:
-                found[path] = remote_state(blob)
+    blobs = side_by_side(lambda name: end.store.head(end.at(name)), names.values(), _HEAD_THREADS)
+    for path, blob in zip(names, blobs, strict=True):
+        seen(1)
+        if blob is not None:
+            found[path] = remote_state(blob)
     return found
 
 

@@ -187,6 +187,7 @@ class Project:
         """Blobs and bytes below ``path``."""
         from blobsync import browse
 
+        self.listener.phase("surveying")
         return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
 
     def status(self, path: str) -> browse.Status:
@@ -207,6 +208,7 @@ class Project:
         """What ``rm`` of these paths would delete. Raises ``CredentialError`` where it plainly may not."""
         from blobsync import browse
 
+        self.listener.phase("surveying")
         doomed: list[browse.Doomed] = []
         for path in paths:
             place = self.resolve(path)

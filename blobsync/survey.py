@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.ahead import Ahead, side_by_side
 from blobsync.engines import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.errors import BlobsyncError, LocalFileError, NothingMatchedError, ShapeConflictError
 from blobsync.fresh_look import hash_file
@@ -81,9 +81,8 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
     Raises ``NothingMatchedError`` when the source is not there, ``ShapeConflictError`` when one side is a
     file and the other a folder, and whatever the store raises.
     """
-    with ThreadPoolExecutor(2) as pool:
-        looks = [pool.submit(_look_at, end, request) for end in (request.source, request.destination)]
-        source, destination = (look.result() for look in looks)
+    looks = [Ahead(_look_at, end, request) for end in (request.source, request.destination)]
+    source, destination = (look.result() for look in looks)
     shape = _shape(request, source, destination)
     found = Survey(shape, iter(()))
     if shape is Shape.FILE:
@@ -172,10 +171,9 @@ def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     prefix = f"{end.name}/" if end.name else ""
     hidden: list[str] = []
     listing = (blob for blob in end.store.list_blobs(prefix) if not _is_marker(blob, hidden, len(prefix)))
-    with ThreadPoolExecutor(1) as pool:
-        head = pool.submit(end.store.head, end.name) if end.name and not request.folder_only else None
-        first = list(islice(listing, 1))
-        blob = head.result() if head else None
+    head = Ahead(end.store.head, end.name) if end.name and not request.folder_only else None
+    first = list(islice(listing, 1))
+    blob = head.result() if head else None
     file = None if blob is None or blob.is_folder_stub else _state(blob)
     start = len(prefix)
     entries = ((blob.name[start:], _state(blob), None, "") for blob in chain(first, listing))
@@ -274,16 +272,16 @@ def _note(request: Request, found: Survey, path: str, reason: Reason, detail: st
 
 def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:
     """Add each pair's record, and the MD5s that are needed to decide, a batch at a time."""
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        while batch := list(islice(pairs, _BATCH)):
-            batch = _with_records(request, batch)
-            unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.route)]
-            read = pool.map(partial(_with_local_md5, request), [batch[at] for at in unknown])
-            for at, pair in zip(unknown, read, strict=True):
-                batch[at] = pair
-            if request.compare_content:
-                batch = list(pool.map(partial(_with_remote_md5, request), batch))
-            yield from batch
+    threads = max(2, os.cpu_count() or 2)
+    while batch := list(islice(pairs, _BATCH)):
+        batch = _with_records(request, batch)
+        unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.route)]
+        read = side_by_side(partial(_with_local_md5, request), [batch[at] for at in unknown], threads)
+        for at, pair in zip(unknown, read, strict=True):
+            batch[at] = pair
+        if request.compare_content:
+            batch = list(side_by_side(partial(_with_remote_md5, request), batch, threads))
+        yield from batch
 
 
 def _with_records(request: Request, batch: list[Pair]) -> list[Pair]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from blobsync.ahead import side_by_side
 from blobsync.engines import LocalEnd, RemoteEnd
 from blobsync.errors import BlobsyncError, ExitCode, NothingMatchedError
 from blobsync.fresh_look import hash_file
@@ -88,9 +88,9 @@ def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Ite
         for pair in pairs:
             yield from _one(request, pair, classify(pair))
         return
-    with ThreadPoolExecutor(max(4, os.cpu_count() or 2)) as pool:
-        for pair, status in pool.map(lambda pair: (pair, _classify_deep(request, pair)), pairs):
-            yield from _one(request, pair, status)
+    threads = max(4, os.cpu_count() or 2)
+    for pair, status in side_by_side(lambda pair: (pair, _classify_deep(request, pair)), pairs, threads):
+        yield from _one(request, pair, status)
 
 
 def _one(request: Request, pair: Pair, status: str | None) -> Iterator[Finding]:

@@ -19,7 +19,12 @@ def looking() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise TransferCancelledError("interrupted while looking: nothing was touched") from stop
+        raise interrupted_looking() from stop
+
+
+def interrupted_looking() -> TransferCancelledError:
+    """What Ctrl-C means while nothing has been touched."""
+    return TransferCancelledError("interrupted while looking: nothing was touched")
 
 
 def confirm(session: Session, question: str) -> None:

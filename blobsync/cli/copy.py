@@ -30,9 +30,9 @@ def register(app: typer.Typer) -> None:
     """Add these commands."""
     command(app, "u", bundle=TRANSFER_OPTIONS)(upload)
     command(app, "d", bundle=TRANSFER_OPTIONS)(download)
-    command(app, "plan", bundle=TRANSFER_OPTIONS)(plan)
+    command(app, "plan", bundle=TRANSFER_OPTIONS, looks=True)(plan)
     command(app, "apply")(apply)
-    command(app, "verify")(verify)
+    command(app, "verify", looks=True)(verify)
 
 
 def upload(
@@ -85,9 +85,8 @@ def plan(
       blobsync plan u data/voc20 --full
       blobsync plan d data/voc20 --save voc20.plan
     """
-    with looking():
-        project = session.project(copies=True)
-        made = _plan(project, direction, paths, options)
+    project = session.project(copies=True)
+    made = _plan(project, direction, paths, options)
     if save:
         project.save_plan(made, save)
     return _shown_plan(session, made, full=full)
@@ -128,9 +127,8 @@ def verify(
       blobsync verify data/voc20
       blobsync verify data/voc20 --deep
     """
-    with looking():
-        project = session.project()
-        reports = [project.verify(path, deep=deep) for path in paths]
+    project = session.project()
+    reports = [project.verify(path, deep=deep) for path in paths]
     shown = files_shown(quiet=session.quiet, full=full)
     unreadable = [failure for report in reports for failure in report.unreadable]
     return Result(verify_data(reports), verify_lines(reports, shown), unreadable, verify_code(reports))

@@ -28,11 +28,11 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    command(app, "ls")(ls)
-    command(app, "du")(du)
-    command(app, "stat")(stat)
-    command(app, "resolve")(resolve)
-    command(app, "url")(url)
+    command(app, "ls", looks=True)(ls)
+    command(app, "du", looks=True)(du)
+    command(app, "stat", looks=True)(stat)
+    command(app, "resolve", looks=True)(resolve)
+    command(app, "url", looks=True)(url)
 
 
 def ls(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from blobsync.cli.confirm import interrupted_looking, looking
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 from blobsync.errors import BlobsyncError, TransferCancelledError
@@ -133,19 +135,40 @@ class Bundle(NamedTuple):
 
 
 def command(
-    app: typer.Typer, name: str, *, bundle: Bundle | None = None, globals_after: bool = True, **settings: Any
+    app: typer.Typer,
+    name: str,
+    *,
+    bundle: Bundle | None = None,
+    globals_after: bool = True,
+    looks: bool = False,
+    **settings: Any,
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Register ``function(session, ...) -> Result`` as the command ``name``.
 
     ``globals_after`` False keeps the global options before the word: for commands that end with another
-    command line. The function itself stays what it was.
+    command line. ``looks`` says that the command touches nothing, so that Ctrl-C can say so too. The function
+    itself stays what it was.
     """
 
     def register(function: CommandFunction) -> CommandFunction:
-        app.command(name, **settings)(_with_session(function, bundle, globals_after=globals_after))
+        whole = _only_looking(function) if looks else function
+        app.command(name, **settings)(_with_session(whole, bundle, globals_after=globals_after))
         return function
 
     return register
+
+
+def _only_looking(function: CommandFunction) -> CommandFunction:
+    """Also while the lines of its answer come: they may be what it looks for."""
+
+    @wraps(function)
+    def run(session: Session, **values: Any) -> Result:
+        with looking():
+            result = function(session, **values)
+        result.interrupted = result.interrupted or interrupted_looking()
+        return result
+
+    return run
 
 
 def _with_session(function: CommandFunction, bundle: Bundle | None, *, globals_after: bool) -> Callable[..., Result]:

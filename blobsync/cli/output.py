@@ -101,6 +101,9 @@ class Console:
             self._document(error.exit_code, {}, [_error(error), *_details(error)])
         else:
             self._out.flush()
+            if error.exit_code == ExitCode.INTERRUPTED and self._err.isatty():
+                # The terminal has written ^C where the sentence is to begin.
+                self._err.write("\r")
             self.say(error.message, error.hint)
         return int(error.exit_code)
 

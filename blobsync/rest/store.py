@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple, final
 
-from blobsync.ahead import Ahead
+from blobsync.ahead import Ahead, side_by_side
 from blobsync.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -232,12 +231,10 @@ class RestBlobStore:
             chunk = names[first : first + MAX_BATCH]
             singly += self._delete_batch(chunk, versions) if self._batch_works else chunk
         if singly:
-            with ThreadPoolExecutor(min(_DELETE_THREADS, len(singly))) as pool:
-                for name, reason in zip(
-                    singly, pool.map(lambda name: self._why_not_deleted(name, versions), singly), strict=True
-                ):
-                    if reason:
-                        failures[name] = reason
+            reasons = side_by_side(lambda name: self._why_not_deleted(name, versions), singly, _DELETE_THREADS)
+            for name, reason in zip(singly, reasons, strict=True):
+                if reason:
+                    failures[name] = reason
         return failures
 
     # -- about the account --------------------------------------------------------------------------------

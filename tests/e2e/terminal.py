@@ -1,0 +1,151 @@
+"""blobsync on a terminal: a real pseudo-terminal of a given width, and what a person sees on it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyte
+
+from tests.e2e.world import Project, blobsync_command, kill_tree, wait_until
+
+CTRL_C = "\x03"
+CTRL_D = "\x04"
+# So that neither a screen nor an answer has to be cut.
+_ROWS = 300
+_WIDE = 2000
+# A session's first terminal that is opened becomes the one that its Ctrl-C comes from.
+_ON_TERMINAL = 'terminal=$1; shift; exec "$@" <"$terminal" >"$terminal" 2>&1'
+_DRAWN = re.compile(r"\r([^\r\n\x1b]+)\x1b\[K")
+_SECONDS = 60.0
+
+
+class _Screen:
+    def __init__(self, columns: int) -> None:
+        self.screen = pyte.Screen(columns, _ROWS)
+        self._stream = pyte.ByteStream(self.screen)
+
+    def feed(self, data: bytes) -> None:
+        self._stream.feed(data)
+
+    def lines(self) -> list[str]:
+        shown = [line.rstrip() for line in self.screen.display]
+        while shown and not shown[-1]:
+            shown.pop()
+        return shown
+
+
+class Terminal:
+    """One blobsync on a terminal of ``columns``. ``code`` is its exit code once it has ended."""
+
+    def __init__(self, project: Project, words: tuple[str, ...], columns: int) -> None:
+        self.columns = columns
+        self.words = words
+        self.code: int | None = None
+        self.drawn_over = b""
+        self._narrow, self._wide = _Screen(columns), _Screen(_WIDE)
+        self._lock = threading.Lock()
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
+        command = ("/bin/sh", "-c", _ON_TERMINAL, "sh", os.ttyname(slave), blobsync_command(), *words)
+        environ = {**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **project.environ}
+        environ.pop("COLUMNS", None)
+        self.process = subprocess.Popen(command, cwd=project.root, env=environ, start_new_session=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._slave = slave
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._master, 1 << 16)
+            except OSError:
+                return
+            if not data:
+                return
+            with self._lock:
+                self.drawn_over += data
+                self._narrow.feed(data)
+                self._wide.feed(data)
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def lines(self) -> list[str]:
+        """What the screen shows now, as wide as it is."""
+        with self._lock:
+            return self._narrow.lines()
+
+    def answer(self) -> list[str]:
+        """What the screen shows now, if it were wide enough for each line."""
+        with self._lock:
+            return self._wide.lines()
+
+    def bars(self) -> list[str]:
+        """Each text that was drawn as a bar."""
+        with self._lock:
+            return _DRAWN.findall(self.drawn_over.decode())
+
+    def wait_for(self, sight: Callable[[Terminal], object], *, seconds: float = _SECONDS) -> None:
+        assert wait_until(lambda: sight(self) or self.process.poll() is not None, seconds=seconds), str(self)
+        assert sight(self), f"it ended before\n{self}"
+
+    def finish(self, *, seconds: float = _SECONDS) -> Terminal:
+        """Wait for the end, and hold the screen to what no command may leave behind."""
+        try:
+            self.code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not over after {seconds} s\n{self}") from None
+        self._close()
+        self._check()
+        return self
+
+    def _close(self) -> None:
+        """Everything that was written is read before the terminal goes."""
+        os.close(self._slave)
+        self._reader.join(5)
+        os.close(self._master)
+
+    def _check(self) -> None:
+        text = self.drawn_over.decode()
+        too_wide = [bar for bar in self.bars() if len(bar) >= self.columns]
+        assert not too_wide, f"wider than {self.columns}: {too_wide[:3]}\n{self}"
+        assert not set(re.findall(r"\x1b\[.*?[A-Za-z]", text)) - {"\x1b[K"}, (
+            "it leaves the terminal another than before"
+        )
+        assert not self._narrow.screen.cursor.hidden, "no cursor"
+        left = [line for line in self.lines() if re.search(r"^(moving|deleting) +\d+%|^(looking|verifying)  ", line)]
+        assert not left, f"the bar is still there: {left}\n{self}"
+        assert "Traceback" not in text and "fault in blobsync" not in text, str(self)
+        # The shell's prompt comes at the beginning of a line.
+        assert self._narrow.screen.cursor.x == 0, f"it ends in the middle of a line\n{self}"
+
+    def __str__(self) -> str:
+        shown = "\n".join(self.lines())
+        return f"{' '.join(self.words)} on {self.columns} columns -> {self.code}\n{shown}\n{self.bars()[-3:]}"
+
+
+@contextmanager
+def on_terminal(project: Project, *words: str, columns: int = 80) -> Iterator[Terminal]:
+    """A started run, for those who type into it; killed if it is not over at the end."""
+    terminal = Terminal(project, words, columns)
+    try:
+        yield terminal
+    finally:
+        if terminal.process.poll() is None:
+            kill_tree(terminal.process.pid)
+            terminal.process.wait()
+
+
+def see(project: Project, *words: str, columns: int = 80, seconds: float = _SECONDS) -> Terminal:
+    """Run blobsync to its end."""
+    with on_terminal(project, *words, columns=columns) as terminal:
+        return terminal.finish(seconds=seconds)
