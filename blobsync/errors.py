@@ -32,6 +32,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
         ChecksumError                    1   the bytes that arrived are not the bytes that were sent
         CopySourceRefusedError           1   the destination service may not, or cannot, read the source
       LocalFileError                     1   this machine's file system said no
+        UnsafeNameError                  1   a name from outside that must not become a path
       IndexFileError                     1
       AzcopyError                        1
         AzcopyNotFoundError              2
@@ -39,6 +40,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
         AzcopyInstallError               1
         AzcopyOutputError                1   azcopy ended without telling how
       ProcessError                       1
+        ProcessTimeoutError              1
       TransferCancelledError             130
       EmulatorError                      1
       ArchiveError                       1
@@ -47,7 +49,10 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
       JobError                           1
         BackendUnavailableError          2
           BackendFailingError            1   no answer, 429 or 5xx after all retries
+            BackendBusyError             1   turned away unread
+          LostContactError               2   the answer got lost on the way
         SubmissionError                  1
+        SubmissionUnknownError           1   whether the job was taken is not known; it stays in the history
         JobNotFoundError                 4
         AmbiguousJobError                2
 
@@ -289,6 +294,10 @@ class ProcessError(BlobsyncError):
     code = "process_failed"
 
 
+class ProcessTimeoutError(ProcessError):
+    """It was started, and killed because it did not end in time."""
+
+
 class TransferCancelledError(BlobsyncError):
     code = "cancelled"
     exit_code = ExitCode.INTERRUPTED
@@ -327,6 +336,19 @@ class BackendDeniedError(BackendUnavailableError):
 
 class BackendFailingError(BackendUnavailableError):
     code = "backend_failing"
+    exit_code = ExitCode.FAILED
+
+
+class BackendBusyError(BackendFailingError):
+    """The request was turned away unread (429, 503)."""
+
+
+class LostContactError(BackendUnavailableError):
+    """The answer got lost on the way: what was asked for may have been done or not."""
+
+
+class SubmissionUnknownError(JobError):
+    code = "submission_unknown"
     exit_code = ExitCode.FAILED
 
 

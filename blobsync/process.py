@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from blobsync.errors import ProcessError
+from blobsync.errors import ProcessError, ProcessTimeoutError
 
 # How long a child may take to answer a request to stop, before the next, harsher one (seconds).
 TERMINATE_AFTER = 5.0
@@ -80,7 +80,10 @@ class ProcessRunner(Protocol):
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run to the end. ``env`` None keeps this process's. Raises ``ProcessError`` when it cannot start."""
+        """Run to the end. ``env`` None keeps this process's.
+
+        Raises ``ProcessError`` when it cannot start, ``ProcessTimeoutError`` when it was killed after ``timeout``.
+        """
         ...
 
     def start(
@@ -145,7 +148,7 @@ class SubprocessRunner:
             except subprocess.TimeoutExpired as error:
                 process.kill()
                 process.wait()
-                raise ProcessError(f"{_program(argv)} did not finish within {timeout:g} seconds") from error
+                raise ProcessTimeoutError(f"{_program(argv)} did not finish within {timeout:g} seconds") from error
             except BaseException:
                 process.kill()
                 raise

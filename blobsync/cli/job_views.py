@@ -145,7 +145,7 @@ def summary(session: Session) -> Result:
     """Show what the cluster has free, and how many jobs wait."""
     cluster, board = submitting(session)
     name = cluster.name
-    found = board.backend(name).summary()
+    found = board.backend(cluster).summary()
     data = {field: getattr(found, field) for field in found.__slots__}
     return Result({"cluster": name, **data}, summary_lines(name, found))
 
@@ -154,7 +154,7 @@ def blame(session: Session) -> Result:
     """Show who holds the cluster."""
     cluster, board = submitting(session)
     name = cluster.name
-    backend = board.backend(name)
+    backend = board.backend(cluster)
     if "blame" not in backend.capabilities:
         raise UsageError(f"cluster {name} ({backend.name}) does not tell who uses it")
     holders = backend.blame()

@@ -25,6 +25,8 @@ def job_data(record: JobRecord) -> dict[str, Any]:
     return {
         "job_id": record.run_id,
         "status": info.state.value,
+        "status_as_of": _iso(record.confirmed or None),
+        "status_confirmed": record.is_settled,
         "exit_code": info.exit_code,
         "reason": info.reason,
         "restarts": info.restarts,
@@ -51,14 +53,24 @@ def job_data(record: JobRecord) -> dict[str, Any]:
     }
 
 
+def state_text(record: JobRecord) -> str:
+    """The job's state in a few words; one that nobody confirmed is told as what it is."""
+    return _sure(record) + (f" ({record.info.exit_code})" if record.info.exit_code else "")
+
+
+def _sure(record: JobRecord) -> str:
+    state = record.info.state.value
+    if record.is_settled or not record.confirmed:
+        return state
+    return f"{state} as of {_iso(record.confirmed)}, not confirmed"
+
+
 def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
     """One line per job under a heading."""
     rows = [("ID", "STATUS", "CLUSTER", "GPUS", "TIME", "COMMAND")]
     for record in records:
         info, spec = record.info, record.spec
-        status = info.state.value
-        if info.exit_code:
-            status += f" ({info.exit_code})"
+        status = state_text(record)
         if info.restarts:
             status += f", restarted {info.restarts}x"
         gpus = str(spec.nodes * spec.gpus_per_node or f"{spec.world_size} CPU")
@@ -81,7 +93,7 @@ def job_details(record: JobRecord) -> Iterator[str]:
     info, spec = record.info, record.spec
     facts = [
         ("job", record.run_id + (f" ({spec.name})" if spec.name else "")),
-        ("status", info.state.value + (f", exit code {info.exit_code}" if info.exit_code is not None else "")),
+        ("status", _sure(record) + (f", exit code {info.exit_code}" if info.exit_code is not None else "")),
         ("reason", info.reason),
         ("restarts", str(info.restarts) if info.restarts else ""),
         ("command", shlex.join(spec.argv)),

@@ -13,11 +13,11 @@ import typer
 
 from blobsync.cli import job_views
 from blobsync.cli.job_views import followed, note_all, open_board, submitting
-from blobsync.cli.job_words import cause_data, cause_lines, job_data
+from blobsync.cli.job_words import cause_data, cause_lines, job_data, state_text
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.errors import ExitCode, TransferCancelledError, UsageError
+from blobsync.errors import BlobsyncError, ExitCode, TransferCancelledError, UsageError
 
 if TYPE_CHECKING:
     from blobsync.jobs.board import Board
@@ -140,9 +140,19 @@ def abort(session: Session, ids: IdsArgument) -> Result:
       blobsync abort 3f2a
     """
     board = open_board(session)
-    records = [board.cancel(record) for record in board.refresh(board.find(ids)).records]
-    lines = [f"{record.run_id}: {record.info.state}" for record in records]
-    return Result({"jobs": [job_data(record) for record in records]}, lines)
+    refreshed = board.refresh(board.find(ids))
+    note_all(session, refreshed.problems)
+    records: list[JobRecord] = []
+    errors: list[BlobsyncError] = []
+    for record in refreshed.records:
+        try:
+            records.append(board.cancel(record))
+        except BlobsyncError as error:
+            records.append(record)
+            errors.append(error)
+    lines = [f"{record.run_id}: {state_text(record)}" for record in records]
+    code = ExitCode.DONE if not errors else ExitCode.FAILED if len(errors) == len(records) else ExitCode.PARTIAL
+    return Result({"jobs": [job_data(record) for record in records]}, lines, errors, code)
 
 
 def ssh(
@@ -163,7 +173,7 @@ def ssh(
 
     board = open_board(session)
     record = board.find([id])[0]
-    argv = list(board.backend(record.cluster).ssh_command(record.ref, node))
+    argv = list(board.backend_of(record).ssh_command(record.ref, node))
     if show or session.json:
         return Result({"command": argv}, [shlex.join(argv)])
     return Result(exit_code=SubprocessRunner().attach(argv, env=session.environ))

@@ -12,7 +12,7 @@ from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_
 from blobsync.config.entries import EntryReader
 from blobsync.config.job_notes import job_notes
 from blobsync.config.known_keys import CLUSTER
-from blobsync.config.model import DEFAULT_CLUSTER, Cluster, Docker, StorageAccount, WorkspaceConfig
+from blobsync.config.model import DEFAULT_CLUSTER, Cluster, Docker, StorageAccount, WorkspaceConfig, Written
 from blobsync.config.nearest import did_you_mean
 from blobsync.config.overrides import apply_overrides
 from blobsync.config.typed import Checker
@@ -45,6 +45,18 @@ def load_cluster(
     """
     environ = environment(environ)
     loaded = ClusterFile(root, find_cluster_file(root, name, environ), overrides or {}, environ)
+    if loaded.cluster is None:
+        raise first_of(loaded.problems)
+    return loaded.cluster
+
+
+def reload_cluster(root: Path, written: Written, *, environ: Mapping[str, str], anew: bool) -> Cluster:
+    """A cluster as it was read before: from today's file, or (not ``anew``) from what the file held then.
+
+    The account files are always read as they are now. Raises the first ``ConfigError``.
+    """
+    document = None if anew else Document(shown_path(root, written.path), written.values, {})
+    loaded = ClusterFile(root, written.path, written.overrides, environ, document)
     if loaded.cluster is None:
         raise first_of(loaded.problems)
     return loaded.cluster
@@ -140,19 +152,29 @@ def _cluster_files(root: Path) -> Iterator[Path]:
 class ClusterFile:
     """One cluster file, read and checked with all that it names. ``cluster`` is None where there are problems."""
 
-    def __init__(self, root: Path, path: Path, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        path: Path,
+        overrides: Mapping[str, Any],
+        environ: Mapping[str, str],
+        document: Document | None = None,
+    ) -> None:
+        """``document`` stands for the file's content."""
         self._root = root
         self._environ = environ
         self._accounts: dict[str, AccountFile] = {}
         # As ACT named it: a link's name does not count, the file's does.
         self._name = path.resolve().stem
-        written = read_document(path, shown_path(root, path))
+        written = document or read_document(path, shown_path(root, path))
         self._document = apply_overrides(written, overrides)
+        self._written = Written(Path(os.path.abspath(path)), overrides, self._document.values)
         self._checker = Checker(self._document, environ)
         self._values = self._checker.check(CLUSTER)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
-        self.warnings.extend(warn_if_others_can_read(path, written, (("docker", "password"), ("password",))))
+        if document is None:
+            self.warnings.extend(warn_if_others_can_read(path, written, (("docker", "password"), ("password",))))
         cluster = self._read()
         for account in self._accounts.values():
             self.problems.extend(account.problems)
@@ -194,6 +216,7 @@ class ClusterFile:
             max_file_size=values.get("max_file_size"),
             values=values,
             job_notes=job_notes(self._document, values, platform, [entry.prefix for entry in folders]),
+            written=self._written,
         )
 
     def _check_numbers(self) -> None:

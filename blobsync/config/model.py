@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
 
@@ -149,6 +150,15 @@ class WorkspaceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What a cluster was read from: its file, what ``-p`` and ``-n`` changed, and both together, as they were typed."""
+
+    path: Path
+    overrides: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced that may stand there.
 
@@ -156,7 +166,7 @@ class Cluster:
     ``code`` is None where there is no ``code_path``. ``gpu_per_node`` and ``num_gpu`` are None where the file
     (or ``-p``) does not say. ``values`` holds every key as written, typed as ``docs/configuration.md`` says;
     :meth:`text` and its siblings read it by dotted path (``slurm.partition``). ``warnings`` are about the files;
-    ``job_notes`` about keys that jobs cannot use, or do not.
+    ``job_notes`` about keys that jobs cannot use, or do not. ``written`` is None for clusters made by hand.
     """
 
     name: str
@@ -180,6 +190,7 @@ class Cluster:
     values: Mapping[str, object] = field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
     job_notes: tuple[str, ...] = ()
+    written: Written | None = None
 
     @property
     def prefixes(self) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.model import Cluster
 from blobsync.connect import connect
-from blobsync.errors import AmbiguousJobError, BlobsyncError, JobError, JobNotFoundError
+from blobsync.errors import AmbiguousJobError, BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Backend, Recalling, Surroundings
+from blobsync.jobs.backends.base import Backend, Recalling, Refused, Surroundings, Unknown
 from blobsync.jobs.history import History, JobRecord
+from blobsync.jobs.home import cluster_at, home_of
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
 from blobsync.jobs.parse import Finding, read_causes, summarise
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name
@@ -27,7 +28,9 @@ FOLLOW_SECONDS = 1.0
 SERVICE_SECONDS = 5.0
 # Shorter ends of ids are looked for in the project's own history only.
 _RECALL_CHARS = 4
-_INTERRUPTED = "its submission was interrupted: the cluster may have it or not"
+_INTERRUPTED = "its submission was interrupted, and the cluster does not show it"
+# A request that was on its way when its answer got lost has arrived after so long, or never will.
+SETTLE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class Board:
         self.history = History(self.state.jobs_file)
         self._process = process or SubprocessRunner()
         self._note = note
-        self._backends: dict[str, Backend] = dict(backends or {})
+        self._given = backends or {}
+        self._backends: dict[str, Backend] = {}
 
     # -- which cluster, which backend ---------------------------------------------------------------------------
 
@@ -72,12 +76,14 @@ class Board:
             return self.current
         return load_cluster(self.root, name, environ=self.environ)
 
-    def backend(self, name: str) -> Backend:
+    def backend(self, cluster: Cluster) -> Backend:
         """The backend of a cluster. Raises ``ConfigError`` and ``BackendUnavailableError``."""
-        if name not in self._backends:
-            cluster = self.cluster(name)
+        if cluster.name in self._given:
+            return self._given[cluster.name]
+        key = f"{cluster.name} {home_of(cluster, self.environ).key}"
+        if key not in self._backends:
             around = Surroundings(
-                cluster=name,
+                cluster=cluster.name,
                 project=self.root,
                 state_dir=self.state.root,
                 settings=settings_of(cluster),
@@ -86,8 +92,32 @@ class Board:
                 configured=cluster,
                 note=self._note,
             )
-            self._backends[name] = create_backend(cluster.platform, around)
-        return self._backends[name]
+            self._backends[key] = create_backend(cluster.platform, around)
+        return self._backends[key]
+
+    def cluster_of(self, record: JobRecord) -> Cluster:
+        """The cluster that leads to the place that has the job, whatever other files have its name by now.
+
+        Raises ``ConfigError`` and ``BackendUnavailableError``.
+        """
+        home = record.home
+        if home and (self.current is None or home_of(self.current, self.environ).key != home.key):
+            return cluster_at(home, record.cluster, self.root, self.environ)
+        if home and self.current and self.current.name == record.cluster:
+            return self.current
+        cluster = self.cluster(record.cluster)
+        if cluster.platform != record.spec.platform:
+            raise BackendUnavailableError(
+                f"the job was given to {record.spec.platform}, and cluster {record.cluster} is {cluster.platform} now",
+                hint=f"put {cluster.file} back as it was",
+            )
+        return cluster
+
+    def backend_of(self, record: JobRecord) -> Backend:
+        """The backend that has the job. Raises ``ConfigError`` and ``BackendUnavailableError``."""
+        if record.cluster in self._given:
+            return self._given[record.cluster]
+        return self.backend(self.cluster_of(record))
 
     # -- states -------------------------------------------------------------------------------------------------
 
@@ -103,41 +133,60 @@ class Board:
 
     def _recall(self, suffix: str, unknown: JobNotFoundError) -> JobRecord:
         """Ask the services that know jobs by themselves: a colleague's, or one from another machine."""
-        found: dict[str, tuple[JobSpec, JobRef, str]] = {}
+        found: dict[str, tuple[JobSpec, JobRef, Cluster]] = {}
         silent = []
         for name in cluster_names(self.root) if len(suffix) >= _RECALL_CHARS else ():
             try:
-                backend = self.backend(name)
+                cluster = self.cluster(name)
+                backend = self.backend(cluster)
                 for spec, ref in backend.recall(suffix) if isinstance(backend, Recalling) else ():
-                    found.setdefault(spec.run_id, (spec, ref, backend.name))
+                    found.setdefault(spec.run_id, (spec, ref, cluster))
             except BlobsyncError as error:
                 silent.append(f"cluster {name} could not be asked: {error.message}")
         if len(found) > 1:
             raise AmbiguousJobError(
                 f"{len(found)} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
             )
-        for spec, ref, backend_name in found.values():
-            return self.history.add(spec, ref, backend_name)
+        for spec, ref, cluster in found.values():
+            return self.history.add(spec, ref, cluster.platform, home=home_of(cluster, self.environ))
         raise JobNotFoundError("; ".join([unknown.message, *silent]), hint=unknown.hint)
 
     def refresh(self, records: Sequence[JobRecord]) -> Refreshed:
-        """Ask each cluster once for all its jobs that have not ended; one that does not answer is told of."""
+        """Ask each place once for all its jobs that have not ended; one that does not answer is told of."""
         fresh = {record.run_id: record for record in records}
-        problems = []
-        open_jobs = [record for record in records if not record.info.state.is_final and record.ref.native_id]
+        problems: list[str] = []
+        asked: dict[int, tuple[Backend, list[JobRecord]]] = {}
         for record in records:
-            if not record.ref.native_id:
-                fresh[record.run_id] = replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=_INTERRUPTED))
-        for name in dict.fromkeys(record.cluster for record in open_jobs):
-            asked = [record for record in open_jobs if record.cluster == name]
-            try:
-                infos = self.backend(name).get([record.ref for record in asked])
-            except BlobsyncError as error:
-                problems.append(f"cluster {name}: {error.message}; shown is what was known last")
+            if record.info.state.is_final:
                 continue
-            for record, info in zip(asked, infos, strict=True):
+            try:
+                backend = self.backend_of(record)
+                if not record.ref.native_id:
+                    record = fresh[record.run_id] = self._look_up(record, backend)
+                if record.ref.native_id:
+                    asked.setdefault(id(backend), (backend, []))[1].append(record)
+            except BlobsyncError as error:
+                problems.append(_not_confirmed(record, error))
+        for backend, group in asked.values():
+            try:
+                infos = backend.get([record.ref for record in group])
+            except BlobsyncError as error:
+                problems.append(_not_confirmed(group[0], error))
+                continue
+            for record, info in zip(group, infos, strict=True):
                 fresh[record.run_id] = self.history.update(record, info)
-        return Refreshed(tuple(fresh[record.run_id] for record in records), tuple(problems))
+        return Refreshed(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
+
+    def _look_up(self, record: JobRecord, backend: Backend) -> JobRecord:
+        """Settle a submission whose answer got lost. Raises what the backend raises."""
+        ref = backend.locate(record.spec)
+        if ref:
+            return self.history.accept(record, ref)
+        if time.time() - record.submitted < SETTLE_SECONDS:
+            return record
+        backend.forget(record.spec)
+        info = RunInfo(record.run_id, State.FAILED, reason=f"{backend.name} never got it: {_INTERRUPTED}")
+        return self.history.update(record, info)
 
     def recent(self, states: Collection[State] = (), limit: int | None = None, cluster: str | None = None) -> Refreshed:
         """The newest jobs in these states, as they are now."""
@@ -146,11 +195,29 @@ class Board:
         return replace(refreshed, records=tuple(chosen[:limit]))
 
     def cancel(self, record: JobRecord) -> JobRecord:
-        """Stop a job; one that has ended stays as it is. Safe to repeat."""
-        if record.info.state.is_final or not record.ref.native_id:
+        """Stop a job; one that has ended stays as it is. Safe to repeat.
+
+        Raises ``JobError`` and its like unless the job's own backend has taken the request.
+        """
+        if record.info.state.is_final:
             return record
-        self.backend(record.cluster).cancel(record.ref)
-        return self.refresh([self.history.ask_cancel(record)]).records[0]
+        if not record.ref.native_id:
+            raise JobError(
+                f"{record.run_id} cannot be stopped yet: {record.info.reason or _INTERRUPTED}",
+                hint="try again in a while: each time it is looked for",
+            )
+        outcome = self.backend_of(record).cancel(record.ref)
+        if isinstance(outcome, Unknown):
+            raise JobError(
+                f"whether {record.run_id} is being stopped is not known: {outcome.error.message}",
+                hint="do the same again: that is safe",
+            )
+        if isinstance(outcome, Refused):
+            raise outcome.error
+        known = self.refresh([self.history.ask_cancel(record)]).records[0]
+        if known.info.state.is_final:
+            return known
+        return replace(known, info=replace(known.info, state=State.CANCELING), current=True)
 
     def wait(self, record: JobRecord) -> JobRecord:
         """Until the job has ended."""
@@ -164,10 +231,10 @@ class Board:
     def logs(self, record: JobRecord) -> FetchedLogs:
         """Bring the logs in ``assets/<ID>/`` up to date."""
         folder = assets_folder(self.root, record.run_id)
-        sources: list[Callable[[], LogSource]] = [lambda: BackendLogs(self.backend(record.cluster), record.ref)]
+        sources: list[Callable[[], LogSource]] = [lambda: BackendLogs(self.backend_of(record), record.ref)]
         if record.spec.logs:
             mirror = record.spec.logs
-            sources.append(lambda: self._mirrored(record.cluster, mirror))
+            sources.append(lambda: self._mirrored(record, mirror))
         return fetch_logs(sources, folder, self.root)
 
     def follow(self, record: JobRecord) -> Iterator[tuple[str, str]]:
@@ -185,13 +252,24 @@ class Board:
     def _has_ended(self, record: JobRecord) -> bool:
         return self.refresh([self.history.find(record.run_id)]).records[0].info.state.is_final
 
-    def _mirrored(self, cluster: str, mirror: LogMirror) -> LogSource:
-        known = self.cluster(cluster)
+    def _mirrored(self, record: JobRecord, mirror: LogMirror) -> LogSource:
+        known = self.cluster_of(record)
         accounts = [*(entry.account for entry in known.folders), *([known.code.account] if known.code else [])]
         for account in accounts:
             if str(account.container) == mirror.container:
                 return MirroredLogs(connect(account, environ=self.environ), mirror)
-        raise JobError(f"cluster {cluster} no longer knows {mirror.container}, where the logs are")
+        raise JobError(f"cluster {record.cluster} no longer knows {mirror.container}, where the logs are")
+
+
+def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:
+    return f"cluster {record.cluster}: {error.message}; shown is what was known last"
+
+
+def _as_known(record: JobRecord) -> JobRecord:
+    """A job of which nobody has said yet that he has it is in no state."""
+    if record.ref.native_id or record.info.state.is_final:
+        return record
+    return replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=_INTERRUPTED))
 
 
 def settings_of(cluster: Cluster) -> Mapping[str, object]:

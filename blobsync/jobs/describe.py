@@ -107,10 +107,15 @@ def _demand_no_gres(cluster: Cluster, wish: Wish) -> None:
         )
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether something of this name is taken for a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def secret_names(cluster: Cluster) -> tuple[str, ...]:
     """The variables whose values are never recorded: those in ``secret_env``, and those that are named like secrets."""
     listed = cluster.texts("secret_env")
-    return tuple(sorted(name for name in cluster.env if name in listed or _SECRET_NAME.search(name)))
+    return tuple(sorted(name for name in cluster.env if name in listed or is_secret_name(name)))
 
 
 def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:

@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from blobsync.errors import AmbiguousJobError, JobError, JobNotFoundError
+from blobsync.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
+from blobsync.jobs.home import Home
 from blobsync.jobs.spec import JobRef, JobSpec, RunInfo, State
 
 _SCHEMA = """
@@ -33,18 +34,31 @@ create table if not exists jobs (
     ended real,
     nodes text not null,
     cancel_asked integer not null,
-    successor_of text not null
+    successor_of text not null,
+    confirmed real not null default 0,
+    home text not null default ''
 );
 create index if not exists by_cluster on jobs (cluster, submitted);
 create index if not exists by_time on jobs (submitted);
 """
-_VERSION = 1
+_VERSION = 2
+# From a version to the next one.
+_STEPS = {
+    1: (
+        "alter table jobs add column confirmed real not null default 0",
+        "alter table jobs add column home text not null default ''",
+    )
+}
 _BUSY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One submitted job and the last that is known of it. Times in seconds since 1970."""
+    """One submitted job and the last that is known of it. Times in seconds since 1970.
+
+    ``confirmed`` is when its backend said ``info`` last (0: never), ``current`` whether that was just now. ``home`` is
+    where it was given; jobs that an older blobsync recorded have none.
+    """
 
     spec: JobSpec
     ref: JobRef
@@ -53,6 +67,9 @@ class JobRecord:
     submitted: float
     cancel_asked: bool = False
     successor_of: str = ""
+    home: Home | None = None
+    confirmed: float = 0.0
+    current: bool = False
 
     @property
     def run_id(self) -> str:
@@ -64,6 +81,11 @@ class JobRecord:
         """The cluster file that it was submitted with."""
         return self.spec.cluster
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether ``info`` holds now: it has ended, or was asked for just now."""
+        return self.current or self.info.state.is_final
+
 
 class History:
     """The project's ``jobs.sqlite``. Raises ``JobError`` when the file cannot be used."""
@@ -71,19 +93,35 @@ class History:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def add(self, spec: JobSpec, ref: JobRef, backend: str, *, successor_of: str = "") -> JobRecord:
+    def add(
+        self, spec: JobSpec, ref: JobRef, backend: str, *, successor_of: str = "", home: Home | None = None
+    ) -> JobRecord:
         """Record a job; before it is handed over, with a reference that has no native id yet."""
         now = time.time()
-        record = JobRecord(spec, ref, backend, RunInfo(spec.run_id, State.QUEUED), now, False, successor_of)
+        # Whoever accepted a job has it in a queue.
+        confirmed = now if ref.native_id else 0.0
+        info = RunInfo(spec.run_id, State.QUEUED)
+        record = JobRecord(spec, ref, backend, info, now, False, successor_of, home, confirmed, bool(ref.native_id))
         values = (
             *(spec.run_id, ref.native_id, ref.place, backend, spec.cluster, spec.to_json()),
             *(State.QUEUED.value, None, 0, "", now, None, None, "", 0, successor_of),
+            *(confirmed, home.to_json() if home else ""),
         )
         with self._open() as database:
             database.execute(
-                "insert or replace into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values
+                "insert or replace into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values
             )
         return record
+
+    def accept(self, record: JobRecord, ref: JobRef) -> JobRecord:
+        """Remember where a job is that was handed over."""
+        now = time.time()
+        with self._open() as database:
+            database.execute(
+                "update jobs set native_id=?, place=?, confirmed=? where run_id=?",
+                (ref.native_id, ref.place, now, record.run_id),
+            )
+        return replace(record, ref=ref, confirmed=now, current=True)
 
     def remove(self, run_id: str) -> None:
         """Forget a job that was not accepted."""
@@ -92,18 +130,17 @@ class History:
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
         """Remember what a backend said; nothing is forgotten that it has forgotten."""
-        settled = _settle(record, info)
-        if settled != record.info:
-            with self._open() as database:
-                database.execute(
-                    "update jobs set state=?, exit_code=?, restarts=?, reason=?, started=?, ended=?, nodes=?"
-                    " where run_id=?",
-                    (
-                        *(settled.state.value, settled.exit_code, settled.restarts, settled.reason),
-                        *(settled.started, settled.ended, ",".join(settled.nodes), record.run_id),
-                    ),
-                )
-        return replace(record, info=settled)
+        settled, now = _settle(record, info), time.time()
+        with self._open() as database:
+            database.execute(
+                "update jobs set state=?, exit_code=?, restarts=?, reason=?, started=?, ended=?, nodes=?, confirmed=?"
+                " where run_id=?",
+                (
+                    *(settled.state.value, settled.exit_code, settled.restarts, settled.reason),
+                    *(settled.started, settled.ended, ",".join(settled.nodes), now, record.run_id),
+                ),
+            )
+        return replace(record, info=settled, confirmed=now, current=True)
 
     def ask_cancel(self, record: JobRecord) -> JobRecord:
         """Remember that we asked for its end: a backend may forget the job before it says so."""
@@ -138,7 +175,15 @@ class History:
 
     def _select(self, query: str, *values: object) -> list[JobRecord]:
         with self._open() as database:
-            return [_record(row) for row in database.execute(query, values)]
+            rows = database.execute(query, values).fetchall()
+        try:
+            return [_record(row) for row in rows]
+        except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
+            raise JobError(
+                f"the job history {self._file} holds a row that blobsync did not write: {error}",
+                hint=f"move {self._file.name} away; jobs that run are not touched by that",
+                path=str(self._file),
+            ) from error
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -161,7 +206,13 @@ class History:
             self._file.chmod(0o600)
             database.executescript(_SCHEMA)
             database.execute(f"pragma user_version={_VERSION}")
-        elif version != _VERSION:
+            return
+        while version in _STEPS:
+            for statement in _STEPS[version]:
+                database.execute(statement)
+            version += 1
+            database.execute(f"pragma user_version={version}")
+        if version != _VERSION:
             raise JobError(f"{self._file} was written by a newer blobsync", path=str(self._file))
 
 
@@ -181,6 +232,8 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
 
 def _record(row: sqlite3.Row) -> JobRecord:
     spec = JobSpec.from_json(row["spec"])
+    if spec.run_id != row["run_id"] or spec.cluster != row["cluster"]:
+        raise ValueError("the specification is that of another job")
     info = RunInfo(
         row["run_id"],
         State(row["state"]),
@@ -192,4 +245,7 @@ def _record(row: sqlite3.Row) -> JobRecord:
         tuple(node for node in row["nodes"].split(",") if node),
     )
     ref = JobRef(row["run_id"], row["native_id"], row["place"])
-    return JobRecord(spec, ref, row["backend"], info, row["submitted"], bool(row["cancel_asked"]), row["successor_of"])
+    home = Home.from_json(row["home"]) if row["home"] else None
+    asked, successor_of = bool(row["cancel_asked"]), str(row["successor_of"])
+    submitted, confirmed = float(row["submitted"]), float(row["confirmed"])
+    return JobRecord(spec, ref, str(row["backend"]), info, submitted, asked, successor_of, home, confirmed)

@@ -64,6 +64,13 @@ class LocalQueue:
             _write(ticket, {"run_id": run_id, "gpus": gpus, "running": False, "held": [], "claimed": False})
             return ticket
 
+    def leave(self, run_id: str) -> None:
+        """Give up the place of a job that never began; safe to repeat."""
+        with self._locked():
+            for entry in self._entries():
+                if entry.run_id == run_id and not entry.running:
+                    entry.file.unlink(missing_ok=True)
+
     @contextmanager
     def claimed(self, ticket: Path, run_id: str, gpus: int) -> Iterator[None]:
         """While inside, the ticket is known to belong to a live process; afterwards it is gone."""

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blobsync.errors import BackendUnavailableError, ConfigError, JobError, ProcessError
+from blobsync.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    JobError,
+    LostContactError,
+    ProcessError,
+    ProcessTimeoutError,
+)
 from blobsync.jobs.spec import LogFile
 from blobsync.process import Completed, ProcessRunner
 
@@ -25,6 +32,8 @@ _PROGRAM = re.compile(r"(?:~?/[A-Za-z0-9_./+@,-]*|)[A-Za-z0-9_][A-Za-z0-9_.+-]*"
 # ssh itself ends with 255 when there is no connection; a shell with 127 when there is no such program.
 _SSH_FAILED = 255
 _NO_PROGRAM = 127
+# A shell adds this to the signal that ended a program.
+_KILLED = 128
 
 
 class LoginNode:
@@ -57,19 +66,29 @@ class LoginNode:
         return ("ssh", "-o", "BatchMode=yes", "--", self._ssh, shlex.join(command))
 
     def run(self, command: Sequence[str], *, input: str | None = None, timeout: float = 120.0) -> Completed:
-        """Run to the end, whatever its exit code. Raises ``BackendUnavailableError`` when it cannot even start."""
+        """Run to the end, whatever its exit code.
+
+        Raises ``BackendUnavailableError`` when it cannot even start, ``LostContactError`` when it may have run.
+        """
         try:
             done = self._process.run(self.argv(command), input=input, env=self._environ, timeout=timeout)
+        except ProcessTimeoutError as error:
+            raise LostContactError(
+                f"{self.where} gave no answer: {error.message}", hint="try again in a while"
+            ) from error
         except ProcessError as error:
             raise BackendUnavailableError(
                 f"{command[0]} cannot be run on {self.where}: {error.message}",
                 hint="set ssh: user@login in the cluster file when the cluster is driven from another machine",
             ) from error
         if self._ssh and done.returncode == _SSH_FAILED:
-            raise BackendUnavailableError(
+            raise LostContactError(
                 f"there is no connection to {self._ssh}: {_last_line(done.stderr)}",
                 hint=f"check that `ssh {self._ssh} true` works without asking for a password",
             )
+        if done.returncode < 0 or done.returncode > _KILLED:
+            number = -done.returncode if done.returncode < 0 else done.returncode - _KILLED
+            raise LostContactError(f"{command[0]} was killed on {self.where} (signal {number})")
         if done.returncode == _NO_PROGRAM:
             raise BackendUnavailableError(f"{command[0]} is not on {self.where}: {_last_line(done.stderr)}")
         return done
@@ -77,6 +96,15 @@ class LoginNode:
     def write(self, folder: str, files: Mapping[str, str]) -> str:
         """Make a private folder and its files; returns the folder's absolute path there."""
         return str(self._ask(verb="write", folder=folder, folders=["", *LOG_FOLDERS], files=dict(files)))
+
+    def find(self, folder: str) -> tuple[str, str]:
+        """The absolute path of a job's folder there, and the number that the job wrote down when it began."""
+        path, number = self._ask(verb="find", folder=folder)
+        return str(path), str(number)
+
+    def clear(self, folder: str) -> None:
+        """Remove the secrets in a job's folder there; safe to repeat."""
+        self._ask(verb="clear", folder=folder)
 
     def logs(self, folder: str) -> tuple[LogFile, ...]:
         """The log files below a job's folder, sorted by name."""
@@ -97,7 +125,13 @@ class LoginNode:
         done = self.run((self._python, "-I", "-c", program), input=json.dumps(request))
         if done.returncode:
             raise JobError(f"file work on {self.where} failed: {_last_line(done.stderr)}")
-        answer = json.loads(done.stdout)
+        try:
+            answer: dict[str, Any] = json.loads(done.stdout)
+        except ValueError as error:
+            raise JobError(
+                f"file work on {self.where} gives no answer: {done.stdout[:80]!a}",
+                hint="a shell there that prints something for every command must not do so without a terminal",
+            ) from error
         if "error" in answer:
             raise JobError(f"on {self.where}: {answer['error']}")
         return answer["answer"]

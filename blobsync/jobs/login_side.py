@@ -17,7 +17,7 @@ from typing import Any
 
 def write(request: dict[str, Any]) -> Any:
     """Make the job's directory, for its owner only, and the files in it; answers with its absolute path."""
-    folder = os.path.realpath(os.path.expanduser(request["folder"]))
+    folder = _absolute(request["folder"])
     for name in request["folders"]:
         os.makedirs(os.path.join(folder, name), exist_ok=True)
     os.chmod(folder, 0o700)
@@ -26,6 +26,25 @@ def write(request: dict[str, Any]) -> Any:
         with os.fdopen(handle, "w", encoding="utf-8") as target:
             target.write(text)
     return folder
+
+
+def find(request: dict[str, Any]) -> Any:
+    """The folder's absolute path, and the number that its job wrote down when it began (empty: it did not)."""
+    folder = _absolute(request["folder"])
+    number = ""
+    with suppress(OSError, ValueError), open(os.path.join(folder, "slurm_job_id"), encoding="ascii") as source:
+        number = source.read(64).strip()
+    return [folder, number]
+
+
+def clear(request: dict[str, Any]) -> Any:
+    """Remove the secrets of a job that is not there."""
+    with suppress(FileNotFoundError):
+        os.remove(os.path.join(_absolute(request["folder"]), "secrets.json"))
+
+
+def _absolute(folder: str) -> str:
+    return os.path.realpath(os.path.expanduser(folder))
 
 
 def logs(request: dict[str, Any]) -> Any:
@@ -68,7 +87,7 @@ def _code(folder: str) -> list[float] | None:
     return [max(code for code, _ in found), max(when for _, when in found)] if found else None
 
 
-VERBS = {"write": write, "logs": logs, "read": read, "codes": codes}
+VERBS = {"write": write, "find": find, "clear": clear, "logs": logs, "read": read, "codes": codes}
 
 
 def main() -> int:

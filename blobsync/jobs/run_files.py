@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -86,6 +87,10 @@ class RunFiles:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(handle, "w", encoding="utf-8") as target:
                 target.write(text)
+
+    def remove(self) -> None:
+        """Everything of a run that never began; safe to repeat."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def phase(self) -> State:
         """``RUNNING`` once the runner has made the node ready and started the command."""

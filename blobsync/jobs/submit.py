@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.connect import mint_sas
-from blobsync.errors import BlobsyncError
+from blobsync.errors import BlobsyncError, SubmissionUnknownError
 from blobsync.jobs.access import grant
-from blobsync.jobs.backends.base import Plan
+from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
 from blobsync.jobs.describe import Wish, describe, find_mirror
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.home import home_of
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
 from blobsync.locations import SasToken
 
@@ -47,14 +48,14 @@ def plan_job(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode
     describe(cluster, wish, run_id, None)
     code = choose_code(cluster)
     spec = describe(cluster, wish, run_id, code.ref)
-    plan = board.backend(cluster.name).plan(spec)
+    plan = board.backend(cluster).plan(spec)
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
 
 def submit(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
     plan, warnings = plan_job(board, cluster, wish, choose_code)
-    submitted = _hand_over(board, plan.spec)
+    submitted = _hand_over(board, cluster, plan.spec)
     return Submitted(submitted.record, tuple(dict.fromkeys(warnings + submitted.warnings)))
 
 
@@ -66,10 +67,11 @@ def resubmit(
     In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
     ``choose_code`` takes today's code instead of the job's own.
     """
-    cluster = board.cluster(to or old.cluster)
+    origin = board.cluster_of(old)
+    cluster = board.cluster(to) if to else origin
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     spec = _spec_again(board, old, cluster, code.ref)
-    new = _hand_over(board, spec, successor_of=old.run_id)
+    new = _hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = code.warnings + new.warnings
     try:
         known = board.refresh([old]).records[0]
@@ -97,24 +99,26 @@ def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | 
     return describe(cluster, wish, run_id, code)
 
 
-def _hand_over(board: Board, spec: JobSpec, *, successor_of: str = "") -> Submitted:
-    backend = board.backend(spec.cluster)
-    clusters = [board.cluster(spec.cluster)]
-    if successor_of:
-        origin = board.history.find(successor_of).cluster
-        clusters += [board.cluster(origin)] if origin != spec.cluster else []
-    spec, secrets, warnings = grant(spec, clusters, _minter(board, clusters[0]))
-    plan, notes = backend.plan(spec), clusters[0].job_notes
+def _hand_over(
+    board: Board, cluster: Cluster, spec: JobSpec, *, successor_of: str = "", origin: Cluster | None = None
+) -> Submitted:
+    backend, home = board.backend(cluster), home_of(cluster, board.environ)
+    clusters = [cluster, *([origin] if origin else [])]
+    spec, secrets, warnings = grant(spec, clusters, _minter(board, cluster))
+    plan = backend.plan(spec)
     # Recorded first: a job that was accepted in the moment in which we die must not be unknown to everybody.
-    board.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of)
-    try:
-        ref = backend.submit(plan, secrets)
-    except BlobsyncError:
+    record = board.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
+    outcome = backend.submit(plan, secrets)
+    if isinstance(outcome, Refused):
         board.history.remove(spec.run_id)
-        raise
-    return Submitted(
-        board.history.add(spec, ref, backend.name, successor_of=successor_of), warnings + plan.warnings + notes
-    )
+        raise outcome.error
+    if isinstance(outcome, Unknown):
+        last = spec.run_id.rpartition("_")[2]
+        raise SubmissionUnknownError(
+            f"{outcome.error.message}; whether it has taken {spec.run_id} is not known",
+            hint=f"blobsync q {last} looks for it; submit again only when that says that the cluster never got it",
+        ) from outcome.error
+    return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes)
 
 
 def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, int], SasToken]:

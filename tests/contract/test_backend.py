@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from blobsync.config.model import Cluster, Docker
+from blobsync.errors import ProcessTimeoutError
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.aml import AmlBackend
-from blobsync.jobs.backends.base import CAPABILITIES, Backend, Surroundings
+from blobsync.jobs.backends.base import CAPABILITIES, Accepted, Backend, Refused, Surroundings, Unknown
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
-from blobsync.process import SubprocessRunner
+from blobsync.process import Completed, SubprocessRunner
 from tests.fakes.backend import FakeBackend
 from tests.fakes.blob_service import SAS, BlobService, serve
 from tests.fakes.jobs import Node, make_spec
-from tests.servers.aml_stub import AmlStub, Login
+from tests.servers.aml_stub import AmlStub, Fault, Login, refusal
 from tests.servers.aml_stub import serve as serve_aml
 from tests.servers.slurm_fixture import slurm_cluster
 
@@ -38,9 +39,16 @@ class Place:
     spec: Callable[..., JobSpec]
     secrets: Secrets
     folder: Path
+    refuse: Callable[[], object]
+    lose_answers: Callable[[bool], None] | None = None
 
     def submit(self, *argv: str, **changes: Any) -> JobRef:
-        return self.backend.submit(self.backend.plan(self.spec(*argv, **changes)), self.secrets)
+        return self.hand_over(self.spec(*argv, **changes))
+
+    def hand_over(self, spec: JobSpec) -> JobRef:
+        outcome = self.backend.submit(self.backend.plan(spec), self.secrets)
+        assert isinstance(outcome, Accepted), outcome
+        return outcome.ref
 
     def until(self, ref: JobRef, *states: State) -> RunInfo:
         wanted = states or tuple(state for state in State if state.is_final)
@@ -78,10 +86,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, service: BlobService) 
 
     secrets = Secrets({service.url: SAS}, {"MY_TOKEN": "hush"})
     if request.param == "fake":
-        return Place(FakeBackend(), spec, secrets, tmp_path)
+        fake = FakeBackend()
+        return Place(fake, spec, secrets, tmp_path, lambda: setattr(fake, "gone", True), fake_loss(fake))
     if request.param == "aml":
-        return Place(aml_backend(tmp_path, request.getfixturevalue("aml_stub")), spec, secrets, tmp_path)
+        stub = request.getfixturevalue("aml_stub")
+        return Place(aml_backend(tmp_path, stub), spec, secrets, tmp_path, lambda: aml_refuses(stub), aml_loss(stub))
     settings: dict[str, object] = {"local": {"slots": 8, "gpus": 0}}
+    process = Troubled()
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     if request.param == "slurm":
         settings = {"python": sys.executable, "scratch": str(tmp_path / "scratch")}
@@ -92,9 +103,59 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, service: BlobService) 
         state_dir=tmp_path / "runs",
         settings=settings,
         environ=environ,
-        process=SubprocessRunner(),
+        process=process,
     )
-    return Place(create_backend(request.param, around), spec, secrets, tmp_path)
+    backend = create_backend(request.param, around)
+    if request.param == "slurm":
+        return Place(backend, spec, secrets, tmp_path, process.refuse, process.lose)
+    return Place(backend, spec, secrets, tmp_path, lambda: (tmp_path / "runs").write_text("a file"))
+
+
+class Troubled(SubprocessRunner):
+    """Runs programs for real; sbatch can be told something else, and its answer and scancel's can get lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusing = self.losing = self.lost = False
+
+    def refuse(self) -> None:
+        self.refusing = True
+
+    def lose(self, losing: bool) -> None:
+        self.losing, self.lost = losing, False
+
+    def run(self, argv: Sequence[str], **how: Any) -> Completed:
+        if self.refusing and argv[0] == "sbatch":
+            argv = [*argv[:1], "--partition=nope", *argv[1:]]
+        if self.lost and argv[0] == "squeue":
+            raise ProcessTimeoutError("squeue did not finish within 120 seconds")
+        done = super().run(argv, **how)
+        if self.losing and argv[0] in ("sbatch", "scancel"):
+            self.lost = True
+            raise ProcessTimeoutError(f"{argv[0]} did not finish within 120 seconds")
+        return done
+
+
+def fake_loss(fake: FakeBackend) -> Callable[[bool], None]:
+    return lambda losing: setattr(fake, "lost", losing)
+
+
+_SOON = {"Retry-After": "0"}
+
+
+def aml_refuses(stub: AmlStub) -> None:
+    stub.faults = [Fault("PUT .*/jobs/", 400, refusal("UserError", "no"), times=99)]
+
+
+def aml_loss(stub: AmlStub) -> Callable[[bool], None]:
+    gone = refusal("GatewayTimeout", "The gateway did not get an answer in time.")
+
+    def lose(losing: bool) -> None:
+        put = Fault("PUT .*/jobs/", 504, gone, _SOON, times=99, after=True)
+        cancel = Fault("POST .*/cancel", 504, gone, _SOON, times=99)
+        stub.faults = [put, cancel, Fault("GET .*/jobs/", 504, gone, _SOON, times=99)] if losing else []
+
+    return lose
 
 
 @pytest.fixture
@@ -169,7 +230,7 @@ def test_cancelling_an_ended_job_changes_nothing(place: Place) -> None:
 
 def test_states_come_in_the_order_of_the_question_and_forgotten_jobs_are_unknown(place: Place) -> None:
     first, second = place.submit("echo", "1"), place.submit("echo", "2")
-    lost = JobRef("me_0_00000000", "99999999", str(place.folder / "nowhere"))
+    lost = JobRef("me_0_00000000", "99999999", str(place.folder / "me_0_00000000"))
     for ref in (first, second):
         place.until(ref)
     infos = place.backend.get([second, lost, first])
@@ -187,11 +248,61 @@ def test_it_lists_what_it_runs(place: Place) -> None:
 
 
 def test_submitting_the_same_run_twice_makes_one_job(place: Place) -> None:
-    plan = place.backend.plan(place.spec("echo", "once"))
-    ref = place.backend.submit(plan, place.secrets)
-    assert place.backend.submit(plan, place.secrets) == ref
+    spec = place.spec("echo", "once")
+    ref = place.hand_over(spec)
+    assert place.hand_over(spec) == ref
     place.until(ref)
     assert place.texts(ref)["user_logs/std_log.txt"] == "once\n"
+
+
+def test_a_refused_submission_says_why_and_leaves_no_secret(place: Place) -> None:
+    place.refuse()
+    spec = place.spec("echo", secret_env=())
+    outcome = place.backend.submit(place.backend.plan(spec), place.secrets)
+    assert isinstance(outcome, Refused) and outcome.error.message
+    assert not list(place.folder.rglob("secrets.json"))
+    if isinstance(place.backend, FakeBackend):
+        assert not place.backend.secrets
+
+
+def test_a_job_whose_acceptance_got_lost_is_found_again(place: Place) -> None:
+    if place.lose_answers is None:
+        pytest.skip("there is no way on which an answer could get lost")
+    spec = place.spec("echo", "kept")
+    place.lose_answers(True)
+    assert isinstance(place.backend.submit(place.backend.plan(spec), place.secrets), Unknown)
+    place.lose_answers(False)
+    ref = place.backend.locate(spec)
+    assert ref is not None and ref.run_id == spec.run_id
+    place.until(ref, State.COMPLETED)
+    assert place.texts(ref)["user_logs/std_log.txt"] == "kept\n"
+
+
+def test_a_stop_whose_answer_got_lost_is_unknown(place: Place) -> None:
+    if place.lose_answers is None:
+        pytest.skip("there is no way on which an answer could get lost")
+    ref = place.submit("sleep", "300")
+    place.until(ref, State.RUNNING)
+    place.lose_answers(True)
+    assert isinstance(place.backend.cancel(ref), Unknown)
+    place.lose_answers(False)
+    assert place.backend.cancel(ref) == Accepted(ref)
+    place.until(ref, State.CANCELED)
+
+
+def test_what_was_never_submitted_is_not_found_and_can_be_forgotten(place: Place) -> None:
+    spec = place.spec("echo")
+    assert place.backend.locate(spec) is None
+    place.backend.forget(spec)
+    place.backend.forget(spec)
+    ref = place.submit("echo", "1")
+    place.until(ref)
+    assert place.backend.locate(spec) is None
+
+
+def test_a_job_that_it_does_not_know_is_not_said_to_be_stopped(place: Place) -> None:
+    lost = JobRef("me_0_00000000", "99999999", str(place.folder / "me_0_00000000"))
+    assert isinstance(place.backend.cancel(lost), Refused)
 
 
 def test_it_says_what_it_can_and_what_is_free(place: Place) -> None:

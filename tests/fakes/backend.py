@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from blobsync.errors import BackendUnavailableError, JobError
-from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan
+from blobsync.errors import BackendUnavailableError, JobError, JobNotFoundError, LostContactError, SubmissionError
+from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Unknown
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 
 
@@ -22,22 +22,41 @@ class FakeBackend:
     secrets: dict[str, Secrets] = field(default_factory=dict)
     asked: int = 0
     gone: bool = False
+    lost: bool = False
 
     def plan(self, spec: JobSpec) -> Plan:
         return Plan(spec, f"# would run\n{spec.to_json()}")
 
-    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
-        self._check()
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        if self.gone:
+            return Refused(BackendUnavailableError("the cluster does not answer"))
         spec = plan.spec
-        ref = JobRef(spec.run_id, f"n-{spec.run_id}", "memory")
-        if spec.run_id in self.jobs:
-            return ref
-        self.specs[spec.run_id], self.secrets[spec.run_id] = spec, secrets
+        if spec.run_id not in self.jobs:
+            if spec.argv[0] == "refuse":
+                return Refused(SubmissionError("the cluster does not take the job"))
+            self.specs[spec.run_id], self.secrets[spec.run_id] = spec, secrets
+            if spec.argv[0] != "vanish":
+                self._start(spec)
+        if self.lost or spec.argv[0] == "vanish":
+            return Unknown(LostContactError("there is no connection to the cluster"))
+        return Accepted(self._ref(spec))
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        self._check()
+        return self._ref(spec) if spec.run_id in self.jobs else None
+
+    def forget(self, spec: JobSpec) -> None:
+        self._check()
+        self.secrets.pop(spec.run_id, None)
+
+    def _ref(self, spec: JobSpec) -> JobRef:
+        return JobRef(spec.run_id, f"n-{spec.run_id}", "memory")
+
+    def _start(self, spec: JobSpec) -> None:
         code = 72 if "false" in spec.setup else int(spec.argv[1]) if spec.argv[0] == "exit" else 0
         state = State.RUNNING if spec.argv[0] == "sleep" else State.FAILED if code else State.COMPLETED
         now = time.time()
         self.jobs[spec.run_id] = RunInfo(spec.run_id, state, code if state.is_final else None, started=now, ended=now)
-        return ref
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         self._check()
@@ -48,11 +67,15 @@ class FakeBackend:
         infos = [info for info in reversed(self.jobs.values()) if not states or info.state in states]
         yield from infos[:limit]
 
-    def cancel(self, ref: JobRef) -> None:
-        self._check()
+    def cancel(self, ref: JobRef) -> Outcome:
+        if self.gone:
+            return Refused(BackendUnavailableError("the cluster does not answer"))
         info = self.jobs.get(ref.run_id)
-        if info and not info.state.is_final:
+        if info is None:
+            return Refused(JobNotFoundError("the cluster does not know it"))
+        if not info.state.is_final:
             self.jobs[ref.run_id] = replace(info, state=State.CANCELED, ended=time.time())
+        return Unknown(LostContactError("there is no connection to the cluster")) if self.lost else Accepted(ref)
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         self._check()

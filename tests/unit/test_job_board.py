@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from blobsync.cli.job_words import state_text
 from blobsync.config.model import Cluster
-from blobsync.errors import BackendUnavailableError
-from blobsync.jobs.board import Board
+from blobsync.errors import BackendUnavailableError, JobError, JobNotFoundError, SubmissionUnknownError
+from blobsync.jobs.backends.base import Outcome
+from blobsync.jobs.board import SETTLE_SECONDS, Board
 from blobsync.jobs.code_choice import CodeChoice
 from blobsync.jobs.describe import Wish
 from blobsync.jobs.history import JobRecord
@@ -36,9 +39,9 @@ class Ordered(FakeBackend):
         self.order.append("submit")
         return ref
 
-    def cancel(self, ref: JobRef) -> None:
+    def cancel(self, ref: JobRef) -> Outcome:
         self.order.append("cancel")
-        super().cancel(ref)
+        return super().cancel(ref)
 
 
 @pytest.fixture
@@ -87,9 +90,62 @@ def test_a_submission_that_is_killed_leaves_a_trace(board: Board, fake: Ordered)
         send(board, "echo")
     (record,) = board.recent().records
     assert record.info.state is State.UNKNOWN and "interrupted" in record.info.reason
-    assert board.cancel(record) == record
+    with pytest.raises(JobError, match="cannot be stopped yet"):
+        board.cancel(record)
     fake.killed = False
     assert resubmit(board, record).record.spec.argv == ("echo",)
+
+
+def test_a_submission_whose_answer_got_lost_stays_and_is_found_at_the_next_look(board: Board, fake: Ordered) -> None:
+    fake.lost = True
+    with pytest.raises(SubmissionUnknownError, match=r"whether it has taken .* is not known"):
+        send(board, "sleep", "9")
+    (record,) = board.history.recent()
+    assert record.ref.native_id == "" and fake.secrets
+    fake.gone = True
+    (unknown,) = board.recent().records
+    assert unknown.info.state is State.UNKNOWN
+    fake.gone = fake.lost = False
+    (found,) = board.recent().records
+    assert found.info.state is State.RUNNING and found.ref.native_id == f"n-{record.run_id}"
+    assert board.cancel(found).info.state is State.CANCELED
+
+
+def test_a_submission_that_never_arrived_is_told_so_after_a_while_and_leaves_no_secret(
+    board: Board, fake: Ordered
+) -> None:
+    with pytest.raises(SubmissionUnknownError):
+        send(board, "vanish")
+    (record,) = board.history.recent()
+    assert board.refresh([record]).records[0].info.state is State.UNKNOWN and fake.secrets
+    (failed,) = board.refresh([replace(record, submitted=record.submitted - SETTLE_SECONDS - 1)]).records
+    assert failed.info.state is State.FAILED and "never got it" in failed.info.reason
+    assert not fake.secrets
+
+
+def test_a_job_is_not_called_stopped_before_its_backend_says_so(board: Board, fake: Ordered) -> None:
+    record = board.refresh([send(board, "sleep", "9")]).records[0]
+    fake.gone = True
+    with pytest.raises(BackendUnavailableError):
+        board.cancel(record)
+    fake.gone, fake.lost = False, True
+    with pytest.raises(JobError, match="is being stopped is not known"):
+        board.cancel(record)
+    assert not board.history.find(record.run_id).cancel_asked
+    fake.jobs.clear()
+    fake.lost = False
+    with pytest.raises(JobNotFoundError):
+        board.cancel(record)
+    assert board.refresh([record]).records[0].info.state is State.UNKNOWN
+
+
+def test_a_state_that_nobody_confirmed_is_known_as_such(board: Board, fake: Ordered) -> None:
+    record = board.refresh([send(board, "sleep", "9")]).records[0]
+    assert record.is_settled and state_text(record) == "Running"
+    fake.gone = True
+    (old,) = board.recent().records
+    assert not old.is_settled and old.confirmed == pytest.approx(record.confirmed)
+    assert re.fullmatch(r"Running as of \d{4}-\d\d-\d\dT[\d:]+Z, not confirmed", state_text(old))
 
 
 def test_a_cluster_is_asked_once_for_all_its_jobs_and_never_about_ended_ones(board: Board, fake: Ordered) -> None:

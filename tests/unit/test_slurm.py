@@ -3,16 +3,23 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blobsync.errors import BackendUnavailableError, ConfigError, JobError, ProcessError, SubmissionError
+from blobsync.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    JobError,
+    ProcessError,
+    ProcessTimeoutError,
+    SubmissionError,
+)
 from blobsync.jobs.backends import create_backend, slurm_replies
-from blobsync.jobs.backends.base import Surroundings
+from blobsync.jobs.backends.base import Accepted, Refused, Surroundings, Unknown
 from blobsync.jobs.backends.slurm import SlurmBackend
 from blobsync.jobs.backends.slurm_script import build_script
 from blobsync.jobs.spec import JobRef, RunInfo, Secrets, State
@@ -42,6 +49,7 @@ export BLOBSYNC_SCRATCH='/fast disk'
 export SRUN_CPUS_PER_TASK=4
 # --chdir is the job's own folder.
 RUN=$PWD
+echo "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" > slurm_job_id
 TASK=$RUN${SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}
 mkdir -p "$TASK/user_logs" "$TASK/system_logs"
 rm -rf "$TASK/exit_code" "$TASK/up"
@@ -98,18 +106,35 @@ ended "$code"
 
 def squeue_line(**fields: str) -> str:
     """A line as ``squeue -h -O`` prints it: padded and cut."""
-    shown = {"JobArrayID": "17", "State": "RUNNING", "NumNodes": "1", "UserName": "me", "Name": "me_1_a", **fields}
+    shown = {"JobArrayID": "17", "State": "RUNNING", "NumNodes": "1", "UserName": "me", **fields}
     widths = [part.split(":") for part in slurm_replies.SQUEUE_FORMAT.split(",")]
     return "".join(shown.get(name, "")[: int(width)].ljust(int(width)) for name, width in widths)
+
+
+Answers = dict[str, Completed | ProcessError | Callable[[str], Completed]]
+
+
+def file_work(folder: str, number: str = "") -> Callable[[str], Completed]:
+    """The other side's answers when a job's folder is ``folder``, and the job wrote ``number`` when it began."""
+
+    def answer(asked: str) -> Completed:
+        verb = json.loads(asked)["verb"]
+        return answer_of({"write": folder, "find": [folder, number]}.get(verb))
+
+    return answer
 
 
 @dataclass
 class ScriptedProcess:
     """Answers by the program's name; remembers every command and its input."""
 
-    answers: dict[str, Completed | ProcessError] = field(default_factory=dict)
+    answers: Answers = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     inputs: list[str | None] = field(default_factory=list)
+    breaks_at: str = ""
+    broken: Completed | ProcessError | Callable[[str], Completed] = field(
+        default_factory=lambda: Completed(255, "", "")
+    )
 
     def run(
         self,
@@ -124,6 +149,10 @@ class ScriptedProcess:
         self.inputs.append(input)
         command = shlex.split(argv[-1]) if argv[0] == "ssh" else argv
         answer = self.answers.get(argv[0], self.answers.get(command[0], Completed(0, "", "")))
+        if self.breaks_at and (self.breaks_at == command[0] or f'"verb": "{self.breaks_at}"' in (input or "")):
+            answer = self.broken
+        if callable(answer):
+            answer = answer(input or "")
         if isinstance(answer, ProcessError):
             raise answer
         return answer
@@ -354,13 +383,13 @@ def test_complaints_are_the_sentence_alone() -> None:
 
 def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
     process = ScriptedProcess(
-        {"python3": answer_of("/home/me/.blobsync/jobs/x"), "sbatch": Completed(0, "42;uni\n", "")}
+        {"python3": file_work("/home/me/.blobsync/jobs/x"), "sbatch": Completed(0, "42;uni\n", "")}
     )
     backend = make_backend(process, ssh="me@login")
     plan = backend.plan(make_spec("echo", "a b"))
     assert plan.request.folder == "~/.blobsync/jobs/me_1_0badcafe"
     ref = backend.submit(plan, Secrets({"u": "sig=SENTINEL"}))
-    assert ref == JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x")
+    assert ref == Accepted(JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x"))
     assert {call[:5] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "--", "me@login")}
     # Secrets travel on standard input, never in an argument.
     assert not any("SENTINEL" in word for call in process.calls for word in call)
@@ -369,16 +398,19 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
 
 def test_what_slurm_refuses_is_said_in_its_words() -> None:
     refusal = Completed(1, "", "sbatch: error: Batch job submission failed: Invalid partition name specified\n")
-    process = ScriptedProcess({sys.executable: answer_of("/x"), "sbatch": refusal})
+    process = ScriptedProcess({sys.executable: file_work("/x"), "sbatch": refusal})
     backend = make_backend(process)
-    with pytest.raises(SubmissionError, match="does not take the job: Batch job submission failed: Invalid partition"):
-        backend.submit(backend.plan(make_spec()), Secrets())
+    outcome = backend.submit(backend.plan(make_spec()), Secrets())
+    assert isinstance(outcome, Refused) and isinstance(outcome.error, SubmissionError)
+    assert "does not take the job: Batch job submission failed: Invalid partition" in outcome.error.message
+    assert [json.loads(text)["verb"] for text in process.inputs if text] == ["write", "find", "clear"]
 
 
 def test_a_job_that_is_known_under_its_name_is_not_submitted_again() -> None:
-    process = ScriptedProcess({sys.executable: answer_of("/x"), "squeue": Completed(0, squeue_line(), "")})
+    process = ScriptedProcess({sys.executable: file_work("/x"), "squeue": Completed(0, squeue_line(), "")})
     backend = make_backend(process)
-    assert backend.submit(backend.plan(make_spec()), Secrets()).native_id == "17"
+    outcome = backend.submit(backend.plan(make_spec()), Secrets())
+    assert outcome == Accepted(JobRef("me_1_0badcafe", "17", "/x"))
     assert "sbatch" not in process.programs()
 
 
@@ -395,9 +427,7 @@ def test_a_job_that_is_known_under_its_name_is_not_submitted_again() -> None:
         ({"squeue": Completed(1, "", "slurm_load_jobs error: Unable to contact slurm controller\n")}, {}, "no answer"),
     ],
 )
-def test_a_cluster_that_cannot_be_asked(
-    answers: dict[str, Completed | ProcessError], settings: dict[str, Any], message: str
-) -> None:
+def test_a_cluster_that_cannot_be_asked(answers: Answers, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BackendUnavailableError, match=message):
         make_backend(ScriptedProcess(answers), **settings).get([JobRef("a", "1", "/x")])
 
@@ -445,12 +475,88 @@ def test_without_accounting_the_exit_code_file_is_enough() -> None:
     assert (info.state, info.exit_code, info.ended) == (State.COMPLETED, 0, 1000.0)
 
 
-def test_cancelling_a_forgotten_job_is_no_error_but_other_refusals_are() -> None:
+def test_cancelling_says_what_slurm_said() -> None:
+    ref = JobRef("a", "17", "/a")
     gone = Completed(1, "", "scancel: error: Kill job error on job id 17: Invalid job id specified\n")
-    make_backend(ScriptedProcess({"scancel": gone})).cancel(JobRef("a", "17", "/a"))
-    denied = Completed(1, "", "scancel: error: Kill job error on job id 17: Access/permission denied\n")
-    with pytest.raises(JobError, match="Access/permission denied"):
-        make_backend(ScriptedProcess({"scancel": denied})).cancel(JobRef("a", "17", "/a"))
+    ended = ScriptedProcess({"scancel": gone, "squeue": Completed(0, "", ""), sys.executable: answer_of([[0, 1.0]])})
+    assert make_backend(ended).cancel(ref) == Accepted(ref)
+    lost = ScriptedProcess({"scancel": gone, sys.executable: answer_of([None])})
+    assert isinstance(make_backend(lost).cancel(ref), Refused)
+    for said, kind in (("Access/permission denied", Refused), ("Socket timed out on send/recv operation", Unknown)):
+        denied = Completed(1, "", f"scancel: error: Kill job error on job id 17: {said}\n")
+        outcome = make_backend(ScriptedProcess({"scancel": denied})).cancel(ref)
+        assert isinstance(outcome, kind) and said in outcome.error.message
+    cut = ScriptedProcess({"ssh": Completed(255, "", "Connection closed\n")})
+    assert isinstance(make_backend(cut, ssh="me@x").cancel(ref), Unknown)
+
+
+def test_a_job_of_this_number_that_is_not_ours_is_neither_shown_nor_stopped() -> None:
+    other = squeue_line(Name="colleague_1_b")
+    process = ScriptedProcess({"squeue": Completed(0, other, ""), sys.executable: answer_of([None])})
+    backend, ref = make_backend(process), JobRef("a", "17", "/a")
+    assert backend.get([ref])[0].state is State.UNKNOWN
+    assert isinstance(backend.cancel(ref), Refused)
+    assert [call for call in process.calls if call[0] == "scancel"] == [("scancel", "--name=a", "17")]
+
+
+@pytest.mark.parametrize(
+    ("native_id", "place"), [("--help", "/a"), ("1 2", "/a"), ("17", "/"), ("17", "a"), ("17", "/x/../a"), ("17", "/b")]
+)
+def test_what_a_history_says_of_a_job_does_not_reach_a_command_unchecked(native_id: str, place: str) -> None:
+    process = ScriptedProcess({sys.executable: answer_of([None])})
+    with pytest.raises(JobError, match="recorded for a, is"):
+        make_backend(process).get([JobRef("a", native_id, place)])
+    assert process.programs() in ([], ["squeue", "sacct"])
+
+
+LOST = (
+    {"ssh": Completed(255, "", "client_loop: send disconnect: Broken pipe\n")},
+    {"ssh": ProcessTimeoutError("ssh did not finish within 120 seconds")},
+    {"ssh": Completed(137, "", "Killed\n")},
+    {
+        "sbatch": Completed(
+            1, "", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+        )
+    },
+    {"sbatch": Completed(0, "Welcome to the cluster!\n", "")},
+)
+
+
+@pytest.mark.parametrize("answers", LOST, ids=["255", "time-out", "killed", "controller", "no number"])
+def test_a_submission_whose_answer_got_lost_is_unknown_and_keeps_what_the_job_needs(answers: Answers) -> None:
+    process = ScriptedProcess(
+        {"python3": file_work("/home/me/x"), **{key: answers[key] for key in answers if key != "ssh"}}
+    )
+    if "ssh" in answers:
+        process.breaks_at, process.broken = "sbatch", answers["ssh"]
+    backend = make_backend(process, ssh="me@x")
+    outcome = backend.submit(backend.plan(make_spec()), Secrets())
+    assert isinstance(outcome, Unknown)
+    assert "clear" not in [json.loads(text)["verb"] for text in process.inputs if text]
+
+
+@pytest.mark.parametrize("way", ["squeue", "sacct", "its own file"])
+def test_a_submission_whose_answer_got_lost_is_found_again(way: str) -> None:
+    answers: Answers = {
+        sys.executable: file_work("/x", "17" if way == "its own file" else ""),
+        "sbatch": ProcessTimeoutError("sbatch did not finish within 120 seconds"),
+    }
+    line = squeue_line() if way == "squeue" else "17|RUNNING|0:0|Unknown|Unknown|n1|me_1_0badcafe\n"
+    process = ScriptedProcess(answers)
+    backend = make_backend(process)
+    assert isinstance(backend.submit(backend.plan(make_spec()), Secrets()), Unknown) is (way != "its own file")
+    if way != "its own file":
+        process.answers[way] = Completed(0, line, "")
+    assert backend.locate(make_spec()) == JobRef("me_1_0badcafe", "17", "/x")
+
+
+def test_what_could_not_be_removed_after_a_refusal_is_named() -> None:
+    process = ScriptedProcess({"python3": file_work("/x"), "squeue": Completed(1, "", "slurm_load_jobs error: no\n")})
+    process.breaks_at, process.broken = "clear", Completed(255, "", "")
+    backend = make_backend(process, ssh="me@x")
+    outcome = backend.submit(backend.plan(make_spec()), Secrets())
+    assert isinstance(outcome, Refused)
+    assert "remove ~/.blobsync/jobs/me_1_0badcafe/secrets.json on me@x" in (outcome.error.hint or "")
 
 
 def test_ssh_goes_beside_the_job_on_the_node_that_was_asked_for() -> None:

@@ -17,19 +17,30 @@ from typing import TYPE_CHECKING, Any
 from blobsync.config.loader import load_workspace
 from blobsync.config.model import Cluster
 from blobsync.errors import (
+    BackendBusyError,
     BackendFailingError,
     BackendUnavailableError,
     BlobsyncError,
     JobError,
     JobNotFoundError,
+    LostContactError,
     StorageError,
 )
 from blobsync.jobs.backends import aml_replies
 from blobsync.jobs.backends.aml_client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.jobs.backends.aml_platforms import virtual_cluster_id
-from blobsync.jobs.backends.aml_request import AmlRequest, build_request, warnings_for, without_bundle
-from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
-from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.jobs.backends.aml_request import AmlRequest, build_request, secrets_path, warnings_for, without_bundle
+from blobsync.jobs.backends.base import (
+    Accepted,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    Refused,
+    Surroundings,
+    Unknown,
+)
+from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 from blobsync.user_config import load_user_config
 
 if TYPE_CHECKING:
@@ -80,9 +91,32 @@ class AmlBackend:
         text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
         return Plan(spec, text, request, warnings_for(self._cluster, spec), without_bundle(text))
 
-    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         request: AmlRequest = plan.request
-        run_id = plan.spec.run_id
+        spec = plan.spec
+        try:
+            self._prepare(request, secrets)
+        except BlobsyncError as error:
+            self.forget(spec)
+            return Refused(error)
+        try:
+            answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", request.job, doing="submit")
+        except (BackendFailingError, LostContactError) as error:
+            return self._unanswered(spec, error)
+        except BlobsyncError as error:
+            self.forget(spec)
+            return Refused(error)
+        return Accepted(self._ref(spec.run_id, answer))
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        found = self._client.try_call(f"jobs/{run_name(spec.run_id)}", patient=False)
+        return None if found is None else self._ref(spec.run_id, found)
+
+    def forget(self, spec: JobSpec) -> None:
+        if spec.secret_env and self._cluster.code:
+            self._drop_secrets(secrets_path(self._cluster, spec))
+
+    def _prepare(self, request: AmlRequest, secrets: Secrets) -> None:
         for store in request.datastores:
             path = f"datastores/{store.name}"
             if self._client.try_call(path) is None:
@@ -93,29 +127,39 @@ class AmlBackend:
                 self._client.call("PUT", path, body, doing="submit")
         if request.secrets_blob:
             self._put_secrets(request.secrets_blob, secrets)
+
+    def _unanswered(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        """A lost answer is no refusal: look whether the service has the job."""
         try:
-            answer = self._put_job(run_id, request.job)
+            found = self.locate(spec)
         except BlobsyncError:
-            if request.secrets_blob:
-                self._drop_secrets(request.secrets_blob)
-            raise
-        return JobRef(run_id, run_id, aml_replies.studio_url(answer) or self._studio_url(run_id))
+            return Unknown(error)
+        if found:
+            return Accepted(found)
+        if not isinstance(error, BackendBusyError):
+            # A gateway that gave up says nothing about what the service behind it goes on to do.
+            return Unknown(error)
+        self.forget(spec)
+        return Refused(error)
+
+    def _ref(self, run_id: str, body: Any) -> JobRef:
+        return JobRef(run_id, run_id, aml_replies.studio_url(body) or self._studio_url(run_id))
 
     # -- looking ------------------------------------------------------------------------------------------------
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         found: dict[str, Mapping[str, Any]] = {}
         if len(refs) > _ONE_BY_ONE:
-            wanted = {ref.native_id for ref in refs}
+            wanted = {ref.run_id for ref in refs}
             for body in islice(self._newest(), _NEWEST):
                 found[str(body["name"])] = body
                 if wanted <= found.keys():
                     break
         for ref in refs:
-            if ref.native_id not in found:
-                body = self._client.try_call(f"jobs/{ref.native_id}")
-                found[ref.native_id] = body or {}
-        return tuple(self._info(ref.run_id, found[ref.native_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
+            if ref.run_id not in found:
+                # Jobs have our ids there; what a record calls them otherwise does not get into an address.
+                found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or {}
+        return tuple(self._info(ref.run_id, found[ref.run_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
         infos = (aml_replies.read_job(body) for body in islice(self._newest(), _NEWEST))
@@ -125,31 +169,39 @@ class AmlBackend:
         """Our jobs among the workspace's newest whose id ends so, whoever submitted them from wherever."""
         for body in islice(self._newest(), _NEWEST):
             run_id = str(body.get("name") or "")
-            spec = aml_replies.read_spec(body) if run_id.endswith(suffix) else None
+            ours = run_id.endswith(suffix) and RUN_ID.fullmatch(run_id)
+            spec = aml_replies.read_spec(body) if ours else None
             if spec:
-                place = aml_replies.studio_url(body) or self._studio_url(run_id)
-                yield replace(spec, cluster=self._cluster.name), JobRef(run_id, run_id, place)
+                # What the tags say of the id is not what the service calls the job.
+                yield replace(spec, run_id=run_id, cluster=self._cluster.name), self._ref(run_id, body)
 
-    def cancel(self, ref: JobRef) -> None:
-        refusal = self._client.cancel(ref.native_id)
-        if refusal is None:
-            return
-        info = self.get([ref])[0]
-        # Refused because it has ended, or is gone: that is what was asked for.
-        if not info.state.is_final and info.state is not State.UNKNOWN:
-            raise JobError(f"Azure ML does not cancel {ref.native_id}: {refusal.sentence}")
+    def cancel(self, ref: JobRef) -> Outcome:
+        name = run_name(ref.run_id)
+        try:
+            refusal = self._client.cancel(name)
+            state = self.get([ref])[0].state if refusal else None
+        except (BackendFailingError, LostContactError) as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        if refusal is None or (state and state.is_final):
+            # Refused because it has ended: that is what was asked for.
+            return Accepted(ref)
+        if state is State.UNKNOWN:
+            return Refused(JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}"))
+        return Refused(JobError(f"Azure ML does not cancel {name}: {refusal.sentence}"))
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        details = self._client.history(f"runs/{ref.native_id}/details")
+        details = self._client.history(f"runs/{run_name(ref.run_id)}/details")
         if details is None:
-            raise JobNotFoundError(f"run history does not know {ref.native_id}")
+            raise JobNotFoundError(f"run history does not know {run_name(ref.run_id)}")
         files: dict[str, str] = dict(details.get("logFiles") or {})
         if not files:
-            files = self._artifacts(ref.native_id)
+            files = self._artifacts(run_name(ref.run_id))
         names = list(aml_replies.log_names(files))
         # A log's URL holds a SAS: it stays in here, and is asked for again when it may have ended.
-        self._log_urls.update({f"{ref.native_id}/{name}": files[name] for name in names})
-        return tuple(LogFile(name, None, f"{ref.native_id}/{name}") for name in names)
+        self._log_urls.update({f"{run_name(ref.run_id)}/{name}": files[name] for name in names})
+        return tuple(LogFile(name, None, f"{run_name(ref.run_id)}/{name}") for name in names)
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         if log.handle not in self._log_urls:
@@ -195,22 +247,6 @@ class AmlBackend:
 
         return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth", default=True))
 
-    def _put_job(self, run_id: str, job: Mapping[str, Any]) -> Any:
-        try:
-            return self._client.call("PUT", f"jobs/{run_id}", job, doing="submit")
-        except BackendFailingError as failing:
-            # A lost answer is no refusal: look whether the service has the job.
-            try:
-                found = self._client.try_call(f"jobs/{run_id}", patient=False)
-            except BlobsyncError:
-                raise BackendFailingError(
-                    f"{failing.message}; whether it has taken {run_id} is not known",
-                    hint=f"later: blobsync q {run_id}, and submit again where there is no such job",
-                ) from failing
-            if found is None:
-                raise
-            return found
-
     def _newest(self) -> Iterator[Mapping[str, Any]]:
         return self._client.pages("jobs", **_LIST)
 
@@ -221,7 +257,7 @@ class AmlBackend:
         if info.state.is_final or (closely and info.state is State.RUNNING):
             # The times and the error are in run history only; without it the state is still worth knowing.
             with contextlib.suppress(BackendUnavailableError, JobError):
-                details = self._client.history(f"runs/{body.get('name')}/details")
+                details = self._client.history(f"runs/{run_name(run_id)}/details")
                 info = aml_replies.read_job(body, details)
         if info.state.is_final:
             self._forget_secrets(run_id, body)

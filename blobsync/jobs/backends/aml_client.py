@@ -16,7 +16,13 @@ from urllib.parse import urlsplit
 
 from blobsync import __version__
 from blobsync.config.model import WorkspaceConfig
-from blobsync.errors import BackendFailingError, BackendUnavailableError, ConfigError, LoginRequiredError
+from blobsync.errors import (
+    BackendFailingError,
+    BackendUnavailableError,
+    ConfigError,
+    LoginRequiredError,
+    LostContactError,
+)
 from blobsync.jobs.backends.aml_errors import Refusal, as_error, read_refusal, wrong_place
 from blobsync.jobs.backends.aml_request import workspace_path
 from blobsync.trusted_hosts import (
@@ -231,7 +237,7 @@ class AmlClient:
         try:
             return answer.json() if answer.content else {}
         except ValueError as error:
-            raise BackendUnavailableError(
+            raise LostContactError(
                 f"{urlsplit(answer.request.url).netloc} answers with something that is no JSON",
                 hint="check management_endpoint in the workspace file",
             ) from error

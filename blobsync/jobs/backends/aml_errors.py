@@ -10,6 +10,7 @@ from typing import Any
 
 from blobsync.config.model import WorkspaceConfig
 from blobsync.errors import (
+    BackendBusyError,
     BackendDeniedError,
     BackendFailingError,
     BackendUnavailableError,
@@ -86,7 +87,8 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
     if refusal.status == 403:
         return BackendDeniedError(f"Azure refuses this: {said}", hint=_forbidden_hint(refusal))
     if refusal.status in (408, 429) or refusal.status >= 500:
-        return BackendFailingError(f"Azure ML does not answer as it should: {said}", hint="try again in a while")
+        kind = BackendBusyError if refusal.status in (429, 503) else BackendFailingError
+        return kind(f"Azure ML does not answer as it should: {said}", hint="try again in a while")
     if _lacks_compute(refusal):
         where = f" --resource-group {workspace.resource_group} --workspace-name {workspace.workspace_name}"
         return ConfigError(

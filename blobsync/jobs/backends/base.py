@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from blobsync.config.model import Cluster
+from blobsync.errors import BlobsyncError
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 from blobsync.process import ProcessRunner
 
@@ -29,6 +30,31 @@ class Plan:
     request: Any = None
     warnings: tuple[str, ...] = ()
     shown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The place has said yes: it has the job, or has taken the request to stop it."""
+
+    ref: JobRef
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The place has said no, and has nothing of what was asked for; ``error`` is why."""
+
+    error: BlobsyncError
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The answer got lost: it may have been done or not. ``error`` is what happened on the way."""
+
+    error: BlobsyncError
+
+
+# What came of asking another system to do something.
+Outcome = Accepted | Refused | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +103,8 @@ class Surroundings:
 class Backend(Protocol):
     """One place that runs jobs. Every method but :meth:`plan` may look outside.
 
-    Errors: ``BackendUnavailableError`` when the place cannot be asked at all, ``SubmissionError`` when it
-    refuses a job, ``JobError`` for the rest.
+    Errors: ``BackendUnavailableError`` when the place cannot be asked at all, ``JobError`` for the rest. :meth:`submit`
+    and :meth:`cancel`, which change something there, return what came of it instead.
     """
 
     @property
@@ -91,8 +117,19 @@ class Backend(Protocol):
         """Pure: the same spec gives the same plan, and nothing is asked or written."""
         ...
 
-    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
-        """Hand the plan over. Submitting one ``run_id`` twice makes one job where the place allows it."""
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        """Hand the plan over. Submitting one ``run_id`` twice makes one job where the place allows it.
+
+        ``Refused`` leaves no secret there; ``Unknown`` leaves everything that the job would need.
+        """
+        ...
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        """The job of a submission whose answer got lost; None: the place does not know it (yet)."""
+        ...
+
+    def forget(self, spec: JobSpec) -> None:
+        """Remove the secrets of a submission that never arrived. Safe to repeat."""
         ...
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
@@ -103,8 +140,8 @@ class Backend(Protocol):
         """Jobs that the place knows of and that blobsync submitted, newest first."""
         ...
 
-    def cancel(self, ref: JobRef) -> None:
-        """Stop it. Safe to call twice, and for a job that has ended."""
+    def cancel(self, ref: JobRef) -> Outcome:
+        """Stop it. Safe to call twice, and for a job that has ended; an unknown one is ``Refused``."""
         ...
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:

@@ -11,12 +11,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from blobsync.errors import JobError, ProcessError, SubmissionError
+from blobsync.errors import BlobsyncError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.jobs import runner
-from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
+from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.jobs.local_queue import Capacity, LocalQueue
 from blobsync.jobs.run_files import RunFiles, Status
 from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.local_errors import local_error
 from blobsync.process import python_module
 
 CAPABILITIES = frozenset({"blame", "live_logs"})
@@ -65,12 +66,30 @@ class LocalBackend:
         shown = ("# on this machine, when it is its turn:", shlex.join(command), f"# with {files.job}:", spec.to_json())
         return Plan(spec, "\n".join(shown), LocalRequest(files, command))
 
-    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        known = self.locate(plan.spec)
+        if known:
+            return Accepted(known)
+        try:
+            return Accepted(self._start(plan, secrets))
+        except BlobsyncError as error:
+            refusal = error
+        except OSError as error:
+            refusal = local_error(error, error.filename or plan.request.files.folder)
+        self.forget(plan.spec)
+        return Refused(refusal)
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        files = self._files(spec.run_id)
+        return JobRef(spec.run_id, spec.run_id, str(files.folder)) if files.state.exists() else None
+
+    def forget(self, spec: JobSpec) -> None:
+        LocalQueue(self._queue_dir).leave(spec.run_id)
+        self._files(spec.run_id).remove()
+
+    def _start(self, plan: Plan, secrets: Secrets) -> JobRef:
         request: LocalRequest = plan.request
         files, spec = request.files, plan.spec
-        ref = JobRef(spec.run_id, spec.run_id, str(files.folder))
-        if files.state.exists():
-            return ref
         capacity = self._capacity()
         if capacity.wants(spec.gpus_per_node) > len(capacity.gpus):
             raise SubmissionError(
@@ -100,7 +119,7 @@ class LocalBackend:
             env=self._around.environ,
             cwd=files.folder,
         )
-        return ref
+        return JobRef(spec.run_id, spec.run_id, str(files.folder))
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         order = [entry.run_id for entry in LocalQueue(self._queue_dir).entries()]
@@ -112,11 +131,17 @@ class LocalBackend:
         infos = self.get([JobRef(path.name, path.name, str(path)) for path in newest])
         yield from [info for info in infos if not states or info.state in states][:limit]
 
-    def cancel(self, ref: JobRef) -> None:
+    def cancel(self, ref: JobRef) -> Outcome:
         files = self._files(ref.run_id)
         status = files.read_status()
-        if status and not status.state.is_final:
-            files.cancel.touch()
+        if status is None:
+            return Refused(JobNotFoundError(f"this machine does not know {ref.run_id}: there is no {files.folder}"))
+        if not status.state.is_final:
+            try:
+                files.cancel.touch()
+            except OSError as error:
+                return Refused(local_error(error, files.cancel))
+        return Accepted(ref)
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         return self._files(ref.run_id).logs()

@@ -7,17 +7,41 @@ forgotten minutes after its end; then its own ``exit_code`` file says how it wen
 
 from __future__ import annotations
 
+import posixpath
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.errors import BackendUnavailableError, JobError, SubmissionError
+from blobsync.errors import (
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    LostContactError,
+    SubmissionError,
+)
 from blobsync.jobs.backends import slurm_replies
-from blobsync.jobs.backends.base import ClusterSummary, Holder, Plan, Surroundings
+from blobsync.jobs.backends.base import (
+    Accepted,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    Refused,
+    Surroundings,
+    Unknown,
+)
 from blobsync.jobs.backends.slurm_script import build_script
 from blobsync.jobs.login import LoginNode
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.names import local_problem
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
+# A submission whose answer got lost is looked for in the accounting of so many days; sacct's own is today only.
+_LOOK_BACK = "now-7days"
 
 CAPABILITIES = frozenset({"array", "blame", "live_logs", "nodes", "requeue", "ssh"})
 
@@ -63,42 +87,77 @@ class SlurmBackend:
         )
         return Plan(spec, "\n".join(shown), request)
 
-    def submit(self, plan: Plan, secrets: Secrets) -> JobRef:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         request: SlurmRequest = plan.request
-        folder = self._login.write(
-            request.folder,
-            {
-                "job.sh": request.script,
-                "job.json": plan.spec.to_json(),
-                "runner.py": _runner_source(),
-                "secrets.json": secrets.to_json(),
-            },
+        spec, files = (
+            plan.spec,
+            {"job.sh": request.script, "job.json": plan.spec.to_json(), "runner.py": _runner_source()},
         )
-        # An answer that was lost on the way must not make a second job.
-        known = slurm_replies.read_squeue(self._squeue("--me", "-n", plan.spec.run_id))
+        try:
+            folder = self._login.write(request.folder, {**files, "secrets.json": secrets.to_json()})
+            # An answer that was lost on the way must not make a second job.
+            known = self.locate(spec)
+        except BlobsyncError as error:
+            return self._refused(spec, error)
         if known:
-            return JobRef(plan.spec.run_id, next(iter(known)), folder)
-        done = self._login.run(("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
-        if done.returncode:
-            raise SubmissionError(
-                f"Slurm does not take the job: {slurm_replies.complaint(done.stderr)}",
-                hint="blobsync submit --dry-run ... shows what it was given",
-            )
-        return JobRef(plan.spec.run_id, slurm_replies.submitted_id(done.stdout), folder)
+            return Accepted(known)
+        try:
+            done = self._login.run(("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
+        except LostContactError as error:
+            return self._look_again(spec, error)
+        except BlobsyncError as error:
+            return self._refused(spec, error)
+        number = slurm_replies.submitted_id(done.stdout)
+        if done.returncode == 0 and _NUMBER.fullmatch(number):
+            return Accepted(JobRef(spec.run_id, number, folder))
+        refusal = SubmissionError(
+            f"Slurm does not take the job: {slurm_replies.complaint(done.stderr)}",
+            hint="blobsync submit --dry-run ... shows what it was given",
+        )
+        if done.returncode == 0 or slurm_replies.may_have_submitted(done.stderr):
+            return self._look_again(spec, refusal)
+        return self._refused(spec, refusal)
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        name = run_name(spec.run_id)
+        known = next(iter(slurm_replies.read_squeue(self._squeue("--me", "-n", name))), None)
+        known = known or next(iter(self._accounting(f"--name={name}", "-S", _LOOK_BACK)), None)
+        # What Slurm has forgotten has left its number behind.
+        folder, written = self._login.find(f"{self._job_root}/{name}")
+        known = known or (written if _NUMBER.fullmatch(written) else None)
+        return JobRef(spec.run_id, known, folder) if known else None
+
+    def forget(self, spec: JobSpec) -> None:
+        self._login.clear(f"{self._job_root}/{run_name(spec.run_id)}")
+
+    def _look_again(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        with suppress(BlobsyncError):
+            known = self.locate(spec)
+            if known:
+                return Accepted(known)
+        return Unknown(error)
+
+    def _refused(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        try:
+            self.forget(spec)
+        except BlobsyncError:
+            place = f"{self._job_root}/{spec.run_id}/secrets.json on {self._login.where}"
+            error.hint = f"{error.hint or 'correct that'}; then remove {place}, if it is there"
+        return Refused(error)
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         if not refs:
             return ()
-        ids = ",".join(ref.native_id for ref in refs)
-        found = slurm_replies.read_squeue(self._squeue("-j", ids))
-        missing = [ref.native_id for ref in refs if ref.native_id not in found]
+        ids = {_number(ref): ref.run_id for ref in refs}
+        found = _of_these(ids, slurm_replies.read_squeue(self._squeue("-j", ",".join(ids))))
+        missing = [number for number in ids if number not in found]
         if missing:
-            found = {**self._accounting(missing), **found}
+            found = {**_of_these(ids, self._accounting("-j", ",".join(missing))), **found}
         lost = [ref for ref in refs if ref.native_id not in found]
-        over = [ref.place for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
+        over = [_place(ref) for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
         codes: dict[str, tuple[int, float] | None] = {}
         if lost or over:
-            answers = self._login.exit_codes([ref.place for ref in lost], over)
+            answers = self._login.exit_codes([_place(ref) for ref in lost], over)
             codes = {ref.run_id: answers[number] for number, ref in enumerate(lost)}
         return tuple(
             slurm_replies.as_run_info(ref.run_id, found[ref.native_id])
@@ -114,14 +173,24 @@ class SlurmBackend:
         infos = [slurm_replies.as_run_info(job.name, job) for job in newest]
         yield from [info for info in infos if not states or info.state in states][:limit]
 
-    def cancel(self, ref: JobRef) -> None:
-        done = self._login.run(("scancel", ref.native_id))
-        # "Invalid job id": it ended so long ago that Slurm has forgotten it.
-        if done.returncode and "Invalid job id" not in done.stderr:
-            raise JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
+    def cancel(self, ref: JobRef) -> Outcome:
+        try:
+            # The name keeps another cluster's job of this number alive.
+            done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", _number(ref)))
+            if done.returncode and "Invalid job id" not in done.stderr:
+                error = JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
+                return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
+            # It says the same of a job that it does not know.
+            if self.get([ref])[0].state is State.UNKNOWN:
+                return Refused(JobNotFoundError(f"Slurm does not know {ref.native_id} ({ref.run_id})"))
+        except LostContactError as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        return self._login.logs(ref.place)
+        return self._login.logs(_place(ref))
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         return self._login.read(log.handle, start, end)
@@ -137,7 +206,7 @@ class SlurmBackend:
         info = self.get([ref])[0]
         if node >= len(info.nodes):
             raise JobError(f"{ref.run_id} is {info.state} and has no node {node}")
-        inside = ("srun", "--overlap", "--jobid", ref.native_id, "-w", info.nodes[node], "-N1", "-n1", "--pty", "bash")
+        inside = ("srun", "--overlap", "--jobid", _number(ref), "-w", info.nodes[node], "-N1", "-n1", "--pty", "bash")
         argv = self._login.argv(inside)
         return (argv[0], "-t", *argv[1:]) if argv[0] == "ssh" else argv
 
@@ -148,10 +217,11 @@ class SlurmBackend:
             raise _unavailable("squeue", done.stderr)
         return done.stdout
 
-    def _accounting(self, ids: Sequence[str]) -> Mapping[str, slurm_replies.SlurmJob]:
-        command = ("sacct", "-n", "--parsable2", "-X", "-o", slurm_replies.SACCT_FORMAT, "-j", ",".join(ids))
+    def _accounting(self, *selection: str) -> Mapping[str, slurm_replies.SlurmJob]:
         try:
-            done = self._login.run(command)
+            done = self._login.run(("sacct", "-n", "--parsable2", "-X", "-o", slurm_replies.SACCT_FORMAT, *selection))
+        except LostContactError:
+            raise
         except BackendUnavailableError:
             return {}
         # Without slurmdbd it says that accounting is disabled; our exit_code file is next in line.
@@ -162,6 +232,31 @@ class SlurmBackend:
         if done.returncode:
             raise _unavailable(command[0], done.stderr)
         return done.stdout.splitlines()
+
+
+def _number(ref: JobRef) -> str:
+    if not _NUMBER.fullmatch(ref.native_id):
+        raise JobError(f"{ref.native_id!a}, recorded for {ref.run_id}, is no number of a Slurm job")
+    return ref.native_id
+
+
+def _place(ref: JobRef) -> str:
+    """The job's own folder: files are removed there, so that a record must not name another one."""
+    if (
+        not ref.place.startswith("/")
+        or ref.place != f"{posixpath.dirname(ref.place).rstrip('/')}/{run_name(ref.run_id)}"
+    ):
+        raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is not its folder")
+    if local_problem(ref.place[1:]):
+        raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is no folder")
+    return ref.place
+
+
+def _of_these(
+    names: Mapping[str, str], found: Mapping[str, slurm_replies.SlurmJob]
+) -> dict[str, slurm_replies.SlurmJob]:
+    """Without other jobs of these numbers: another cluster counts as well, and Slurm begins anew some day."""
+    return {number: job for number, job in found.items() if job.name in ("", names.get(number))}
 
 
 def _from_exit_code(run_id: str, answer: tuple[int, float] | None) -> RunInfo:

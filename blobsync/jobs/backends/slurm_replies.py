@@ -60,7 +60,7 @@ _COLUMNS = (
     ("Comment", 128),
 )
 SQUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
-SACCT_FORMAT = "JobID,State,ExitCode,Start,End,NodeList"
+SACCT_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,JobName"
 SINFO_FORMAT = "NodeList:64,StateLong:32,Gres:96,GresUsed:96"
 _SINFO_WIDTHS = (64, 32, 96, 96)
 
@@ -94,6 +94,11 @@ def submitted_id(stdout: str) -> str:
     return stdout.strip().split(";")[0]
 
 
+def may_have_submitted(stderr: str) -> bool:
+    """Whether sbatch gave up on an answer, not on the job: the controller may have taken it."""
+    return "timed out" in stderr.lower()
+
+
 def complaint(stderr: str) -> str:
     """The sentence in what a command of Slurm wrote to standard error, without the program's name."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
@@ -115,10 +120,10 @@ def read_sacct(text: str) -> dict[str, SlurmJob]:
     """By job id, of ``sacct -n --parsable2 -X -o`` with :data:`SACCT_FORMAT`."""
     tasks: dict[str, list[SlurmJob]] = {}
     for line in text.splitlines():
-        job_id, word, code, start, end, nodes = [*line.split("|"), "", "", "", "", ""][:6]
+        job_id, word, code, start, end, nodes, name = [*line.split("|"), *[""] * 6][:7]
         exit_code, _, signal = code.partition(":")
         number = 128 + int(signal) if signal not in ("", "0") else int(exit_code or 0)
-        job = SlurmJob(job_id, word, 0, number, _when(start), _when(end), expand_nodes(nodes))
+        job = SlurmJob(job_id, word, 0, number, _when(start), _when(end), expand_nodes(nodes), name=name)
         tasks.setdefault(job_id.split("_")[0], []).append(job)
     return {job_id: _together(job_id, jobs) for job_id, jobs in tasks.items()}
 

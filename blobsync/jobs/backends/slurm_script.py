@@ -37,6 +37,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BODY = """\
 # --chdir is the job's own folder.
 RUN=$PWD
+echo "${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}" > slurm_job_id
 TASK=$RUN${{SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}}
 mkdir -p "$TASK/user_logs" "$TASK/system_logs"
 rm -rf "$TASK/exit_code" "$TASK/up"

@@ -1,0 +1,127 @@
+"""Where a job was given, so that every later word asks the place that has it, whatever the files say by then.
+
+A home holds no secret: credentials and secret variables are taken from the project's files when they are needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blobsync.config.loader import load_workspace, reload_cluster
+from blobsync.config.model import Cluster, Written
+from blobsync.errors import BackendUnavailableError, ConfigError
+from blobsync.jobs.describe import is_secret_name
+from blobsync.jobs.spec import SERVICES
+
+# Values that hold a credential, whatever their key is called.
+_SECRET_VALUE = re.compile(
+    r"(?:\bsig|\w(?:KEY|SIGNATURE)|TOKEN|SECRET|PASSWORD|PASSWD|\bSAS)\s*(?:=|%3D)", re.IGNORECASE
+)
+# Variables are in the specification, secret ones by name.
+_NOT_KEPT = "env"
+# Keys that sound like a secret and hold none.
+_PUBLIC = ("ssh_public_key",)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The backend of a job and what led to it.
+
+    ``address`` is what tells one place of this platform from another. ``file``, ``overrides`` and ``values`` are the
+    cluster file, what -p changed, and both together.
+    """
+
+    platform: str
+    address: Mapping[str, str]
+    file: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The same for all jobs of one place."""
+        return json.dumps([self.platform, dict(self.address)], sort_keys=True)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Home:
+        """The inverse of :meth:`to_json`. Raises ``ValueError`` and ``TypeError`` for other texts."""
+        home = cls(**json.loads(text))
+        mappings = (home.address, home.overrides, home.values)
+        texts = (home.platform, home.file, *home.address.values())
+        if not all(isinstance(each, dict) for each in mappings) or not all(isinstance(each, str) for each in texts):
+            raise ValueError("not the home of a job")
+        return home
+
+
+def home_of(cluster: Cluster, environ: Mapping[str, str]) -> Home:
+    """Where jobs of this cluster go. Raises ``ConfigError`` where the Azure ML workspace cannot be read."""
+    written = cluster.written or Written(Path(), {}, {})
+    values = without_secrets(written.values)
+    address: dict[str, str] = {}
+    if cluster.platform == "slurm":
+        address["ssh"] = cluster.text("ssh") or ""
+    if cluster.platform in SERVICES:
+        place = load_workspace(cluster, environ=environ)
+        address = {
+            "subscription_id": place.subscription_id,
+            "resource_group": place.resource_group,
+            "workspace_name": place.workspace_name,
+            "management_endpoint": place.management_endpoint,
+        }
+        values["aml_config"] = {**address, **({"api_version": place.api_version} if place.api_version else {})}
+    file = str(written.path) if cluster.written else ""
+    return Home(cluster.platform, address, file, without_secrets(written.overrides), values)
+
+
+def cluster_at(home: Home, name: str, root: Path, environ: Mapping[str, str]) -> Cluster:
+    """The cluster that leads to this home: today's file where it still does, else what the file said then.
+
+    Raises ``BackendUnavailableError`` where neither can be read any more.
+    """
+    written = Written(Path(home.file), home.overrides, home.values)
+    problem: ConfigError | None = None
+    for anew in (True, False) if home.file else ():
+        try:
+            cluster = reload_cluster(root, written, environ=environ, anew=anew)
+            if cluster.platform == home.platform and home_of(cluster, environ).address == home.address:
+                return cluster
+        except ConfigError as error:
+            problem = problem or error
+    raise BackendUnavailableError(
+        f"the job was given to {home.platform} by the cluster file {home.file or name}, which leads there no more"
+        + (f": {problem.message}" if problem else ""),
+        hint="put the cluster file back as it was",
+    )
+
+
+def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left when everything that is, or sounds like, a credential is taken out."""
+    return {
+        key: _plain(value)
+        for key, value in values.items()
+        if key in _PUBLIC or not (key.split("$")[0] == _NOT_KEPT or is_secret(key, value))
+    }
+
+
+def is_secret(key: str, value: Any) -> bool:
+    """Whether this must not be recorded."""
+    if isinstance(value, Mapping):
+        return False
+    named = is_secret_name(key) and isinstance(value, (str, int)) and not isinstance(value, bool)
+    return named or (isinstance(value, str) and _SECRET_VALUE.search(value) is not None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value if not is_secret("", item)]
+    return value
