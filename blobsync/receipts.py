@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from blobsync.storage import BlobProperties
 
 VERSION = 1
 _KEEP = 200
+_OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.json")
 
 
 def write(folder: Path, result: TransferResult, ledgers: Sequence[Ledger]) -> Path:
@@ -33,7 +35,8 @@ def write(folder: Path, result: TransferResult, ledgers: Sequence[Ledger]) -> Pa
             out.write(("," if count else "") + "\n  " + json.dumps(entry))
         out.write("\n ]\n}\n")
     os.replace(part, file)
-    for old in sorted(folder.glob("*.json"))[:-_KEEP]:
+    ours = sorted(path for path in folder.glob("*.json") if _OUR_NAME.fullmatch(path.name))
+    for old in ours[:-_KEEP]:
         old.unlink(missing_ok=True)
     return file
 

@@ -64,7 +64,7 @@ Mint = Callable[[RemoteEnd, str], SasToken | None]
 
 @dataclass(slots=True)
 class AzcopyEngine:
-    """The engine for bulk. ``state_dir`` is where it works (``.blobsync/transfers``).
+    """The engine for bulk. ``state_dir`` is where it works (``transfers`` in the state folder).
 
     ``binary`` None is the one that ``binary.find`` finds; ``stall_after`` is in seconds. ``confinement`` keeps azcopy
     to its own places; where it cannot, azcopy is told each name to download instead of listing a folder by itself.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -21,10 +22,14 @@ from pathlib import Path
 
 from blobsync.azcopy.reasons import redact
 from blobsync.errors import LocalFileError
+from blobsync.state_dir import own_folder
 
 KEPT_LOGS = 5
 
 _RUN = "run-"
+_RUN_NAME = re.compile(r"run-\d{1,20}-[0-9a-f]{8}")
+_KEPT_NAME = re.compile(r"\d{1,20}-[0-9a-f]{8}")
+_STAGING_NAME = re.compile(r"\.blobsync-[0-9a-f]{8}\.part")
 _OWNER = "owner.json"
 _LOCK = "lock"
 
@@ -92,7 +97,8 @@ def workspace(state: Path) -> Iterator[Workspace]:
     base = state / "azcopy"
     space = Workspace(base / f"{_RUN}{os.getpid()}-{os.urandom(4).hex()}")
     try:
-        space.root.mkdir(parents=True, mode=0o700)
+        for folder in (state, base, space.root):
+            own_folder(folder)
         lock = _lock(space.root)
         for place in (space.home, space.logs, space.plans, space.links):
             place.mkdir(mode=0o700)
@@ -117,7 +123,7 @@ def prune(state: Path) -> int:
     """
     removed = 0
     for root in sorted((state / "azcopy").glob(f"{_RUN}*")):
-        if not _is_dead(root):
+        if not _RUN_NAME.fullmatch(root.name) or root.is_symlink() or not _is_dead(root):
             continue
         owner = _owner(root)
         azcopy = owner.get("azcopy")
@@ -131,7 +137,7 @@ def prune(state: Path) -> int:
 
 
 def _lock(root: Path) -> int:
-    fd = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return fd
@@ -139,7 +145,7 @@ def _lock(root: Path) -> int:
 
 def _is_dead(root: Path) -> bool:
     try:
-        fd = os.open(root / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(root / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         # Killed between the two first steps, or just about to take the second.
         return _untouched_for(root) > 60.0
@@ -184,19 +190,20 @@ def _works_in(pid: int, root: Path) -> bool:
 
 
 def _is_staging(path: Path) -> bool:
-    return path.name.startswith(".blobsync-") and path.name.endswith(".part") and not path.is_symlink()
+    return bool(_STAGING_NAME.fullmatch(path.name)) and not path.is_symlink()
 
 
 def _keep_log(space: Workspace, kept: Path) -> None:
     with suppress(OSError):
-        kept.mkdir(mode=0o700, exist_ok=True)
+        own_folder(kept)
         target = kept / space.root.name.removeprefix(_RUN)
         target.mkdir(mode=0o700)
         for log in space.logs.glob("*.log"):
             with log.open(errors="replace") as source, (target / log.name).open("w") as sink:
                 sink.writelines(redact(line) for line in source)
             space.kept = target
-        by_age = sorted(kept.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        ours = [path for path in kept.iterdir() if _KEPT_NAME.fullmatch(path.name) and not path.is_symlink()]
+        by_age = sorted(ours, key=lambda path: path.stat().st_mtime, reverse=True)
         for old in by_age[KEPT_LOGS:]:
             shutil.rmtree(old, ignore_errors=True)
 

@@ -4,7 +4,7 @@ The digest names the code archive. It is the SHA-256 of one record per file, in 
 Unicode: ``<mode> <sha256 of the content, hex> <path in UTF-8>`` and a zero byte; mode is ``644``, ``755``, or
 ``link``, whose content is where it points. Nothing else goes in: no clock, user, umask or commit.
 
-Hashes are kept in ``.blobsync/code/files.json`` with what ``stat`` showed, so that unchanged code is known
+Hashes are kept in ``code/files.json`` of the state folder with what ``stat`` showed, so that unchanged code is known
 to be unchanged without reading it.
 """
 

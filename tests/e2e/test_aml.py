@@ -142,7 +142,7 @@ def test_resubmission_from_aml_to_slurm_and_back(lab: Lab, request: pytest.Fixtu
 def test_a_job_of_another_machine_is_found_in_the_workspace(lab: Lab) -> None:
     job_id, _ = [lab.submit("--single", "true") for _ in range(2)]
     lab.until(job_id)
-    (lab.project.root / ".blobsync" / "jobs.sqlite").unlink()
+    (lab.project.state / "jobs.sqlite").unlink()
     assert lab.ask("history")["jobs"] == []
     found = lab.detail(job_id[-8:])
     assert (found["job_id"], found["status"], found["command"]) == (job_id, "Completed", ["true"])

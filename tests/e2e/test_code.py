@@ -190,7 +190,7 @@ def test_killed_in_the_middle_it_leaves_the_old_archive_whole(
         process.communicate()
     assert started, "the upload was over before it could be killed"
     assert sha256(container.get(CODE)) == old
-    assert not [path for path in (project.root / ".blobsync/code").iterdir() if path.name != "files.json"]
+    assert not [path for path in (project.state / "code").iterdir() if path.name != "files.json"]
     configure(project, container)
     done = project.json("init")
     assert (done.code, done.data["status"]) == (0, "published"), str(done)

@@ -192,7 +192,7 @@ def test_two_sides_that_were_never_verified(project: Project, container: Contain
 
 @pytest.mark.parametrize("damage", ["deleted", "garbage", "emptied", "half"])
 def test_a_lost_or_broken_index_costs_time_only(damage: str, synced: Project, container: Container) -> None:
-    index = synced.root / ".blobsync" / "index.sqlite"
+    index = synced.state / "index.sqlite"
     whole = index.read_bytes()
     if damage == "deleted":
         index.unlink()
@@ -212,7 +212,7 @@ def test_a_lost_or_broken_index_costs_time_only(damage: str, synced: Project, co
 
 
 def test_an_index_without_the_edit_leaves_a_conflict_not_a_loss(synced: Project, container: Container) -> None:
-    (synced.root / ".blobsync" / "index.sqlite").unlink()
+    (synced.state / "index.sqlite").unlink()
     (synced.data / "a.txt").write_bytes(b"edited here")
     done = synced.json("u", "data")
     assert (done.code, done.data["conflicts"]) == (3, 1), str(done)
@@ -240,7 +240,7 @@ def test_verify_says_what_differs_and_exits_on_it(synced: Project, container: Co
 
 
 def test_every_transfer_leaves_a_receipt(synced: Project) -> None:
-    receipts = list((synced.root / ".blobsync" / "receipts").iterdir())
+    receipts = list((synced.state / "receipts").iterdir())
     assert len(receipts) == 1
     assert b"data/sub/b.txt" in receipts[0].read_bytes()
 

@@ -111,7 +111,7 @@ class Lab:
 
     def until_up(self, job_id: str) -> None:
         """Wait for a program that prints ``up``: Slurm calls a job running before it starts the script."""
-        logs = self.project.root / ".blobsync" / "jobs" / job_id / "user_logs"
+        logs = self.project.state / "jobs" / job_id / "user_logs"
         assert wait_until(lambda: any("up" in log.read_text() for log in logs.glob("*")), seconds=PATIENCE)
 
     def detail(self, job_id: str) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def test_waiting_shows_the_output_and_ends_with_the_jobs_code(lab: Lab, cluster:
 def test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folders(lab: Lab) -> None:
     job_id = lab.submit("here", "echo mine")
     assert lab.until(job_id)["status"] == "Completed"
-    shutil.rmtree(lab.project.root / ".blobsync" / "jobs")
+    shutil.rmtree(lab.project.state / "jobs")
     home = lab.project.root.parent / "victim"
     write_tree(home, {"bashrc": b"mine"})
     # Names with '..' need a server that lists what no URL can carry: the unit tests have those.
@@ -261,7 +261,7 @@ def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> Non
             job_id = run_one()
     else:
         job_id = run_one()
-    shutil.rmtree(lab.project.root / ".blobsync" / "jobs")
+    shutil.rmtree(lab.project.state / "jobs")
     assert lab.run("logs", job_id).out == "remembered\n"
     detail = lab.detail(job_id)
     assert (detail["status"], detail["tail"]) == ("Completed", ["remembered"])
@@ -279,7 +279,7 @@ def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) 
     assert (job["status"], job["restarts"], job["exit_code"]) == ("Queued", 1, None)
     assert [row["job_id"] for row in lab.ask("qq")["jobs"]] == [low]
     assert "DUE TO PREEMPTION" in "".join(
-        path.read_text() for path in (lab.project.root / ".blobsync" / "jobs" / low).rglob("*.txt")
+        path.read_text() for path in (lab.project.state / "jobs" / low).rglob("*.txt")
     )
     lab.run("abort", low, high)
     for job_id in (low, high):
@@ -418,7 +418,7 @@ def test_a_killed_supervisor_fails_its_job_and_frees_its_place(lab: Lab) -> None
     lost = lab.submit("here", f"while :; do echo x >> {beats}; sleep 0.1; done")
     lab.until(lost, "Running")
     after = lab.submit("here", "true")
-    run = lab.project.root / ".blobsync" / "jobs" / lost
+    run = lab.project.state / "jobs" / lost
     supervisor = next(
         int(entry)
         for entry in os.listdir("/proc")

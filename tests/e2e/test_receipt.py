@@ -34,4 +34,4 @@ def test_without_being_asked_nothing_is_put_beside_the_data(project: Project, co
     project.configure(container)
     assert project.json("u", "data/v").code == 0
     assert sorted(container.names("data/")) == ["data/v/a.txt", "data/v/d/b.txt"]
-    assert len(list((project.root / ".blobsync" / "receipts").glob("*.json"))) == 1
+    assert len(list((project.state / "receipts").glob("*.json"))) == 1

@@ -218,6 +218,12 @@ class Project:
     def data(self) -> Path:
         return self.root / "data"
 
+    @property
+    def state(self) -> Path:
+        """Where blobsync keeps what it remembers of this project."""
+        (found,) = (self.root / ".blobsync").glob("state-*")
+        return found
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start blobsync in a session of its own; the caller waits for it."""
         return subprocess.Popen(
