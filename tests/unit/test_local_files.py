@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import stat
@@ -267,6 +268,8 @@ def test_a_folder_that_was_removed_between_two_files_is_made_again(tmp_path: Pat
 
 
 def test_descriptors_are_closed_with_their_folder(tmp_path: Path) -> None:
+    # What other tests left to the garbage collector must not be closed in between.
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     folder = LocalFolder(tmp_path)
     for number in range(20):
