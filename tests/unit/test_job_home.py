@@ -18,6 +18,7 @@ from blobsync.jobs.board import Board
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import Home, home_of, without_secrets
 from blobsync.jobs.spec import JobRef
+from blobsync.state_dir import open_state_dir
 from tests.fakes.jobs import make_spec
 
 ENVIRON: dict[str, str] = {**os.environ}
@@ -119,7 +120,7 @@ def test_no_secret_is_recorded(tmp_path: Path) -> None:
     recorded(tmp_path, ENVIRON, **{"env$B": "SENTINEL6", "docker$password": "SENTINEL7"})
     text = home_of(load_cluster(tmp_path, environ=ENVIRON), ENVIRON).to_json()
     assert "SENTINEL" not in text and "--ipc=host" in text
-    with sqlite3.connect(tmp_path / ".blobsync" / "jobs.sqlite") as database:
+    with sqlite3.connect(open_state_dir(tmp_path, ENVIRON).jobs_file) as database:
         (home,) = database.execute("select home from jobs").fetchone()
     database.close()
     assert "SENTINEL" not in home
