@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +11,10 @@ import typer
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result, count_text
 from blobsync.cli.session import Session
-from blobsync.errors import EmulatorError, ExitCode
+from blobsync.errors import BlobsyncError, ConfigError, EmulatorError, ExitCode
 
 if TYPE_CHECKING:
-    from blobsync.config.check import CheckedFile
+    from blobsync.config.check import CheckedFile, ClusterChoice
     from blobsync.emulator import Emulator, EmulatorState
 
 
@@ -33,22 +34,51 @@ def register(app: typer.Typer) -> None:
 def config_check(session: Session) -> Result:
     """Check every cluster file, account file and workspace file, and tell everything that is wrong at once.
 
-    Ends with 2 when something is wrong; warnings alone end with 0. Asks no network: that is 'blobsync doctor'.
+    Ends with 2 when something is wrong; warnings, also of what submit alone would refuse, end with 0. With -c or -p
+    it checks that cluster as it then is. Asks no network: that is 'blobsync doctor'.
 
     \b
       blobsync config check
+      blobsync config check -c eu
     """
     from blobsync.config.check import check_project
     from blobsync.config.project_root import find_project
 
-    checked = check_project(find_project(Path.cwd(), session.environ), environ=session.environ)
+    root = find_project(Path.cwd(), session.environ)
+    checked = check_project(root, clusters=_chosen(session), environ=session.environ)
     problems = [problem for item in checked for problem in item.problems]
-    for item in checked:
-        for warning in item.warnings:
+    refused = {item.file: _refusals(item, session.environ) for item in checked}
+    data = {"files": [_checked_data(item, refused[item.file], problems) for item in checked]}
+    lines = [_checked_line(item, refused[item.file]) for item in checked]
+    for file in data["files"]:
+        for warning in file["warnings"]:
             session.listener.note(warning)
-    data = {"files": [_checked_data(item) for item in checked]}
-    lines = [_checked_line(item) for item in checked]
     return Result(data, lines, problems, ExitCode.USAGE if problems else ExitCode.DONE)
+
+
+def _chosen(session: Session) -> list[ClusterChoice]:
+    """The clusters that -c and -f name; none: all."""
+    from blobsync.config.check import ClusterChoice
+
+    overrides = session.overrides()
+    own = [ClusterChoice(session.cluster, overrides)] if session.cluster or session.from_cluster or overrides else []
+    return own + ([ClusterChoice(session.from_cluster)] if session.from_cluster else [])
+
+
+def _refusals(item: CheckedFile, environ: Mapping[str, str]) -> tuple[BlobsyncError, ...]:
+    from blobsync.jobs.preflight import refusals
+
+    return refusals(item.cluster, environ) if item.cluster else ()
+
+
+def _warnings(item: CheckedFile, refused: Sequence[BlobsyncError], problems: Sequence[ConfigError]) -> list[str]:
+    """All that is not wrong for transfers; what submit would refuse is told where nothing else tells it."""
+    told = [*item.warnings, *map(str, problems)]
+    new = [error for error in refused if not any(getattr(error, "detail", error.message) in text for text in told)]
+    return list(item.warnings) + [
+        f"{error.message}: submit refuses it, transfers do not" + (f"; {error.hint}" if error.hint else "")
+        for error in new
+    ]
 
 
 def config_new(
@@ -125,21 +155,26 @@ def _state_data(state: EmulatorState) -> dict[str, Any]:
     }
 
 
-def _checked_data(item: CheckedFile) -> dict[str, Any]:
+def _checked_data(
+    item: CheckedFile, refused: Sequence[BlobsyncError], problems: Sequence[ConfigError]
+) -> dict[str, Any]:
     return {
         "file": item.file,
         "ok": not item.problems,
         "problems": [problem.message for problem in item.problems],
-        "warnings": list(item.warnings),
+        "warnings": _warnings(item, refused, problems),
+        "submit_refuses": bool(refused) if item.cluster else None,
         "folders": {entry.prefix: str(entry.remote) for entry in item.cluster.folders} if item.cluster else None,
         "platform": item.cluster.platform if item.cluster else None,
     }
 
 
-def _checked_line(item: CheckedFile) -> str:
+def _checked_line(item: CheckedFile, refused: Sequence[BlobsyncError]) -> str:
     if item.problems:
         return f"{item.file}: {count_text(len(item.problems), 'mistake')}"
     if item.cluster:
         entries = ", ".join(item.cluster.prefixes) or "no folder entries"
+        if refused:
+            return f"{item.file}: good for transfers only, submit would refuse it ({entries})"
         return f"{item.file}: good ({item.cluster.platform}; {entries})"
     return f"{item.file}: good"

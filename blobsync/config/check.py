@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from blobsync.config.accounts import AccountFile
 from blobsync.config.job_notes import AML_PLATFORMS
@@ -28,6 +29,14 @@ ACCOUNT_FOLDER = "aux_data/configs"
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterChoice:
+    """A cluster as ``-c`` (None: the default one) and ``-p`` choose it."""
+
+    name: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedFile:
     """One file. ``cluster`` is what a cluster file says, None for other files and for wrong ones."""
 
@@ -37,9 +46,26 @@ class CheckedFile:
     cluster: Cluster | None = None
 
 
-def check_project(root: Path, *, environ: Mapping[str, str] | None = None) -> tuple[CheckedFile, ...]:
-    """Check the cluster files, the account files and the workspace files of ``root``. Never raises for them."""
+def check_project(
+    root: Path, *, clusters: Sequence[ClusterChoice] = (), environ: Mapping[str, str] | None = None
+) -> tuple[CheckedFile, ...]:
+    """Check the cluster files, the account files and the workspace files of ``root``. Never raises for them.
+
+    ``clusters`` are looked at instead of all; one that is not there raises ``ConfigError``.
+    """
     environ = environment(environ)
+    if clusters:
+        checked = [
+            _check_cluster(root, find_cluster_file(root, each.name, environ), environ, each) for each in clusters
+        ]
+    else:
+        checked = _check_clusters(root, environ)
+    checked.extend(_check_accounts(root, environ))
+    checked.extend(_check_workspaces(root, checked, environ))
+    return _each_once(checked)
+
+
+def _check_clusters(root: Path, environ: Mapping[str, str]) -> list[CheckedFile]:
     without_variable = {key: value for key, value in environ.items() if key != CLUSTER_VARIABLE}
     paths = [find_cluster_file(root, name, without_variable) for name in cluster_names(root)]
     checked: list[CheckedFile] = []
@@ -53,14 +79,14 @@ def check_project(root: Path, *, environ: Mapping[str, str] | None = None) -> tu
     if not checked:
         none = ConfigNotFoundError(f"{CLUSTER_FOLDER}/ holds no cluster file", hint="make one: blobsync config new")
         checked.append(CheckedFile(CLUSTER_FOLDER, (none,)))
-    checked.extend(_check_accounts(root, environ))
-    checked.extend(_check_workspaces(root, checked, environ))
-    return _each_once(checked)
+    return checked
 
 
-def _check_cluster(root: Path, path: Path, environ: Mapping[str, str]) -> CheckedFile:
+def _check_cluster(
+    root: Path, path: Path, environ: Mapping[str, str], choice: ClusterChoice | None = None
+) -> CheckedFile:
     try:
-        loaded = ClusterFile(root, path, {}, environ)
+        loaded = ClusterFile(root, path, choice.overrides if choice else {}, environ)
     except ConfigError as error:
         return CheckedFile(shown_path(root, path), (error,))
     warnings = (*loaded.warnings, *loaded.job_notes)
@@ -92,6 +118,8 @@ def _check_workspaces(root: Path, checked: list[CheckedFile], environ: Mapping[s
         file = shown_path(root, project_path(root, given, environ)) if isinstance(given, str) else cluster.file
         try:
             found = read_workspace(cluster, environ)
+        except ConfigNotFoundError as error:
+            yield CheckedFile(cluster.file, (error,))
         except ConfigError as error:
             yield CheckedFile(file, (error,))
         else:

@@ -196,6 +196,9 @@ _PHILLY: Mapping[str, Key] = {
     "use_blob_as_input": FLAG,
 }
 
+# What no other file has.
+PHILLY_MARKS = frozenset({"vc", "vc_type", "blob_mount_point", "blob_mount_info"})
+
 _OURS: Mapping[str, Key] = {
     "relay": one_of(*RELAY_CHOICES),
     "ignore": TEXTS,

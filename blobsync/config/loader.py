@@ -202,6 +202,7 @@ class ClusterFile:
             folders=folders,
             code=code,
             platform=platform,
+            platform_given="platform" in values or platform != "local",
             experiment_name=values.get("experiment_name"),
             compute_target=values.get("compute_target"),
             num_gpu=values.get("num_gpu"),

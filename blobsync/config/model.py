@@ -163,7 +163,8 @@ class Cluster:
     """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced that may stand there.
 
     ``file`` is shown relative to the project where it lies inside. ``folders`` are in the file's order.
-    ``code`` is None where there is no ``code_path``. ``gpu_per_node`` and ``num_gpu`` are None where the file
+    ``code`` is None where there is no ``code_path``. ``platform_given`` is False where the file does not say where
+    jobs run: then nothing but ``local`` runs one. ``gpu_per_node`` and ``num_gpu`` are None where the file
     (or ``-p``) does not say. ``values`` holds every key as written, typed as ``docs/configuration.md`` says;
     :meth:`text` and its siblings read it by dotted path (``slurm.partition``). ``warnings`` are about the files;
     ``job_notes`` about keys that jobs cannot use, or do not. ``written`` is None for clusters made by hand.
@@ -175,6 +176,7 @@ class Cluster:
     folders: tuple[FolderEntry, ...] = ()
     code: CodeEntry | None = None
     platform: str = "local"
+    platform_given: bool = True
     experiment_name: str | None = None
     compute_target: str | None = None
     num_gpu: int | None = None

@@ -38,17 +38,9 @@ def code_chooser(root: Path, environ: Mapping[str, str], listener: Listener, *, 
 
 def choose_code(project: Project, *, init: bool = False) -> CodeChoice:
     """The code of one cluster. Raises ``ConfigError``, ``NothingMatchedError`` and what init raises."""
-    cluster = project.cluster
-    entry = cluster.code
+    entry = code_entry(project.cluster, init=init)
     if entry is None:
-        if cluster.platform == "local" and not init:
-            return CodeChoice(None)
-        raise ConfigError(
-            "says nowhere where the code is",
-            file=cluster.file,
-            key="config_param.code_path",
-            hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip}, then blobsync init",
-        )
+        return CodeChoice(None)
     if not entry.path.endswith(".zip"):
         return CodeChoice(CodeRef(str(entry.account.container), entry.path, ""))
     code = Code(project)
@@ -56,6 +48,18 @@ def choose_code(project: Project, *, init: bool = False) -> CodeChoice:
         published = code.publish()
         return CodeChoice(_ref(entry, published.digest, published.state), published.notes)
     return _published(project, code, entry)
+
+
+def code_entry(cluster: Cluster, *, init: bool = False) -> CodeEntry | None:
+    """Where the code of jobs lies; None for the project's own folder. Raises ``ConfigError``. Pure."""
+    if cluster.code is None and (cluster.platform != "local" or init):
+        raise ConfigError(
+            "says nowhere where the code is",
+            file=cluster.file,
+            key="config_param.code_path",
+            hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip}, then blobsync init",
+        )
+    return cluster.code
 
 
 def _published(project: Project, code: Code, entry: CodeEntry) -> CodeChoice:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.errors import ConfigError, UsageError
 from blobsync.jobs.shape import Shape, Size, find_shape
@@ -35,6 +36,18 @@ class Wish:
     multi_process: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     here: bool = False
+
+
+def demand_platform(cluster: Cluster) -> None:
+    """Raise ``ConfigError`` where no file says where jobs run: one that was meant for a cluster must not run here."""
+    if cluster.platform_given:
+        return
+    hint = "write platform: local to run jobs on this machine, or one of slurm, aml, itp, singularity"
+    if "aml_config" in cluster.values:
+        hint = "for Azure ML, name its compute_target as well; to run jobs on this machine, write platform: local"
+    elif cluster.values.keys() & PHILLY_MARKS:
+        hint = "Philly is gone; for Azure ML, write aml_config and compute_target; to run jobs here, platform: local"
+    raise ConfigError("is missing, so it is not known where jobs run", file=cluster.file, key="platform", hint=hint)
 
 
 def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) -> JobSpec:

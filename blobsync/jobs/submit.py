@@ -16,7 +16,7 @@ from blobsync.jobs.access import grant
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
-from blobsync.jobs.describe import Wish, describe, find_mirror
+from blobsync.jobs.describe import Wish, demand_platform, describe, find_mirror
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import home_of
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
@@ -43,6 +43,7 @@ def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
 
 def plan_job(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> tuple[Plan, tuple[str, ...]]:
     """What would be handed over, and warnings; nothing is submitted, minted or recorded."""
+    demand_platform(cluster)
     run_id = new_run_id(board.environ)
     # What is wrong with the wish is told before any code is looked at or uploaded.
     describe(cluster, wish, run_id, None)
@@ -69,6 +70,7 @@ def resubmit(
     """
     origin = board.cluster_of(old)
     cluster = board.cluster(to) if to else origin
+    demand_platform(cluster)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     spec = _spec_again(board, old, cluster, code.ref)
     new = _hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)

@@ -67,9 +67,22 @@ def test_below_the_project_paths_are_relative_to_the_folder(cli: Cli, monkeypatc
 
 
 def test_config_check_and_new(cli: Cli) -> None:
-    assert cli("config", "check").out == (
+    checked = cli("config", "check")
+    assert (checked.code, checked.out) == (
+        0,
+        (
+            "aux_data/aml/aml.yaml: good for transfers only, submit would refuse it (data, output)\n"
+            "aux_data/configs/acct.yaml: good\n"
+        ),
+    )
+    assert checked.err == (
+        "blobsync: aux_data/aml/aml.yaml: platform: is missing, so it is not known where jobs run: submit refuses it, "
+        "transfers do not; write platform: local to run jobs on this machine, or one of slurm, aml, itp, singularity\n"
+    )
+    assert cli("config", "check", "-p", "{platform: local}").out == (
         "aux_data/aml/aml.yaml: good (local; data, output)\naux_data/configs/acct.yaml: good\n"
     )
+    assert cli("config", "check", "-c", "nope").code == 2
     ended = cli("config", "new", "--emulator")
     assert ended.out == (
         "wrote aux_data/configs/storage.yaml\n"

@@ -95,6 +95,15 @@ def test_the_workspace_of_an_azure_ml_cluster_is_checked(tmp_path: Path) -> None
     )
 
 
+def test_a_workspace_file_that_is_absent_is_the_cluster_files_mistake(tmp_path: Path) -> None:
+    ProjectFiles(tmp_path).cluster(DATA + "platform: aml\naml_config: aux_data/aml/no.json\n")
+    found = check(tmp_path)
+    assert "aux_data/aml/no.json" not in found
+    assert [str(problem) for problem in found["aux_data/aml/aml.yaml"].problems] == [
+        "aux_data/aml/aml.yaml: aml_config: names aux_data/aml/no.json, which is not there"
+    ]
+
+
 def test_a_project_without_clusters_says_so(tmp_path: Path) -> None:
     ProjectFiles(tmp_path)
     problems = check(tmp_path)["aux_data/aml"].problems
