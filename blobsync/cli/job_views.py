@@ -182,13 +182,18 @@ def parse(session: Session, id: IdArgument) -> Result:
     return Result(data, cause_lines(causes) if causes else ["no known cause was found"])
 
 
-def open_board(session: Session) -> Board:
-    """The jobs of the project around the current folder, whatever its cluster files say."""
+def open_board(session: Session, *, resized: bool = False) -> Board:
+    """The jobs of the project around the current folder, whatever its cluster files say.
+
+    ``resized`` says that the command knows what to do with ``-n``.
+    """
     from blobsync.config.project_root import find_project
     from blobsync.jobs.board import Board
 
     if session.param:
         raise UsageError("-p is for submit: a job keeps what it was submitted with")
+    if session.num_gpu is not None and not resized:
+        raise UsageError("-n is for submit, resubmit and local: a job keeps what it was submitted with")
     return Board(find_project(Path.cwd(), session.environ), session.environ, note=session.listener.note)
 
 

@@ -43,6 +43,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "submitted": _iso(record.submitted),
         "started": _iso(info.started),
         "ended": _iso(info.ended),
+        "elapsed_seconds": _seconds(record) if info.started else None,
         "code_digest": spec.code.digest if spec.code else None,
         "git_commit": spec.code.git_commit or None if spec.code else None,
         "git_dirty": spec.code.git_dirty if spec.code else None,
@@ -102,7 +103,7 @@ def job_details(record: JobRecord) -> Iterator[str]:
         ("hosts", " ".join(info.nodes)),
         ("submitted", _iso(record.submitted) or ""),
         ("started", _iso(info.started) or ""),
-        ("ended", f"{_iso(info.ended)} after {_lasted(record)}" if info.ended and info.started else ""),
+        _elapsed(record),
         ("code", _code(record)),
         *((f"folder {folder.name}", f"{folder.mode} {folder.container}/{folder.path}") for folder in spec.folders),
         ("page", record.ref.url),
@@ -184,11 +185,31 @@ def _size(record: JobRecord) -> str:
     return f"{count_text(spec.nodes, 'node')}, {spec.world_size} process{many}, {gpus}"
 
 
-def _lasted(record: JobRecord) -> str:
-    """How long it ran, or has been waiting: ``2d 3h``, ``5m 10s``."""
+def _elapsed(record: JobRecord) -> tuple[str, str]:
+    """How long it ran, runs or waits, as one fact."""
     info = record.info
-    start = info.started or record.submitted
-    seconds = max(0, int((info.ended or time.time()) - start))
+    if info.ended:
+        return "ended", f"{_iso(info.ended)}{f' after {_lasted(record)}' if info.started else ''}"
+    if info.state.is_final or info.state.value == "Unknown":
+        return "ended", ""
+    # One that was taken off its machines has a start, and waits all the same.
+    runs = info.started and info.state.value != "Queued"
+    return "running for" if runs else "waiting for", _lasted(record)
+
+
+def _seconds(record: JobRecord) -> int | None:
+    """How long it ran, or has been waiting; None where nobody knows when it ended."""
+    info = record.info
+    if info.state.is_final and not info.ended:
+        return None
+    return max(0, int((info.ended or time.time()) - (info.started or record.submitted)))
+
+
+def _lasted(record: JobRecord) -> str:
+    """The same for people: ``2d 3h``, ``5m 10s``."""
+    seconds = _seconds(record)
+    if seconds is None:
+        return ""
     parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
     first = next((number for number, (value, _) in enumerate(parts) if value), 3)
     return " ".join(f"{value}{unit}" for value, unit in parts[first : first + 2])

@@ -118,16 +118,23 @@ def resubmit(
 ) -> Result:
     """Submit recorded jobs again, with the code that they had; then cancel those that still run.
 
+    With -n, on another number of GPUs; -c is the same as -t.
+
     \b
       blobsync resubmit 3f2a
-      blobsync resubmit 3f2a 77c0 -t eu
+      blobsync resubmit 3f2a 77c0 -t eu -n 16
     """
     from blobsync.jobs.code_choice import code_chooser
     from blobsync.jobs.submit import resubmit as resubmit_job
 
-    board = open_board(session)
+    board = open_board(session, resized=True)
+    if to and session.cluster not in (None, to):
+        raise UsageError(f"-c {session.cluster} and -t {to} are two clusters", hint="leave one of them out")
+    to = to or session.cluster
     choose = code_chooser(board.root, session.environ, session.listener) if latest_code else None
-    submitted = [resubmit_job(board, record, to=to, choose_code=choose) for record in board.find(ids)]
+    submitted = [
+        resubmit_job(board, record, to=to, num_gpu=session.num_gpu, choose_code=choose) for record in board.find(ids)
+    ]
     for one in submitted:
         note_all(session, one.warnings)
     return _accepted(submitted)

@@ -17,7 +17,7 @@ from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import cluster_at, home_of
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
 from blobsync.jobs.parse import Finding, read_causes, summarise
-from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name
+from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
 from blobsync.process import ProcessRunner, SubprocessRunner
 from blobsync.state_dir import open_state_dir
 
@@ -123,7 +123,7 @@ class Board:
 
     def find(self, suffixes: Iterable[str]) -> tuple[JobRecord, ...]:
         """The jobs whose ids end so, in this order. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
-        return tuple(self._find(suffix) for suffix in suffixes)
+        return tuple(self._find(_id_of(suffix)) for suffix in suffixes)
 
     def _find(self, suffix: str) -> JobRecord:
         try:
@@ -148,7 +148,8 @@ class Board:
                 f"{len(found)} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
             )
         for spec, ref, cluster in found.values():
-            return self.history.add(spec, ref, cluster.platform, home=home_of(cluster, self.environ))
+            home, submitted = home_of(cluster, self.environ), submission_time(spec.run_id)
+            return self.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
         raise JobNotFoundError("; ".join([unknown.message, *silent]), hint=unknown.hint)
 
     def refresh(self, records: Sequence[JobRecord]) -> Refreshed:
@@ -270,6 +271,12 @@ def _as_known(record: JobRecord) -> JobRecord:
     if record.ref.native_id or record.info.state.is_final:
         return record
     return replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=_INTERRUPTED))
+
+
+def _id_of(given: str) -> str:
+    """What a shell completes is a folder: ``ID/``, or ``assets/ID/`` from wherever the user is."""
+    parts = given.rstrip("/").split("/")
+    return parts[-1] if len(parts) == 1 or parts[-2] == ASSETS else given
 
 
 def settings_of(cluster: Cluster) -> Mapping[str, object]:

@@ -59,8 +59,6 @@ def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) ->
         limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
         raise UsageError(f"--{option} is for Slurm, and {cluster.name} is {cluster.platform}", hint=limit)
     shape = shape_of(cluster, wish)
-    if cluster.platform == "slurm":
-        _demand_no_gres(cluster, wish)
     secret = secret_names(cluster)
     options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
     options.update(wish.options)
@@ -93,6 +91,8 @@ def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) ->
 
 def shape_of(cluster: Cluster, wish: Wish) -> Shape:
     """How the job spreads over the machines of the cluster. Raises ``UsageError``."""
+    if cluster.platform == "slurm":
+        _demand_no_gres(cluster, wish)
     return find_shape(
         Size(
             cluster.platform,

@@ -94,17 +94,28 @@ class History:
         self._file = file
 
     def add(
-        self, spec: JobSpec, ref: JobRef, backend: str, *, successor_of: str = "", home: Home | None = None
+        self,
+        spec: JobSpec,
+        ref: JobRef,
+        backend: str,
+        *,
+        successor_of: str = "",
+        home: Home | None = None,
+        submitted: float | None = None,
     ) -> JobRecord:
-        """Record a job; before it is handed over, with a reference that has no native id yet."""
+        """Record a job; before it is handed over, with a reference that has no native id yet.
+
+        ``submitted`` is for a job that was handed over at another time than now.
+        """
         now = time.time()
+        since = min(submitted or now, now)
         # Whoever accepted a job has it in a queue.
         confirmed = now if ref.native_id else 0.0
         info = RunInfo(spec.run_id, State.QUEUED)
-        record = JobRecord(spec, ref, backend, info, now, False, successor_of, home, confirmed, bool(ref.native_id))
+        record = JobRecord(spec, ref, backend, info, since, False, successor_of, home, confirmed, bool(ref.native_id))
         values = (
             *(spec.run_id, ref.native_id, ref.place, backend, spec.cluster, spec.to_json()),
-            *(State.QUEUED.value, None, 0, "", now, None, None, "", 0, successor_of),
+            *(State.QUEUED.value, None, 0, "", since, None, None, "", 0, successor_of),
             *(confirmed, home.to_json() if home else ""),
         )
         with self._open() as database:

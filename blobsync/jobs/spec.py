@@ -39,6 +39,12 @@ def run_name(run_id: str) -> SafeName:
     return safe_name(run_id, allowed=RUN_ID)
 
 
+def submission_time(run_id: str) -> float | None:
+    """When the job was submitted, in seconds since 1970, as its id says; None where that is no time."""
+    match = re.fullmatch(r".*_([0-9]{9,11})_[0-9a-f]+", run_id)
+    return float(match[1]) if match else None
+
+
 class State(str, Enum):
     """Where a job stands, in ACT's words. A job that was preempted and waits again is ``QUEUED``."""
 

@@ -16,7 +16,7 @@ from blobsync.jobs.access import grant
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
-from blobsync.jobs.describe import Wish, demand_platform, describe, find_mirror
+from blobsync.jobs.describe import Wish, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import home_of
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
@@ -61,18 +61,23 @@ def submit(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) 
 
 
 def resubmit(
-    board: Board, old: JobRecord, *, to: str | None = None, choose_code: ChooseCode | None = None
+    board: Board,
+    old: JobRecord,
+    *,
+    to: str | None = None,
+    num_gpu: int | None = None,
+    choose_code: ChooseCode | None = None,
 ) -> Submitted:
     """Submit a recorded job again, then cancel the old one if it has not ended.
 
     In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
-    ``choose_code`` takes today's code instead of the job's own.
+    ``num_gpu`` another number of GPUs than the job's own; ``choose_code`` takes today's code instead of the job's own.
     """
     origin = board.cluster_of(old)
     cluster = board.cluster(to) if to else origin
     demand_platform(cluster)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
-    spec = _spec_again(board, old, cluster, code.ref)
+    spec = _spec_again(board, old, cluster, code.ref, num_gpu)
     new = _hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = code.warnings + new.warnings
     try:
@@ -85,20 +90,32 @@ def resubmit(
     return Submitted(new.record, warnings)
 
 
-def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None) -> JobSpec:
+def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None, num_gpu: int | None) -> JobSpec:
     run_id = new_run_id(board.environ)
     spec = old.spec
+    wish = Wish(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec))
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
-        return replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
+        same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
+        if num_gpu is None:
+            return same
+        shape = shape_of(cluster, replace(wish, options=spec.options))
+        return replace(same, nodes=shape.nodes, procs_per_node=shape.procs_per_node, gpus_per_node=shape.gpus_per_node)
     # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
-    several = spec.procs_per_node > 1 or spec.world_size > 1
-    wish = Wish(
-        argv=spec.argv,
-        num_gpu=spec.nodes * max(spec.gpus_per_node, spec.procs_per_node),
-        name=spec.name,
-        multi_process=several,
-    )
-    return describe(cluster, wish, run_id, code)
+    return describe(cluster, replace(wish, num_gpu=_gpus(spec)) if num_gpu is None else wish, run_id, code)
+
+
+def _several(spec: JobSpec) -> bool | None:
+    """Whether the job runs once per GPU; None where it has one process and one GPU at most, which does not tell."""
+    if spec.procs_per_node == 1 and spec.gpus_per_node > 1:
+        return False
+    return True if spec.world_size > 1 else None
+
+
+def _gpus(spec: JobSpec) -> int:
+    # On Slurm, no number of GPUs also means that a partition or gres brings them.
+    if spec.world_size == 1 and not spec.gpus_per_node and spec.platform != "slurm":
+        return 0
+    return spec.nodes * max(spec.gpus_per_node, spec.procs_per_node)
 
 
 def _hand_over(

@@ -235,6 +235,45 @@ def test_resubmit_moves_a_running_job_to_the_other_backend(lab: Lab, first: str,
     assert lab.detail(new)["code_digest"] == lab.detail(old)["code_digest"]
 
 
+def test_resubmit_takes_the_number_of_gpus_and_the_cluster_from_the_options_of_all_commands(lab: Lab) -> None:
+    lab.configure("other", "local", local={"slots": 4, "gpus": 0})
+    old = lab.submit("here", TELL, gpus=1)
+    for words, cluster, processes in (
+        (["-n", "2", "resubmit", old], "here", 2),
+        (["resubmit", old, "-n", "0"], "here", 1),
+        (["-c", "other", "resubmit", old], "other", 1),
+        (["resubmit", f"assets/{old}/", "-c", "other", "-n", "3"], "other", 3),
+    ):
+        again = lab.ask(*words)
+        assert again["cluster"] == cluster
+        job = lab.until(again["job_id"])
+        assert (job["processes"], job["status"]) == (processes, "Completed")
+        said = [lab.run("logs", job["job_id"], "--rank", str(rank)).out.strip() for rank in range(processes)]
+        assert said == told(processes) or processes == 1
+    refused = lab.run("-c", "here", "resubmit", old, "-t", "other", code=2)
+    assert "-c here and -t other are two clusters" in refused.err
+    assert "-n is for submit, resubmit and local" in lab.run("-n", "2", "q", old, code=2).err
+
+
+def test_the_folder_of_a_jobs_logs_names_it_too(lab: Lab) -> None:
+    job_id = lab.submit("here", "echo hello")
+    lab.until(job_id)
+    lab.run("q", job_id)
+    assert (lab.project.root / "assets" / job_id).is_dir()
+    for form in (f"{job_id}/", f"assets/{job_id}", f"assets/{job_id}/"):
+        assert lab.run("logs", form).out == "hello\n"
+        assert lab.ask("q", form)["jobs"][0]["job_id"] == job_id
+
+
+def test_a_running_job_says_how_long_it_has_been_running(lab: Lab) -> None:
+    job_id = lab.submit("here", "echo up; sleep 600")
+    lab.until(job_id, "Running")
+    assert "running for:" in lab.run("q", job_id).out
+    assert lab.job(job_id)["elapsed_seconds"] >= 0
+    lab.run("abort", job_id)
+    lab.until(job_id)
+
+
 def test_the_recorded_code_runs_again_whatever_was_uploaded_since(lab: Lab) -> None:
     old = lab.submit("here", "cat", "version.txt")
     assert lab.until(old)["status"] == "Failed"

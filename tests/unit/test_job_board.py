@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,11 @@ from blobsync.jobs.board import SETTLE_SECONDS, Board
 from blobsync.jobs.code_choice import CodeChoice
 from blobsync.jobs.describe import Wish
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.spec import CodeRef, JobRef, RunInfo, State
+from blobsync.jobs.spec import CodeRef, JobRef, JobSpec, RunInfo, State
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobs.watch import watch
 from tests.fakes.backend import FakeBackend
+from tests.fakes.jobs import make_spec
 
 CODE = CodeRef("https://acct.blob/box", "code.zip.d/x.zip", "x")
 
@@ -203,6 +206,92 @@ def test_a_job_keeps_its_code_unless_the_latest_is_asked_for(board: Board, fake:
     old = replace(old, spec=replace(old.spec, code=None))
     newer = resubmit(board, old, choose_code=lambda _: CodeChoice(None, ("a warning",)))
     assert newer.warnings == ("a warning",)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "single", "again", "size"),
+    [
+        (1, None, None, (1, 1, 1)),
+        (1, None, 4, (1, 4, 4)),
+        (4, None, 2, (1, 2, 2)),
+        (4, False, 8, (1, 1, 8)),
+        (4, None, 0, (1, 1, 0)),
+        (0, None, None, (1, 1, 0)),
+    ],
+)
+def test_resubmitting_can_change_the_number_of_gpus(
+    board: Board, fake: Ordered, gpus: int, single: bool | None, again: int | None, size: tuple[int, int, int]
+) -> None:
+    assert board.current
+    old = submit(board, board.current, Wish(("sleep", "9"), gpus, multi_process=single), no_code).record
+    new = resubmit(board, old, num_gpu=again).record.spec
+    assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
+    assert new.argv == old.spec.argv
+
+
+@pytest.mark.parametrize(
+    ("old", "asked", "size"),
+    [
+        # One process on each of two nodes with four GPUs: elsewhere it is one process again, with as many GPUs.
+        ({"nodes": 2, "procs_per_node": 1, "gpus_per_node": 4}, None, (1, 1, 8)),
+        ({"nodes": 2, "procs_per_node": 4, "gpus_per_node": 4}, None, (1, 8, 8)),
+        ({"nodes": 4, "procs_per_node": 1, "gpus_per_node": 1}, None, (1, 4, 4)),
+        ({"nodes": 2, "procs_per_node": 2, "gpus_per_node": 0}, None, (1, 4, 4)),
+        ({"nodes": 1, "procs_per_node": 1, "gpus_per_node": 0}, None, (1, 1, 0)),
+        ({"nodes": 2, "procs_per_node": 4, "gpus_per_node": 4}, 3, (1, 3, 3)),
+        ({"nodes": 2, "procs_per_node": 1, "gpus_per_node": 4}, 3, (1, 1, 3)),
+        ({"nodes": 2, "procs_per_node": 4, "gpus_per_node": 4}, 0, (1, 1, 0)),
+    ],
+)
+def test_a_job_that_moves_keeps_its_gpus_and_whether_each_has_a_process(
+    board: Board, fake: Ordered, old: dict[str, Any], asked: int | None, size: tuple[int, int, int]
+) -> None:
+    there = send(board, "sleep", "9")
+    there = replace(there, spec=replace(there.spec, platform="aml", **old))
+    board.current = replace(board.current, gpu_per_node=8) if board.current else None
+    new = resubmit(board, there, to="eu", num_gpu=asked).record.spec
+    assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "assets/{}", "assets/{}/", "./assets/{}/", "/somewhere/assets/{}"])
+def test_an_id_may_be_the_folder_of_its_logs(board: Board, fake: Ordered, form: str) -> None:
+    record = send(board, "echo")
+    assert board.find([form.format(record.run_id)])[0].run_id == record.run_id
+    assert board.find([form.format(record.run_id[-6:])])[0].run_id == record.run_id
+
+
+@pytest.mark.parametrize("form", ["/", "", "assets/", "other/{}", "assets/{}/user_logs"])
+def test_other_paths_are_no_ids(board: Board, fake: Ordered, form: str) -> None:
+    record = send(board, "echo")
+    with pytest.raises(JobNotFoundError):
+        board.find([form.format(record.run_id)])
+
+
+class Remembering(Ordered):
+    """A service that knows a job of somebody else's."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
+        if self.spec.run_id.endswith(suffix):
+            yield self.spec, JobRef(self.spec.run_id, "n1", "")
+
+
+@pytest.mark.parametrize(
+    ("run_id", "submitted"),
+    [("ann_1795245865_892aa25a", 1795245865.0), ("ann_99999999999_892aa25a", None), ("x", None)],
+)
+def test_a_recalled_job_has_the_time_of_its_submission(tmp_path: Path, run_id: str, submitted: float | None) -> None:
+    (tmp_path / "aux_data" / "aml").mkdir(parents=True)
+    (tmp_path / "aux_data" / "aml" / "eu.yaml").write_text("platform: local\n")
+    spec = make_spec("true", run_id=run_id.rjust(4, "0"), cluster="eu")
+    now = time.time()
+    board = Board(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": Remembering(spec)})
+    found = board.find([spec.run_id])[0]
+    assert board.history.find(spec.run_id).submitted == found.submitted
+    assert found.submitted == min(submitted, now) if submitted else now <= found.submitted <= time.time()
 
 
 def test_watching_tries_again_only_for_reasons_that_pass(board: Board, fake: Ordered) -> None:

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from blobsync.cli.job_words import job_data, job_details, job_table
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.spec import JobRef, RunInfo, State
+from tests.fakes.jobs import make_spec
+
+SPEC = make_spec("sleep", "9")
+
+
+def record(state: State, *, waited: float = 0.0, ran: float | None = None, ended: float | None = None) -> JobRecord:
+    """Submitted, started and ended so many seconds ago."""
+    now = time.time()
+    started = None if ran is None else now - ran
+    info = RunInfo(SPEC.run_id, state, started=started, ended=None if ended is None else now - ended)
+    return JobRecord(SPEC, JobRef(SPEC.run_id, "1", ""), "local", info, now - waited)
+
+
+@pytest.mark.parametrize(
+    ("state", "times", "line", "column", "seconds"),
+    [
+        (State.RUNNING, {"waited": 90_000, "ran": 7501}, "running for:   2h 5m", "2h 5m", 7501),
+        (State.CANCELING, {"waited": 90_000, "ran": 7501}, "running for:   2h 5m", "2h 5m", 7501),
+        (State.QUEUED, {"waited": 3661}, "waiting for:   1h 1m", "1h 1m", None),
+        (State.COMPLETED, {"waited": 9000, "ran": 7502, "ended": 1}, " after 2h 5m", "2h 5m", 7501),
+        (State.CANCELED, {"waited": 900}, None, "", None),
+        (State.UNKNOWN, {"waited": 3661}, None, "1h 1m", None),
+    ],
+)
+def test_how_long_a_job_runs_is_said_while_it_runs(
+    state: State, times: dict[str, float], line: str | None, column: str, seconds: int | None
+) -> None:
+    job = record(state, **times)
+    details = list(job_details(job))
+    if line:
+        assert any(line in text for text in details), details
+    else:
+        assert not [text for text in details if text.startswith(("ended", "running", "waiting"))]
+    heading, row = job_table([job])
+    assert row[heading.index("TIME") : heading.index("COMMAND")].strip() == column
+    elapsed = job_data(job)["elapsed_seconds"]
+    assert elapsed is None if seconds is None else abs(elapsed - seconds) <= 1
+
+
+def test_a_job_that_was_taken_off_its_machine_waits_again() -> None:
+    job = record(State.QUEUED, waited=900, ran=600)
+    details = list(job_details(replace(job, info=replace(job.info, restarts=1))))
+    assert any(text.startswith("waiting for:") for text in details)
