@@ -56,6 +56,11 @@ class Rule:
     regex: re.Pattern[str]
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it was written for blobsync, and not for git or Azure ML."""
+        return self.file.endswith((IGNORE_FILES[-1], ": ignore"))
+
+    @property
     def where(self) -> str:
         """``.gitignore:3``."""
         return f"{self.file}:{self.line}" if self.line else self.file

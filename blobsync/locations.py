@@ -1,6 +1,7 @@
 """Where things live: containers, blobs, and the SAS token that opens them.
 
-Nothing here reads a file or the network. URLs never hold a SAS: the token travels beside them and is
+Nothing here reads a file or the network. What is secret is known to ``redaction`` from the moment that it has a
+value here. URLs never hold a SAS: the token travels beside them and is
 revealed in one place only, where a request or an azcopy command line is built.
 """
 
@@ -10,6 +11,8 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from urllib.parse import parse_qsl, quote
+
+from blobsync import redaction
 
 # Everything RFC 3986 calls unreserved, and the separator of virtual folders.
 _SAFE_IN_BLOB_NAME = "/-._~"
@@ -83,6 +86,9 @@ class SasToken:
             raise ValueError("not a SAS token: it has no sig= part")
         return cls(query)
 
+    def __post_init__(self) -> None:
+        redaction.register_query(self._query)
+
     def reveal(self) -> str:
         """The query string itself, without ``?``. Must go to a request or a child's arguments only."""
         return self._query
@@ -133,6 +139,9 @@ class Secret:
     """A text that ``repr`` and ``str`` never show: account keys, passwords."""
 
     _text: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        redaction.register(self._text)
 
     def reveal(self) -> str:
         """The text itself; for signing only."""

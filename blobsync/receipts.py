@@ -13,6 +13,7 @@ from pathlib import Path
 from blobsync.engines import RemoteEnd
 from blobsync.ledger import Ledger
 from blobsync.plan import Action, FileState, TransferResult
+from blobsync.redaction import redact_tree
 from blobsync.storage import BlobProperties
 
 VERSION = 1
@@ -29,10 +30,10 @@ def write(folder: Path, result: TransferResult, ledgers: Sequence[Ledger]) -> Pa
     file = folder / f"{stamp}-{os.urandom(4).hex()}.json"
     part = file.with_suffix(".part")
     with part.open("w", encoding="utf-8", errors="surrogateescape") as out:
-        out.write(json.dumps(_head(result), indent=1)[:-2])
+        out.write(json.dumps(redact_tree(_head(result)), indent=1)[:-2])
         out.write(',\n "files": [')
         for count, entry in enumerate(_files(ledgers)):
-            out.write(("," if count else "") + "\n  " + json.dumps(entry))
+            out.write(("," if count else "") + "\n  " + json.dumps(redact_tree(entry)))
         out.write("\n ]\n}\n")
     os.replace(part, file)
     ours = sorted(path for path in folder.glob("*.json") if _OUR_NAME.fullmatch(path.name))

@@ -14,13 +14,13 @@ from tests.source import Module, modules
 ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "words: no I/O, nothing of ours but each other",
-        ("ahead", "environment", "errors", "locations", "trusted_hosts", "user_data", "content_types"),
+        ("ahead", "environment", "errors", "locations", "redaction", "trusted_hosts", "user_data", "content_types"),
     ),
     (
         "values and configuration: files at most, no network",
         (
             *("config", "globs", "ignore", "mapping", "names", "plan", "plan_file", "process", "sas"),
-            *("code.secrets", "selection", "state_dir", "storage", "user_config"),
+            *("code.secret_files", "code.secrets", "selection", "state_dir", "storage", "user_config"),
         ),
     ),
     (

@@ -28,8 +28,8 @@ from blobsync.azcopy.messages import (
     Unrecognized,
     parse_line,
 )
-from blobsync.azcopy.reasons import redact
 from blobsync.process import ProcessRunner, RunningProcess
+from blobsync.redaction import redact
 
 logger = logging.getLogger(__name__)
 

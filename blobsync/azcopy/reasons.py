@@ -16,13 +16,13 @@ from urllib.parse import unquote, urlsplit
 from blobsync.errors import BlobsyncError
 from blobsync.locations import SasToken
 from blobsync.plan import Route
+from blobsync.redaction import redact
 
 _FAILED = re.compile(r"(?:UPLOAD|DOWNLOAD|COPY)FAILED: (?P<source>.*?) : (?P<status>\d+) : (?P<text>.*)$")
 _TARGET = re.compile(r"^\s+Dst: (?P<target>.*)$")
 _REQUEST_ID = re.compile(r"X-Ms-Request-Id: \[?(?P<id>[0-9a-fA-F-]+)\]?")
 _SERVICE_CODE = re.compile(r"<Code>(?P<code>\w+)</Code>|ERROR CODE: (?P<plain>\w+)")
 _STATUS = re.compile(r"RESPONSE (?P<status>\d{3})")
-_SIGNATURE = re.compile(r"(?i)(\bsig=)[^&\s\"']+")
 
 _EXPIRED = ("AuthenticationFailed", "ExpiredAuthenticationToken", "InvalidAuthenticationInfo")
 _BUSY = {408, 429, 500, 502, 503, 504}
@@ -165,11 +165,6 @@ def expired(*credentials: SasToken) -> bool:
     """Whether one of these is past its own expiry."""
     now = datetime.now(timezone.utc)
     return any(sas.expires_at is not None and sas.expires_at <= now for sas in credentials)
-
-
-def redact(text: str) -> str:
-    """Without signatures; azcopy leaves them out itself, and we do not rely on it."""
-    return _SIGNATURE.sub(r"\1REDACTED", text)
 
 
 def _is_expiry(reason: Reason, route: Route) -> bool:

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.azcopy.reasons import redact
 from blobsync.errors import LocalFileError
+from blobsync.redaction import redact
 from blobsync.state_dir import own_folder
 
 KEPT_LOGS = 5

@@ -139,7 +139,7 @@ def url(
     urls = [(path, project.url(path, expiry=duration, permission=permission)) for path in paths]
     seconds = int(duration.total_seconds())
     data = {"urls": [{"path": path, "url": made, "seconds": seconds, "permission": permission} for path, made in urls]}
-    return Result(data, [made for _, made in urls])
+    return Result(data, [made for _, made in urls], reveals=True)
 
 
 def _duration(text: str) -> timedelta:

@@ -6,16 +6,18 @@ import atexit
 import gc
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from blobsync.cli.app import build_app
-from blobsync.cli.output import Console, Result, forget_stdout, redact, start_logging
+from blobsync.cli.output import Console, Result, forget_stdout, start_logging
 from blobsync.cli.progress import choose_listener
 from blobsync.cli.session import Session
 from blobsync.errors import BlobsyncError, ExitCode, LocalFileError, TransferCancelledError, UsageError
+from blobsync.redaction import redact
 
 # Typer exports the most special of its parser's errors only; the bases say what all of them are.
 _PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
@@ -29,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(_without_secrets(words), as_json=_wants_json(words))
     _stop_on_sigterm()
+    threading.excepthook = _tell_of_a_thread
     # A plan of a million files is millions of objects that live to the end: looking through all of them for
     # cycles again and again would cost more than making them. Young garbage is still collected.
     gc.set_threshold(100_000, 50, 1000)
@@ -74,6 +77,14 @@ def _run(words: Sequence[str], console: Console) -> int:
     finally:
         for listener in closing:
             listener.close()
+
+
+def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:
+    """Python's own way would print the values that an exception quotes."""
+    from traceback import format_exception
+
+    if args.exc_type is not SystemExit:
+        sys.stderr.write(redact("".join(format_exception(args.exc_type, args.exc_value, args.exc_traceback))))
 
 
 def _usage(error: Any) -> UsageError:

@@ -10,13 +10,13 @@ With ``--json`` the answer is one document, also when the command fails:
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blobsync.errors import BlobsyncError, ExitCode, UnsafeNamesError
+from blobsync.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:
     from blobsync.plan import FileFailure
@@ -26,12 +26,6 @@ VERSION = 1
 SHOWN_FAILURES = 20
 
 _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
-# A signature in a URL, a key beside its name, and anything that has an account key's own form.
-_SECRETS = re.compile(
-    r"(\bsig=|AccountKey=|account_key['\"]?\s*[:=]\s*['\"]?(?=[A-Za-z0-9+/]{12})|SharedKey [^:\s]+:)[^\s&;'\",]+"
-    r"|[A-Za-z0-9+/]{86}==",
-    re.IGNORECASE,
-)
 
 
 @dataclass(slots=True)
@@ -41,6 +35,7 @@ class Result:
     ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it comes).
     ``failures`` are single files, jobs or checks that are not as they should be. ``live`` lines come slowly, and
     whoever reads them through a pipe wants each at once; ``interrupted`` is what Ctrl-C means while they come.
+    ``reveals`` says that the answer is a secret that was asked for; everything else is printed without any.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -49,11 +44,7 @@ class Result:
     exit_code: int = ExitCode.DONE
     live: bool = False
     interrupted: BlobsyncError | None = None
-
-
-def redact(text: str) -> str:
-    """``text`` without signatures and keys: the last line of defence, not the first."""
-    return _SECRETS.sub(lambda match: f"{match[1] or ''}***", text)
+    reveals: bool = False
 
 
 class Console:
@@ -77,11 +68,12 @@ class Console:
     def show(self, result: Result) -> int:
         """Print the answer and return the exit code."""
         if self.as_json:
-            self._document(result.exit_code, result.data, [_error(failure) for failure in result.failures])
+            failures = [_error(failure) for failure in result.failures]
+            self._document(result.exit_code, result.data if result.reveals else redact_tree(result.data), failures)
             return int(result.exit_code)
         try:
             for line in result.lines:
-                self._out.write(_printable(line) + "\n")
+                self._out.write(_printable(line if result.reveals else redact_answer(line)) + "\n")
                 if result.live:
                     self._out.flush()
         except KeyboardInterrupt:
@@ -119,7 +111,7 @@ class Console:
 
         document = {
             "blobsync": VERSION,
-            "command": self.command,
+            "command": redact_tree(self.command),
             "status": _STATUS.get(exit_code, "error"),
             "exit_code": int(exit_code),
             "data": data,
@@ -137,13 +129,17 @@ def _sentence(failure: FileFailure | BlobsyncError) -> str:
 
 def _error(error: FileFailure | BlobsyncError) -> dict[str, str | None]:
     hint = redact(error.hint) if error.hint else None
-    return {"code": error.code, "message": redact(error.message), "hint": hint, "path": error.path}
+    path = redact_answer(error.path) if error.path else error.path
+    return {"code": error.code, "message": redact(error.message), "hint": hint, "path": path}
 
 
 def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
     """The sentence names the first few only; a script gets them all."""
     names = error.names if isinstance(error, UnsafeNamesError) else ()
-    return [{"code": error.code, "message": f"{name!r} {why}", "hint": None, "path": name} for name, why in names]
+    return [
+        {"code": error.code, "message": redact(f"{name!r} {why}"), "hint": None, "path": redact_answer(name)}
+        for name, why in names
+    ]
 
 
 def _printable(text: str) -> str:
@@ -156,14 +152,14 @@ def start_logging(verbose: int) -> None:
     """``-v`` shows each decision, ``-vv`` each request and command line, on standard error, without secrets."""
     import logging
 
-    def without_secrets(record: logging.LogRecord) -> bool:
-        record.msg = redact(record.getMessage())
-        record.args = ()
-        return True
+    class WithoutSecrets(logging.Formatter):
+        """The whole record, tracebacks included."""
+
+        def format(self, record: logging.LogRecord) -> str:
+            return redact(super().format(record))
 
     handler = logging.StreamHandler()
-    handler.addFilter(without_secrets)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(WithoutSecrets("%(asctime)s %(levelname).1s %(name)s: %(message)s", "%H:%M:%S"))
     # urllib3 tells each request and how it was answered; of its signature only the name is left.
     for name in ("blobsync", "urllib3"):
         logger = logging.getLogger(name)

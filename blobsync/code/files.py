@@ -2,8 +2,9 @@
 
 The folders that are left out are never entered. What no pattern can take in again: version control,
 virtual environments, caches, the local sides of folder entries, ``assets/`` (where ``query`` puts logs),
-blobsync's own files, and files above ``max_file_size``. Files below ``aux_data/`` that hold a key are left
-out later, by ``code.snapshot``, which reads them.
+blobsync's own files, and files above ``max_file_size``. Files that hold secrets by their name (``.env``, ``id_rsa``,
+``.aws/``) are out unless a pattern of ``.blobsyncignore`` or of the cluster file takes them in by name. Files below
+``aux_data/`` that hold a key are left out later, by ``code.snapshot``, which reads them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.code.secret_files import LOOKED_AT, names_it, why_secret
 from blobsync.config.model import Cluster
 from blobsync.errors import ArchiveError, NothingMatchedError
 from blobsync.globs import ZipExclude, zip_excludes
@@ -67,7 +69,10 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Why ``path`` is in the archive or not; pattern, file and line where a pattern decides."""
+    """Why ``path`` is in the archive or not; pattern, file and line where a pattern decides.
+
+    ``secret`` says that it is out because its name says that it holds a secret.
+    """
 
     path: str
     included: bool
@@ -76,13 +81,15 @@ class Decision:
     file: str | None = None
     line: int | None = None
     size: int | None = None
+    secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
     """Everything that decides: read once from the cluster and from the ignore files above the project.
 
-    ``ignore_files`` False leaves the ignore files inside the project unread.
+    ``ignore_files`` False leaves the ignore files inside the project unread; ``chosen`` says that every file was
+    chosen already, those that hold secrets by their name as well.
     """
 
     root: Path
@@ -93,6 +100,7 @@ class CodeRules:
     max_file_size: int
     notes: tuple[str, ...] = ()
     ignore_files: bool = True
+    chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +164,8 @@ def why(rules: CodeRules, path: str) -> Decision:
         found = _left_out(rules, ignore, one, name, folder=stat.S_ISDIR(status.st_mode))
         if found:
             inherited = "" if one == path.strip("/") else f"its folder {one}/ is left out: "
-            return Decision(path, False, inherited + found.reason, found.pattern, found.file, found.line)
+            reason = inherited + found.reason
+            return Decision(path, False, reason, found.pattern, found.file, found.line, secret=found.secret)
     return _end_of_why(rules, ignore, path.strip("/"))
 
 
@@ -202,7 +211,9 @@ class _Walk:
         for entry in entries:
             one = path + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if _left_out(self.rules, ignore, one, entry.name, folder=is_folder):
+            if found := _left_out(self.rules, ignore, one, entry.name, folder=is_folder):
+                if found.secret:
+                    self.left_out.append(found)
                 continue
             if is_folder:
                 yield from self.folder(f"{one}/", ignore)
@@ -239,9 +250,24 @@ def _left_out(rules: CodeRules, ignore: IgnoreRules, path: str, name: str, *, fo
             file = f"{rules.config_file}: zip_options"
             return Decision(path, False, "a pattern matches it", exclude.pattern, file)
     rule = ignore.decide(path, folder=folder)
-    if rule is None or rule.takes_in:
+    if rule is not None and not rule.takes_in:
+        return Decision(path, False, "a pattern matches it", rule.pattern, rule.file, rule.line or None)
+    if rules.chosen or (rule is not None and rule.is_ours and names_it(rule.pattern)):
         return None
-    return Decision(path, False, "a pattern matches it", rule.pattern, rule.file, rule.line or None)
+    what = why_secret(name, folder=folder, read=lambda: _beginning(rules.root / path))
+    if what is None:
+        return None
+    pattern = f"!/{path}/" if folder else f"!/{path}"
+    return Decision(path, False, f"{what}; '{pattern}' in .blobsyncignore takes it in", secret=True)
+
+
+def _beginning(file: Path) -> bytes:
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            return stream.read(LOOKED_AT)
+    except OSError:
+        # Packing it will say so.
+        return b""
 
 
 def _never(rules: CodeRules, path: str, name: str) -> str | None:

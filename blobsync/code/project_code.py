@@ -156,7 +156,9 @@ class Code:
         state = self.look()
         with self._scratch() as scratch:
             code_compile.compile_code(self._project.cluster, state.snapshot, scratch, self._runner)
-            compiled = replace(self._rules(), root=scratch, ignore=IgnoreRules(), excludes=(), ignore_files=False)
+            compiled = replace(
+                self._rules(), root=scratch, ignore=IgnoreRules(), excludes=(), ignore_files=False, chosen=True
+            )
             snapshot = take_snapshot(compiled, scratch.parent / "none", allow_secrets=self._options.allow_secrets)
             return self._publish(place, lambda: CodeState(snapshot, state.git), started, dry_run=dry_run)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blobsync import redaction
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.entries import EntryReader
 from blobsync.config.job_notes import job_notes
@@ -191,6 +192,8 @@ class ClusterFile:
 
     def _read(self) -> Cluster:
         values = self._values
+        for name in values.get("secret_env", ()):
+            redaction.register(values.get("env", {}).get(name, ""))
         reader = EntryReader(values, self._checker, self.account)
         folders, code = reader.folders(), reader.code()
         self._check_numbers()

@@ -7,7 +7,6 @@ detail of a failed authentication quotes signatures.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from blobsync.errors import (
     ThrottledError,
 )
 from blobsync.locations import ContainerUrl
+from blobsync.redaction import redact
 from blobsync.rest.xml import ServiceError, parse_http_date, service_error
 
 # The service refuses signatures made more than this many seconds away from its own clock:
@@ -30,8 +30,6 @@ from blobsync.rest.xml import ServiceError, parse_http_date, service_error
 MAX_SKEW_SECONDS = 900.0
 
 RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
-
-_SIGNATURE = re.compile(r"(?i)(sig(?:nature)?=)[^&\s\"'<>]+")
 
 
 class Answer(NamedTuple):
@@ -184,11 +182,6 @@ _BY_STATUS: dict[int, str] = {
     412: "ConditionNotMet",
     304: "ConditionNotMet",
 }
-
-
-def redact(text: str) -> str:
-    """``text`` with every signature in it replaced by ``***``."""
-    return _SIGNATURE.sub(r"\1***", text)
 
 
 def translate(

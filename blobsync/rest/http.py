@@ -30,8 +30,9 @@ from urllib3.response import BaseHTTPResponse
 
 from blobsync.errors import StorageUnreachableError
 from blobsync.locations import ContainerUrl
+from blobsync.redaction import redact
 from blobsync.rest.auth import Signer
-from blobsync.rest.errors import RETRYABLE_STATUS, Answer, redact
+from blobsync.rest.errors import RETRYABLE_STATUS, Answer
 from blobsync.rest.pool import Timeouts, pool_for, proxy_for
 
 # https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from blobsync.cli.output import Console, Result, count_text, duration_text, redact, size_text
+from blobsync.cli.output import Console, Result, count_text, duration_text, size_text
 from blobsync.cli.progress import BarListener, LineListener, QuietListener, choose_listener
 from blobsync.cli.session import Session
 from blobsync.errors import BlobsyncError
 from blobsync.plan import FileFailure
+from blobsync.redaction import redact
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,18 @@ the proxy.
 
 from __future__ import annotations
 
+import io
 import json
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import yaml
 
-from tests.e2e.world import Project
+from tests.e2e.world import Container, Project
 from tests.servers.recording_server import RecordingServer
 
 pytestmark = pytest.mark.e2e
@@ -156,3 +159,36 @@ def test_a_login_does_not_go_to_a_management_endpoint_that_a_project_names(
     done = logged_in.json("-p", json.dumps(aml), "summary")
     assert done.code == 2 and "your login does not go there" in done.errors[0]["message"], done
     assert recorder.requests == [] and not asked_for_a_token(logged_in)
+
+
+def test_init_leaves_secret_files_out_and_says_so(project: Project, container: Container) -> None:
+    project.configure(container, extra={"env": {"WANDB_API_KEY": "hunter22"}})
+    cluster = yaml.safe_load((project.root / "aux_data/aml/aml.yaml").read_text())
+    cluster["config_param"]["code_path"] = {"azure_blob_config_file": "aux_data/configs/aml.yaml", "path": "code.zip"}
+    write(project, "aux_data/aml/aml.yaml", cluster)
+    for name in (".env", "id_rsa", ".aws/credentials", "a.py", ".envrc"):
+        (project.root / name).parent.mkdir(exist_ok=True)
+        (project.root / name).write_text("DB_PASSWORD=hunter2\n")
+    (project.root / ".blobsyncignore").write_text("!/.envrc\n")
+    done = project.json("init")
+    assert done.code == 0, done
+    assert {one["path"] for one in done.data["left_out"]} == {
+        *(".env", "id_rsa", ".aws", "aux_data/aml/aml.yaml", "aux_data/configs/aml.yaml"),
+    }
+    assert ".env" in project.run("init", "--list").out
+    with zipfile.ZipFile(io.BytesIO(container.get("code.zip"))) as archive:
+        packed = {name for name in archive.namelist() if name != ".blobsync-manifest.json"}
+    assert packed == {"a.py", ".envrc", ".blobsyncignore"}
+
+
+def test_what_a_server_or_a_file_echoes_of_a_key_is_not_told(project: Project, container: Container) -> None:
+    """The account key as a folder's name in the container, and as a blob: wherever it turns up, it is replaced."""
+    key = container.key.replace("/", "_")
+    project.configure(container, path=f"p/{container.key.replace('/', '%2F')}")
+    for words in (("resolve", "data"), ("config", "check"), ("doctor",), ("ls",), ("ls", "data", "-vv")):
+        for more in ((), ("--json",)):
+            done = project.run(*words, *more)
+            # The short form names no path.
+            assert "***" in done.out + done.err or (words, more) == (("config", "check"), ()), done
+            for form in (container.key, quote(container.key, safe=""), quote(container.key), key):
+                assert form not in done.out + done.err, done

@@ -249,7 +249,7 @@ def test_a_service_that_stays_busy_is_said_to_be_busy(
 
 
 @pytest.mark.parametrize(
-    "url", ["http://no-such-host.invalid:10000", "https://{host}", "http://127.0.0.1:9"], ids=["DNS", "TLS", "refused"]
+    "url", ["https://no-such-host.invalid:10000", "https://{host}", "http://127.0.0.1:9"], ids=["DNS", "TLS", "refused"]
 )
 def test_a_service_that_cannot_be_reached_is_said_to_be_so(
     url: str, project: Project, container: Container, service: str

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from blobsync.azcopy.messages import Info, parse_line
-from blobsync.azcopy.reasons import LogReader, Reason, blob_or_path, expired, explain, reason_in, redact
+from blobsync.azcopy.reasons import LogReader, Reason, blob_or_path, expired, explain, reason_in
 from blobsync.locations import SasToken
 from blobsync.plan import Route
 from tests.fakes.azcopy_process import log_lines, transcript
@@ -111,5 +111,4 @@ def test_urls_and_paths_spell_names_alike() -> None:
 
 def test_signatures_are_taken_out() -> None:
     text = 'GET http://h/c?sp=r&sig=SENTINEL%3D&sv=1 "SIG=SENTINEL"'
-    assert redact(text) == 'GET http://h/c?sp=r&sig=REDACTED&sv=1 "SIG=REDACTED"'
     assert "SENTINEL" not in explain(Reason(400, "", text), Route.UPLOAD).message

@@ -41,7 +41,7 @@ def test_the_log_of_a_failure_is_kept_without_signatures(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     (log,) = (tmp_path / "azcopy" / "logs").rglob("*.log")
-    assert log.read_text() == "PUT http://h/c?sig=REDACTED&se=1\nnext\n"
+    assert log.read_text() == "PUT http://h/c?sig=***&se=1\nnext\n"
     assert not runs(tmp_path)
 
 

@@ -17,7 +17,7 @@ from blobsync.errors import (
     ThrottledError,
 )
 from blobsync.locations import ContainerUrl
-from blobsync.rest.errors import Answer, describe_skew, redact, skew_seconds, translate
+from blobsync.rest.errors import Answer, describe_skew, skew_seconds, translate
 
 BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")
 NOW = 1_795_155_180.0
@@ -96,7 +96,6 @@ def test_signatures_never_get_into_a_message() -> None:
     told = "https://acct/box?sp=r&amp;sig=SENTINEL%3D rest, Signature=SENTINEL"
     error = translate(answer(400, "Odd", told), "read", BOX, "a", now=NOW)
     assert "SENTINEL" not in str(error) and "sig=***" in str(error)
-    assert redact("x?SIG=SENTINEL&y") == "x?SIG=***&y"
 
 
 def test_names_with_control_characters_are_escaped() -> None:

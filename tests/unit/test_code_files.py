@@ -48,6 +48,51 @@ def test_what_is_always_out(tmp_path: Path) -> None:
     assert found(tmp_path) == set(inside)
 
 
+SECRET_FILES = (
+    *(".env", ".env.local", ".envrc", "sub/prod.env", "id_rsa", "keys/id_ed25519", "id_rsa.bak", "tls/server.pem"),
+    *("tls/server.key", "a.pfx", ".netrc", "_netrc", ".pgpass", ".git-credentials", ".aws/credentials", ".azure/x"),
+    *(".ssh/config", "sub/.kube/config", ".docker/config.json", "kubeconfig", ".ENV", "rclone.conf"),
+)
+
+
+def test_files_that_hold_secrets_by_their_name_are_out_and_named(tmp_path: Path) -> None:
+    inside = (".env.example", "id_map.py", "id_rsa.pub", "environment.py", "src/env", ".npmrc", "keys.py", "pem/a.py")
+    write(tmp_path, *SECRET_FILES, *inside)
+    tree = find_code(code_rules(cluster(tmp_path)))
+    assert {file.path for file in tree.files} == set(inside)
+    expected = {one.rpartition("/")[0] if f"/{one}".count("/.") and "/" in one else one for one in SECRET_FILES}
+    assert {one.path for one in tree.left_out} == expected
+    assert all("in .blobsyncignore takes it in" in one.reason for one in tree.left_out)
+
+
+def test_package_managers_files_are_out_only_with_a_token(tmp_path: Path) -> None:
+    write(tmp_path, "a.py")
+    (tmp_path / ".npmrc").write_text("//registry.example/:_authToken=abc\n")
+    (tmp_path / ".pypirc").write_text("[pypi]\nusername = x\n")
+    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://me:pass@pypi.example/simple\n")
+    assert found(tmp_path) == {"a.py", ".pypirc"}
+
+
+def test_a_pattern_of_ours_that_names_a_secret_file_takes_it_in(tmp_path: Path) -> None:
+    write(tmp_path, ".env", "tls/ca.pem", ".aws/config", ".gitignore", "sub/.env")
+    (tmp_path / ".gitignore").write_text("!.env\n!*\n")
+    assert found(tmp_path) == {".gitignore"}, "what git keeps is not what jobs may read"
+    (tmp_path / ".blobsyncignore").write_text("!*\n!*/\n!**\n")
+    assert found(tmp_path) == {".gitignore", ".blobsyncignore"}, "everything is not a name"
+    (tmp_path / ".blobsyncignore").write_text("!/.env\n!*.pem\n!.aws/\n")
+    assert found(tmp_path) == {".gitignore", ".blobsyncignore", ".env", "tls/ca.pem", ".aws/config"}
+    assert found(tmp_path, ignore=("!sub/.env",)) >= {"sub/.env"}
+
+
+def test_why_says_how_to_take_a_secret_file_in(tmp_path: Path) -> None:
+    write(tmp_path, "sub/.env", ".aws/config")
+    rules = code_rules(cluster(tmp_path))
+    assert why(rules, "sub/.env").reason == (
+        "a file of environment variables; '!/sub/.env' in .blobsyncignore takes it in"
+    )
+    assert why(rules, ".aws/config").reason.startswith("its folder .aws/ is left out: what the AWS command line signs")
+
+
 def test_a_folder_entry_that_is_a_link_is_out(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "elsewhere/x")
     (tmp_path / "data").symlink_to("elsewhere")

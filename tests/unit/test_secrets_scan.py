@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 
 import pytest
 
@@ -82,3 +83,104 @@ def test_the_look_is_bounded() -> None:
 
 def test_a_finding_does_not_hold_the_secret() -> None:
     assert KEY not in repr(scan(f"account_key: {KEY}".encode()))
+
+
+PLAIN_ENCODED = KEY.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
+MORE_FOUND = {
+    "STORAGE_KEY=": (f"STORAGE_KEY={KEY}", "a storage account key"),
+    "storageKey:": (f"storageKey: {KEY}", "a storage account key"),
+    "accountkey=": (f"accountkey={KEY}", "a storage account key"),
+    "AZURE_STORAGE_ACCESS_KEY": (f"AZURE_STORAGE_ACCESS_KEY='{KEY}'", "a storage account key"),
+    "SharedAccessKey in url form": (f"x=1&sharedaccesskey%3D{PLAIN_ENCODED}", "a storage account key"),
+    "sig%3D": (f"https%3A//a%3Fsv%3D1%26sig%3D{ENCODED.replace('%', '%25')}", "a shared access signature (SAS)"),
+    "sig u003d": (f"a?sv=1\\u0026sig\\u003d{ENCODED}", "a shared access signature (SAS)"),
+    "sig&#61;": (f"a?sv=1&amp;sig&#61;{ENCODED}", "a shared access signature (SAS)"),
+    "SIG=": (f"SIG={SIGNATURE}", "a shared access signature (SAS)"),
+    "gitlab": ("t: glpat-" + "aB1_" * 5, "a GitLab token"),
+    "github actions": ("t: ghs_" + "a1B2" * 9, "a GitHub token"),
+    "slack": ("xoxb-" + "1234567890-" * 3 + "abc", "a Slack token"),
+    "slack hook": (
+        "https://hooks.slack.com/services/T" + "A1" * 5 + "/B" + "A1" * 5 + "/" + "aB" * 12,
+        "a Slack webhook",
+    ),
+    "google": ("AIza" + "aB1-_" * 7, "a Google API key"),
+    "anthropic": ("sk-ant-api03-" + "aB1-" * 10, "an Anthropic key"),
+    "openai": ("sk-proj-" + "aB1" * 10 + "T3BlbkFJ" + "aB1" * 10, "an OpenAI key"),
+    "stripe": ("sk_live_" + "aB1" * 8, "a Stripe key"),
+    "sendgrid": ("SG." + "aB" * 11 + "." + "aB1" * 14 + "a", "a SendGrid key"),
+    "npm": ("npm_" + "aB1" * 12, "an npm token"),
+    "pypi": ("pypi-AgEIcHlwaS5vcmc" + "aB1-_" * 12, "a PyPI token"),
+    "wandb": ("WANDB_API_KEY=" + "0a1b" * 10, "a Weights & Biases key"),
+}
+
+
+@pytest.mark.parametrize("case", MORE_FOUND.values(), ids=MORE_FOUND.keys())
+def test_other_spellings_and_other_vendors_are_found(case: tuple[str, str]) -> None:
+    text, what = case
+    assert [(one.line, one.what) for one in scan(f"first\n{text}\nlast\n".encode())] == [(2, what)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_what_windows_editors_write_is_read(encoding: str) -> None:
+    text = f"first\r\naccount_key: {KEY}\r\n"
+    assert [one.line for one in scan(text.encode(encoding))] == [2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env: {WANDB_API_KEY: abc}",
+        "  HF_TOKEN: abc",
+        "  DB_PASSWORD: 12345",
+        "  MY_SECRET: x1",
+        "  api-key: 'abc'",
+        '  "storageKey": "abc"',
+        "  PRIVATE_KEY=abc",
+        "  smtp.password = abc",
+        "sas: abc",
+        "  clientSecret: abc",
+    ],
+)
+def test_every_setting_whose_name_says_secret_counts_in_a_configuration(line: str) -> None:
+    assert [one.line for one in scan(f"a: b\n{line}\n".encode(), configuration=True)] == [2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "secret_env: [HF_TOKEN, WANDB_API_KEY]",
+        "tokenizer: bert",
+        "max_tokens: 512",
+        "token: 512",
+        "env: {HF_TOKEN: '${HF_TOKEN}'}",
+        "  HF_TOKEN: $HF_TOKEN",
+        "ssh_public_key: ssh-rsa AAAA",
+        "key: value",
+        "password_file: /run/secrets/x",
+        "token_path: x",
+        "monkey: 3",
+    ],
+)
+def test_settings_that_hold_no_secret_do_not(line: str) -> None:
+    assert scan(f"{line}\n".encode(), configuration=True) == ()
+
+
+HOSTILE = {
+    "headers without a body": (BEGIN + "\n" + "a: \n" * 30).encode(),
+    "headers of blanks": (BEGIN + "\n" + "a: " + " \n" * 60).encode() * 300,
+    "a frame again and again": (BEGIN + "\n").encode() * 100_000,
+    "names of keys": b"accountkey" * 500_000,
+    "names and blanks": b"account_key" + b" " * 4_000_000,
+    "signatures": b"sig=" * 1_000_000,
+    "one long line": b"password" * 500_000,
+    "settings": b"a:" * 2_000_000,
+    "blanks": b" " * 4_000_000,
+    "findings": (f"account_key: {KEY}\n" * 40_000).encode(),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+def test_no_file_makes_the_look_slow(data: bytes) -> None:
+    started = time.perf_counter()
+    scan(data, configuration=True)
+    assert time.perf_counter() - started < 5

@@ -1,0 +1,159 @@
+"""Keeps secrets out of everything that is written: output, logs, tracebacks, receipts.
+
+Two nets. The first knows: every key, token and signature that this process holds is registered when it is loaded or
+made (``Secret`` and ``SasToken`` do so themselves), and its value is replaced wherever it turns up, as it is or as
+URLs, JSON, HTML and base64 write it. The second guesses by form, for secrets that only a server or another program
+has told us. All matching is linear in the length of the text.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+HIDDEN = "***"
+
+# A shorter text is a word that stands in many sentences; one below the second number counts as a whole word only.
+_SHORTEST = 5
+_SHORTEST_ANYWHERE = 8
+
+# How URLs, JSON and HTML write one sign. Go's JSON escapes <, > and & as well.
+_NAMES_OF_HTML = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "+": "plus", "/": "sol", "=": "equals"}
+
+# Plain text of a secret -> pieces of text, one of which is in every form of it.
+_held: dict[str, tuple[str, ...]] = {}
+
+_EQUALS = r"(?:=|%3D|\\u003d|&\#(?:61|x3d);|&equals;)"
+_SIGN = r"(?:[A-Za-z0-9+/%=_~.-]|\\u00(?:2b|2f|3d)|&\#(?:43|47|61|x2b|x2f|x3d);)"
+_ALWAYS = rf"""
+    (?P<key>(?:account|storage|shared|access)_?-?key{_EQUALS}){_SIGN}{{6,}}
+  | (?P<setting>(?:account|storage|shared|access)_?-?key(?:["']|&quot;|\\")?\s{{0,4}}[:=]\s{{0,4}}
+        (?:["']|&quot;|\\")?){_SIGN}{{12,}}
+  | (?P<bearer>\bBearer(?:\s|%20|\+)){_SIGN}{{16,}}
+  | (?P<shared>\bSharedKey(?:Lite)?\s[^:\s]{{1,80}}:){_SIGN}{{8,}}
+  | (?<![A-Za-z0-9+/])[A-Za-z0-9+/]{{86}}(?:==|%3D%3D)
+  | (?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{{10,}}\.eyJ[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]+
+"""
+_BY_FORM = re.compile(
+    rf"(?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}{{32,}} | {_ALWAYS}", re.IGNORECASE | re.VERBOSE
+)
+# In sentences a short one counts as well: they are for people, and lose nothing by it.
+_IN_SENTENCES = re.compile(
+    rf"""(?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}+
+      | (?P<colon>(?<![A-Za-z])sig(?:nature)?["']?:\s{{0,4}}["']?){_SIGN}{{16,}} | {_ALWAYS}""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ROUGHLY = ("sig", "key", "bearer", "eyj", "==", "%3d%3d")
+
+
+def register(secret: str) -> None:
+    """From now on ``secret`` is replaced wherever it turns up; of a SAS only its signature is one."""
+    if "sig=" in secret and "&" in secret:
+        register_query(secret.lstrip("?&"))
+    elif len(secret) >= _SHORTEST and secret not in _held:
+        _held[secret] = _pieces(secret)
+
+
+def register_query(query: str) -> None:
+    """The same for the signature in the query of a URL, in the clear whatever its form."""
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        if name.lower() == "sig":
+            register(unquote(value))
+
+
+def redact(text: str) -> str:
+    """A sentence, a line of a log or a traceback without what this process holds and what looks like a secret."""
+    return _by_form(_without_held(text), _IN_SENTENCES)
+
+
+def redact_answer(text: str) -> str:
+    """The same for data, such as a file's name, which must not change without need: a form has to be unmistakable."""
+    return _by_form(_without_held(text), _BY_FORM)
+
+
+def redact_tree(value: Any) -> Any:
+    """``redact_answer`` for every text of a JSON value, names included."""
+    if isinstance(value, str):
+        return redact_answer(value)
+    if isinstance(value, Mapping):
+        return {redact_tree(name): redact_tree(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redact_tree(inner) for inner in value]
+    return value
+
+
+def _without_held(text: str) -> str:
+    # A copy: other threads register secrets meanwhile.
+    for secret, pieces in tuple(_held.items()):
+        if any(piece in text for piece in pieces):
+            text = _every_form(secret).sub(HIDDEN, text)
+    return text
+
+
+def _by_form(text: str, pattern: re.Pattern[str]) -> str:
+    small = text.lower()
+    return pattern.sub(_hide, text) if any(rough in small for rough in _ROUGHLY) else text
+
+
+def _hide(match: re.Match[str]) -> str:
+    return f"{match[match.lastgroup] if match.lastgroup else ''}{HIDDEN}"
+
+
+def _pieces(secret: str) -> tuple[str, ...]:
+    """Cheap to look for: letters and digits are themselves in every form but base64."""
+    longest = max(re.findall(r"[A-Za-z0-9]*", secret), key=len)
+    # Where it is hardly more than signs, every text is looked through.
+    return (longest if len(longest) > 3 else "", *_in_base64(secret))
+
+
+@lru_cache(maxsize=256)
+def _every_form(secret: str) -> re.Pattern[str]:
+    whole = "".join(_sign(char) for char in secret)
+    if len(secret) < _SHORTEST_ANYWHERE:
+        whole = rf"(?<![A-Za-z0-9]){whole}(?![A-Za-z0-9])"
+    return re.compile("|".join([whole, *map(re.escape, _in_base64(secret))]))
+
+
+def _sign(char: str) -> str:
+    if char.isascii() and char.isalnum():
+        return char
+    code = ord(char)
+    in_url = "".join(f"%(?:25)?{_hex(f'{byte:02x}')}" for byte in char.encode("utf-8", "surrogatepass"))
+    in_json = "".join(rf"\\u{_hex(f'{unit:04x}')}" for unit in _utf16(char))
+    in_html = f"&#(?:0*{code}|[xX]0*{_hex(f'{code:x}')});"
+    forms = [rf"\\?{re.escape(char)}", in_url, in_json, in_html]
+    if char in _NAMES_OF_HTML:
+        forms.insert(0, f"&{_NAMES_OF_HTML[char]};")
+    return f"(?:{'|'.join(forms)})"
+
+
+def _hex(digits: str) -> str:
+    return "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in digits)
+
+
+def _utf16(char: str) -> list[int]:
+    data = char.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2)]
+
+
+def _in_base64(secret: str) -> tuple[str, ...]:
+    """What is sure to be in the base64 of any text around it, for each of the three ways that it can be aligned."""
+    data = secret.encode("utf-8", "surrogatepass")
+    if len(data) < _SHORTEST_ANYWHERE:
+        return ()
+    found: list[str] = []
+    encoders: tuple[Callable[[bytes], bytes], ...] = (base64.b64encode, base64.urlsafe_b64encode)
+    for shift in range(3):
+        for encode in encoders:
+            coded = encode(bytes(shift) + data).decode().rstrip("=")
+            # The first and last characters hold bits of the neighbours.
+            start = (shift * 8 + 5) // 6
+            end = (shift + len(data)) * 8 // 6
+            if coded[start:end] not in found:
+                found.append(coded[start:end])
+    return tuple(found)

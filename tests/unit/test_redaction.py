@@ -1,0 +1,185 @@
+"""What is taken out of everything that is written. All secrets here are made up."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import json
+import logging
+import time
+from collections.abc import Callable
+from urllib.parse import quote
+
+import pytest
+
+from blobsync.cli.output import Console, Result
+from blobsync.errors import BlobsyncError
+from blobsync.locations import SasToken, Secret
+from blobsync.redaction import redact, redact_answer, redact_tree, register
+
+# With every sign that URLs, JSON and HTML write in ways of their own.
+HELD = "q7+Zk/9w=8&x<Y>'v\"\\u~é"
+KEY = base64.b64encode(hashlib.sha512(b"held").digest()).decode()
+SIGNATURE = base64.b64encode(hashlib.sha256(b"held, too").digest()).decode()
+
+
+@pytest.fixture(autouse=True)
+def held() -> None:
+    Secret(HELD)
+    Secret(KEY)
+    SasToken.parse(f"sv=1&sig={quote(SIGNATURE, safe='')}&sp=r")
+
+
+def _go(text: str) -> str:
+    """JSON as Go writes it."""
+    return json.dumps(text)[1:-1].replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "plain": lambda text: text,
+    "url": lambda text: quote(text, safe=""),
+    "url, small": lambda text: "".join(
+        f"%{byte:02x}" if byte > 127 or chr(byte) in "+/=&%" else chr(byte) for byte in text.encode()
+    ),
+    "url, with slashes": lambda text: quote(text),
+    "url, twice": lambda text: quote(quote(text, safe=""), safe=""),
+    "json": lambda text: json.dumps(text)[1:-1],
+    "json of go": _go,
+    "json, all signs": lambda text: "".join(c if c.isalnum() and c.isascii() else f"\\u{ord(c):04X}" for c in text),
+    "html": html.escape,
+    "html, numbers": lambda text: "".join(c if c.isalnum() and c.isascii() else f"&#{ord(c)};" for c in text),
+    "html, hexadecimal": lambda text: "".join(c if c.isalnum() and c.isascii() else f"&#x{ord(c):X};" for c in text),
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64 of more": lambda text: base64.b64encode(f"a{text} and more".encode()).decode(),
+    "base64 of still more": lambda text: base64.b64encode(f"ab{text}".encode()).decode(),
+    "base64 of a pair": lambda text: base64.urlsafe_b64encode(f"user:{text}".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("secret", [HELD, KEY, SIGNATURE], ids=["a password", "a key", "a signature"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_this_process_holds_is_taken_out_in_every_form(form: str, secret: str) -> None:
+    written = FORMS[form](secret)
+    for take_out in (redact, redact_answer):
+        left = take_out(f"before {written} after")
+        assert left.startswith("before ") and left.endswith(" after") and "***" in left
+        # What base64 leaves at the ends are bits of the neighbours.
+        middle = written[4:-4]
+        assert middle not in left and middle[: len(middle) // 2] not in left
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://a/c?sv=1&sig=SENTINEL%3D&se=2",
+        "https%3A%2F%2Fa%2Fc%3Fsv%3D1%26sig%3DSENTINEL%253D%26se%3D2",
+        "a?sv=1\\u0026sig\\u003dSENTINEL\\u003d\\u0026se",
+        "a?sv=1&amp;sig&#61;SENTINEL&#61;&amp;se",
+        "a?sv=1&amp;sig&#x3D;SENTINEL&amp;se",
+        "SIG=SENTINEL",
+        "Signature=SENTINEL",
+        "Signature: SENTINELSENTINELSENTINEL",
+        '"signature": "SENTINELSENTINELSENTINEL"',
+        "authorization: Bearer SENTINEL.SENTINEL.SENTINEL",
+        "AUTHORIZATION: BEARER SENTINEL.SENTINEL.SENTINEL",
+        "Authorization: SharedKey acct:SENTINELSENTINEL=",
+        "AccountKey=SENTINELSENTINEL;EndpointSuffix",
+        "storage_key: 'SENTINELSENTINEL'",
+        "STORAGEKEY=SENTINELSENTINEL",
+        "&quot;accountKey&quot;:&quot;SENTINELSENTINEL&quot;",
+        "token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJTRU5USU5FTCJ9.SENTINELSENTINEL",
+    ],
+)
+def test_what_others_tell_is_taken_out_by_its_form(text: str) -> None:
+    assert "SENTINEL" not in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a.yaml: holds account_key and sas_token and can be read by others",
+        "a.yaml:3: account_key: is not base64: copy the whole key",
+        "the signature: it is wrong",
+        "design=good, a key: value, bearer of bad news",
+        "data/sigma=0.5/design.txt",
+    ],
+)
+def test_words_are_left_alone(text: str) -> None:
+    assert redact(text) == text == redact_answer(text)
+
+
+def test_a_name_is_left_alone_unless_it_is_a_signature() -> None:
+    assert redact_answer("data/sig=3/a.txt") == "data/sig=3/a.txt"
+    assert "SENTINEL" not in redact_answer("data/x?sig=" + "SENTINEL" * 5 + "%3D")
+
+
+def test_a_short_secret_counts_as_a_whole_word_and_a_very_short_one_not_at_all() -> None:
+    register("tiger")
+    register("abcd")
+    assert redact("password tiger, tigers abcd") == "password ***, tigers abcd"
+
+
+def test_numbers_and_shape_of_a_json_value_stay() -> None:
+    register("1234567890")
+    value = {"size": 1234567890, HELD: ["x", (f"a {KEY}", None, True)], "b": {"c": "1234567890"}}
+    assert redact_tree(value) == {"size": 1234567890, "***": ["x", ["a ***", None, True]], "b": {"c": "***"}}
+
+
+def test_every_way_out_of_the_console_is_covered(caplog: pytest.LogCaptureFixture) -> None:
+    for as_json in (False, True):
+        out, err = io.StringIO(), io.StringIO()
+        console = Console([f"--x={KEY}"], as_json=as_json, out=out, err=err)
+        console.show(Result({"a": KEY, KEY: [quote(KEY, safe="")]}, [f"line {KEY}"]))
+        console.fail(BlobsyncError(f"message {KEY}", hint=f"hint {KEY}", path=f"path {KEY}"))
+        console.say(f"say {KEY}")
+        told = out.getvalue() + err.getvalue()
+        assert "***" in told and KEY not in told and quote(KEY, safe="") not in told
+
+
+def test_a_secret_that_was_asked_for_is_printed() -> None:
+    out = io.StringIO()
+    Console(out=out).show(Result({}, [f"https://a/c?sig={quote(SIGNATURE, safe='')}"], reveals=True))
+    assert quote(SIGNATURE, safe="") in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sig=" * 50_000,
+        "A" * 200_000,
+        "eyJ" * 70_000,
+        "accountkey" * 20_000 + " " * 50_000,
+        "SharedKey " + "a" * 200_000,
+        "Bearer " * 30_000,
+        HELD[:-1] * 10_000,
+        "&#" * 100_000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_time_is_linear(text: str) -> None:
+    started = time.perf_counter()
+    redact(text)
+    redact_answer(text)
+    assert time.perf_counter() - started < 3
+
+
+def test_a_traceback_in_a_log_shows_no_secret() -> None:
+    from blobsync.cli.output import start_logging
+
+    logger = logging.getLogger("blobsync")
+    before, level = list(logger.handlers), logger.level
+    start_logging(1)
+    handler = next(each for each in logger.handlers if each not in before)
+    try:
+        try:
+            raise ValueError(KEY)
+        except ValueError:
+            record = logger.makeRecord("blobsync", logging.INFO, "f", 1, "x %s", (KEY,), __import__("sys").exc_info())
+        text = handler.format(record)
+        assert "ValueError" in text and KEY not in text
+    finally:
+        for name in ("blobsync", "urllib3"):
+            logging.getLogger(name).removeHandler(handler)
+        logger.setLevel(level)
