@@ -1,4 +1,4 @@
-"""Where blobsync keeps what it installs for itself: programs, never a project's data or secrets."""
+"""Where blobsync keeps what it installs for itself: programs, and the emulator with its account."""
 
 from __future__ import annotations
 

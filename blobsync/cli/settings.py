@@ -95,7 +95,8 @@ def config_new(
     """
     from blobsync.config.scaffold import new_project
 
-    made = new_project(Path.cwd(), emulator=emulator, environ=session.environ)
+    account = _emulator(session).own_account() if emulator else None
+    made = new_project(Path.cwd(), emulator=account, environ=session.environ)
     lines = [f"wrote {name}" for name in made.written] + [f"kept {name} as it is" for name in made.kept]
     steps = (
         "blobsync emulator start" if emulator else "fill in what is in <angle brackets>, then: blobsync config check"
@@ -106,16 +107,25 @@ def config_new(
 
 def emulator_start(
     session: Session,
-    port: Annotated[int, typer.Option(metavar="N", help="The port on 127.0.0.1; 0 takes a free one.")] = 10000,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The port on 127.0.0.1: by default that of the last time; 0: a free one."),
+    ] = None,
     in_memory: Annotated[bool, typer.Option("--in-memory", help="Forget everything when it stops.")] = False,
 ) -> Result:
-    """Start a blob server on this machine, installing it on first use.
+    """Start a blob server on this machine, installing it on first use; one that runs already stays.
+
+    Its key is your own: 'blobsync config new --emulator' writes it into a new project.
 
     \b
       blobsync emulator start
     """
-    state = _emulator(session).start(port=port, in_memory=in_memory)
-    return Result(_state_data(state), [f"running at {state.endpoint(state.accounts[0])}, process {state.pid}"])
+    emulator = _emulator(session)
+    before = emulator.status()
+    state = emulator.start(port=port, in_memory=in_memory)
+    words = "running already" if before == state else "running"
+    data = {**_state_data(state), "already_running": before == state}
+    return Result(data, [f"{words} at {state.endpoint(state.accounts[0])}, process {state.pid}"])
 
 
 def emulator_stop(session: Session) -> Result:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
-from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount, WorkspaceConfig, default_blob_endpoint
+from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
 from blobsync.config.typed import Checker, is_placeholder
 from blobsync.config.yaml_lines import Document, KeyPath, read_document
 from blobsync.errors import ConfigError
@@ -35,8 +35,7 @@ class AccountFile:
         self._values = self._checker.check(ACCOUNT)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
-        if self._values.get("account_name") != EMULATOR_ACCOUNT:
-            self.warnings.extend(warn_if_others_can_read(path, document, (("account_key",), ("sas_token",))))
+        self.warnings.extend(warn_if_others_can_read(path, document, (("account_key",), ("sas_token",))))
         account = self._read(shown)
         self.account = None if self.problems else account
 

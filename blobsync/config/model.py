@@ -14,7 +14,7 @@ from typing import Any
 from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
 
 DEFAULT_CLUSTER = "aml"
-# The account that Azure's storage emulators ship with; its key is public.
+# The name that Azure's storage emulators give their account.
 # https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
 EMULATOR_ACCOUNT = "devstoreaccount1"
 PUBLIC_MANAGEMENT_ENDPOINT = "https://management.azure.com"

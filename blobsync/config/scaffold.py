@@ -14,10 +14,8 @@ from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.project_root import PROJECT_MARK, demand_own
 from blobsync.environment import environment
 from blobsync.errors import LocalFileError
+from blobsync.locations import Secret
 
-# The key that Azure's storage emulators ship with; it opens nothing but an emulator.
-EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-EMULATOR_PORT = 10000
 EMULATOR_CONTAINER = "demo"
 
 _CLUSTER = """\
@@ -59,12 +57,12 @@ container_name: <your container>
 # account_key: ${AZURE_STORAGE_KEY}
 """
 
-_EMULATOR_ACCOUNT = f"""\
-# The emulator of `blobsync emulator start`. Its name and key are the same for everybody and open nothing else.
-account_name: {EMULATOR_ACCOUNT}
-container_name: {EMULATOR_CONTAINER}
-account_key: {EMULATOR_KEY}
-blob_endpoint: http://127.0.0.1:{EMULATOR_PORT}/{EMULATOR_ACCOUNT}
+_EMULATOR_ACCOUNT = """\
+# The emulator of `blobsync emulator start` on this machine. The key is that of your own one and opens nothing else.
+account_name: {name}
+container_name: {container}
+account_key: {key}
+blob_endpoint: {endpoint}
 """
 
 _IGNORE = """\
@@ -80,6 +78,14 @@ aux_data/configs/
 
 
 @dataclass(frozen=True, slots=True)
+class EmulatorAccount:
+    """Where the user's emulator serves its account, and the account's key."""
+
+    endpoint: str
+    key: Secret
+
+
+@dataclass(frozen=True, slots=True)
 class NewFiles:
     """What ``config new`` did, as paths relative to the project."""
 
@@ -87,7 +93,9 @@ class NewFiles:
     kept: tuple[str, ...]
 
 
-def new_project(root: Path, *, emulator: bool = False, environ: Mapping[str, str] | None = None) -> NewFiles:
+def new_project(
+    root: Path, *, emulator: EmulatorAccount | None = None, environ: Mapping[str, str] | None = None
+) -> NewFiles:
     """Write the example files that are not there yet; never changes one that is.
 
     Raises ``LocalFileError``, and ``ForeignProjectError`` where ``aux_data/`` is there and another user's.
@@ -97,7 +105,7 @@ def new_project(root: Path, *, emulator: bool = False, environ: Mapping[str, str
     written: list[str] = []
     kept: list[str] = []
     try:
-        for name, text, mode in example_files(emulator=emulator):
+        for name, text, mode in example_files(emulator):
             path = root / name
             if path.exists():
                 kept.append(name)
@@ -112,12 +120,20 @@ def new_project(root: Path, *, emulator: bool = False, environ: Mapping[str, str
     return NewFiles(tuple(written), tuple(kept))
 
 
-def example_files(*, emulator: bool) -> tuple[tuple[str, str, int], ...]:
+def example_files(emulator: EmulatorAccount | None = None) -> tuple[tuple[str, str, int], ...]:
     """Name, text and permissions of each example, without ``.gitignore``."""
     base = "demo" if emulator else "<your folder in the container>"
+    account = _ACCOUNT
+    if emulator:
+        account = _EMULATOR_ACCOUNT.format(
+            name=EMULATOR_ACCOUNT,
+            container=EMULATOR_CONTAINER,
+            key=emulator.key.reveal(),
+            endpoint=emulator.endpoint,
+        )
     return (
         ("aux_data/aml/aml.yaml", _CLUSTER.format(base=base), 0o644),
-        ("aux_data/configs/storage.yaml", _EMULATOR_ACCOUNT if emulator else _ACCOUNT, 0o600),
+        ("aux_data/configs/storage.yaml", account, 0o600),
     )
 
 

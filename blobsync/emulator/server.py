@@ -9,14 +9,14 @@ import signal
 import tempfile
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from blobsync.config.model import EMULATOR_ACCOUNT
-from blobsync.config.scaffold import EMULATOR_CONTAINER, EMULATOR_KEY
+from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount
+from blobsync.emulator.account import keep_port, kept_account
 from blobsync.emulator.azurite import find_azurite, install_azurite, pinned_version
 from blobsync.emulator.containers import make_container
 from blobsync.environment import environment
@@ -34,11 +34,6 @@ _CLOSING_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 # Linux lets us go on before it shows the new program's command line.
 _SHOWN_SECONDS = 0.3
-
-
-def new_key() -> Secret:
-    """A random account key."""
-    return Secret(b64encode(os.urandom(64)).decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +88,22 @@ class Emulator:
         self,
         accounts: Mapping[str, Secret] | None = None,
         *,
-        port: int = 0,
+        port: int | None = 0,
         in_memory: bool = False,
         idle_seconds: float | None = None,
     ) -> EmulatorState:
-        """Start a server that outlives this process, and wait until it answers.
+        """Start a server that outlives this process, and wait until it answers; one that runs as asked for stays.
 
-        ``port`` 0 takes a free one. ``accounts`` None means the well-known one, with the container that
-        ``config new --emulator`` names. Raises ``EmulatorError`` when one runs already, the port is taken, or
-        it does not come up.
+        ``port`` 0 takes a free one, None that of the last start. ``accounts`` None means the user's own account,
+        with the container that ``config new --emulator`` names. Raises ``EmulatorError`` when one runs otherwise,
+        the port is taken, or it does not come up.
         """
         running = self.status()
         if running:
-            raise EmulatorError(
-                f"the emulator is running already (process {running.pid}, port {running.port})",
-                hint="blobsync emulator stop",
-            )
-        well_known = {EMULATOR_ACCOUNT: Secret(EMULATOR_KEY)}
+            return _as_asked(running, accounts, port, in_memory)
+        kept = kept_account(self._folder())
+        own = {EMULATOR_ACCOUNT: kept.key}
+        port = kept.port if port is None else port
         nodejs, script = self._programs()
         folder = self._folder()
         location = None if in_memory else folder / "blobs"
@@ -117,20 +111,28 @@ class Emulator:
         pid = self._runner.spawn_detached(
             self._argv(nodejs, script, port, location),
             log=self.log,
-            env=self._server_environ(accounts or well_known, idle_seconds=idle_seconds),
+            env=self._server_environ(accounts or own, idle_seconds=idle_seconds),
             cwd=folder,
         )
         state = EmulatorState(
             pid,
             self._await_port(pid, port),
-            tuple(accounts or well_known),
+            tuple(accounts or own),
             str(location) if location else None,
             pinned_version(),
         )
         self._state_file().write_text(json.dumps(asdict(state)), encoding="utf-8")
         if not accounts:
-            make_container(state.container(EMULATOR_ACCOUNT, EMULATOR_CONTAINER), well_known[EMULATOR_ACCOUNT])
+            keep_port(self._folder(), state.port)
+            make_container(state.container(EMULATOR_ACCOUNT, EMULATOR_CONTAINER), kept.key)
         return state
+
+    def own_account(self) -> EmulatorAccount:
+        """The account that :meth:`start` serves, at the port where it runs or will run. Holds its key."""
+        kept = kept_account(self._folder())
+        running = self.status()
+        port = running.port if running else kept.port
+        return EmulatorAccount(f"http://127.0.0.1:{port}/{EMULATOR_ACCOUNT}", kept.key)
 
     def status(self) -> EmulatorState | None:
         """The server that :meth:`start` started, if it is alive; a stale record is removed."""
@@ -255,6 +257,19 @@ class Emulator:
         else:
             command = self._runner.run(["ps", "-p", str(pid), "-o", "command="]).stdout
         return str(_GUARD) in command
+
+
+def _as_asked(
+    running: EmulatorState, accounts: Mapping[str, Secret] | None, port: int | None, in_memory: bool
+) -> EmulatorState:
+    """What runs, where that is what was asked for."""
+    other_port = port is not None and port not in (0, running.port)
+    if accounts or other_port or in_memory != (running.location is None):
+        raise EmulatorError(
+            f"the emulator is running already, otherwise than asked for (process {running.pid}, port {running.port})",
+            hint="blobsync emulator stop, then start it again",
+        )
+    return running
 
 
 def _has_ended(pid: int) -> bool:

@@ -325,10 +325,13 @@ class Job:
 
 
 def _scratch_root(run_id: str, node_rank: int) -> str:
-    base = os.environ.get("BLOBSYNC_SCRATCH") or os.path.join(tempfile.gettempdir(), f"blobsync-{os.getuid()}")
+    given = os.environ.get("BLOBSYNC_SCRATCH")
+    base = given or os.path.join(tempfile.gettempdir(), f"blobsync-{os.getuid()}")
     os.makedirs(base, mode=0o700, exist_ok=True)
-    if os.stat(base).st_uid != os.getuid():
-        raise SetupError(f"{base} belongs to somebody else")
+    found = os.lstat(base)
+    if not given and (stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022):
+        # Its name can be told beforehand: somebody else on this node was first.
+        base = os.path.expanduser("~/.local/state/blobsync/scratch")
     node = os.environ.get("SLURMD_NODENAME") or f"node{node_rank}"
     return os.path.join(base, run_id, node)
 

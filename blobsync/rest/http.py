@@ -28,6 +28,7 @@ from urllib3.exceptions import (
 )
 from urllib3.response import BaseHTTPResponse
 
+from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.errors import StorageUnreachableError
 from blobsync.locations import ContainerUrl
 from blobsync.redaction import redact
@@ -111,6 +112,7 @@ class BlobHttp:
     ) -> None:
         parts = urlsplit(container.endpoint)
         self._host = parts.hostname or ""
+        self._port = parts.port
         self.signer = signer
         self._retry = retry or RetryPolicy()
         self._closing = threading.Event()
@@ -218,6 +220,10 @@ class BlobHttp:
 
     def _unreachable(self, error: Exception, tries: int) -> StorageUnreachableError:
         sentence, hint = describe_failure(error, self._host)
+        here = self._host.startswith("127.")
+        if here and self._account == EMULATOR_ACCOUNT and isinstance(_inner(error), NewConnectionError):
+            sentence = f"the emulator is not running at {self._host}, port {self._port}"
+            hint = "blobsync emulator start; 'blobsync emulator status' shows where it runs"
         tried = f" ({tries} tries)" if tries > 1 else ""
         return StorageUnreachableError(redact(sentence) + tried, hint=hint)
 

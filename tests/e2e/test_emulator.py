@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -17,11 +18,12 @@ from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
 from blobsync.config.model import EMULATOR_ACCOUNT
-from blobsync.config.scaffold import EMULATOR_CONTAINER, EMULATOR_KEY
+from blobsync.config.scaffold import EMULATOR_CONTAINER
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 from blobsync.errors import EmulatorError
 from blobsync.locations import Secret
 from tests.conftest import TOOLS, Azurite
+from tests.e2e.world import Project
 
 pytestmark = pytest.mark.e2e
 
@@ -57,19 +59,20 @@ def await_true(what: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.05)
 
 
-def test_it_serves_the_well_known_account_and_keeps_blobs_over_a_restart(emulator: Emulator) -> None:
+def test_it_serves_the_users_own_account_and_keeps_blobs_over_a_restart(emulator: Emulator) -> None:
     state = emulator.start()
+    key = emulator.own_account().key.reveal()
     assert emulator.status() == state
     assert state.accounts == (EMULATOR_ACCOUNT,)
-    with client(state, EMULATOR_ACCOUNT, EMULATOR_KEY) as service:
+    with client(state, EMULATOR_ACCOUNT, key) as service:
         assert [box.name for box in service.list_containers()] == [EMULATOR_CONTAINER]
         service.create_container("box").upload_blob("a", b"kept")
     assert emulator.stop() == state
     assert emulator.status() is None
     await_true(lambda: gone(state.pid))
-    again = emulator.start(port=state.port)
+    again = emulator.start(port=None)
     assert again.port == state.port
-    with client(again, EMULATOR_ACCOUNT, EMULATOR_KEY) as service:
+    with client(again, EMULATOR_ACCOUNT, key) as service:
         assert service.get_blob_client("box", "a").download_blob().readall() == b"kept"
 
 
@@ -84,11 +87,69 @@ def test_keys_are_given_by_the_caller_and_written_nowhere(emulator: Emulator, tm
     assert key.reveal() not in command
 
 
-def test_a_second_start_says_that_one_runs(emulator: Emulator) -> None:
+def test_a_second_start_leaves_the_one_that_runs(emulator: Emulator) -> None:
     state = emulator.start(in_memory=True)
-    with pytest.raises(EmulatorError, match=f"process {state.pid}, port {state.port}") as caught:
-        emulator.start()
-    assert caught.value.hint == "blobsync emulator stop"
+    assert emulator.start(in_memory=True) == state
+    assert emulator.start(port=state.port, in_memory=True) == state
+    for other in ({}, {"port": state.port + 1, "in_memory": True}, {"accounts": {"a": new_key()}, "in_memory": True}):
+        with pytest.raises(EmulatorError, match=f"process {state.pid}, port {state.port}") as caught:
+            emulator.start(**other)
+        assert caught.value.hint == "blobsync emulator stop, then start it again"
+    assert emulator.status() == state
+
+
+# Azurite's own, which everybody knows.
+PUBLIC_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+def test_others_on_the_machine_do_not_know_its_key(emulator: Emulator, tmp_path: Path) -> None:
+    state = emulator.start(in_memory=True)
+    with client(state, EMULATOR_ACCOUNT, PUBLIC_KEY) as service, pytest.raises(HttpResponseError) as caught:
+        list(service.list_containers())
+    assert caught.value.status_code == 403
+    key = emulator.own_account().key.reveal()
+    holding = [file for file in tmp_path.rglob("*") if file.is_file() and "azurite-" not in str(file)
+               and key in file.read_text(errors="replace")]  # fmt: skip
+    assert [file.name for file in holding] == ["account.json"]
+    assert stat.S_IMODE(holding[0].stat().st_mode) == 0o600
+    assert stat.S_IMODE(holding[0].parent.stat().st_mode) == 0o700
+
+
+def test_a_project_and_the_emulator_agree_on_port_and_key(emulator: Emulator, tmp_path: Path) -> None:
+    """Whichever of the two commands comes first."""
+    project = Project(tmp_path / "project", {"XDG_DATA_HOME": str(tmp_path / "share")})
+    project.root.mkdir()
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share" / "blobsync").symlink_to(tmp_path)
+    assert project.run("config", "new", "--emulator").code == 0
+    (project.root / "aux_data" / "configs" / "storage.yaml").unlink()
+    started = project.json("emulator", "start", "--port", "0")
+    again = project.json("emulator", "start")
+    assert (started.code, again.code) == (0, 0), str(again)
+    assert (started.data["already_running"], again.data["already_running"]) == (False, True)
+    assert again.data["pid"] == started.data["pid"]
+    assert project.run("config", "new", "--emulator").code == 0
+    (project.root / "data").mkdir()
+    (project.root / "data" / "a").write_text("a")
+    assert project.run("u", "data").code == 0
+    assert project.run("emulator", "stop").code == 0
+    stopped = project.run("ls", "data")
+    assert (stopped.code, stopped.err) == (
+        1,
+        (
+            f"blobsync: the emulator is not running at 127.0.0.1, port {started.data['port']} (3 tries)\n"
+            "  hint: blobsync emulator start; 'blobsync emulator status' shows where it runs\n"
+        ),
+    )
+    assert project.json("emulator", "start").data["port"] == started.data["port"]
+    assert project.run("ls", "data").out == "data/a\n"
+
+
+def test_a_damaged_account_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "emulator").mkdir()
+    (tmp_path / "emulator" / "account.json").write_text("{}")
+    with pytest.raises(EmulatorError, match="is damaged"):
+        Emulator(tmp_path).own_account()
 
 
 def test_a_port_that_is_taken_is_said_so(emulator: Emulator) -> None:

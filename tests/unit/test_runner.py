@@ -512,3 +512,25 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < until, "it did not come true"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("squat", ["a link", "another owner", "others may write", "nothing"])
+def test_a_scratch_folder_that_somebody_else_made_first_is_not_used(tmp_path: Path, squat: str) -> None:
+    place, home = tmp_path / f"blobsync-{os.getuid()}", tmp_path / "home"
+    if squat == "a link":
+        (tmp_path / "mine").mkdir(mode=0o700)
+        place.symlink_to(tmp_path / "mine")
+    elif squat == "another owner":
+        if os.getuid():
+            pytest.skip("only root can give a folder away")
+        place.mkdir(0o700)
+        os.chown(place, 54_321, 54_321)
+    elif squat == "others may write":
+        place.mkdir()
+        place.chmod(0o777)
+    ask = "from blobsync.jobs import runner; print(runner._scratch_root('run', 0))"
+    environ = {**os.environ, "TMPDIR": str(tmp_path), "HOME": str(home)}
+    environ.pop("SLURMD_NODENAME", None)
+    said = subprocess.run([sys.executable, "-c", ask], env=environ, capture_output=True, text=True, check=True).stdout
+    expected = place if squat == "nothing" else home / ".local/state/blobsync/scratch"
+    assert said == f"{expected}/run/node0\n"

@@ -1,0 +1,64 @@
+"""The emulator's own storage account: a key that nobody else on the machine knows, and the port that projects name.
+
+Azurite's well-known account has a public key: whoever can reach the loopback interface could read what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from base64 import b64encode
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.errors import EmulatorError
+from blobsync.locations import Secret
+
+DEFAULT_PORT = 10000
+_FILE = "account.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAccount:
+    """What stays the same from one start to the next."""
+
+    key: Secret
+    port: int = DEFAULT_PORT
+
+
+def new_key() -> Secret:
+    """A random account key."""
+    return Secret(b64encode(secrets.token_bytes(64)).decode())
+
+
+def kept_account(folder: Path) -> KeptAccount:
+    """The account that ``folder`` keeps, made at the first time. Raises ``EmulatorError``."""
+    file = folder / _FILE
+    try:
+        if not file.exists():
+            return _keep(folder, KeptAccount(new_key()))
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return KeptAccount(Secret(str(values["key"])), int(values["port"]))
+    except OSError as error:
+        raise EmulatorError(f"{file} cannot be used: {error.strerror}", hint="set XDG_DATA_HOME") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise EmulatorError(f"{file} is damaged", hint=f"rm {file}, then make the account files anew") from error
+
+
+def keep_port(folder: Path, port: int) -> None:
+    """From now on the emulator starts at this port."""
+    known = kept_account(folder)
+    if known.port != port:
+        _keep(folder, KeptAccount(known.key, port))
+
+
+def _keep(folder: Path, account: KeptAccount) -> KeptAccount:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    fresh = folder / f"{_FILE}.{os.getpid()}.part"
+    # Private from its first byte on.
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as sink:
+        json.dump({"key": account.key.reveal(), "port": account.port}, sink)
+    fresh.replace(folder / _FILE)
+    return account
