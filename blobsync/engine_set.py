@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from blobsync.engines import Engine, RemoteEnd
+from blobsync.legs import Ground
 from blobsync.locations import BlobUrl, SasToken
 from blobsync.plan import TransferPlan
-from blobsync.planning import Ground
 from blobsync.state_dir import StateDir
 from blobsync.transfer import Engines
 

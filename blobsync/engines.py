@@ -18,12 +18,13 @@ from blobsync.storage import BlobStore
 class LocalEnd(NamedTuple):
     """A file or folder of this machine.
 
-    Nothing is ever written through a symlink that leads out of ``boundary`` (the project; None: out of
-    ``root`` itself, or out of its folder where the root is a file).
+    Nothing is ever written through a symlink that leads out of ``boundary``, some folders without links in their
+    paths: the project, and where the user has agreed that links of it lead (empty: out of ``root`` itself, or out of
+    its folder where the root is a file).
     """
 
     root: Path
-    boundary: Path | None = None
+    boundary: tuple[Path, ...] = ()
 
     def at(self, relative: str) -> Path:
         """The file ``relative`` below the root; the root itself where it is empty."""

@@ -15,6 +15,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
       PlanError                          2
         ShapeConflictError               2   a file where a folder should be, or blob ``a`` beside ``a/b``
         UnsafeNamesError                 2   names that cannot exist at the destination
+        UntrustedLinkError               2   a symlink out of the project that nobody agreed to
         MirrorRefusedError               2
         PlanFileError                    2   a saved plan that cannot be read, or is out of date
       NothingMatchedError                4
@@ -162,6 +163,16 @@ class UnsafeNamesError(PlanError):
     def __init__(self, message: str, *, names: tuple[tuple[str, str], ...], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.names = names
+
+
+class UntrustedLinkError(PlanError):
+    """``links`` are what the user has to agree to: where each is, from the project's root, and where it leads."""
+
+    code = "link_untrusted"
+
+    def __init__(self, message: str, *, links: tuple[tuple[str, str], ...], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, path=links[0][0])
+        self.links = links
 
 
 class MirrorRefusedError(PlanError):

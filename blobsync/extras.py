@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from blobsync.engines import LiveEnd, LocalEnd, Moved, RemoteEnd
+from blobsync.errors import BlobsyncError
 from blobsync.fresh_look import look
-from blobsync.plan import FileAction, LocalState, RemoteState
+from blobsync.local_files import LocalFolder
+from blobsync.names import relative_name
+from blobsync.plan import FileAction, RemoteState
 
 
 def delete(end: LiveEnd, doomed: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:
@@ -29,23 +29,19 @@ def _delete_blobs(end: RemoteEnd, doomed: Sequence[FileAction]) -> dict[str, str
 
 def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
     failures: dict[str, str] = {}
-    folders: set[Path] = set()
+    folders: set[str] = set()
+    below = LocalFolder(end.root, end.boundary)
     for action in doomed:
-        file = end.at(action.path)
         try:
-            if not isinstance(action.destination, LocalState) or not LocalState.of(os.stat(file)).same_file(
-                action.destination
-            ):
-                failures[action.path] = "it changed since the plan was made"
-                continue
-            file.unlink()
-            folders.update(parent for parent in file.parents if end.root in parent.parents)
-        except FileNotFoundError:
+            below.remove(relative_name(action.path), action.destination)
+        except BlobsyncError as error:
+            failures[action.path] = error.message
             continue
-        except OSError as error:
-            failures[action.path] = error.strerror or str(error)
-    for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
+        parent = action.path.rpartition("/")[0]
+        while parent and parent not in folders:
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
+    for folder in sorted(folders, key=lambda path: path.count("/"), reverse=True):
         # Only folders that the deletions left empty go.
-        with suppress(OSError):
-            folder.rmdir()
+        below.remove_if_empty(relative_name(folder))
     return failures

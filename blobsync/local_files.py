@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from blobsync.errors import LocalFileError
+from blobsync.errors import LocalFileError, PreconditionFailedError
 from blobsync.local_errors import ChangedWhileReadError, naming
+from blobsync.mapping import is_below
 from blobsync.names import RelativeName
 from blobsync.part_files import FolderDescriptor, PartFile, unnamed_work
 from blobsync.plan import FileState, LocalState
@@ -113,7 +114,7 @@ class LocalFolder:
     Safe for several threads. Its descriptors are closed with the last reference to it and to its files.
     """
 
-    def __init__(self, root: Path, boundary: Path | None = None, *, unnamed: bool = True) -> None:
+    def __init__(self, root: Path, boundary: Path | tuple[Path, ...] | None = None, *, unnamed: bool = True) -> None:
         """Make ``root`` where it is missing. Links are followed inside ``boundary`` (default: ``root``) only.
 
         ``unnamed`` False gives each file a temporary name from the start, as is done where it has to be.
@@ -121,7 +122,8 @@ class LocalFolder:
         self._root = root
         self._unnamed = unnamed and unnamed_work()
         with naming(root):
-            self._boundary = os.path.realpath(boundary or root)
+            given = boundary if isinstance(boundary, tuple) else (boundary,) if boundary else ()
+            self._boundary = tuple(os.path.realpath(place) for place in given or (root,))
             real = os.path.realpath(root)
             self._demand_inside(real, root)
             os.makedirs(real, exist_ok=True)
@@ -145,6 +147,32 @@ class LocalFolder:
                 # Somebody removed the folder that was kept open.
                 self._last = ([], self._top)
                 return PartFile(self._parent(parts[:-1]), parts[-1], path, size)
+
+    def remove(self, relative: RelativeName, expected: FileState | None) -> None:
+        """Delete a file, through no link at all; one that is gone is fine.
+
+        Raises ``PreconditionFailedError`` when it is not ``expected`` any more, and ``LocalFileError``.
+        """
+        parts, path = self._parts(relative), self._root / relative
+        with naming(path), suppress(FileNotFoundError):
+            folder = self._open_plainly(parts[:-1])
+            try:
+                found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+                if not isinstance(expected, LocalState) or not expected.same_file(LocalState.of(found)):
+                    raise PreconditionFailedError("it changed since the plan was made", path=str(path))
+                os.unlink(parts[-1], dir_fd=folder)
+            finally:
+                os.close(folder)
+
+    def remove_if_empty(self, relative: RelativeName) -> None:
+        """The same for a folder; one that holds something, or cannot be removed, stays."""
+        parts = self._parts(relative)
+        with suppress(OSError):
+            folder = self._open_plainly(parts[:-1])
+            try:
+                os.rmdir(parts[-1], dir_fd=folder)
+            finally:
+                os.close(folder)
 
     @contextmanager
     def grow(self, relative: RelativeName) -> Iterator[GrowingFile]:
@@ -177,6 +205,16 @@ class LocalFolder:
             self._last = (parts, folder)
         return folder
 
+    def _open_plainly(self, parts: list[str]) -> int:
+        folder = os.dup(self._top.fd)
+        for part in parts:
+            try:
+                below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = below
+        return folder
+
     def _descriptor(self, fd: int) -> FolderDescriptor:
         return FolderDescriptor(fd, unnamed=self._unnamed)
 
@@ -201,9 +239,9 @@ class LocalFolder:
         if not path.is_symlink():
             raise error
         real = os.path.realpath(path)
-        self._demand_inside(real, path)
-        folder = os.open(self._boundary, _FOLDER)
-        for part in Path(real).relative_to(self._boundary).parts:
+        place = self._demand_inside(real, path)
+        folder = os.open(place, _FOLDER | os.O_NOFOLLOW)
+        for part in Path(real).relative_to(place).parts:
             try:
                 below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             finally:
@@ -211,13 +249,17 @@ class LocalFolder:
             folder = below
         return folder
 
-    def _demand_inside(self, real: str, path: Path) -> None:
-        if real != self._boundary and not real.startswith(self._boundary.rstrip("/") + "/"):
-            raise LocalFileError(
-                f"{path} leads to {real}, outside of {self._boundary}",
-                hint="blobsync writes through no link that leaves the project: replace the link by a folder",
-                path=str(path),
-            )
+    def _demand_inside(self, real: str, path: Path) -> str:
+        """The part of the boundary that ``real`` is in."""
+        for place in self._boundary:
+            if is_below(real, place):
+                return place
+        raise LocalFileError(
+            f"{path} leads to {real}, outside of {self._boundary[0]}",
+            hint="blobsync writes through no link that leaves the project without your consent:"
+            " blobsync config trust-link PATH gives it",
+            path=str(path),
+        )
 
 
 def _open_folder(folder: int, part: str) -> int:

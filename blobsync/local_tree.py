@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.config.project_root import PROJECT_MARK
+from blobsync.errors import LocalFileError
+from blobsync.mapping import is_below
 from blobsync.names import is_temporary
 from blobsync.plan import LocalState, Reason
 from blobsync.state_dir import NAME as STATE_DIR_NAME
+from blobsync.trusted_links import OutsideLink
 
 
 class Entry(NamedTuple):
@@ -23,35 +27,95 @@ class Entry(NamedTuple):
 
 
 class LinkPolicy(NamedTuple):
-    """What to do about symlinks: ``follow``, ``skip`` or ``error``; ``inside`` are the real paths that count
-    as the project (its own, and the mapped folder's where that is a link to another disk)."""
+    """What to do about symlinks: ``follow``, ``skip`` or ``error``.
+
+    ``project`` is its real path, ``shown`` the walked folder from the project's root. ``entered`` are the real paths
+    outside the project that the way to this folder leads to, and ``trusted`` the links out of the project that the
+    user has agreed to.
+    """
 
     mode: str
-    inside: tuple[str, ...]
+    project: str
+    shown: str = ""
+    entered: tuple[str, ...] = ()
+    trusted: frozenset[OutsideLink] = frozenset()
 
-    def holds(self, real: str) -> bool:
-        """Whether ``real`` (a path without links) is in the project."""
-        return any(real == root or real.startswith(root.rstrip("/") + "/") for root in self.inside)
+    def refusal(self, path: str, real: str, chain: tuple[str, ...]) -> Reason | None:
+        """Why the link ``path`` (below the walked folder) to ``real`` is not followed; None where it is.
+
+        ``chain`` are the real paths of the folders that the walk went through links to.
+        """
+        if self.mode == "skip":
+            return Reason.SYMLINK_SKIPPED
+        if self.mode == "error":
+            return Reason.SYMLINK_REFUSED
+        if is_below(real, self.project):
+            return Reason.SYMLINK_PROTECTED if is_protected(real, self.project) else None
+        if OutsideLink(f"{self.shown}/{path}", real) in self.trusted:
+            return None
+        # What was entered with consent may lead around within itself.
+        places = (*self.entered, *(place for place in chain if not is_below(place, self.project)))
+        return None if any(is_below(real, place) for place in places) else Reason.SYMLINK_OUTSIDE
 
 
-def link_policy(mode: str, *roots: Path) -> LinkPolicy:
-    """The policy for a project at the first of ``roots``; the others count as inside, too."""
-    return LinkPolicy(mode, tuple(os.path.realpath(root) for root in roots))
+class Way(NamedTuple):
+    """The links on the way to a path: where consented ones leave the project to, and those without consent."""
+
+    entered: tuple[str, ...]
+    untrusted: tuple[OutsideLink, ...]
 
 
-def walk(root: Path, links: LinkPolicy) -> Iterator[Entry]:
+def way_to(root: Path, path: str, trusted: frozenset[OutsideLink]) -> Way:
+    """Look at each part of ``path`` (from the project's root, which ``root`` is).
+
+    Raises ``LocalFileError`` for a link into a folder of the project that holds no data.
+    """
+    project = os.path.realpath(root)
+    entered: list[str] = []
+    untrusted: list[OutsideLink] = []
+    # Who agrees to a link agrees to what lies in it.
+    opened: list[str] = []
+    parts = path.split("/")
+    for count in range(1, len(parts) + 1):
+        link = "/".join(parts[:count])
+        if not os.path.islink(root / link):
+            continue
+        real = os.path.realpath(root / link)
+        if is_below(real, project):
+            if real == project or is_protected(real, project):
+                raise LocalFileError(
+                    f"{link} is {Reason.SYMLINK_PROTECTED.value}, where no data is", hint=f"remove {link}", path=link
+                )
+            continue
+        if OutsideLink(link, real) in trusted or any(is_below(real, place) for place in entered):
+            entered.append(real)
+        elif not any(is_below(real, place) for place in opened):
+            untrusted.append(OutsideLink(link, real))
+        opened.append(real)
+    return Way(tuple(entered), tuple(untrusted))
+
+
+def is_protected(real: str, project: str) -> bool:
+    """Whether a link to ``real``, inside the project, would open its configuration, its state or its repository."""
+    parts = Path(real).relative_to(project).parts
+    return ".git" in parts or STATE_DIR_NAME in parts or parts[:1] == (PROJECT_MARK,)
+
+
+def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) -> Iterator[Entry]:
     """Every file below ``root``, in no particular order, each folder read once.
 
     Unfinished downloads and blobsync's own folder are passed over. A folder or entry that cannot be read
-    is yielded with reason ``UNREADABLE``: whoever deletes must know that the tree was not seen whole.
+    is yielded with reason ``UNREADABLE``: whoever deletes must know that the tree was not seen whole. ``followed``
+    gets each link that was followed, with the real path that it leads to.
     """
+    known = {} if followed is None else followed
     stack: list[tuple[str, str, tuple[str, ...]]] = [(os.fspath(root), "", (os.path.realpath(root),))]
     while stack:
         folder, prefix, chain = stack.pop()
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    found = _look(entry, prefix, links, chain)
+                    found = _look(entry, prefix, links, chain, known)
                     if isinstance(found, Entry):
                         yield found
                     elif found is not None:
@@ -61,7 +125,7 @@ def walk(root: Path, links: LinkPolicy) -> Iterator[Entry]:
 
 
 def _look(
-    entry: os.DirEntry[str], prefix: str, links: LinkPolicy, chain: tuple[str, ...]
+    entry: os.DirEntry[str], prefix: str, links: LinkPolicy, chain: tuple[str, ...], followed: dict[str, str]
 ) -> Entry | tuple[str, str, tuple[str, ...]] | None:
     """One entry: a finding, a folder to walk, or None for what is passed over."""
     name = entry.name
@@ -70,7 +134,7 @@ def _look(
         return None
     try:
         if entry.is_symlink():
-            return _link(entry, path, links, chain)
+            return _link(entry, path, links, chain, followed)
         if entry.is_dir(follow_symlinks=False):
             return entry.path, f"{path}/", chain
         status = entry.stat(follow_symlinks=False)
@@ -82,15 +146,12 @@ def _look(
 
 
 def _link(
-    entry: os.DirEntry[str], path: str, links: LinkPolicy, chain: tuple[str, ...]
+    entry: os.DirEntry[str], path: str, links: LinkPolicy, chain: tuple[str, ...], followed: dict[str, str]
 ) -> Entry | tuple[str, str, tuple[str, ...]]:
-    if links.mode == "skip":
-        return Entry(path, None, Reason.SYMLINK_SKIPPED)
-    if links.mode == "error":
-        return Entry(path, None, Reason.UNREADABLE, "a symlink, and --links error was given")
     real = os.path.realpath(entry.path)
-    if not links.holds(real):
-        return Entry(path, None, Reason.SYMLINK_OUTSIDE, real)
+    refusal = links.refusal(path, real, chain)
+    if refusal is not None:
+        return Entry(path, None, refusal, f"to {real}")
     try:
         status = os.stat(real)
     except FileNotFoundError:
@@ -102,9 +163,11 @@ def _link(
             for above in (*chain, os.path.realpath(os.path.dirname(entry.path)))
         ):
             return Entry(path, None, Reason.UNREADABLE, f"a symlink loop back to {real}")
+        followed[path] = real
         return entry.path, f"{path}/", (*chain, real)
     if not stat.S_ISREG(status.st_mode):
         return Entry(path, None, Reason.NOT_A_FILE)
+    followed[path] = real
     return Entry(path, LocalState.of(status))
 
 

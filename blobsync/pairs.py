@@ -12,7 +12,7 @@ class Pair(NamedTuple):
     """``source`` and ``destination`` are None where that end has no such file.
 
     ``record`` is how both were when last verified against each other. ``left_out`` is the reason for which
-    the entry at the source does not take part (a symlink out of the project, say), ``detail`` the words to it.
+    the path does not take part (it is a symlink out of the project, say, or behind one), ``detail`` the words to it.
     """
 
     path: str

@@ -65,6 +65,11 @@ class Reason(str, enum.Enum):
     EXTRA = "not at the source"
     SYMLINK_OUTSIDE = "a symlink that leads out of the project"
     SYMLINK_SKIPPED = "a symlink, and --links skip was given"
+    SYMLINK_REFUSED = "a symlink, and --links error was given"
+    SYMLINK_PROTECTED = "a symlink into .git, .blobsync or aux_data"
+    THROUGH_LINK = "a symlink or behind one, where --mirror deletes nothing"
+    SAME_FILE = "another name of a file that moves, through a symlink"
+    ONE_FILE_HERE = "through a symlink another name of one file here, and the blobs of the two names differ"
     NOT_A_FILE = "neither a file nor a folder"
     UNREADABLE = "cannot be read"
 

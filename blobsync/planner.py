@@ -56,7 +56,10 @@ def decide(
     """
     source, destination = pair.source, pair.destination
     if pair.left_out is not None:
-        return FileAction(pair.path, Action.SKIP, pair.left_out, 0)
+        if source is None and destination is not None and not options.mirror:
+            return None
+        seen = source or destination
+        return FileAction(pair.path, Action.SKIP, pair.left_out, seen.size if seen else 0)
     if source is None:
         if destination is None or not options.mirror:
             return None

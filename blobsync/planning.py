@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync import names
-from blobsync.config.model import Cluster, FolderEntry
-from blobsync.connections import Connections
 from blobsync.engines import Listener, LiveEnd, LocalEnd
-from blobsync.errors import NothingMatchedError, UsageError
-from blobsync.index import Index
+from blobsync.errors import NothingMatchedError, UntrustedLinkError, UsageError
 from blobsync.ledger import LivePart
-from blobsync.local_tree import ignores_case, link_policy
-from blobsync.mapping import Resolution, project_relative, resolve
+from blobsync.legs import Ground, Leg, legs, rooted
+from blobsync.local_tree import LinkPolicy, ignores_case, way_to
+from blobsync.one_file import Names, settle, spare_links
 from blobsync.plan import (
     Action,
     End,
+    FileAction,
     FileFailure,
     PlanPart,
     Route,
@@ -31,179 +28,50 @@ from blobsync.plan import (
 )
 from blobsync.planner import check_names, choose_engine, decide_all, guard_mirror, is_bulk
 from blobsync.selection import selector
-from blobsync.survey import Request, survey
+from blobsync.survey import Request, Survey, survey
 from blobsync.transfer import route_of
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """Where a command stands: the project, its two clusters and what reaches them."""
-
-    root: Path
-    cwd: Path
-    cluster: Cluster
-    from_cluster: Cluster | None
-    connections: Connections
-    index: Index
-
-
-class Leg(NamedTuple):
-    """One PATH, or the part of it that a nested folder entry maps elsewhere (then ``optional``)."""
-
-    shown: str
-    source: LiveEnd
-    destination: LiveEnd
-    record_roots: tuple[str, str]
-    record_path: str
-    folder_only: bool
-    optional: bool
-    elsewhere: tuple[str, ...]
-
-
-def rooted(ground: Ground, given: str) -> str:
-    """A PATH as typed, from the project's root; a slash at its end stays. Raises ``MappingError``."""
-    path = project_relative(given, cwd=ground.cwd, root=ground.root)
-    return f"{path}/" if given.endswith("/") else path
-
-
-def legs(ground: Ground, command: str, paths: Sequence[str], options: TransferOptions) -> tuple[Leg, ...]:
-    """Both ends of each PATH (from the project's root), for ``u`` or ``d``.
-
-    Raises mapping errors, and ``UsageError`` on a bad combination.
-    """
-    if options.from_path is not None and len(paths) != 1:
-        raise UsageError("--from-path goes with exactly one PATH", hint="run one command for each")
-    if command == "u" and options.from_path is not None and ground.from_cluster is None:
-        raise UsageError("--from-path of an upload names a path of another cluster", hint="pass -f CLUSTER with it")
-    found: list[Leg] = []
-    for path in paths:
-        found += _legs_of(ground, command, path, options)
-    chosen: dict[str, Leg] = {}
-    for leg in found:
-        # A PATH that was given stays one that has to be there, also where it is part of another one.
-        if leg.shown not in chosen or (chosen[leg.shown].optional and not leg.optional):
-            chosen[leg.shown] = leg
-    return tuple(
-        leg for leg in chosen.values() if not any(_covers(other, leg) for other in chosen.values() if other is not leg)
-    )
-
-
-def _covers(one: Leg, other: Leg) -> bool:
-    """Whether ``other`` moves anyway as a part of ``one``."""
-    return other.shown.startswith(f"{one.shown}/") and not any(
-        other.shown == f"{one.shown}/{inner}" or other.shown.startswith(f"{one.shown}/{inner}/")
-        for inner in one.elsewhere
-    )
-
-
-def _legs_of(ground: Ground, command: str, path: str, options: TransferOptions) -> Iterator[Leg]:
-    """The PATH itself, and each prefix below it that an entry of either cluster maps elsewhere.
-
-    Both clusters count, whichever end is theirs: what one of them keeps apart is neither looked for below the
-    other's folder nor put there.
-    """
-    far = ground.from_cluster
-    here = ground.cluster if command == "u" or far is None else far
-
-    def place(path: str, cluster: Cluster) -> Resolution:
-        return resolve(path, cwd=ground.root, root=ground.root, cluster=cluster)
-
-    target = place(path, here)
-    origin = place(options.from_path or path, far or ground.cluster)
-    inner = _apart(ground, origin, target)
-    yield _leg(ground, command, origin, target, inner, optional=False)
-    for below in inner:
-        start = place(f"{origin.path}/{below}", far or ground.cluster)
-        end = place(f"{target.path}/{below}", here)
-        deeper = tuple(other[len(below) + 1 :] for other in inner if other.startswith(f"{below}/"))
-        yield _leg(ground, command, start, end, deeper, optional=True)
-
-
-def _apart(ground: Ground, origin: Resolution, target: Resolution) -> tuple[str, ...]:
-    """What lies below both ends and is mapped elsewhere by either cluster, as paths below the ends."""
-    clusters = [ground.cluster, *([ground.from_cluster] if ground.from_cluster else [])]
-    ends = {origin.path, target.path}
-    return tuple(
-        sorted({prefix[len(end) + 1 :] for end in ends for cluster in clusters for prefix in nested(end, cluster)})
-    )
-
-
-def nested(path: str, cluster: Cluster) -> tuple[str, ...]:
-    """The prefixes below ``path`` that folder entries of their own map elsewhere."""
-    return tuple(sorted(prefix for prefix in cluster.prefixes if prefix.startswith(f"{path}/")))
-
-
-def _leg(
-    ground: Ground, command: str, origin: Resolution, target: Resolution, elsewhere: tuple[str, ...], *, optional: bool
-) -> Leg:
-    connections = ground.connections
-    source: LiveEnd
-    destination: LiveEnd
-    if command == "d":
-        source, destination = connections.end(origin.remote), LocalEnd(target.local, _boundary(ground, target))
-    elif ground.from_cluster is not None:
-        source, destination = connections.end(origin.remote), connections.end(target.remote)
-    else:
-        source, destination = LocalEnd(origin.local, _boundary(ground, origin)), connections.end(target.remote)
-    near = origin.entry if command == "u" and ground.from_cluster is not None else None
-    roots, record_path = _record_place(near, origin, target, command)
-    return Leg(
-        shown=target.path,
-        source=source,
-        destination=destination,
-        record_roots=roots,
-        record_path=record_path,
-        folder_only=origin.folder_only or target.folder_only,
-        optional=optional,
-        elsewhere=elsewhere,
-    )
-
-
-def _boundary(ground: Ground, target: Resolution) -> Path:
-    """What no link may lead a download out of: the project, or the mapped folder where that is on another disk."""
-    real_root = Path(os.path.realpath(ground.root))
-    mapped = ground.root / target.entry.prefix
-    return ground.root if Path(os.path.realpath(mapped)).is_relative_to(real_root) else mapped
-
-
-def _record_place(
-    near: FolderEntry | None, origin: Resolution, target: Resolution, command: str
-) -> tuple[tuple[str, str], str]:
-    """The two roots that the index knows this pair of ends by, and the path below both."""
-    remote = origin if command == "d" else target
-    if near is None and origin.path == target.path:
-        return (remote.entry.prefix, str(remote.entry.remote)), remote.relative
-    if near is None:
-        return (target.path, str(remote.remote)), ""
-    # Entries may begin at different depths on the two sides: the record lies below what both have in common.
-    common = _common_end(origin.relative, target.relative)
-    first = near.remote.child(origin.relative.removesuffix(common).rstrip("/"))
-    second = target.entry.remote.child(target.relative.removesuffix(common).rstrip("/"))
-    return (str(first), str(second)), common
-
-
-def _common_end(one: str, other: str) -> str:
-    """The last parts that two paths share."""
-    pairs = zip(reversed(one.split("/")), reversed(other.split("/")), strict=False)
-    return "/".join(reversed([part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]))
+from blobsync.trusted_links import trust_command
 
 
 def request_for(ground: Ground, leg: Leg, options: TransferOptions) -> Request:
     """What the survey has to look at for one leg."""
-    local = [end.root for end in (leg.source, leg.destination) if isinstance(end, LocalEnd)]
-    mapped = [ground.root / entry.prefix for entry in ground.cluster.folders]
     return Request(
         shown=leg.shown,
         route=route_of(leg.source, leg.destination),
         source=leg.source,
         destination=leg.destination,
-        links=link_policy(options.links, ground.root, *local, *mapped),
+        links=_link_policy(ground, leg, options),
         records=ground.index.pair(*leg.record_roots),
         record_path=leg.record_path,
         folder_only=leg.folder_only,
         wanted=_wanted(leg, options),
         compare_content=options.compare_content,
     )
+
+
+def both_ends(ground: Ground, path: str) -> tuple[Request, ...]:
+    """The local files and the blobs of a PATH as typed, part by part, to be compared and not to be moved."""
+    chosen = legs(ground, "u", [rooted(ground, path)], TransferOptions())
+    check_links(ground, chosen)
+    return tuple(request_for(ground, leg, TransferOptions()) for leg in chosen)
+
+
+def _link_policy(ground: Ground, leg: Leg, options: TransferOptions) -> LinkPolicy:
+    way = way_to(ground.root, leg.shown, ground.trusted)
+    return LinkPolicy(options.links, os.path.realpath(ground.root), leg.shown, way.entered, ground.trusted)
+
+
+def check_links(ground: Ground, chosen: Sequence[Leg]) -> None:
+    """Raises ``UntrustedLinkError`` where the way to a local end leaves the project without the user's consent."""
+    near = [leg.shown for leg in chosen if isinstance(leg.source, LocalEnd) or isinstance(leg.destination, LocalEnd)]
+    links = dict.fromkeys(link for path in near for link in way_to(ground.root, path, ground.trusted).untrusted)
+    if links:
+        where = "; ".join(f"{link.link} leads to {link.target}" for link in links)
+        raise UntrustedLinkError(
+            f"a symlink leaves the project, and nothing is read or written there before you agree: {where}",
+            links=tuple(links),
+            hint=f"if that is meant: {' && '.join(trust_command(link.link) for link in links)}",
+        )
 
 
 def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
@@ -221,6 +89,7 @@ class _Found:
     """What the legs of one plan add up to."""
 
     parts: list[PlanPart] = field(default_factory=list)
+    names: list[Names] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unreadable: list[FileFailure] = field(default_factory=list)
     extras: int = 0
@@ -246,6 +115,7 @@ def make_plan(
     if options.from_path is not None:
         options = replace(options, from_path=rooted(ground, options.from_path))
     chosen = legs(ground, command, paths, options)
+    check_links(ground, chosen)
     found = _Found(warnings=_check_rights(ground, chosen, options))
     _plan_legs(ground, chosen, options, listener, found)
     plan = TransferPlan(
@@ -254,7 +124,7 @@ def make_plan(
         from_cluster=ground.from_cluster.name if ground.from_cluster else None,
         paths=paths,
         options=options,
-        parts=tuple(found.parts),
+        parts=settle(found.parts, found.names, writing=Action.TRANSFER if command == "d" else Action.ADOPT),
         engine=choose_engine("direct", 0, 0, None),
         warnings=tuple(found.warnings),
         unreadable=tuple(found.unreadable),
@@ -311,6 +181,7 @@ def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: List
     looked = survey(request, listener.seen)
     both_ends = ground.from_cluster is None and options.from_path is None
     actions, extras = decide_all(looked.pairs, request.route, options, both_ends=both_ends, shown=leg.shown)
+    actions = _see_links(leg, looked, actions, found)
     check_names(actions, extras, leg.shown, _name_rule(request, looked.shape), one_case=_one_case(request))
     if options.mirror:
         guard_mirror(actions, looked.destination_files, looked.source_files, len(looked.unreadable), options)
@@ -326,8 +197,28 @@ def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: List
     )
     found.parts.append(part)
     found.warnings += looked.warnings
-    found.unreadable += looked.unreadable
+    found.unreadable += (*looked.unreadable, *looked.blocked)
     found.extras += len(extras)
+
+
+def _see_links(leg: Leg, looked: Survey, actions: tuple[FileAction, ...], found: _Found) -> tuple[FileAction, ...]:
+    """Nothing is deleted through a link, and what is written through one is said: the paths do not show it."""
+    end = leg.destination if isinstance(leg.destination, LocalEnd) else leg.source
+    if not isinstance(end, LocalEnd):
+        return actions
+    names = Names(os.path.realpath(end.root), looked.followed)
+    found.names.append(names)
+    if end is leg.source:
+        return actions
+    actions = spare_links(actions, names)
+    moving = [action for action in actions if action.action is Action.TRANSFER]
+    if moving and os.path.islink(end.root):
+        found.warnings.append(f"{leg.shown} is a symlink: what comes down is written to {names.root}")
+    for link in dict.fromkeys(names.link_of(action.path) for action in moving):
+        if link is not None and os.path.isdir(names.followed[link]):
+            place = names.followed[link]
+            found.warnings.append(f"{leg.shown}/{link} is a symlink: what comes down below it is written to {place}")
+    return actions
 
 
 def _name_rule(request: Request, shape: Shape) -> Callable[[str], str | None]:
@@ -356,10 +247,22 @@ def live_parts(ground: Ground, plan: TransferPlan, command: str) -> tuple[LivePa
     return tuple(
         LivePart(
             part=part,
-            source=by_path[part.path].source,
-            destination=by_path[part.path].destination,
+            source=_bounded(ground, by_path[part.path].source, part),
+            destination=_bounded(ground, by_path[part.path].destination, part),
             records=ground.index.pair(*by_path[part.path].record_roots),
             record_path=by_path[part.path].record_path,
         )
         for part in plan.parts
     )
+
+
+def _bounded(ground: Ground, end: LiveEnd, part: PlanPart) -> LiveEnd:
+    """A local end with what no link may lead a write out of."""
+    if not isinstance(end, LocalEnd):
+        return end
+    entered = [Path(place) for place in way_to(ground.root, part.path, ground.trusted).entered]
+    below = [Path(link.target) for link in ground.trusted if link.link.startswith(f"{part.path}/")]
+    # A link that was named is followed, a file's too, whose folder then is the one to write in.
+    root = Path(os.path.realpath(end.root)) if part.shape is Shape.FILE and end.root.is_symlink() else end.root
+    places = [place.parent if part.shape is Shape.FILE and place == root else place for place in entered]
+    return LocalEnd(root, (Path(os.path.realpath(ground.root)), *places, *below))

@@ -11,7 +11,7 @@ A plan is made first and is a value; carrying it out is a second step, and ``upl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any
 from blobsync import receipts
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.config.project_root import find_project
+from blobsync.config.project_root import current_folder, find_project
 from blobsync.connections import Connections
-from blobsync.engines import Listener, LocalEnd, RemoteEnd, SilentListener
+from blobsync.engines import Listener, RemoteEnd, SilentListener
 from blobsync.environment import environment
 from blobsync.errors import UsageError
 from blobsync.index import Index
-from blobsync.local_tree import link_policy
+from blobsync.legs import Ground, nested
 from blobsync.locations import BlobUrl, ContainerUrl
 from blobsync.mapping import Resolution, resolve
 from blobsync.plan import Action, Route, TransferOptions, TransferPlan, TransferResult
-from blobsync.planning import Ground, live_parts, make_plan, nested
+from blobsync.planning import both_ends, live_parts, make_plan
 from blobsync.state_dir import StateDir, open_state_dir
-from blobsync.survey import Request
 from blobsync.transfer import Engines, carry_out
+from blobsync.trusted_links import load_trusted_links
 
 if TYPE_CHECKING:
     # Each command loads what it needs itself: modules of ours are a third of a short command's time.
@@ -81,7 +81,7 @@ class Project:
         file (``-p``). Raises ``ConfigError``; touches no network.
         """
         environ = environment(environ)
-        cwd = Path(start).absolute()
+        cwd = current_folder(environ) if start == "." else Path(start).absolute()
         root = find_project(cwd, environ)
         return cls(
             root,
@@ -108,6 +108,16 @@ class Project:
         if self._state is None:
             self._state = open_state_dir(self.root, self.environ)
         return self._state
+
+    def trust_links(self, links: Iterable[tuple[str, str]]) -> None:
+        """Follow these links out of the project from now on: where each is, from the root, and where it leads.
+
+        Such links come with ``UntrustedLinkError``. A link that leads elsewhere later needs consent anew.
+        """
+        from blobsync.outside_links import trust
+
+        trust(self.root, links, self.environ)
+        self._ground = None
 
     @property
     def connections(self) -> Connections:
@@ -200,9 +210,8 @@ class Project:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them."""
         from blobsync.verify import verify
 
-        place = self.resolve(path)
         self.listener.phase("verifying")
-        return verify(self._request(place), self.listener.seen, deep=deep)
+        return verify(both_ends(self._standing, path), self.listener.seen, deep=deep)
 
     def find_removal(self, paths: Sequence[str]) -> tuple[browse.Doomed, ...]:
         """What ``rm`` of these paths would delete. Raises ``CredentialError`` where it plainly may not."""
@@ -255,23 +264,12 @@ class Project:
                     lambda account, needs: check_sas(account, needs),
                 ),
                 index=Index(self.state.index_file, lambda text: self.listener.note(text)),
+                trusted=load_trusted_links(self.root, self.environ),
             )
         return self._ground
 
     def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
         return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
-
-    def _request(self, place: Resolution) -> Request:
-        return Request(
-            shown=place.path,
-            route=Route.UPLOAD,
-            source=LocalEnd(place.local),
-            destination=self.connections.end(place.remote),
-            links=link_policy("follow", self.root, self.root / place.entry.prefix),
-            records=self._standing.index.pair(place.entry.prefix, str(place.entry.remote)),
-            record_path=place.relative,
-            folder_only=place.folder_only,
-        )
 
     def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:
         from blobsync.azcopy.binary import problem

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from blobsync.ahead import Ahead, side_by_side
@@ -20,6 +21,7 @@ from blobsync.engines import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.errors import BlobsyncError, LocalFileError, NothingMatchedError, ShapeConflictError
 from blobsync.fresh_look import hash_file
 from blobsync.index import PairIndex
+from blobsync.left_out import FAULTS, LINKS, LeftOut, source_said
 from blobsync.local_tree import LinkPolicy, walk
 from blobsync.names import is_temporary, local_problem
 from blobsync.pairs import Pair, needs_local_md5, source_is_near
@@ -51,7 +53,11 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class Survey:
-    """Both ends of one PATH. ``pairs`` can be gone through once; the counts are complete after that."""
+    """Both ends of one PATH. ``pairs`` can be gone through once; the counts are complete after that.
+
+    ``blocked`` are links at the destination that files would have to go through and may not. ``followed`` are the
+    local links that count as what they lead to, with their real paths.
+    """
 
     shape: Shape
     pairs: Iterator[Pair]
@@ -61,6 +67,8 @@ class Survey:
     warnings: list[str] = field(default_factory=list)
     # A tool that lists the source by itself would find more there than the pairs.
     has_hidden: bool = False
+    blocked: list[FileFailure] = field(default_factory=list)
+    followed: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Side(NamedTuple):
@@ -73,6 +81,7 @@ class _Side(NamedTuple):
     entries: Iterator[tuple[str, FileState | None, Reason | None, str]]
     is_folder: bool
     hidden: Sequence[str] = ()
+    followed: Mapping[str, str] = MappingProxyType({})
 
 
 def survey(request: Request, seen: Callable[[int], None]) -> Survey:
@@ -84,7 +93,7 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
     looks = [Ahead(_look_at, end, request) for end in (request.source, request.destination)]
     source, destination = (look.result() for look in looks)
     shape = _shape(request, source, destination)
-    found = Survey(shape, iter(()))
+    found = Survey(shape, iter(()), followed=source.followed or destination.followed)
     if shape is Shape.FILE:
         found.source_files = 1
         found.destination_files = int(destination.file is not None)
@@ -157,8 +166,9 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
             path=request.shown,
         ) from error
     if root.is_dir():
-        entries = ((e.path, e.state, e.reason, e.detail) for e in walk(root, request.links))
-        return _Side(None, entries, is_folder=True)
+        followed: dict[str, str] = {}
+        entries = ((e.path, e.state, e.reason, e.detail) for e in walk(root, request.links, followed))
+        return _Side(None, entries, is_folder=True, followed=followed)
     if request.folder_only:
         return _Side(None, iter(()), is_folder=False)
     if not root.is_file():
@@ -211,19 +221,29 @@ def _pair_up(
 ) -> Iterator[Pair]:
     """Hold one side in memory (the local one where there is one), stream the other past it."""
     held_is_source = source_is_near(request.route)
-    held = _hold(request, source if held_is_source else destination, found, is_source=held_is_source)
+    left_out = LeftOut()
+    held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
     streamed = destination if held_is_source else source
     for path, state, reason, detail in streamed:
         if request.wanted is not None and not request.wanted(path):
             continue
         if reason is not None:
             _note(request, found, path, reason, detail, is_source=not held_is_source)
-            if not held_is_source:
-                yield Pair(path, None, None, None, reason, detail)
             continue
         _count(found, is_source=not held_is_source)
+        if (why := left_out.hit(path)) is not None:
+            pair = Pair(path, None, state) if held_is_source else Pair(path, state, None)
+            yield pair._replace(left_out=why[0], detail=why[1])
+            continue
         other = held.pop(path, None)
         yield Pair(path, other, state) if held_is_source else Pair(path, state, other)
+    if held_is_source:
+        named = (item for item in left_out.entries.items() if item[1][0] not in FAULTS)
+        yield from (Pair(path, None, None, left_out=why[0], detail=why[1]) for path, why in named)
+    else:
+        failures, warnings = left_out.stays_out(request.shown)
+        found.blocked += failures
+        found.warnings += warnings
     while held:
         path, state = held.popitem()
         yield Pair(path, state, None) if held_is_source else Pair(path, None, state)
@@ -233,6 +253,7 @@ def _hold(
     request: Request,
     entries: Iterable[tuple[str, FileState | None, Reason | None, str]],
     found: Survey,
+    left_out: LeftOut,
     *,
     is_source: bool,
 ) -> dict[str, FileState]:
@@ -241,7 +262,10 @@ def _hold(
         if request.wanted is not None and not request.wanted(path):
             continue
         if state is None:
-            _note(request, found, path, reason or Reason.UNREADABLE, detail, is_source=is_source)
+            reason = reason or Reason.UNREADABLE
+            if is_source or reason in LINKS:
+                left_out.entries[path] = (reason, detail)
+            _note(request, found, path, reason, detail, is_source=is_source)
             continue
         _count(found, is_source=is_source)
         held[path] = state
@@ -258,16 +282,14 @@ def _count(found: Survey, *, is_source: bool) -> None:
 def _note(request: Request, found: Survey, path: str, reason: Reason, detail: str, *, is_source: bool) -> None:
     """Something at one side that takes no part: a failure where it should have, else a warning."""
     shown = f"{request.shown}/{path}" if path else request.shown
-    said = f"{reason.value} ({detail})" if detail else reason.value
-    if reason is Reason.UNREADABLE:
-        if is_source:
-            found.unreadable.append(
-                FileFailure(shown, "unreadable", f"{shown}: {said}", "make it readable, or --exclude it")
-            )
+    if is_source:
+        said = source_said(shown, reason, detail)
+        if isinstance(said, FileFailure):
+            found.unreadable.append(said)
         else:
-            found.warnings.append(f"{shown} at the destination: {said}")
-    elif is_source:
-        found.warnings.append(f"{shown}: left out, {said}")
+            found.warnings.append(said)
+    elif reason is Reason.UNREADABLE:
+        found.warnings.append(f"{shown} at the destination: {reason.value} ({detail})")
 
 
 def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:

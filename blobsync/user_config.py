@@ -66,7 +66,7 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
     # Paths may hold commas and blanks.
     projects = tuple(filter(None, environ.get(SAFE_PROJECTS_VARIABLE, "").split(os.pathsep)))
     file = user_config_file(environ)
-    text = _read(file)
+    text = read_own(file)
     if text is None:
         return UserConfig(hosts, names, projects)
     checker = Checker(parse_document(text, str(file)), {})
@@ -86,7 +86,8 @@ def _listed(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(environ.get(name, "").replace(",", " ").split())
 
 
-def _read(file: Path) -> str | None:
+def read_own(file: Path) -> str | None:
+    """The text of a file that only the user can have written; None where there is none. Raises ``ConfigError``."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             _refuse_strangers(os.fstat(stream.fileno()), file)

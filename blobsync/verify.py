@@ -7,7 +7,7 @@ and MD5 agree; ``deep`` reads every byte on both sides instead of believing eith
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from blobsync.ahead import side_by_side
@@ -29,6 +29,7 @@ CLASSES = {
     "local_only": "only here",
     "remote_only": "only in the container",
     "unreadable": "could not be read",
+    "left_out": "a symlink that is not followed, or neither a file nor a folder",
 }
 
 
@@ -58,11 +59,37 @@ class VerifyReport:
         return ExitCode.PARTIAL if self.counts.get("equal") else ExitCode.FAILED
 
 
-def verify(request: Request, seen: Callable[[int], None], *, deep: bool = False) -> VerifyReport:
-    """Compare the two ends of ``request``, which has the local one as its source.
+def verify(requests: Sequence[Request], seen: Callable[[int], None], *, deep: bool = False) -> VerifyReport:
+    """Compare the two ends of each request, which has the local one as its source.
 
-    Raises ``NothingMatchedError`` when neither side has anything of that name.
+    Raises ``NothingMatchedError`` when neither side has anything of the first's name, nor of the others'.
     """
+    report = VerifyReport({}, (), 0)
+    nothing: NothingMatchedError | None = None
+    compared = False
+    for request in requests:
+        try:
+            report = _together(report, _verify(request, seen, deep=deep))
+            compared = True
+        except NothingMatchedError as error:
+            nothing = nothing or error
+    if nothing is not None and not compared:
+        raise nothing
+    return report
+
+
+def _together(one: VerifyReport, other: VerifyReport) -> VerifyReport:
+    statuses = (*one.counts, *other.counts)
+    counts = {status: one.counts.get(status, 0) + other.counts.get(status, 0) for status in statuses}
+    return VerifyReport(
+        counts,
+        tuple(sorted((*one.not_equal, *other.not_equal), key=lambda finding: finding.path)),
+        one.bytes_equal + other.bytes_equal,
+        (*one.unreadable, *other.unreadable),
+    )
+
+
+def _verify(request: Request, seen: Callable[[int], None], *, deep: bool) -> VerifyReport:
     try:
         found = survey(request, seen)
         pairs: Iterator[Pair] = found.pairs
@@ -77,7 +104,7 @@ def verify(request: Request, seen: Callable[[int], None], *, deep: bool = False)
         counts[finding.status] = counts.get(finding.status, 0) + 1
         if finding.status == "equal":
             bytes_equal += finding.size
-        else:
+        elif finding.status != "left_out":
             not_equal.append(finding)
     not_equal.sort(key=lambda finding: finding.path)
     return VerifyReport(counts, tuple(not_equal), bytes_equal, tuple(found.unreadable))
@@ -104,8 +131,8 @@ def classify(pair: Pair) -> str | None:
     """The class of one pair (the local file is its source); None for entries that take no part."""
     local, remote, record = pair.source, pair.destination, pair.record
     if local is None or remote is None:
-        if pair.left_out is not None or (local is None and remote is None):
-            return None
+        if local is None and remote is None:
+            return None if pair.left_out is None else "left_out"
         return "local_only" if remote is None else "remote_only"
     same = equal_content(local, remote)
     if same:

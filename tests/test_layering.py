@@ -20,14 +20,15 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "values and configuration: files at most, no network",
         (
             *("config", "globs", "ignore", "mapping", "names", "plan", "plan_file", "process", "sas"),
-            *("code.secret_files", "code.secrets", "selection", "state_dir", "storage", "user_config"),
+            *("code.secret_files", "code.secrets", "selection", "state_dir", "storage", "trusted_links", "user_config"),
         ),
     ),
     (
         "facts and decisions",
         (
-            *("connections", "engines", "extras", "fresh_look", "index", "ledger", "local_errors", "local_files"),
-            *("local_tree", "nodejs", "pairs", "part_files", "planner", "receipts", "survey", "verify"),
+            *("connections", "engines", "extras", "fresh_look", "index", "ledger", "left_out", "legs"),
+            *("local_errors", "local_files", "local_tree", "nodejs", "one_file", "outside_links", "pairs"),
+            *("part_files", "planner", "receipts", "survey", "verify"),
         ),
     ),
     (
@@ -165,7 +166,7 @@ def test_names_from_outside_become_paths_through_one_gate() -> None:
 # by the first row alone, below descriptors; all others write files that they name themselves.
 WRITERS: dict[str, str] = {
     **dict.fromkeys(("local_files", "part_files"), "what comes from outside: downloads and logs"),
-    "extras": "what --mirror deletes, as it was listed here",
+    "trusted_links": "what the user agreed to, in the user's own configuration",
     **dict.fromkeys(("azcopy", "receipts", "state_dir", "plan_file"), "our own records and staging folders"),
     **dict.fromkeys(("code", "config.scaffold", "demo", "demo_data"), "what the user asked to be made here"),
     **dict.fromkeys(("emulator", "nodejs"), "programs in the user's data folder"),

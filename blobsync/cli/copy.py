@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blobsync.cli.confirm import confirm, looking
+from blobsync.cli.consent import with_consent
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
 from blobsync.cli.reports import conflicts, files_shown, plan_data, plan_lines, plan_summary, result_data, result_lines
@@ -86,7 +87,7 @@ def plan(
       blobsync plan d data/voc20 --save voc20.plan
     """
     project = session.project(copies=True)
-    made = _plan(project, direction, paths, options)
+    made = _plan(session, project, direction, paths, options)
     if save:
         project.save_plan(made, save)
     return _shown_plan(session, made, full=full)
@@ -108,7 +109,7 @@ def apply(
         saved = load(file)
         session.cluster, session.from_cluster = saved.cluster, saved.from_cluster
         project = session.project(copies=True)
-        made = project.load_plan(saved)
+        made = with_consent(session, project, lambda: project.load_plan(saved))
     return _carry_out(session, project, made, yes=yes)
 
 
@@ -128,7 +129,7 @@ def verify(
       blobsync verify data/voc20 --deep
     """
     project = session.project()
-    reports = [project.verify(path, deep=deep) for path in paths]
+    reports = with_consent(session, project, lambda: [project.verify(path, deep=deep) for path in paths])
     shown = files_shown(quiet=session.quiet, full=full)
     unreadable = [failure for report in reports for failure in report.unreadable]
     return Result(verify_data(reports), verify_lines(reports, shown), unreadable, verify_code(reports))
@@ -139,7 +140,7 @@ def _transfer(
 ) -> Result:
     with looking():
         project = session.project(copies=True)
-        made = _plan(project, direction, paths, options)
+        made = _plan(session, project, direction, paths, options)
     if dry_run:
         return _shown_plan(session, made, option="plan --full")
     if session.verbose:
@@ -147,11 +148,13 @@ def _transfer(
     return _carry_out(session, project, made, yes=yes)
 
 
-def _plan(project: Project, direction: str, paths: list[str], options: TransferOptions) -> TransferPlan:
+def _plan(
+    session: Session, project: Project, direction: str, paths: list[str], options: TransferOptions
+) -> TransferPlan:
     if direction not in ("u", "d", "upload", "download"):
         raise UsageError(f"'{direction}' is neither u nor d", hint="for example: blobsync plan u data/voc20")
     make = project.plan_upload if direction.startswith("u") else project.plan_download
-    made = make(paths, options)
+    made = with_consent(session, project, lambda: make(paths, options))
     for warning in made.warnings:
         project.listener.note(warning)
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -187,14 +186,15 @@ def open_board(session: Session, *, resized: bool = False) -> Board:
 
     ``resized`` says that the command knows what to do with ``-n``.
     """
-    from blobsync.config.project_root import find_project
+    from blobsync.config.project_root import current_folder, find_project
     from blobsync.jobs.board import Board
 
     if session.param:
         raise UsageError("-p is for submit: a job keeps what it was submitted with")
     if session.num_gpu is not None and not resized:
         raise UsageError("-n is for submit, resubmit and local: a job keeps what it was submitted with")
-    return Board(find_project(Path.cwd(), session.environ), session.environ, note=session.listener.note)
+    root = find_project(current_folder(session.environ), session.environ)
+    return Board(root, session.environ, note=session.listener.note)
 
 
 def submitting(session: Session) -> tuple[Cluster, Board]:

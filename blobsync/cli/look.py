@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -106,12 +105,12 @@ def resolve(session: Session, paths: PathsArgument) -> Result:
 def _places(session: Session, paths: list[str]) -> list[Resolution]:
     """Without ``Project``, which brings all that transfers need: this command is asked often, and by scripts."""
     from blobsync.config.loader import load_cluster
-    from blobsync.config.project_root import find_project
+    from blobsync.config.project_root import current_folder, find_project
     from blobsync.mapping import resolve as find_place
 
     if session.from_cluster:
         raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
-    cwd = Path.cwd()
+    cwd = current_folder(session.environ)
     root = find_project(cwd, session.environ)
     cluster = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
     session.warn(cluster)

@@ -31,10 +31,10 @@ SETTINGS: dict[str, Any] = {
 def complete_cluster(incomplete: str) -> list[str]:
     """The cluster files of the project around the current folder."""
     from blobsync.config.loader import cluster_names
-    from blobsync.config.project_root import find_project
+    from blobsync.config.project_root import current_folder, find_project
 
     try:
-        names = cluster_names(find_project(Path()))
+        names = cluster_names(find_project(current_folder()))
     except BlobsyncError:
         return []
     return [name for name in names if name.startswith(incomplete)]
@@ -65,11 +65,11 @@ def _local_names(folder: str, start: str) -> list[str]:
 
 def _prefixes() -> tuple[str, ...]:
     from blobsync.config.loader import load_cluster
-    from blobsync.config.project_root import find_project
+    from blobsync.config.project_root import current_folder, find_project
 
     try:
-        root = find_project(Path())
-        return load_cluster(root).prefixes if root == Path.cwd() else ()
+        root = find_project(current_folder())
+        return load_cluster(root).prefixes if root == current_folder() else ()
     except BlobsyncError:
         return ()
 
@@ -199,9 +199,9 @@ def _with_session(function: CommandFunction, bundle: Bundle | None, *, globals_a
 def _inside_project(paths: list[str]) -> list[str]:
     """Python sees the current folder without symlinks, the shell's $PWD has them: both mean the same project."""
     from blobsync.config.loader import inside_project
-    from blobsync.config.project_root import find_project
+    from blobsync.config.project_root import current_folder, find_project
 
-    root = find_project(Path())
+    root = find_project(current_folder())
     return [inside_project(root, path) for path in paths]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,10 +58,10 @@ def doctor(session: Session) -> Result:
 def _findings(session: Session) -> Iterator[tuple[str, Finding]]:
     """Each cluster's findings; what was found for one cluster already is not told again for the next."""
     from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, load_cluster
-    from blobsync.config.project_root import find_project
+    from blobsync.config.project_root import current_folder, find_project
     from blobsync.doctor import Finding, Status, examine
 
-    root = find_project(Path.cwd(), session.environ)
+    root = find_project(current_folder(session.environ), session.environ)
     names: tuple[str | None, ...] = cluster_names(root)
     if session.cluster or session.environ.get(CLUSTER_VARIABLE) or not names:
         names = (session.cluster,)

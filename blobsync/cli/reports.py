@@ -95,10 +95,16 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
 def conflicts(plan: TransferPlan) -> tuple[FileFailure, ...]:
     """Each file that was left alone because both sides have something of their own."""
     return tuple(
-        FileFailure(part.shown(action), "conflict", f"left alone: {action.reason.value}", _CONFLICT_HINT)
+        FileFailure(part.shown(action), "conflict", f"left alone: {action.reason.value}", _conflict_hint(action))
         for part, action in plan.each()
         if action.action is Action.CONFLICT
     )
+
+
+def _conflict_hint(action: FileAction) -> str:
+    if action.reason is Reason.ONE_FILE_HERE:
+        return "replace the symlink by a folder or a file of its own, or --exclude one of the two names"
+    return _CONFLICT_HINT
 
 
 def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "--full") -> Iterator[str]:

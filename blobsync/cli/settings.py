@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.cli.options import SETTINGS, command
+from blobsync.cli.options import SETTINGS, OptionalPaths, command
 from blobsync.cli.output import Result, count_text
 from blobsync.cli.session import Session
 from blobsync.errors import BlobsyncError, ConfigError, EmulatorError, ExitCode
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     config = typer.Typer(**SETTINGS, help="Check the configuration files, or write the first ones.")
     command(config, "check")(config_check)
     command(config, "new")(config_new)
+    command(config, "trust-link")(config_trust_link)
     app.add_typer(config, name="config")
     emulator = typer.Typer(**SETTINGS, help="A blob server on this machine (Azurite), for trying things out.")
     command(emulator, "start")(emulator_start)
@@ -42,9 +43,9 @@ def config_check(session: Session) -> Result:
       blobsync config check -c eu
     """
     from blobsync.config.check import check_project
-    from blobsync.config.project_root import find_project
+    from blobsync.config.project_root import current_folder, find_project
 
-    root = find_project(Path.cwd(), session.environ)
+    root = find_project(current_folder(session.environ), session.environ)
     checked = check_project(root, clusters=_chosen(session), environ=session.environ)
     problems = [problem for item in checked for problem in item.problems]
     refused = {item.file: _refusals(item, session.environ) for item in checked}
@@ -103,6 +104,33 @@ def config_new(
     )
     lines.append(f"next: {steps}")
     return Result({"written": list(made.written), "kept": list(made.kept)}, lines)
+
+
+def config_trust_link(
+    session: Session,
+    paths: OptionalPaths = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Trust these links no longer.")] = False,
+) -> Result:
+    """Agree that symlinks of the project lead out of it: what is behind them is read and written from now on.
+
+    Without PATH the links that you agreed to are listed. A link that leads elsewhere later needs your word anew.
+    It is kept in your own configuration, never in the project.
+
+    \b
+      blobsync config trust-link data/coco
+      blobsync config trust-link --forget data/coco
+    """
+    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.outside_links import agree, agreed
+    from blobsync.outside_links import forget as withdraw
+
+    cwd = current_folder(session.environ)
+    root = find_project(cwd, session.environ)
+    change = withdraw if forget else agree
+    links = change(root, cwd, paths, session.environ) if paths else agreed(root, session.environ)
+    word = "not trusted any more" if forget and paths else "trusted"
+    data = {"links": [{"path": link.link, "target": link.target} for link in links], "trusted": word == "trusted"}
+    return Result(data, [f"{word}: {link.link} -> {link.target}" for link in links] or ["no link is trusted"])
 
 
 def emulator_start(

@@ -27,14 +27,35 @@ def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
     user's own configuration does not list under ``safe_projects``.
     """
     start = Path(os.path.abspath(start))
-    for folder in (start, *start.parents):
-        if (folder / PROJECT_MARK).is_dir():
-            demand_own(folder, environment(environ))
-            return folder
+    folder = _marked(start)
+    if folder is not None:
+        demand_own(folder, environment(environ))
+        return folder
     raise ConfigNotFoundError(
         f"{start} is in no project: neither it nor a folder above it holds {PROJECT_MARK}/",
         hint="cd into your project, or make one here: blobsync config new",
     )
+
+
+def current_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The current folder; by the shell's name for it, ``$PWD``, where only that one lies in a project.
+
+    After ``cd data``, a symlink to another disk, the kernel knows the disk's name alone. The shell's is believed only
+    if both are the same folder.
+    """
+    real = Path.cwd()
+    given = environment(environ).get("PWD", "")
+    if not os.path.isabs(given) or os.path.normpath(given) != given or _marked(real) is not None:
+        return real
+    try:
+        same = os.path.samefile(given, real)
+    except (OSError, ValueError):
+        return real
+    return Path(given) if same and _marked(Path(given)) is not None else real
+
+
+def _marked(start: Path) -> Path | None:
+    return next((folder for folder in (start, *start.parents) if (folder / PROJECT_MARK).is_dir()), None)
 
 
 def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:

@@ -11,8 +11,9 @@ from blobsync.connections import Connections
 from blobsync.direct.engine import DirectEngine
 from blobsync.engines import Engine, SilentListener
 from blobsync.index import Index
+from blobsync.legs import Ground
 from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult
-from blobsync.planning import Ground, live_parts, make_plan
+from blobsync.planning import live_parts, make_plan
 from blobsync.relay import RelayEngine
 from blobsync.storage import BlobStore
 from blobsync.transfer import Engines, carry_out

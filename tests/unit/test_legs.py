@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.engines import LiveEnd, LocalEnd
 from blobsync.errors import NothingMatchedError
+from blobsync.legs import Leg, legs
 from blobsync.mapping import resolve
 from blobsync.plan import Route, TransferOptions
-from blobsync.planning import Leg, legs, request_for
+from blobsync.planning import request_for
 from tests.fakes.ground import World, account
 
 NAMES = st.sampled_from(["a", "b", "ab"])

@@ -10,7 +10,7 @@ import pytest
 
 from blobsync.engines import LocalEnd
 from blobsync.errors import NothingMatchedError
-from blobsync.local_tree import link_policy
+from blobsync.local_tree import LinkPolicy
 from blobsync.plan import Route
 from blobsync.survey import Request
 from blobsync.verify import VerifyReport, verify
@@ -36,11 +36,11 @@ def look(world: World, *, deep: bool = False) -> VerifyReport:
         route=Route.UPLOAD,
         source=LocalEnd(world.root / "data" / "v"),
         destination=ground.connections.end(entry.remote.child("v")),
-        links=link_policy("follow", world.root),
+        links=LinkPolicy("follow", str(world.root), "data/v"),
         records=world.index.pair("data", str(entry.remote)),
         record_path="v",
     )
-    return verify(request, lambda _: None, deep=deep)
+    return verify([request], lambda _: None, deep=deep)
 
 
 def classes(report: VerifyReport) -> dict[str, str]:
