@@ -10,7 +10,7 @@ import hashlib
 import secrets
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from blobsync import sas
@@ -19,7 +19,14 @@ from blobsync.azcopy.confine import Landlock
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.connect import check_sas, connect, signer_for
 from blobsync.environment import environment
-from blobsync.errors import AzcopyError, AzcopyNotFoundError, BlobsyncError, CredentialError, StorageError
+from blobsync.errors import (
+    AzcopyError,
+    AzcopyNotFoundError,
+    BlobsyncError,
+    CredentialError,
+    LoginRequiredError,
+    StorageError,
+)
 from blobsync.locations import ContainerUrl
 from blobsync.rest.errors import MAX_SKEW_SECONDS, describe_skew
 from blobsync.rest.http import RetryPolicy
@@ -39,9 +46,11 @@ _PROBE = ".blobsync-{}.part"
 
 
 class Status(str, enum.Enum):
-    """``ok``, ``warn`` (something will not work that may never be needed) or ``fail``."""
+    """``ok`` (tried, and it works), ``warn`` (something will not work that may never be needed), ``fail``, or
+    ``untried`` (nobody knows)."""
 
     OK = "ok"
+    UNTRIED = "untried"
     WARN = "warn"
     FAIL = "fail"
 
@@ -88,20 +97,26 @@ def examine_account(
 ) -> Iterator[Finding]:
     """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work."""
     about = account.file
-    yield from _credential(account, now, environ)
+    folder = f"{path}/" if path else ""
+    # A credential is what it looks like only when the service has taken it: until then, it is not called good.
+    looks = list(_credential(account, now, environ))
     try:
         store = connect(account)
     except CredentialError:
-        # Told already, when the credential was looked at.
+        yield from looks
         return
     with store:
+        reached: list[Finding] = []
         try:
-            yield _clock(about, store)
-            folder = f"{path}/" if path else ""
+            reached.append(_clock(about, store))
             found = _first_file(store, folder)
-        except BlobsyncError as error:
-            yield _failed(about, "listing", error)
+        except LoginRequiredError as error:
+            yield _failed(about, "credential", error)
             return
+        except BlobsyncError as error:
+            yield from (*map(_untried, looks), *reached, _failed(about, "listing", error))
+            return
+        yield from (*looks, *reached)
         yield Finding(about, "listing", Status.OK, f"{account.container.container}/{folder} can be listed")
         if found is not None:
             yield _reading(about, store, found)
@@ -248,7 +263,8 @@ def _recovery(about: str, store: RestBlobStore) -> Finding:
     if ways:
         return Finding(about, "recovery", Status.OK, "; ".join(ways))
     if recovery.soft_delete_days is None:
-        return Finding(about, "recovery", Status.OK, "the credential may not see whether soft delete is on")
+        detail = "not known: the service does not tell this credential whether soft delete is on"
+        return Finding(about, "recovery", Status.UNTRIED, detail, "ask the owner of the account")
     detail = "neither soft delete nor versioning: what is deleted or replaced is gone"
     return Finding(about, "recovery", Status.OK, detail)
 
@@ -263,6 +279,12 @@ def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> Finding:
         return _failed("azcopy", "program", error)
     kept = "the kernel confines it to its own folders" if Landlock().is_possible else _UNCONFINED
     return Finding("azcopy", "program", Status.OK, f"{found.version_text} at {found.path} ({found.origin}); {kept}")
+
+
+def _untried(finding: Finding) -> Finding:
+    if finding.status is not Status.OK:
+        return finding
+    return replace(finding, status=Status.UNTRIED, detail=f"{finding.detail}; the service has not taken it")
 
 
 def _failed(about: str, name: str, error: BlobsyncError, status: Status = Status.FAIL) -> Finding:

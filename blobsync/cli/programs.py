@@ -15,7 +15,7 @@ from blobsync.errors import BlobsyncError, ExitCode
 if TYPE_CHECKING:
     from blobsync.doctor import Finding
 
-_MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+_MARKS = {"ok": "ok  ", "untried": "?   ", "warn": "warn", "fail": "FAIL"}
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +32,7 @@ def doctor(session: Session) -> Result:
 
     For each cluster (with -c: for that one) and each of its storage accounts: the credential with its expiry
     and rights, the clock, whether listing, reading and writing work (a probe blob, removed again); and azcopy.
+    A question mark stands before what could not be tried.
 
     \b
       blobsync doctor

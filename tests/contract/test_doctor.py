@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,7 +24,7 @@ from tests.conftest import Azurite
 from tests.contract.test_blob_store import new_account, put, with_sas
 from tests.fakes.scripted_http import Step, scripted
 
-OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
+OK, UNTRIED, WARN, FAIL = Status.OK, Status.UNTRIED, Status.WARN, Status.FAIL
 
 
 def cluster(*accounts: StorageAccount) -> Cluster:
@@ -46,7 +47,7 @@ def present(environ: Mapping[str, str]) -> Found:
 
 def by_name(found: list[Finding]) -> dict[str, Status]:
     """The worst status of each check."""
-    order = (OK, WARN, FAIL)
+    order = (OK, UNTRIED, WARN, FAIL)
     return {
         name: max((each.status for each in found if each.name == name), key=order.index)
         for name in {each.name for each in found}
@@ -58,7 +59,10 @@ def test_an_account_where_everything_works(azurite: Azurite) -> None:
     with connect(account, environ={}) as store:
         put(store, "me/data/a")
         found = findings(account, account)
-        assert by_name(found) == dict.fromkeys(("credential", "clock", "listing", "reading", "writing", "recovery"), OK)
+        statuses = by_name(found)
+        # Azurite does not say whether it would keep what is deleted.
+        assert statuses.pop("recovery") is UNTRIED
+        assert statuses == dict.fromkeys(("credential", "clock", "listing", "reading", "writing"), OK)
         assert [blob.name for blob in store.list_blobs()] == ["me/data/a"]
     assert len(found) == 6
 
@@ -114,11 +118,28 @@ def test_a_wrong_key_and_a_missing_container(azurite: Azurite) -> None:
     for broken, says in ((wrong, "does not accept the credential"), (gone, "there is no container gone")):
         (failed,) = [each for each in findings(broken) if each.status is FAIL]
         assert failed.name == "listing" and says in failed.detail and failed.hint
+        assert by_name(findings(broken))["credential"] is UNTRIED
+
+
+def test_a_login_that_nobody_made_is_not_called_good(tmp_path: Path) -> None:
+    """No Azure CLI on PATH, so there is nobody to ask for a token."""
+    account = StorageAccount("t", "acct", "box", "https://acct.blob.core.windows.net")
+    nobody = replace(cluster(account), values={"use_cli_auth": True})
+    before = os.environ["PATH"]
+    os.environ["PATH"] = str(tmp_path)
+    try:
+        (found, _) = examine(nobody, environ={}, find_azcopy=present)
+    finally:
+        os.environ["PATH"] = before
+    assert (found.name, found.status) == ("credential", FAIL)
+    assert "no identity is signed in" in found.detail
+    assert found.hint and found.hint.startswith("az login")
 
 
 def test_a_host_that_is_not_there() -> None:
     account = StorageAccount("vig.yaml", "vig", "data", "https://vig.invalid", account_key=Secret("a2V5"))
-    (_, failed) = findings(account)
+    (untried, failed) = findings(account)
+    assert (untried.name, untried.status) == ("credential", UNTRIED)
     assert (failed.about, failed.status, failed.detail) == ("vig.yaml", FAIL, "there is no host vig.invalid (3 tries)")
 
 
