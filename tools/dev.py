@@ -53,9 +53,10 @@ def main(words: Sequence[str]) -> int:
     commands.add_parser("test", help="ruff, mypy and all tests; with arguments: pytest with these", add_help=False)
     commands.add_parser("check", help="ruff, mypy and the tests of the code's shape")
     commands.add_parser("bench", help="measure blobsync beside azcopy and others: [--quick] and more", add_help=False)
+    commands.add_parser("mutants", help="change a module in small ways, and tell what no test notices", add_help=False)
     commands.add_parser("setup", help="only make everything ready")
     given, rest = parser.parse_known_args(words)
-    if rest and given.command not in ("demo", "test", "bench"):
+    if rest and given.command not in ("demo", "test", "bench", "mutants"):
         parser.error(f"{given.command} takes no arguments")
     try:
         programs = {"bench": FOR_BENCHMARKS, "test": FOR_TESTS, "setup": FOR_TESTS}.get(given.command, {})
@@ -97,6 +98,14 @@ def bench(rest: Sequence[str]) -> int:
     return run([PYTHON, "-m", "benchmarks.run", *rest])
 
 
+def mutants(rest: Sequence[str]) -> int:
+    if subprocess.run([PYTHON, "-c", "import coverage, cosmic_ray"], capture_output=True).returncode:
+        say("installing what makes mutants")
+        wanted = f"{ROOT}[test,mutants]"
+        must([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", wanted])
+    return run([PYTHON, "-m", "tools.mutants", *rest])
+
+
 def lint() -> int:
     """All of the linters, so that one run shows everything."""
     codes = [
@@ -112,6 +121,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "test": test,
     "check": check,
     "bench": bench,
+    "mutants": mutants,
     "setup": lambda rest: 0,
 }
 

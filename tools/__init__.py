@@ -1,0 +1,1 @@
+"""What works on this checkout: its set-up, its checks, its mutation tests."""
