@@ -1,9 +1,9 @@
 """``./dev mutants MODULE...``: changes a module in many small ways, and tells which changes no test notices.
 
 The changes are those of cosmic-ray's operators and ours (``tools/mutations.py``). The runs are this module's:
-cosmic-ray starts one Python for each mutant, with all tests, and writes into the checkout; mutmut passes over constants and
-decorated functions; mutatest is not maintained. Here each mutant is a fork that loads the changed source instead of the
-module's file, and runs only the tests that reach the changed line.
+cosmic-ray starts one Python for each mutant, with all tests, and writes into the checkout; mutmut passes over constants
+and decorated functions; mutatest is not maintained. Here each mutant is a fork that loads the changed source instead of
+the module's file, and runs only the tests that reach the changed line.
 
 Survivors that cannot be told from the original stand in ``tests/equivalent_mutants.yaml``, each with its reason.
 """
