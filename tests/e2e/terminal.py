@@ -20,7 +20,7 @@ from tests.e2e.world import Project, blobsync_command, kill_tree, wait_until
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 # So that neither a screen nor an answer has to be cut.
-_ROWS = 300
+_ROWS = 5000
 _WIDE = 2000
 # A session's first terminal that is opened becomes the one that its Ctrl-C comes from.
 _ON_TERMINAL = 'terminal=$1; shift; exec "$@" <"$terminal" >"$terminal" 2>&1'
@@ -37,7 +37,8 @@ class _Screen:
         self._stream.feed(data)
 
     def lines(self) -> list[str]:
-        shown = [line.rstrip() for line in self.screen.display]
+        rows = (self.screen.buffer[at] for at in range(self.screen.cursor.y + 1))
+        shown = ["".join(row[at].data for at in range(max(row, default=-1) + 1)).rstrip() for row in rows]
         while shown and not shown[-1]:
             shown.pop()
         return shown
