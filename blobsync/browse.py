@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from blobsync.ahead import side_by_side
 from blobsync.connections import Connections
-from blobsync.engines import Listener, RemoteEnd
-from blobsync.errors import NothingMatchedError, ShapeConflictError
+from blobsync.engines import RemoteEnd
+from blobsync.errors import NothingMatchedError
 from blobsync.fresh_look import hash_file
 from blobsync.index import Index
 from blobsync.mapping import Resolution
-from blobsync.plan import FileFailure, LocalState
+from blobsync.plan import LocalState
 from blobsync.storage import BlobInfo
 
 # Names of one Blob Batch request, times the threads of the store: what one call of delete_many may hold.
@@ -147,110 +146,3 @@ def status(connections: Connections, index: Index, place: Resolution) -> Status:
         verified_md5=record.md5 if record else None,
         equal=equal,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Doomed:
-    """What ``rm`` of one path deletes: the blob names below one end, and their bytes."""
-
-    place: Resolution
-    names: tuple[str, ...]
-    size: int
-
-
-@dataclass(slots=True)
-class Removal:
-    """How ``rm`` ended."""
-
-    deleted: int = 0
-    bytes_deleted: int = 0
-    failures: list[FileFailure] = field(default_factory=list)
-
-
-def find_doomed(connections: Connections, place: Resolution, inner: Sequence[Resolution]) -> Iterator[Doomed]:
-    """Everything that ``rm`` of this path would delete; nested folder entries are part of it, each its own.
-
-    Raises ``NothingMatchedError``, and ``ShapeConflictError`` where a blob and a folder have the name.
-    """
-    end = connections.end(place.remote)
-    blob = None if place.folder_only or not end.name else end.store.head(end.name)
-    prefix = f"{end.name}/" if end.name else ""
-    hidden = tuple(f"{prefix}{other.path[len(place.path) + 1 :]}/" for other in inner)
-    names: list[str] = []
-    size = 0
-    for item in end.store.list_blobs(prefix):
-        if not (hidden and item.name.startswith(hidden)):
-            names.append(item.name)
-            size += item.size
-    if blob is not None and names and not blob.is_folder_stub:
-        raise ShapeConflictError(
-            f"{place.path} is both a blob and a folder: {place.remote} and {place.remote}/...",
-            hint=f"'{place.path}/' (with the slash) means the folder",
-            path=place.path,
-        )
-    if blob is not None:
-        names.append(end.name)
-        size += blob.size
-    others = [doomed for other in inner for doomed in _nested(connections, other)]
-    if not names and not others:
-        raise nothing_at(place)
-    if names:
-        yield Doomed(place, tuple(names), size)
-    yield from others
-
-
-def _nested(connections: Connections, place: Resolution) -> Iterator[Doomed]:
-    try:
-        yield from find_doomed(connections, place, ())
-    except NothingMatchedError:
-        return
-
-
-def remove(connections: Connections, index: Index, doomed: Sequence[Doomed], listener: Listener) -> Removal:
-    """Delete in batches, then look whether they are gone."""
-    listener.phase("deleting")
-    listener.expect(sum(len(each.names) for each in doomed), 0)
-    result = Removal()
-    for each in doomed:
-        _remove(connections, index, each, listener, result)
-    return result
-
-
-def _remove(connections: Connections, index: Index, doomed: Doomed, listener: Listener, result: Removal) -> None:
-    end = connections.end(doomed.place.remote)
-    shown = _shown(doomed.place, end)
-    failed: dict[str, str] = {}
-    for start in range(0, len(doomed.names), _DELETE_CHUNK):
-        chunk = doomed.names[start : start + _DELETE_CHUNK]
-        failed.update(end.store.delete_many(chunk))
-        for name in chunk:
-            listener.file_done(shown(name), None)
-    left = _still_there(end, doomed)
-    for name in left:
-        failed.setdefault(name, "it is still there")
-    for name, reason in sorted(failed.items()):
-        result.failures.append(
-            FileFailure(shown(name), "delete_failed", f"{shown(name)}: not deleted, {reason}", "run the command again")
-        )
-    result.deleted += len(doomed.names) - len(failed)
-    result.bytes_deleted += doomed.size - sum(left.values())
-    prefix = len(end.name) + 1 if end.name else 0
-    base = doomed.place.relative
-    paths = (name[prefix:] if name != end.name else "" for name in doomed.names)
-    index.pair(doomed.place.entry.prefix, str(doomed.place.entry.remote)).forget(
-        "/".join(part for part in (base, path) if part) for path in paths
-    )
-
-
-def _still_there(end: RemoteEnd, doomed: Doomed) -> dict[str, int]:
-    names = set(doomed.names)
-    if len(names) <= 16:
-        blobs = side_by_side(end.store.head, names, 8)
-        return {blob.name: blob.size for blob in blobs if blob is not None}
-    listing = end.store.list_blobs(f"{end.name}/" if end.name else "")
-    return {blob.name: blob.size for blob in listing if blob.name in names}
-
-
-def _shown(place: Resolution, end: RemoteEnd) -> Callable[[str], str]:
-    start = len(end.name)
-    return lambda name: place.path + name[start:] if end.name else f"{place.path}/{name}"

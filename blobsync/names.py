@@ -95,17 +95,22 @@ def blob_problem(name: str) -> str | None:
     return None
 
 
-def shape_clashes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Names that are a file for one and a folder for another: ``x`` beside ``x/y``."""
-    known = set(names)
+def shape_clashes(names: Iterable[str], new: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Names that are a file for one and a folder for another, ``x`` beside ``x/y``, where one of the two is ``new``.
+
+    What is there already, and stays as it is, is nobody's mistake of now.
+    """
+    fresh = set(new)
+    known = fresh.union(names)
     folders: dict[str, str] = {}
-    for name in known:
+    for name in sorted(known, key=lambda name: name not in fresh):
         parent = name.rpartition("/")[0]
         while parent and parent not in folders:
             folders[parent] = name
             parent = parent.rpartition("/")[0]
     for name in sorted(known & folders.keys()):
-        yield name, f"is a file beside '{folders[name]}', which makes it a folder"
+        if name in fresh or folders[name] in fresh:
+            yield name, f"is a file beside '{folders[name]}', which makes it a folder"
 
 
 def case_clashes(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.errors import ExitCode
+from blobsync.errors import ExitCode, MirrorRefusedError
 from blobsync.locations import BlobUrl
 
 
@@ -213,7 +213,8 @@ class TransferPlan:
 
     ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made anew and
     compared before it is applied. ``source_complete`` is False where part of the source could not be read:
-    ``unreadable`` names what. ``extras`` counts files that only the destination has.
+    ``unreadable`` names what. ``extras`` counts files that only the destination has. ``refusals`` say why the plan can
+    be looked at, but not carried out (``--mirror`` would delete too much).
     """
 
     route: Route
@@ -226,6 +227,7 @@ class TransferPlan:
     warnings: tuple[str, ...] = ()
     unreadable: tuple[FileFailure, ...] = ()
     extras: int = 0
+    refusals: tuple[FileFailure, ...] = ()
     created_at: float = field(default=0.0, compare=False)
 
     def each(self) -> Iterator[tuple[PlanPart, FileAction]]:
@@ -237,6 +239,12 @@ class TransferPlan:
     def count(self, kind: Action) -> int:
         """How many files get this action."""
         return sum(action.action is kind for _, action in self.each())
+
+    def demand_allowed(self) -> None:
+        """Raises ``MirrorRefusedError`` for a plan that is only to be looked at."""
+        if self.refusals:
+            first = self.refusals[0]
+            raise MirrorRefusedError(first.message, hint=first.hint, path=first.path)
 
     @property
     def settles_both_ends(self) -> bool:

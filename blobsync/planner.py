@@ -35,7 +35,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -43,7 +44,17 @@ from pathlib import PurePosixPath
 from blobsync.errors import MirrorRefusedError, UnsafeNamesError
 from blobsync.names import MAX_PART_BYTES, case_clashes, shape_clashes
 from blobsync.pairs import Pair, changed, equal_content, source_is_near
-from blobsync.plan import Action, EngineChoice, FileAction, FileState, LocalState, Reason, Route, TransferOptions
+from blobsync.plan import (
+    Action,
+    EngineChoice,
+    FileAction,
+    FileFailure,
+    FileState,
+    LocalState,
+    Reason,
+    Route,
+    TransferOptions,
+)
 
 
 def decide(
@@ -239,34 +250,47 @@ def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]
 
 
 def guard_mirror(
-    actions: Iterable[FileAction], at_destination: int, source_files: int, unreadable: int, options: TransferOptions
-) -> None:
-    """Refuse deletions that look like a mistake (``MirrorRefusedError``).
+    actions: Iterable[FileAction],
+    at_destination: int,
+    source_files: int,
+    unreadable: int,
+    options: TransferOptions,
+    shown: str = "",
+) -> FileFailure | None:
+    """Why the deletions look like a mistake, so that the plan for ``shown`` can only be looked at; None: they do not.
 
     ``at_destination`` and ``source_files`` are how many files each side has; ``unreadable`` how many entries
     of the source could not be seen.
     """
     deletions = sum(action.action is Action.DELETE for action in actions)
     if not deletions:
-        return
+        return None
+    code = MirrorRefusedError.code
     if source_files == 0:
-        raise MirrorRefusedError(
+        return FileFailure(
+            shown,
+            code,
             f"--mirror would delete all {deletions} files of the destination, because the source is empty",
-            hint="check the source; to remove the destination on purpose use 'blobsync rm'",
+            "check the source; to remove the destination on purpose use 'blobsync rm'",
         )
     if unreadable:
-        raise MirrorRefusedError(
+        return FileFailure(
+            shown,
+            code,
             f"--mirror is refused: {unreadable} entries of the source could not be read, so what is missing there"
             " is not known",
-            hint="make them readable, or leave --mirror out",
+            "make them readable, or leave --mirror out",
         )
     share = 100.0 * deletions / max(at_destination, 1)
     if deletions > options.max_delete_files or share > options.max_delete_percent:
-        raise MirrorRefusedError(
+        return FileFailure(
+            shown,
+            code,
             f"--mirror would delete {deletions} of {at_destination} files ({share:.0f} %), more than the limit of"
             f" {options.max_delete_files} files or {options.max_delete_percent:g} %",
-            hint="see them with 'blobsync plan'; if they are meant to go, raise --max-delete (a count, or N%)",
+            "'blobsync plan' with the same words lists them; if they are to go, raise --max-delete (a count, or N%)",
         )
+    return None
 
 
 # The crossover between this process and azcopy, read from `./dev bench --crossover` (docs/performance.md). By bytes it
@@ -298,6 +322,30 @@ def choose_engine(requested: str, files: int, size: int, azcopy_problem: str | N
     return EngineChoice("azcopy", f"it pays from {_BULK} on")
 
 
+def leave_out(
+    actions: Sequence[FileAction], shown: str, problem: Callable[[str], str | None]
+) -> tuple[tuple[FileAction, ...], list[FileFailure]]:
+    """Without the files whose names the destination cannot hold (``problem`` says why); each of them is a failure."""
+    kept, failures = [], []
+    for action in actions:
+        why = next((found for name in _writes(action) if (found := problem(name))), None)
+        if why is None:
+            kept.append(action)
+        else:
+            path = f"{shown}/{action.path}" if action.path else shown
+            failures.append(
+                FileFailure(path, UnsafeNamesError.code, f"left out: its name {why}", "rename it, or --exclude it")
+            )
+    return tuple(kept), failures
+
+
+def _writes(action: FileAction) -> Iterator[str]:
+    if action.action is Action.TRANSFER:
+        yield action.path
+        if action.aside and action.path:
+            yield sibling(action.path, action.aside)
+
+
 def check_names(
     actions: Sequence[FileAction],
     others: Iterable[str],
@@ -305,27 +353,30 @@ def check_names(
     problem: Callable[[str], str | None],
     *,
     one_case: bool = False,
+    from_blobs: bool = True,
 ) -> None:
     """Refuse, all at once, names that cannot exist at the destination (``UnsafeNamesError``).
 
     ``others`` are the names that are there already, ``problem`` the destination's own rule; ``one_case`` says that
-    it takes ``A`` and ``a`` for one name.
+    it takes ``A`` and ``a`` for one name; ``from_blobs`` that the names come from a container.
     """
-    writes = [action.path for action in actions if action.action is Action.TRANSFER]
-    writes += [sibling(action.path, action.aside) for action in actions if action.aside and action.path]
+    writes = [name for action in actions for name in _writes(action)]
     if not writes:
         return
     bad = [(name, why) for name in writes if (why := problem(name))]
     every = [*writes, *(action.path for action in actions if action.action is not Action.DELETE), *others]
-    bad += shape_clashes(every)
+    clashes = list(shape_clashes(every, writes))
+    bad += clashes
     bad += case_clashes(every) if one_case else ()
     if bad:
         names = tuple((f"{shown}/{name}" if name else shown, why) for name, why in bad)
         listed = "; ".join(f"{name!r} {why}" for name, why in names[:20])
         more = f"; and {len(names) - 20} more" if len(names) > 20 else ""
+        blob = next((f"{shown}/{name}" for name, _ in clashes if (name in writes) == from_blobs), None)
         raise UnsafeNamesError(
             f"{len(names)} name{'s' if len(names) != 1 else ''} cannot be written at the destination, so nothing was"
             f" moved: {listed}{more}",
             names=names,
-            hint="rename them at the source, or leave them out with --exclude",
+            hint="rename them at the source, or leave them out with --exclude"
+            + (f"; 'blobsync rm --blob {shlex.quote(blob)}' removes that blob alone" if blob else ""),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync import names
-from blobsync.engines import Listener, LiveEnd, LocalEnd
+from blobsync.engines import Listener, LiveEnd, LocalEnd, RemoteEnd
 from blobsync.errors import NothingMatchedError, UntrustedLinkError, UsageError
 from blobsync.ledger import LivePart
 from blobsync.legs import Ground, Leg, legs, rooted
@@ -26,8 +26,9 @@ from blobsync.plan import (
     TransferOptions,
     TransferPlan,
 )
-from blobsync.planner import check_names, choose_engine, decide_all, guard_mirror, is_bulk
+from blobsync.planner import check_names, choose_engine, decide_all, guard_mirror, is_bulk, leave_out
 from blobsync.selection import selector
+from blobsync.shapes import refuse_blob_above
 from blobsync.survey import Request, Survey, survey
 from blobsync.transfer import route_of
 from blobsync.trusted_links import trust_command
@@ -92,6 +93,7 @@ class _Found:
     names: list[Names] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unreadable: list[FileFailure] = field(default_factory=list)
+    refusals: list[FileFailure] = field(default_factory=list)
     extras: int = 0
 
 
@@ -129,6 +131,7 @@ def make_plan(
         warnings=tuple(found.warnings),
         unreadable=tuple(found.unreadable),
         extras=found.extras,
+        refusals=tuple(found.refusals),
         created_at=time.time(),
     )
     files, size = plan.files_to_transfer, plan.bytes_to_transfer
@@ -182,9 +185,11 @@ def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: List
     both_ends = ground.from_cluster is None and options.from_path is None
     actions, extras = decide_all(looked.pairs, request.route, options, both_ends=both_ends, shown=leg.shown)
     actions = _see_links(leg, looked, actions, found)
-    check_names(actions, extras, leg.shown, _name_rule(request, looked.shape), one_case=_one_case(request))
+    actions, left_out = _check_names(request, looked, actions, extras)
     if options.mirror:
-        guard_mirror(actions, looked.destination_files, looked.source_files, len(looked.unreadable), options)
+        there, here, unseen = looked.destination_files, looked.source_files, len(looked.unreadable)
+        refusal = guard_mirror(actions, there, here, unseen, options, leg.shown)
+        found.refusals += [refusal] if refusal else []
     moving = sum(action.action is Action.TRANSFER and action.aside is None for action in actions)
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and request.wanted is None
     part = PlanPart(
@@ -197,7 +202,7 @@ def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: List
     )
     found.parts.append(part)
     found.warnings += looked.warnings
-    found.unreadable += (*looked.unreadable, *looked.blocked)
+    found.unreadable += (*looked.unreadable, *looked.blocked, *left_out)
     found.extras += len(extras)
 
 
@@ -209,9 +214,11 @@ def _see_links(leg: Leg, looked: Survey, actions: tuple[FileAction, ...], found:
     names = Names(os.path.realpath(end.root), looked.followed)
     found.names.append(names)
     if end is leg.source:
-        return actions
-    actions = spare_links(actions, names)
-    moving = [action for action in actions if action.action is Action.TRANSFER]
+        # What --keep brings here.
+        moving = [action for action in actions if action.action is Action.ADOPT or action.aside]
+    else:
+        actions = spare_links(actions, names)
+        moving = [action for action in actions if action.action is Action.TRANSFER]
     if moving and os.path.islink(end.root):
         found.warnings.append(f"{leg.shown} is a symlink: what comes down is written to {names.root}")
     for link in dict.fromkeys(names.link_of(action.path) for action in moving):
@@ -219,6 +226,26 @@ def _see_links(leg: Leg, looked: Survey, actions: tuple[FileAction, ...], found:
             place = names.followed[link]
             found.warnings.append(f"{leg.shown}/{link} is a symlink: what comes down below it is written to {place}")
     return actions
+
+
+def _check_names(
+    request: Request, looked: Survey, actions: tuple[FileAction, ...], extras: list[str]
+) -> tuple[tuple[FileAction, ...], list[FileFailure]]:
+    """What can be written, and the files of an upload that have to stay for their names.
+
+    Raises ``UnsafeNamesError`` and ``ShapeConflictError`` where nothing is to be moved.
+    """
+    rule = _name_rule(request, looked.shape)
+    left_out: list[FileFailure] = []
+    if request.route is Route.UPLOAD and looked.shape is Shape.FOLDER:
+        actions, left_out = leave_out(actions, request.shown, rule)
+    others = [*extras, *looked.clashes]
+    from_blobs = request.route is Route.DOWNLOAD
+    check_names(actions, others, request.shown, rule, one_case=_one_case(request), from_blobs=from_blobs)
+    writes = any(action.action is Action.TRANSFER for action in actions)
+    if writes and not looked.destination_files and isinstance(request.destination, RemoteEnd):
+        refuse_blob_above(request.destination, looked.shape, request.shown, request.record_path)
+    return actions, left_out
 
 
 def _name_rule(request: Request, shape: Shape) -> Callable[[str], str | None]:

@@ -37,7 +37,7 @@ from blobsync.trusted_links import load_trusted_links
 
 if TYPE_CHECKING:
     # Each command loads what it needs itself: modules of ours are a third of a short command's time.
-    from blobsync import browse, plan_file
+    from blobsync import browse, plan_file, removal
     from blobsync.verify import VerifyReport
 
 _DEFAULTS = TransferOptions()
@@ -213,23 +213,30 @@ class Project:
         self.listener.phase("verifying")
         return verify(both_ends(self._standing, path), self.listener.seen, deep=deep)
 
-    def find_removal(self, paths: Sequence[str]) -> tuple[browse.Doomed, ...]:
-        """What ``rm`` of these paths would delete. Raises ``CredentialError`` where it plainly may not."""
-        from blobsync import browse
+    def find_removal(self, paths: Sequence[str], *, blob_only: bool = False) -> tuple[removal.Doomed, ...]:
+        """What ``rm`` of these paths would delete; with ``blob_only`` the one blob of exactly each name.
+
+        Raises ``CredentialError`` where it plainly may not.
+        """
+        from blobsync import removal
 
         self.listener.phase("surveying")
-        doomed: list[browse.Doomed] = []
+        doomed: list[removal.Doomed] = []
         for path in paths:
             place = self.resolve(path)
             self.connections.check(self.connections.end(place.remote), "rld")
-            doomed += browse.find_doomed(self.connections, place, self._inner(place))
+            if blob_only:
+                doomed.append(removal.find_blob(self.connections, place))
+            else:
+                doomed += removal.find_doomed(self.connections, place, self._inner(place))
         return tuple(doomed)
 
-    def remove(self, doomed: Sequence[browse.Doomed]) -> browse.Removal:
-        """Delete those blobs."""
-        from blobsync import browse
+    def remove(self, doomed: Sequence[removal.Doomed]) -> removal.Removal:
+        """Delete those blobs, and write a receipt that names them."""
+        from blobsync import removal
 
-        return browse.remove(self.connections, self._standing.index, doomed, self.listener)
+        folder = self.state.folder("receipts")
+        return removal.remove(self.connections, self._standing.index, doomed, self.listener, folder, self.cluster.name)
 
     def url(self, path: str, *, expiry: timedelta = timedelta(days=7), permission: str = "r") -> str:
         """A URL with a SAS of least rights for one blob (or, for a folder, its container). It is a secret."""

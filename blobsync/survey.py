@@ -26,6 +26,7 @@ from blobsync.local_tree import LinkPolicy, walk
 from blobsync.names import is_temporary, local_problem
 from blobsync.pairs import Pair, needs_local_md5, source_is_near
 from blobsync.plan import FileFailure, FileState, LocalState, Reason, RemoteState, Route, Shape
+from blobsync.shapes import HiddenClashes, blob_hint, both_hint
 from blobsync.storage import BlobInfo
 
 _BATCH = 2000
@@ -65,6 +66,8 @@ class Survey:
     destination_files: int = 0
     unreadable: list[FileFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    # Names at the destination that were not asked for, and would clash with names at the source.
+    clashes: list[str] = field(default_factory=list)
     # A tool that lists the source by itself would find more there than the pairs.
     has_hidden: bool = False
     blocked: list[FileFailure] = field(default_factory=list)
@@ -131,7 +134,7 @@ def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
 def _both(shown: str, side: str, end: LiveEnd) -> ShapeConflictError:
     return ShapeConflictError(
         f"{shown} is both a blob and a folder at the {side}: {_where(end)} and {_where(end)}/...",
-        hint=f"'{shown}/' (with the slash) means the folder",
+        hint=both_hint(shown),
         path=shown,
     )
 
@@ -139,7 +142,7 @@ def _both(shown: str, side: str, end: LiveEnd) -> ShapeConflictError:
 def _mixed(shown: str, what: str, end: LiveEnd) -> ShapeConflictError:
     return ShapeConflictError(
         f"{shown} is {what} at the destination, {_where(end)}",
-        hint="move one of the two out of the way, or use another path",
+        hint=f"move one of the two out of the way, or use another path{blob_hint(shown, end, what)}",
         path=shown,
     )
 
@@ -224,8 +227,12 @@ def _pair_up(
     left_out = LeftOut()
     held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
     streamed = destination if held_is_source else source
+    hidden: HiddenClashes | None = None
     for path, state, reason, detail in streamed:
         if request.wanted is not None and not request.wanted(path):
+            if held_is_source:
+                hidden = hidden or HiddenClashes(held)
+                found.clashes += [path] if hidden.concern(path) else []
             continue
         if reason is not None:
             _note(request, found, path, reason, detail, is_source=not held_is_source)
@@ -342,9 +349,15 @@ def _hash_file(file: Path, state: LocalState) -> LocalState:
     return hashed if hashed is not None and hashed.same_file(state) else state
 
 
+def _is_on_record(pair: Pair, route: Route) -> bool:
+    """Whether the record still tells what the blob holds."""
+    blob = pair.destination if source_is_near(route) else pair.source
+    return pair.record is not None and isinstance(blob, RemoteState) and blob.etag == pair.record.remote.etag
+
+
 def _with_remote_md5(request: Request, pair: Pair) -> Pair:
     """Read blobs that have no MD5, where size alone would leave a doubt."""
-    if pair.source is None or pair.destination is None or pair.record is not None:
+    if pair.source is None or pair.destination is None or _is_on_record(pair, request.route):
         return pair
     if pair.source.size != pair.destination.size:
         return pair

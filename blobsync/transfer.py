@@ -13,7 +13,7 @@ from typing import NamedTuple
 from blobsync import extras, receipts, settle
 from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
 from blobsync.errors import BlobsyncError, LocalFileError, StorageError, TransferCancelledError
-from blobsync.fresh_look import look, remote_state
+from blobsync.fresh_look import hash_file, look
 from blobsync.ledger import Ledger, LivePart, retry_with
 from blobsync.part_files import remove_leftovers
 from blobsync.plan import (
@@ -57,6 +57,7 @@ class _Run:
     ledgers: list[Ledger]
     bytes_moved: int = 0
     gone: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
+    deleting: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
     brought: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
@@ -68,19 +69,23 @@ def carry_out(
 ) -> TransferResult:
     """Do what the plan says; ``parts`` are its parts with their live ends, in the same order.
 
-    A receipt of what is verified goes to ``receipt_folder``. Failures of single files are in the result. Raises
-    ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the engines raise
-    when nothing can work (no azcopy, no network).
+    A receipt of what is verified and deleted goes to ``receipt_folder``, also after an interrupt. Failures of single
+    files are in the result. Raises ``MirrorRefusedError`` for a plan whose deletions look like a mistake,
+    ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the engines raise when
+    nothing can work (no azcopy, no network).
     """
+    plan.demand_allowed()
     run = _Run(plan, engines, listener, [Ledger(live, plan.route) for live in parts])
     try:
         _carry_out(run)
     except KeyboardInterrupt as stop:
-        raise _cancelled(run) from stop
+        cancelled = _cancelled(run)
+        _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
+        raise cancelled from stop
     finally:
         for ledger in run.ledgers:
             ledger.save()
-    return _with_receipt(run, _result(run), receipt_folder)
+    return _with_receipt(run, _result(run, (*_failures(run), *_imbalance(run))), receipt_folder)
 
 
 def _carry_out(run: _Run) -> None:
@@ -202,7 +207,12 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
         engine = _second_engine(run, failure.code, first) if failure else None
         if failure and engine:
             attempted = first == "azcopy" and failure.code in _RETRIES_AFTER_AZCOPY
-            by_engine.setdefault(engine, []).append(_destination_now(ledger, action) if attempted else action)
+            there = _written_before(ledger, action) if attempted else None
+            if there is not None:
+                ledger.failures.pop(action.path)
+                ledger.moved(there)
+            else:
+                by_engine.setdefault(engine, []).append(action)
     for engine, again in by_engine.items():
         fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
         for action in fresh:
@@ -219,16 +229,23 @@ def _second_engine(run: _Run, code: str, first: str) -> str | None:
     return first if engine == "same" else engine
 
 
-def _destination_now(ledger: Ledger, action: FileAction) -> FileAction:
-    """azcopy may have written the blob before it gave up, so that its version is not the plan's any more."""
+def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
+    """The file, where azcopy got it there before it gave it up.
+
+    Only by its content can a blob be told to be azcopy's. Any other version than the plan's is somebody's, and stays.
+    """
     end = ledger.live.destination
     if isinstance(end, LocalEnd):
-        return action
+        return None
     try:
         blob = end.store.head(end.at(action.path))
     except StorageError:
-        return action
-    return replace(action, destination=remote_state(blob) if blob else None)
+        return None
+    if blob is None or blob.md5 is None or blob.size != action.size:
+        return None
+    source = ledger.live.source
+    state = hash_file(source.at(action.path)) if isinstance(source, LocalEnd) else action.source
+    return Moved(action, source=state) if state is not None and state.md5 == blob.md5 else None
 
 
 def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
@@ -266,9 +283,11 @@ def _delete_extras(run: _Run) -> None:
         if not doomed:
             continue
         run.listener.phase("deleting")
+        run.deleting = [(ledger.live.part, action) for action in doomed]
         failures = extras.delete(ledger.live.destination, doomed, run.listener.seen)
         gone = [action for action in doomed if action.path not in failures]
         run.gone += [(ledger.live.part, action) for action in gone]
+        run.deleting = []
         ledger.forget(action.path for action in gone)
         for path, reason in failures.items():
             shown = f"{ledger.live.part.path}/{path}"
@@ -285,7 +304,6 @@ def _failures(run: _Run) -> tuple[FileFailure, ...]:
         *(_with_way_out(failure) for failure in moved),
         *strangers,
         *run.other_failures,
-        *_imbalance(run),
     )
 
 
@@ -309,7 +327,7 @@ def _with_way_out(failure: FileFailure) -> FileFailure:
     return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")
 
 
-def _result(run: _Run) -> TransferResult:
+def _result(run: _Run, failures: tuple[FileFailure, ...]) -> TransferResult:
     verified = sum(len(ledger.verified) for ledger in run.ledgers)
     return TransferResult(
         plan=run.plan,
@@ -322,16 +340,18 @@ def _result(run: _Run) -> TransferResult:
             for moved in ledger.verified.values()
         ),
         seconds=time.monotonic() - run.started,
-        failures=_failures(run),
+        failures=failures,
         azcopy_job_ids=tuple(run.azcopy_job_ids),
     )
 
 
-def _with_receipt(run: _Run, result: TransferResult, folder: Path) -> TransferResult:
-    if not result.transferred and not result.deleted and not result.failures:
+def _with_receipt(run: _Run, result: TransferResult, folder: Path, *, interrupted: bool = False) -> TransferResult:
+    if not (result.transferred or result.deleted or result.failures or run.deleting):
         return result
+    deletions = receipts.Deletions(run.gone, run.deleting)
     try:
-        return replace(result, receipt=receipts.write(folder, result, run.ledgers))
+        file = receipts.write_transfer(folder, result, run.ledgers, deletions, interrupted=interrupted)
+        return replace(result, receipt=file)
     except OSError as error:
         run.listener.note(f"no receipt was written to {folder}: {error.strerror}")
         return result

@@ -28,7 +28,7 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             *("connections", "engines", "extras", "fresh_look", "index", "ledger", "left_out", "legs"),
             *("local_errors", "local_files", "local_tree", "nodejs", "one_file", "outside_links", "pairs"),
-            *("part_files", "planner", "receipts", "survey", "verify"),
+            *("part_files", "planner", "receipts", "shapes", "survey", "verify"),
         ),
     ),
     (
@@ -40,6 +40,7 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             *("browse", "code.archive", "code.files", "code.git", "code.snapshot", "doctor", "engine_set"),
             "planning",
+            "removal",
             "settle",
             "transfer",
         ),

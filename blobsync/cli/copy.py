@@ -79,6 +79,9 @@ def plan(
 ) -> Result:
     """Show what u or d would do with each file, and why; touches nothing.
 
+    Ends as the command itself would, as far as that can be seen: 3 where files conflict or cannot be read, 2
+    where --mirror would be refused (the plan is shown all the same).
+
     The first ten files of each kind are listed; --full lists all of them, -q none.
 
     \b
@@ -161,14 +164,15 @@ def _plan(
 
 
 def _shown_plan(session: Session, made: TransferPlan, *, full: bool = False, option: str = "--full") -> Result:
-    left = (*conflicts(made), *made.unreadable)
-    code = ExitCode.PARTIAL if left else ExitCode.DONE
+    left = (*made.refusals, *conflicts(made), *made.unreadable)
+    code = ExitCode.USAGE if made.refusals else ExitCode.PARTIAL if left else ExitCode.DONE
     shown = files_shown(quiet=session.quiet, full=full)
     lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, full=option)
     return Result(plan_data(made), lines, left, code)
 
 
 def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool) -> Result:
+    made.demand_allowed()
     doomed = [action for _, action in made.each() if action.action is Action.DELETE]
     if doomed and not yes:
         size = size_text(sum(action.size for action in doomed))

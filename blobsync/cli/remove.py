@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
 from blobsync.cli.session import Session
 from blobsync.errors import ExitCode
+
+if TYPE_CHECKING:
+    from blobsync.removal import Removal
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +25,7 @@ def rm(
     session: Session,
     paths: PathsArgument,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    blob: Annotated[bool, typer.Option("--blob", help="Only the blob of exactly that name, nothing below it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
 ) -> Result:
     """Delete blobs: that blob, or everything below that folder; never local files, never data/voc20 for data/voc.
@@ -29,13 +33,14 @@ def rm(
     \b
       blobsync rm data/old --dry-run
       blobsync rm data/old
+      blobsync rm --blob data/t                 where both data/t and data/t/... are blobs
     """
     with looking():
         project = session.project()
-        doomed = project.find_removal(paths)
-    count, size = sum(len(each.names) for each in doomed), sum(each.size for each in doomed)
+        doomed = project.find_removal(paths, blob_only=blob)
+    count, size = sum(len(each.blobs) for each in doomed), sum(each.size for each in doomed)
     what = f"{count_text(count, 'blob')}, {size_text(size)}"
-    places = [f"{each.place.path}: {count_text(len(each.names), 'blob')} at {each.place.remote}" for each in doomed]
+    places = [f"{each.place.path}: {count_text(len(each.blobs), 'blob')} at {each.place.remote}" for each in doomed]
     data = {"paths": [each.place.path for each in doomed], "count": count, "bytes": size, "dry_run": dry_run}
     if dry_run:
         return Result({**data, "deleted": 0, "failed": 0}, [*places, f"would delete {what}"])
@@ -43,7 +48,12 @@ def rm(
         for place in places:
             session.listener.note(place)
         confirm(session, f"delete {what}?")
-    gone = project.remove(doomed)
-    code = ExitCode.DONE if not gone.failures else ExitCode.PARTIAL if gone.deleted else ExitCode.FAILED
-    lines = [f"deleted {count_text(gone.deleted, 'blob')}, {size_text(gone.bytes_deleted)}"]
-    return Result({**data, "deleted": gone.deleted, "failed": len(gone.failures)}, lines, gone.failures, code)
+    return _removed(project.remove(doomed), data)
+
+
+def _removed(done: Removal, data: dict[str, Any]) -> Result:
+    code = ExitCode.DONE if not done.failures else ExitCode.PARTIAL if done.gone else ExitCode.FAILED
+    data |= {"deleted": len(done.gone), "failed": len(done.failures)}
+    data["receipt"] = str(done.receipt) if done.receipt else None
+    line = f"deleted {count_text(len(done.gone), 'blob')}, {size_text(done.bytes_deleted)}"
+    return Result(data, [line], done.failures, code)

@@ -16,6 +16,7 @@ from blobsync.plan import (
     FileFailure,
     PlanPart,
     Reason,
+    RemoteState,
     Route,
     Shape,
     TransferPlan,
@@ -25,6 +26,7 @@ from blobsync.plan import (
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
+_NO_MD5_HINT = "--compare-content reads the blob, and settles it where both are equal; else choose with --keep"
 # Files of one kind that are listed one by one where nobody asked for all of them.
 _SHOWN = 10
 
@@ -104,7 +106,10 @@ def conflicts(plan: TransferPlan) -> tuple[FileFailure, ...]:
 def _conflict_hint(action: FileAction) -> str:
     if action.reason is Reason.ONE_FILE_HERE:
         return "replace the symlink by a folder or a file of its own, or --exclude one of the two names"
-    return _CONFLICT_HINT
+    # The MD5s that are missing are those of blobs: other tools upload large files without one.
+    ends = [state for state in (action.source, action.destination) if state is not None]
+    without = any(isinstance(state, RemoteState) and state.md5 is None for state in ends)
+    return _NO_MD5_HINT if without and len({state.size for state in ends}) == 1 else _CONFLICT_HINT
 
 
 def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "--full") -> Iterator[str]:

@@ -187,6 +187,10 @@ def test_two_sides_that_were_never_verified(project: Project, container: Contain
     done = project.json("u", "data")
     assert done.code == 3, str(done)
     assert (done.data["unchanged"], done.data["conflicts"]) == (1, 3), str(done)
+    hints = {each["path"]: each["hint"] for each in done.errors}
+    assert [name for name, hint in hints.items() if "--compare-content" in hint] == ["data/unknown"]
+    settled = project.json("u", "data", "--compare-content")
+    assert (settled.data["unchanged"], settled.data["conflicts"]) == (2, 2), str(settled)
     assert container.get("data/other") == b"them"
 
 

@@ -200,9 +200,7 @@ def test_a_path_touches_no_neighbour_of_a_longer_name(project: Project, containe
     assert set(container.contents("data/")) == {"voc20/b", "voc-old/c", "vocabulary"}
 
 
-def test_names_the_service_does_not_take_are_refused_before_anything_moves(
-    project: Project, container: Container
-) -> None:
+def test_names_the_service_does_not_take_are_left_out_and_named(project: Project, container: Container) -> None:
     long = "/".join(["p" * 250] * 5)
     files = {
         "fine": b"f",
@@ -217,13 +215,42 @@ def test_names_the_service_does_not_take_are_refused_before_anything_moves(
     with open(invalid, "wb") as stream:
         stream.write(b"i")
     project.configure(container)
-    done = project.json("u", "data")
-    assert (done.code, done.codes) == (2, {"names_unsafe"}), str(done)
-    for part in ("newline", "return", "bell", "tab", "invalid-", long):
-        assert part in done.out, str(done)
+    for words in (("plan", "u", "data"), ("u", "data"), ("u", "data")):
+        done = project.json(*words)
+        assert (done.code, done.codes) == (3, {"names_unsafe"}), str(done)
+        assert len(done.errors) == len(files)
+        for part in ("newline", "return", "bell", "tab", "invalid-", long):
+            assert part in done.out, str(done)
+    assert container.contents("data/") == hashes({"fine": b"f"})
     single = project.json("u", "data/with\nnewline")
     assert (single.code, single.codes) == (2, {"names_unsafe"}), str(single)
-    assert container.names() == []
+    assert container.names() == ["data/fine"]
+
+
+def test_a_blob_is_not_made_a_folder_as_well_and_one_that_is_can_be_removed(
+    project: Project, container: Container
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {"t/a": b"below"})
+    container.put("data/t", b"a blob")
+    for path in ("data/t/", "data/t/a", "data/t", "data"):
+        refused = project.json("u", path)
+        assert (refused.code, refused.data) == (2, {}), str(refused)
+        assert "blobsync rm --blob data/t" in refused.errors[0]["hint"], str(refused)
+    assert container.names() == ["data/t"]
+    container.put("data/t/a", b"made by somebody else")
+    (project.data / "t/a").unlink()
+    for path in ("data", "data/t"):
+        refused = project.json("d", path)
+        assert (refused.code, "rm --blob data/t" in refused.errors[0]["hint"]) == (2, True), str(refused)
+    shown = project.json("rm", "--blob", "data/t", "--dry-run")
+    assert (shown.data["count"], shown.data["deleted"]) == (1, 0), str(shown)
+    gone = project.json("rm", "--blob", "data/t", "-y")
+    assert (gone.code, gone.data["deleted"]) == (0, 1), str(gone)
+    assert container.names() == ["data/t/a"]
+    assert project.json("rm", "--blob", "data/t", "-y").code == 4
+    assert project.json("d", "data").code == 0
+    assert project.json("u", "data").code == 0
 
 
 def test_folder_markers_and_leftovers_are_no_files(project: Project, container: Container) -> None:

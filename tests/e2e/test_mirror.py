@@ -90,6 +90,12 @@ def test_above_the_limit_nothing_is_deleted(synced: Project, container: Containe
     done = synced.json("u", "data", "--mirror", "-y")
     assert (done.code, done.codes) == (2, {"mirror_refused"}), str(done)
     assert len(container.contents("data/")) == 42
+    for words in (("plan", "u", "data", "--mirror"), ("u", "data", "--mirror", "--dry-run"), ("u", "data", "--mirror")):
+        shown = synced.json(*words)
+        assert (shown.code, shown.codes) == (2, {"mirror_refused"}), str(shown)
+        deletions = [each for each in shown.data.get("actions", []) if each["action"] == "delete"]
+        assert len(deletions) == (22 if "actions" in shown.data else 0)
+        assert ("actions" in shown.data) == (words[0] == "plan" or "--dry-run" in words)
     told = synced.json("u", "data", "--mirror", "-y", "--max-delete", "100")
     assert (told.code, told.data["deleted"]) == (0, 22), str(told)
     assert container.contents("data/") == {name: each for name, each in hashes(_FILES).items() if int(name[4:-4]) >= 20}

@@ -29,6 +29,35 @@ def test_a_receipt_lists_each_verified_file_with_its_md5(project: Project, conta
     assert container.key not in container.get(name).decode()
 
 
+def test_what_is_removed_is_named_in_a_receipt(project: Project, container: Container) -> None:
+    write_tree(project.data / "v", _FILES)
+    project.configure(container)
+    assert project.json("u", "data/v").code == 0
+    etags = {blob.name: blob.etag for blob in container.client.list_blobs()}
+    done = project.json("rm", "data/v", "-y")
+    assert (done.code, done.data["deleted"]) == (0, 2), str(done)
+    receipt = json.loads((project.root / done.data["receipt"]).read_text())
+    assert (receipt["route"], receipt["deleted"], receipt["interrupted"]) == ("rm", 2, False)
+    gone = {each["path"]: (each["size"], each["md5"], each["etag"].strip('"')) for each in receipt["deleted_files"]}
+    assert gone == {
+        f"data/v/{name}": (len(data), hashlib.md5(data).hexdigest(), etags[f"data/v/{name}"].strip('"'))
+        for name, data in _FILES.items()
+    }
+    assert container.key not in json.dumps(receipt)
+
+
+def test_what_a_mirror_deletes_is_named_in_its_receipt(project: Project, container: Container) -> None:
+    write_tree(project.data, {f"{number}.txt": b"same" for number in range(12)})
+    project.configure(container)
+    assert project.json("u", "data").code == 0
+    container.put("data/extra", b"extra")
+    done = project.json("u", "data", "--mirror", "-y")
+    assert (done.code, done.data["deleted"]) == (0, 1), str(done)
+    receipt = json.loads((project.root / done.data["receipt"]).read_text())
+    (gone,) = receipt["deleted_files"]
+    assert (gone["path"], gone["size"], gone["md5"]) == ("data/extra", 5, hashlib.md5(b"extra").hexdigest())
+
+
 def test_without_being_asked_nothing_is_put_beside_the_data(project: Project, container: Container) -> None:
     write_tree(project.data / "v", _FILES)
     project.configure(container)

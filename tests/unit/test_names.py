@@ -97,8 +97,12 @@ def test_a_long_name_of_the_allowed_length_is_a_blob() -> None:
 
 
 def test_clashes_are_found_whatever_lies_between() -> None:
-    assert [name for name, _ in shape_clashes(["x", "x-y", "x/y", "z/a/b", "z/a"])] == ["x", "z/a"]
-    assert list(shape_clashes(["a", "ab", "b/c"])) == []
+    names = ["x", "x-y", "x/y", "z/a/b", "z/a"]
+    assert [name for name, _ in shape_clashes(names, names)] == ["x", "z/a"]
+    assert [name for name, _ in shape_clashes(names, ["x/y", "other"])] == ["x"]
+    assert [name for name, _ in shape_clashes(names, ["z/a"])] == ["z/a"]
+    assert list(shape_clashes(names, ["other"])) == []
+    assert list(shape_clashes([], ["a", "ab", "b/c"])) == []
     assert [name for name, _ in case_clashes(["A", "b", "a"])] == ["a"]
 
 

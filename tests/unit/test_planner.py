@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.errors import MirrorRefusedError, UnsafeNamesError
+from blobsync.errors import UnsafeNamesError
 from blobsync.index import Record
 from blobsync.pairs import Pair, needs_local_md5
 from blobsync.plan import Action, FileAction, FileState, LocalState, Reason, RemoteState, Route, TransferOptions
@@ -225,13 +225,15 @@ def _deletions(count: int) -> list[FileAction]:
 def test_a_mirror_that_looks_like_a_mistake_is_refused(
     deletions: int, there: int, here: int, unreadable: int, options: TransferOptions, said: str
 ) -> None:
-    with pytest.raises(MirrorRefusedError, match=said):
-        guard_mirror(_deletions(deletions), there, here, unreadable, options)
+    refusal = guard_mirror(_deletions(deletions), there, here, unreadable, options, "data")
+    assert refusal is not None
+    assert (refusal.code, refusal.path) == ("mirror_refused", "data")
+    assert said in refusal.message
 
 
 def test_a_mirror_within_its_limits_passes() -> None:
-    guard_mirror(_deletions(10), 100, 90, 0, MIRROR)
-    guard_mirror([], 0, 0, 3, MIRROR)
+    assert guard_mirror(_deletions(10), 100, 90, 0, MIRROR) is None
+    assert guard_mirror([], 0, 0, 3, MIRROR) is None
 
 
 def test_names_that_cannot_be_written_are_listed_all_at_once() -> None:

@@ -22,6 +22,7 @@ from blobsync.errors import (
 )
 from blobsync.plan import Action, FileFailure, Reason, TransferOptions, TransferResult
 from blobsync.plan_file import load, save
+from blobsync.shapes import both_hint
 from blobsync.storage import BlobProperties
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
@@ -199,7 +200,8 @@ def test_a_blob_beside_a_folder_of_its_name_is_an_error_that_says_how_to_choose(
     world.store("eu").add("store/data/a/b", b"2")
     with pytest.raises(ShapeConflictError) as refused:
         world.run("d", "data/a")
-    assert refused.value.hint == "'data/a/' (with the slash) means the folder"
+    assert refused.value.hint == both_hint("data/a")
+    assert "'data/a/' (with the slash) means the folder" in refused.value.hint
     assert counts(world.run("d", "data/a/")) == (1, 0, 0)
     assert tree(world.root / "data") == {"a/b": b"2"}
 
@@ -337,23 +339,67 @@ def test_a_blob_without_md5_is_compared_by_content_where_asked(world: World) -> 
     assert counts(world.run("d", "data/voc")) == (0, 1, 0)
 
 
-class HalfDone:
-    """An engine called azcopy that writes the blob, and then gives it up."""
+def test_a_blob_that_lost_its_md5_is_compared_by_content_where_asked_also_when_it_is_on_record(world: World) -> None:
+    write(world, {"data/voc/a": b"same"})
+    assert world.run("u", "data/voc").ok
+    os.utime(world.root / "data/voc/a", (5, 5))
+    world.store("eu").add("store/data/voc/a", b"same", with_md5=False)
+    for command in ("u", "d"):
+        plan = world.plan(command, "data/voc", options=TransferOptions(compare_content=True))
+        assert [action.action for _, action in plan.each()] == [Action.UNCHANGED]
+    write(world, {"data/voc/a": b"mine"})
+    assert world.run("u", "data/voc").exit_code == 3
+    assert world.run("u", "data/voc", options=TransferOptions(compare_content=True)).transferred == 1
+
+
+class GivesUp:
+    """An engine called azcopy that gives every file up; ``meanwhile`` is what the blob holds by then."""
 
     name = "azcopy"
+
+    def __init__(self, meanwhile: bytes | None) -> None:
+        self._meanwhile = meanwhile
 
     def move(self, task: MoveTask, listener: Listener) -> MoveReport:
         end = task.destination
         assert isinstance(end, RemoteEnd)
         report = MoveReport()
         for action in task.actions:
-            end.store.put(end.at(action.path), b"half", md5=hashlib.md5(b"half").digest())
+            if self._meanwhile is not None:
+                md5 = hashlib.md5(self._meanwhile).digest()
+                end.store.put(end.at(action.path), self._meanwhile, md5=md5)
             report.failed.append((action, FileFailure(task.shown, "azcopy_failed", "it gave up")))
         return report
 
 
+def second_try(world: World, meanwhile: bytes | None) -> TransferResult:
+    options = TransferOptions(engine="azcopy")
+    return world.run("u", "data/voc", options=options, azcopy=lambda: GivesUp(meanwhile))
+
+
 def test_what_azcopy_gives_up_on_gets_a_second_try_here(world: World) -> None:
     write(world, {"data/voc/a": b"whole"})
-    result = world.run("u", "data/voc", options=TransferOptions(engine="azcopy"), azcopy=HalfDone)
-    assert result.ok
+    assert second_try(world, None).ok
     assert blobs(world) == {"store/data/voc/a": b"whole"}
+
+
+def test_what_azcopy_wrote_before_it_gave_up_is_seen_to_be_there(world: World) -> None:
+    write(world, {"data/voc/a": b"whole"})
+    result = second_try(world, b"whole")
+    assert (result.ok, result.verified) == (True, 1)
+    assert [request.name for request in world.store("eu").asked("put")] == ["store/data/voc/a"]
+    assert counts(world.run("u", "data/voc")) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("before", [None, b"older"], ids=["new", "changed here"])
+@pytest.mark.parametrize("theirs", [b"other", b"newer", b"much longer than ours"])
+def test_a_second_try_replaces_no_version_that_somebody_else_put_there(
+    theirs: bytes, before: bytes | None, world: World
+) -> None:
+    if before is not None:
+        write(world, {"data/voc/a": before})
+        assert world.run("u", "data/voc").ok
+    write(world, {"data/voc/a": b"whole"})
+    result = second_try(world, theirs)
+    assert [failure.code for failure in result.failures] == ["changed_meanwhile"]
+    assert blobs(world) == {"store/data/voc/a": theirs}

@@ -1,0 +1,132 @@
+"""``--mirror``: what is deleted, what stays, what a plan shows of it, and the names of what is gone in the receipt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.errors import MirrorRefusedError, StorageError, TransferCancelledError
+from blobsync.plan import Action, TransferOptions, TransferResult
+from tests.fakes.ground import World, account, cluster
+from tests.fakes.store import Request
+
+MIRROR = TransferOptions(mirror=True, max_delete_percent=60.0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three files at both ends, and one more at each: ``there`` and ``here``."""
+    world = World(tmp_path / "project", cluster("eu", data=account("eu")))
+    for name in ("a", "b", "c"):
+        write(world, name, name.encode())
+    assert world.run("u", "data").ok
+    write(world, "here", b"only here")
+    world.store("eu").add("store/data/there", b"only there")
+    return world
+
+
+def write(world: World, name: str, body: bytes) -> None:
+    file = world.root / "data" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(body)
+
+
+def here(world: World) -> set[str]:
+    return {file.name for file in (world.root / "data").iterdir()}
+
+
+def there(world: World) -> set[str]:
+    return {name.removeprefix("store/data/") for name in world.store("eu").blobs}
+
+
+def receipt(result: TransferResult) -> dict[str, Any]:
+    assert result.receipt is not None
+    found: dict[str, Any] = json.loads(result.receipt.read_text())
+    return found
+
+
+@pytest.mark.parametrize("command", ["u", "d"])
+def test_nothing_is_deleted_after_a_file_failed(command: str, world: World) -> None:
+    def refuse(request: Request) -> None:
+        if request.operation in ("put", "get"):
+            raise StorageError("the service said no", status=500)
+
+    world.store("eu").before = refuse
+    result = world.run(command, "data", options=MIRROR)
+    assert (len(result.failures), result.deleted) == (1, 0)
+    assert {"a", "b", "c", "here"} <= here(world)
+    assert {"a", "b", "c", "there"} <= there(world)
+    assert receipt(result)["deleted_files"] == []
+
+
+@pytest.mark.parametrize("edit", ["other bytes", "same size and time", "another file"])
+def test_a_local_extra_that_was_edited_since_the_plan_stays(edit: str, world: World) -> None:
+    file = world.root / "data" / "here"
+    before = file.stat()
+    plan = world.plan("d", "data", options=MIRROR)
+    assert plan.count(Action.DELETE) == 1
+    if edit == "another file":
+        (world.root / "other").write_bytes(b"only here")
+        os.replace(world.root / "other", file)
+    else:
+        file.write_bytes(b"ONLY HERE" if edit == "same size and time" else b"somebody needs this now")
+    if edit != "other bytes":
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    result = world.carry_out(plan)
+    assert (result.exit_code, result.deleted) == (3, 0)
+    assert [failure.path for failure in result.failures] == ["data/here"]
+    assert "here" in here(world)
+
+
+def test_a_blob_that_was_replaced_since_the_plan_stays(world: World) -> None:
+    plan = world.plan("u", "data", options=MIRROR)
+    world.store("eu").add("store/data/there", b"somebody needs this now")
+    result = world.carry_out(plan)
+    assert (result.exit_code, result.deleted) == (3, 0)
+    assert "there" in there(world)
+
+
+@pytest.mark.parametrize("command", ["u", "d"])
+def test_the_receipt_names_what_was_deleted(command: str, world: World) -> None:
+    etag = world.store("eu").blobs["store/data/there"].info.etag
+    result = world.run(command, "data", options=MIRROR)
+    assert (result.exit_code, result.deleted) == (0, 1)
+    (gone,) = receipt(result)["deleted_files"]
+    if command == "u":
+        md5 = hashlib.md5(b"only there").hexdigest()
+        assert gone == {"path": "data/there", "size": 10, "md5": md5, "etag": etag}
+    else:
+        assert (gone["path"], gone["size"]) == ("data/here", 9)
+    assert receipt(result)["deletions_not_known"] == []
+
+
+def test_an_interrupt_while_deleting_leaves_a_receipt(world: World) -> None:
+    def interrupt(request: Request) -> None:
+        if request.operation == "delete":
+            raise KeyboardInterrupt
+
+    world.store("eu").before = interrupt
+    with pytest.raises(TransferCancelledError):
+        world.run("u", "data", options=MIRROR)
+    last = max((world.root / "receipts").glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+    found = json.loads(last.read_text())
+    assert (found["interrupted"], found["deleted_files"]) == (True, [])
+    assert [each["path"] for each in found["deletions_not_known"]] == ["data/there"]
+
+
+def test_a_plan_that_deletes_too_much_can_be_looked_at_and_not_be_carried_out(world: World) -> None:
+    for name in ("a", "b", "c"):
+        (world.root / "data" / name).unlink()
+    plan = world.plan("u", "data", options=MIRROR)
+    assert plan.count(Action.DELETE) == 4
+    assert plan.count(Action.TRANSFER) == 1
+    assert [refusal.code for refusal in plan.refusals] == ["mirror_refused"]
+    with pytest.raises(MirrorRefusedError, match="4 of 4 files"):
+        world.carry_out(plan)
+    assert there(world) == {"a", "b", "c", "there"}
+    assert not plan.unreadable

@@ -1,0 +1,169 @@
+"""A blob ``t`` beside blobs ``t/...`` is never made by us, and can be ended without harm to the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blobsync.engines import SilentListener
+from blobsync.errors import AccessDeniedError, BlobsyncError, NothingMatchedError, UsageError
+from blobsync.mapping import resolve
+from blobsync.plan import TransferOptions
+from blobsync.removal import Doomed, find_blob, remove
+from tests.fakes.ground import World, account, cluster
+from tests.fakes.store import Request
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "project", cluster("eu", data=account("eu")))
+
+
+def write(world: World, *names: str) -> None:
+    for name in names:
+        file = world.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(name.encode())
+
+
+def names(world: World) -> list[str]:
+    return sorted(world.store("eu").blobs)
+
+
+@pytest.mark.parametrize(
+    ("blob", "path", "typed"),
+    [
+        ("store/data/t", "data/t/", "data/t"),
+        ("store/data/t", "data/t", "data/t"),
+        ("store/data/t", "data/t/a", "data/t"),
+        ("store/data/t", "data/t/deep/b", "data/t"),
+        ("store/data/t/deep", "data/t", "data/t/deep"),
+        ("store/data/t", "data", "data/t"),
+        ("store/data", "data", "data"),
+        ("store/data", "data/", "data"),
+        ("store/data", "data/t", "data"),
+        ("store", "data/t/a", "use another path in the cluster file"),
+        ("store", "data", "use another path in the cluster file"),
+    ],
+)
+def test_no_upload_makes_a_blob_a_folder_as_well(blob: str, path: str, typed: str | None, world: World) -> None:
+    write(world, "data/t/a", "data/t/deep/b")
+    world.store("eu").add(blob, b"a blob")
+    with pytest.raises(BlobsyncError) as refused:
+        world.run("u", path)
+    assert refused.value.exit_code == 2
+    assert names(world) == [blob]
+    if typed:
+        hint = refused.value.hint or ""
+        assert typed in hint if " " in typed else f"'blobsync rm --blob {typed}'" in hint
+
+
+def test_an_upload_makes_no_blob_of_a_folders_name(world: World) -> None:
+    write(world, "data/t")
+    world.store("eu").add("store/data/t/a", b"1")
+    for path in ("data/t", "data"):
+        with pytest.raises(BlobsyncError):
+            world.run("u", path)
+    assert names(world) == ["store/data/t/a"]
+
+
+@pytest.mark.parametrize("blob", ["store/data/t", "store/data/t/a/b"])
+def test_patterns_hide_no_clash(blob: str, world: World) -> None:
+    write(world, "data/t/a", "data/v")
+    world.store("eu").add(blob, b"not asked for")
+    with pytest.raises(BlobsyncError, match="is a file beside"):
+        world.run("u", "data", options=TransferOptions(include=("t/a",)))
+    assert world.run("u", "data", options=TransferOptions(include=("v",))).ok
+    assert names(world) == [blob, "store/data/v"]
+
+
+def test_what_clashes_already_is_not_in_the_way_of_other_files(world: World) -> None:
+    write(world, "data/t/a")
+    assert world.run("u", "data").ok
+    world.store("eu").add("store/data/t", b"made by somebody else meanwhile")
+    write(world, "data/v", "data/t/more")
+    with pytest.raises(BlobsyncError) as refused:
+        world.run("u", "data")
+    assert "'blobsync rm --blob data/t'" in (refused.value.hint or "")
+    assert world.run("u", "data", options=TransferOptions(exclude=("more",))).ok
+    with pytest.raises(BlobsyncError) as both:
+        world.run("d", "data")
+    assert "'blobsync rm --blob data/t'" in (both.value.hint or "")
+    assert world.run("d", "data/t/").ok
+
+
+def test_the_look_above_costs_nothing_where_there_is_something_already(world: World) -> None:
+    write(world, "data/deep/er/a", "data/deep/er/b")
+    world.run("u", "data/deep/er")
+    asked = len(world.store("eu").asked("head"))
+    write(world, "data/deep/er/c", "data/deep/er/d")
+    world.run("u", "data/deep/er")
+    assert len(world.store("eu").asked("head")) - asked == 1
+
+
+def test_a_sas_of_one_folder_may_not_look_above_it_and_need_not(world: World) -> None:
+    write(world, "data/deep/er/a")
+
+    def refuse(request: Request) -> None:
+        if request.operation == "head" and not request.name.startswith("store/data/deep/er"):
+            raise AccessDeniedError("this SAS is for store/data/deep/er", status=403)
+
+    world.store("eu").before = refuse
+    assert world.run("u", "data/deep/er").ok
+
+
+def test_folder_stubs_are_no_blobs_above(world: World) -> None:
+    stub = world.store("eu").add("store/data/t", b"")
+    world.store("eu").blobs["store/data/t"].info = stub._replace(is_folder_stub=True)
+    write(world, "data/t/a")
+    assert world.run("u", "data/t/").ok
+
+
+def find(world: World, path: str) -> Doomed:
+    ground = world.ground()
+    return find_blob(ground.connections, resolve(path, cwd=world.root, root=world.root, cluster=world.here))
+
+
+def test_one_blob_is_removed_and_nothing_below_it(world: World, tmp_path: Path) -> None:
+    world.store("eu").add("store/data/t", b"12345")
+    world.store("eu").add("store/data/t/a", b"1")
+    doomed = find(world, "data/t")
+    assert (doomed.size, [blob.name for blob in doomed.blobs]) == (5, ["store/data/t"])
+    gone = remove(world.ground().connections, world.index, [doomed], SilentListener(), tmp_path, "eu")
+    assert ([shown for shown, _ in gone.gone], gone.failures) == (["data/t"], [])
+    assert names(world) == ["store/data/t/a"]
+    refusals: list[tuple[str, type[BlobsyncError]]] = [("data/t", NothingMatchedError), ("data/t/", UsageError)]
+    for path, error in refusals:
+        with pytest.raises(error):
+            find(world, path)
+
+
+@pytest.fixture
+def receipt_of(world: World, tmp_path: Path) -> Callable[[], dict[str, object]]:
+    def read() -> dict[str, object]:
+        (file,) = tmp_path.glob("*.json")
+        found: dict[str, object] = json.loads(file.read_text())
+        return found
+
+    return read
+
+
+def test_an_interrupted_removal_leaves_a_receipt(
+    world: World, tmp_path: Path, receipt_of: Callable[[], dict[str, object]]
+) -> None:
+    world.store("eu").add("store/data/t", b"12345")
+    doomed = find(world, "data/t")
+
+    def interrupt(request: Request) -> None:
+        if request.operation == "head":
+            raise KeyboardInterrupt
+
+    world.store("eu").before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        remove(world.ground().connections, world.index, [doomed], SilentListener(), tmp_path, "eu")
+    receipt = receipt_of()
+    assert (receipt["interrupted"], receipt["deleted_files"]) == (True, [])
+    assert [each["path"] for each in receipt["deletions_not_known"]] == ["data/t"]  # type: ignore[attr-defined]
