@@ -6,7 +6,7 @@ Those that look at jobs are in ``job_views``.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -158,8 +158,17 @@ def abort(session: Session, ids: IdsArgument) -> Result:
             records.append(record)
             errors.append(error)
     lines = [f"{record.run_id}: {state_text(record)}" for record in records]
-    code = ExitCode.DONE if not errors else ExitCode.FAILED if len(errors) == len(records) else ExitCode.PARTIAL
-    return Result({"jobs": [job_data(record) for record in records]}, lines, errors, code)
+    return Result({"jobs": [job_data(record) for record in records]}, lines, errors, _code_of(errors, len(records)))
+
+
+def _code_of(errors: Sequence[BlobsyncError], asked: int) -> int:
+    """Where nothing could be done, the code of what was in the way."""
+    if not errors:
+        return ExitCode.DONE
+    if len(errors) < asked:
+        return ExitCode.PARTIAL
+    codes = {error.exit_code for error in errors}
+    return codes.pop() if len(codes) == 1 else ExitCode.FAILED
 
 
 def ssh(

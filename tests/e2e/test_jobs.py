@@ -7,6 +7,7 @@ import os
 import pty
 import shutil
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Mapping
@@ -203,6 +204,54 @@ def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) 
     lab.run("a", job_id)
     assert lab.job(job_id)["status"] == "Canceled"
     assert wait_until(lambda: lab.scratch_is_empty), lab.run("logs", job_id)
+
+
+@pytest.mark.parametrize("way", ["variable", "link", "-p", "taken over"])
+def test_a_job_is_stopped_where_it_runs_whatever_its_cluster_file_is_called(lab: Lab, way: str) -> None:
+    clusters, elsewhere = lab.project.root / "aux_data" / "aml", lab.project.root / "v100.yaml"
+    words = ["submit", "echo up; sleep 600"]
+    if way in ("variable", "link"):
+        (clusters / "here.yaml").rename(elsewhere)
+        if way == "link":
+            (clusters / "here.yaml").symlink_to(elsewhere)
+            words = ["-c", "here", *words]
+        else:
+            lab.project.environ["AML_CONFIG_PATH"] = str(elsewhere)
+    elif way == "-p":
+        words = ["-c", "uni", "-p", "{platform: local, nodes: 1}", *words]
+    else:
+        words = ["-c", "here", *words]
+    job_id = lab.ask(*words)["job_id"]
+    lab.project.environ.pop("AML_CONFIG_PATH", None)
+    if way == "taken over":
+        lab.configure("here", "slurm", ssh="nobody@nowhere.invalid")
+    lab.until_up(job_id)
+    assert (lab.job(job_id)["status"], lab.job(job_id)["status_confirmed"]) == ("Running", True)
+    assert lab.run("logs", job_id).out == "up\n"
+    said = lab.run("abort", job_id).out
+    assert said in (f"{job_id}: Canceling\n", f"{job_id}: Canceled\n")
+    assert lab.until(job_id)["status"] == "Canceled"
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and job_id.encode() in command_line(pid)]
+
+
+def test_a_cluster_that_cannot_be_asked_has_stopped_nothing(lab: Lab) -> None:
+    job_id = lab.submit("here", "echo up; sleep 600")
+    lab.until_up(job_id)
+    lab.run("q")
+    history = lab.project.state / "jobs.sqlite"
+    with sqlite3.connect(history) as database:
+        (home,) = database.execute("select home from jobs").fetchone()
+        database.execute("update jobs set home=?", (home.replace('"platform": "local"', '"platform": "slurm"'),))
+    database.close()
+    done = lab.project.run("--json", "abort", job_id)
+    assert done.code == 2 and done.data["jobs"][0]["status"] == "Running", str(done)
+    assert done.data["jobs"][0]["status_confirmed"] is False and "leads there no more" in done.errors[0]["message"]
+    assert "not confirmed" in lab.run("q").out
+    with sqlite3.connect(history) as database:
+        database.execute("update jobs set home=?", (home,))
+    database.close()
+    lab.run("abort", job_id)
+    assert lab.until(job_id)["status"] == "Canceled"
 
 
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
