@@ -150,27 +150,44 @@ def sas_url(
     rights: str,
     seconds: int,
     *,
-    is_blob: bool = True,
+    scope: str = "blob",
     environ: Mapping[str, str] | None = None,
+    use_cli_auth: bool = False,
 ) -> str:
-    """A URL to give away, good for ``seconds``: of one blob, or of the container with ``target`` as folder.
+    """A URL to give away, good for ``seconds``; ``scope`` is what it opens: the ``blob``, the ``folder`` (a directory
+    of an account with a hierarchical namespace), or the ``container`` around it.
 
     It holds a signature: whoever has it has the rights. Raises ``CredentialError`` where the file has only
-    a SAS, unless that grants no more than ``rights``: a narrower one cannot be made from it.
+    a SAS, unless that grants no more than the container and ``rights``: a narrower one cannot be made from it.
     """
     environ = environment(environ)
     if account.granting_credential == "sas":
         check_host(account, "sas", environ)
-        own = _own_sas(account)
-        check_sas(account, rights)
-        if set(own.permissions) != set(rights):
-            raise CredentialError(
-                f"{account.file} has a SAS only, with the rights {own.permissions}: none with fewer can be made of it",
-                hint="use account_key or an identity, or ask for exactly its rights with --permission",
-            )
-        return f"{target}?{own.reveal()}"
-    scope = target if is_blob else target.container
-    return f"{target}?{_mint(account, scope, rights, seconds, environ=environ).reveal()}"
+        return f"{target}?{_own_sas_to_give_away(account, rights, scope).reveal()}"
+    opened = target.container if scope == "container" else target
+    minted = _mint(account, opened, rights, seconds, scope=scope, environ=environ, use_cli_auth=use_cli_auth)
+    return f"{target}?{minted.reveal()}"
+
+
+def _own_sas_to_give_away(account: StorageAccount, rights: str, scope: str) -> SasToken:
+    own = _own_sas(account)
+    check_sas(account, rights)
+    if own.field("srt"):
+        raise CredentialError(
+            f"{account.file} has an account SAS only: a link with it would open every container of the account",
+            hint="use account_key or an identity, or a SAS of the container",
+        )
+    if scope != "container":
+        raise CredentialError(
+            f"{account.file} has a SAS of the container only: none that opens less can be made of it",
+            hint="use account_key or an identity; --container gives that SAS away, and with it the whole container",
+        )
+    if set(own.permissions) != set(rights):
+        raise CredentialError(
+            f"{account.file} has a SAS only, with the rights {own.permissions}: none with fewer can be made of it",
+            hint="use account_key or an identity, or ask for exactly its rights with --permission",
+        )
+    return own
 
 
 def recovery_sentence(store: BlobStore) -> str:
@@ -199,19 +216,21 @@ def _mint(
     rights: str,
     seconds: int,
     *,
+    scope: str = "container",
     environ: Mapping[str, str],
     use_cli_auth: bool = False,
 ) -> SasToken:
     now = _now()
+    folder = scope == "folder"
     if account.granting_credential == "key":
         check_host(account, "key", environ)
         key = _own_key(account)
         SharedKeySigner(account.account_name, key)  # says so when the key is no base64
-        return sas.mint(target, rights, key=key, expires=now + timedelta(seconds=seconds))
+        return sas.mint(target, rights, key=key, expires=now + timedelta(seconds=seconds), folder=folder)
     ends = now + timedelta(seconds=min(seconds, MAX_DELEGATION_SECONDS))
     with connect(account, environ=environ, use_cli_auth=use_cli_auth) as store:
         delegation = store.user_delegation_key(now, ends)
-    return sas.mint(target, rights, key=delegation, expires=ends)
+    return sas.mint(target, rights, key=delegation, expires=ends, folder=folder)
 
 
 def _own_sas(account: StorageAccount) -> SasToken:

@@ -37,7 +37,7 @@ from blobsync.trusted_links import load_trusted_links
 
 if TYPE_CHECKING:
     # Each command loads what it needs itself: modules of ours are a third of a short command's time.
-    from blobsync import browse, plan_file, removal
+    from blobsync import browse, plan_file, removal, sharing
     from blobsync.verify import VerifyReport
 
 _DEFAULTS = TransferOptions()
@@ -239,17 +239,31 @@ class Project:
         return removal.remove(self.connections, self._standing.index, doomed, self.listener, folder, self.cluster.name)
 
     def url(self, path: str, *, expiry: timedelta = timedelta(days=7), permission: str = "r") -> str:
-        """A URL with a SAS of least rights for one blob (or, for a folder, its container). It is a secret."""
-        from blobsync import browse
-        from blobsync.connect import sas_url
+        """A URL with a SAS of least rights for one blob, or for a folder where one link can be. It is a secret."""
+        (link,) = self.links(path, expiry=expiry, permission=permission)
+        return link.url
+
+    def links(
+        self,
+        path: str,
+        *,
+        expiry: timedelta = timedelta(days=7),
+        permission: str = "r",
+        each: bool = False,
+        container: bool = False,
+    ) -> Iterator[sharing.Link]:
+        """Links to give away: one, or with ``each`` one for every blob of a folder; see ``blobsync.sharing``.
+
+        ``container`` asks for one that opens the whole container. Raises ``UsageError`` for a folder that no one
+        link can be for, unless one of the two is set.
+        """
+        from blobsync import sharing
 
         place = self.resolve(path)
-        end = self.connections.end(place.remote)
-        is_blob = not place.folder_only and bool(end.name) and end.store.head(end.name) is not None
-        if not is_blob and next(iter(end.store.list_blobs(f"{end.name}/" if end.name else "")), None) is None:
-            raise browse.nothing_at(place)
-        seconds = int(expiry.total_seconds())
-        return sas_url(place.entry.account, place.remote, permission, seconds, is_blob=is_blob, environ=self.environ)
+        wish = sharing.LinkWish(
+            permission, int(expiry.total_seconds()), each, container, self.cluster.flag("use_cli_auth")
+        )
+        return sharing.make_links(self.connections, place, self._inner(place), wish, self.environ)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

@@ -62,11 +62,14 @@ def mint(
     key: Secret | DelegationKey,
     expires: datetime,
     starts: datetime | None = None,
+    folder: bool = False,
 ) -> SasToken:
-    """A SAS for one container, or for one blob, signed with the account key or a user delegation key.
+    """A SAS for one container, for one blob, or with ``folder`` for one directory and what is below.
 
-    ``rights`` are letters of ``racwdxyltfmeopi`` in any order; ``ValueError`` for others. Where the endpoint
-    is https the token is good for https only.
+    It is signed with the account key or a user delegation key. ``rights`` are letters of ``racwdxyltfmeopi`` in any
+    order; ``ValueError`` for others. Where the endpoint
+    is https the token is good for https only. Only accounts with a hierarchical namespace know directories:
+    https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-the-directory-depth
     """
     container = target if isinstance(target, ContainerUrl) else target.container
     fields = {
@@ -75,8 +78,11 @@ def mint(
         "se": _iso(expires),
         "spr": "https" if container.endpoint.startswith("https:") else "",
         "sv": SAS_VERSION,
-        "sr": "c" if isinstance(target, ContainerUrl) else "b",
+        "sr": "c" if isinstance(target, ContainerUrl) else "d" if folder else "b",
     }
+    if isinstance(target, BlobUrl) and folder:
+        target = BlobUrl(container, target.name.strip("/"))
+        fields["sdd"] = str(len(target.name.split("/")))
     if isinstance(key, DelegationKey):
         fields |= {
             "skoid": key.object_id,

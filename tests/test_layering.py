@@ -41,6 +41,7 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
             *("browse", "code.archive", "code.files", "code.git", "code.snapshot", "doctor", "engine_set"),
             "planning",
             "removal",
+            "sharing",
             "settle",
             "transfer",
         ),

@@ -124,21 +124,35 @@ def url(
     permission: Annotated[
         str, typer.Option(metavar="r", help="What it allows: r read, l list, w write, c create, a add, d delete.")
     ] = "r",
+    each: Annotated[bool, typer.Option("--each", help="Of a folder: one URL for each of its blobs.")] = False,
+    container: Annotated[
+        bool, typer.Option("--container", help="One URL that opens everything in the container.")
+    ] = False,
 ) -> Result:
     """Make a URL that opens a blob for a limited time. Whoever has it can use it: treat it as a password.
+
+    A folder has one URL only in an account with a hierarchical namespace; elsewhere say --each or --container.
 
     \b
       blobsync url output/run7/model.pt
       blobsync url output/run7/model.pt --expiry 12h
+      blobsync url output/run7 --each
     """
     if not permission or set(permission) - set("rlwcad"):
         raise UsageError(f"--permission {permission}: only the letters r, l, w, c, a and d")
     duration = _duration(expiry)
     project = session.project()
-    urls = [(path, project.url(path, expiry=duration, permission=permission)) for path in paths]
-    seconds = int(duration.total_seconds())
-    data = {"urls": [{"path": path, "url": made, "seconds": seconds, "permission": permission} for path, made in urls]}
-    return Result(data, [made for _, made in urls], reveals=True)
+    links = [
+        link
+        for path in paths
+        for link in project.links(path, expiry=duration, permission=permission, each=each, container=container)
+    ]
+    warnings = list(dict.fromkeys(link.warning for link in links if link.warning))
+    for warning in warnings:
+        session.listener.note(warning)
+    rest = {"seconds": int(duration.total_seconds()), "permission": permission}
+    data = {"urls": [{"path": link.path, "url": link.url, "scope": link.scope, **rest} for link in links]}
+    return Result({**data, "warnings": warnings}, [link.url for link in links], reveals=True)
 
 
 def _duration(text: str) -> timedelta:

@@ -259,6 +259,16 @@ class RestBlobStore:
         answer = self._http.send("GET", self._http.root, query, _NOTHING).answer()
         return skew_seconds(answer.headers, self._http.clock())
 
+    def has_folders(self) -> bool:
+        """Whether the account has a hierarchical namespace; False too where the service does not say.
+
+        https://learn.microsoft.com/rest/api/storageservices/get-account-information
+        """
+        reply = self._http.send("GET", self._http.root, {"restype": "account", "comp": "properties"}, _NOTHING)
+        found = reply.headers.get("x-ms-is-hns-enabled", "") if reply.status == 200 else ""
+        reply.response.release_conn()
+        return found.lower() == "true"
+
     def recovery(self) -> Recovery:
         """Get Blob Service Properties, and a look at one blob: can what is deleted be had back?"""
         query = {"restype": "service", "comp": "properties"}

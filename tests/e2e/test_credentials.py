@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import urllib3
 import yaml
 
 from tests.e2e.world import Container, Project
@@ -192,3 +193,97 @@ def test_what_a_server_or_a_file_echoes_of_a_key_is_not_told(project: Project, c
             assert "***" in done.out + done.err or (words, more) == (("config", "check"), ()), done
             for form in (container.key, quote(container.key, safe=""), quote(container.key), key):
                 assert form not in done.out + done.err, done
+
+
+def share(project: Project, container: Container) -> None:
+    """A folder beside which lie the code archive and another folder with the same beginning."""
+    project.configure(container)
+    for name in ("data/a/1", "data/a/b/2", "data/ab/3", "code.zip"):
+        container.put(name, name.encode())
+
+
+def fetch(url: str, method: str = "GET") -> int:
+    return urllib3.request(method, url, retries=False).status
+
+
+def test_a_link_for_a_folder_needs_a_choice(project: Project, container: Container) -> None:
+    share(project, container)
+    done = project.json("url", "data/a")
+    assert (done.code, done.codes) == (2, {"usage"}), done
+    assert "--each" in done.errors[0]["hint"] and "--container" in done.errors[0]["hint"]
+    assert "sig=" not in done.out + done.err
+    assert project.json("url", "data/a", "--each", "--container").code == 2
+    assert project.json("url", "data/nothing").code == project.json("url", "data/nothing", "--each").code == 4
+
+
+def test_each_blob_of_a_folder_gets_a_link_of_its_own(project: Project, container: Container) -> None:
+    share(project, container)
+    done = project.json("url", "data/a", "--each")
+    assert done.code == 0, done
+    urls = {each["path"]: each["url"] for each in done.data["urls"]}
+    assert set(urls) == {"data/a/1", "data/a/b/2"}
+    assert {each["scope"] for each in done.data["urls"]} == {"blob"} and done.data["warnings"] == []
+    for path, url in urls.items():
+        assert fetch(url) == 200 and "sr=b" in url
+        assert fetch(url.replace(path, "code.zip")) == fetch(url.replace(path, "data/ab/3")) == 403
+        assert fetch(url, "DELETE") == 403
+
+
+def test_the_container_is_handed_out_with_a_warning_and_on_request_only(project: Project, container: Container) -> None:
+    share(project, container)
+    done = project.json("url", "data/a", "--container", "--permission", "rl")
+    assert done.code == 0, done
+    [link] = done.data["urls"]
+    assert link["scope"] == "container" and "sr=c" in link["url"]
+    assert f"everything in the container {container.name}" in done.data["warnings"][0]
+    told = project.run("url", "data/a", "--container")
+    assert "opens everything" in told.err and "sig=" in told.out
+
+
+def test_a_directory_is_signed_for_where_the_account_has_directories(project: Project) -> None:
+    """By the published form of ``sr=d``: no emulator has directories."""
+    blob = (
+        b"<Blob><Name>data/a/1</Name><Properties><Content-Length>1</Content-Length><Etag>1</Etag></Properties></Blob>"
+    )
+    page = b"<?xml version='1.0'?><EnumerationResults><Blobs>" + blob + b"</Blobs><NextMarker/></EnumerationResults>"
+    head = b"HTTP/1.1 200 OK\r\nx-ms-is-hns-enabled: %s\r\nContent-Length: %d\r\n\r\n"
+    missing = b"HTTP/1.1 404 Not Found\r\nx-ms-error-code: BlobNotFound\r\nContent-Length: 0\r\n\r\n"
+    for enabled, code in ((b"true", 0), (b"false", 2)):
+        answers = {"GET /acct/box": head % (enabled, len(page)) + page, "HEAD /acct/box/data/a": missing}
+        with RecordingServer(answers) as server:
+            project.configure(Container(server.url, "acct", KEY, "box"))
+            done = project.json("url", "data/a", "--permission", "rl")
+            assert done.code == code, done
+            assert any(b"restype=account&comp=properties" in each for each in server.requests)
+        if code == 0:
+            [link] = done.data["urls"]
+            assert link["scope"] == "folder" and "sr=d" in link["url"] and "sdd=2" in link["url"]
+
+
+def test_a_sas_is_not_given_away_for_less_than_it_opens(project: Project, container: Container) -> None:
+    share(project, container)
+    project.configure(container, sas=container.sas("rl"), key=False)
+    refused = project.json("url", "data/a/1", "--permission", "rl")
+    assert (refused.code, refused.codes) == (2, {"credential_invalid"}), refused
+    assert project.json("url", "data/a/1", "--permission", "rl", "--container").code == 0
+    project.configure(container, sas=container.account_sas("rl"), key=False)
+    assert project.json("url", "data/a/1", "--permission", "rl", "--container").code == 2
+
+
+def test_a_key_beside_a_sas_makes_what_is_handed_out(project: Project, container: Container) -> None:
+    share(project, container)
+    project.configure(container, sas=container.account_sas())
+    file = project.root / "aux_data/configs/aml.yaml"
+    file.write_text(f"{file.read_text()}account_key: {container.key}\n")
+    [link] = project.json("url", "data/a/1").data["urls"]
+    assert "sr=b" in link["url"] and "srt=" not in link["url"]
+    assert fetch(link["url"]) == 200 and fetch(link["url"].replace("data/a/1", "code.zip")) == 403
+
+
+def test_a_name_with_an_escaped_slash_is_signed_for_as_it_is(project: Project, container: Container) -> None:
+    project.configure(container)
+    container.put("data/other/x", b"x")
+    container.put("data/a/..%2Fother", b"y")
+    done = project.json("url", "data/a", "--each")
+    assert [each["path"] for each in done.data["urls"]] == ["data/a/..%2Fother"], done
+    assert fetch(done.data["urls"][0]["url"]) == 200

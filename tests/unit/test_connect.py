@@ -105,13 +105,25 @@ def test_a_url_for_one_blob() -> None:
     assert SasToken.parse(query).field("sr") == "b"
 
 
-def test_a_url_for_a_folder_opens_its_container() -> None:
-    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d"), "rl", 60, is_blob=False)
+def test_a_url_for_a_folder_opens_that_directory_alone() -> None:
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d/e"), "rl", 60, scope="folder")
+    token = SasToken.parse(url.partition("?")[2])
+    assert (token.field("sr"), token.field("sdd")) == ("d", "2")
+
+
+def test_a_url_for_the_container_is_made_when_it_is_asked_for() -> None:
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d"), "rl", 60, scope="container")
     assert SasToken.parse(url.partition("?")[2]).field("sr") == "c"
 
 
 def test_the_sas_of_the_file_is_not_given_away_when_it_grants_more() -> None:
     account = replace(BARE, sas_token=SAS)
+    blob = BARE.container.blob("a")
     with pytest.raises(CredentialError, match="none with fewer can be made"):
-        sas_url(account, BARE.container.blob("a"), "r", 60)
-    assert sas_url(account, BARE.container.blob("a"), "lr", 60).endswith(SAS.reveal())
+        sas_url(account, blob, "r", 60, scope="container")
+    with pytest.raises(CredentialError, match="none that opens less"):
+        sas_url(account, blob, "lr", 60)
+    assert sas_url(account, blob, "lr", 60, scope="container").endswith(SAS.reveal())
+    whole = replace(BARE, sas_token=SasToken.parse("ss=b&srt=sco&sp=rl&se=2099-01-01T00:00:00Z&sig=SENTINEL"))
+    with pytest.raises(CredentialError, match="every container of the account"):
+        sas_url(whole, blob, "lr", 60, scope="container")

@@ -71,6 +71,17 @@ def test_a_service_sas_is_the_sdks_own(target: ContainerUrl | BlobUrl) -> None:
     assert dict(parse_qsl(ours.reveal())) == dict(parse_qsl(theirs))
 
 
+@pytest.mark.parametrize("name", ["d", "a/é #%", "a/b/c"])
+def test_a_directorys_sas_is_the_sdks_own(name: str) -> None:
+    ends = NOW + timedelta(hours=2)
+    ours = sas.mint(BOX.blob(f"{name}/"), "rl", key=Secret(KEY), expires=ends, folder=True)
+    factory = BlobSharedAccessSignature("acct", KEY)
+    factory.x_ms_version = sas.SAS_VERSION
+    theirs = factory.generate_blob("box", name, permission="rl", expiry=ends, protocol="https", is_directory=True)
+    assert dict(parse_qsl(ours.reveal())) == dict(parse_qsl(theirs))
+    assert (ours.field("sr"), ours.field("sdd")) == ("d", str(name.count("/") + 1))
+
+
 def test_a_user_delegation_sas_signs_what_the_sdk_signs() -> None:
     make_key: Any = UserDelegationKey
     key = make_key()
