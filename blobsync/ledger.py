@@ -56,9 +56,9 @@ class Ledger:
     strangers: dict[str, FileFailure] = field(default_factory=dict)
     now_ns: Callable[[], int] = time.time_ns
     steady: Callable[[], float] = time.monotonic
-    _planned: frozenset[str] = frozenset()
+    _planned: frozenset[str] = field(init=False)
     _unsaved: dict[str, Record] = field(default_factory=dict)
-    _saved_at: float = 0.0
+    _saved_at: float = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -74,14 +74,7 @@ class Ledger:
         path = moved.action.path
         if self._is_stranger(moved.action) or path in self.verified or path in self.failures:
             return False
-        expected = moved.source or moved.action.source or moved.destination
-        trusted = moved.destination is not None and not (
-            isinstance(moved.destination, RemoteState)
-            and moved.destination.md5 is None
-            and expected is not None
-            and (expected.md5 is not None or self.route is Route.UPLOAD)
-        )
-        if trusted:
+        if self._saw_enough(moved):
             self.seen(moved, moved.destination)
         else:
             with self._lock:
@@ -91,15 +84,19 @@ class Ledger:
     def seen(self, moved: Moved, destination: FileState | None) -> None:
         """The destination was looked at: verified, or a failure."""
         path = moved.action.path
-        moved = self._with_source_md5(moved)
-        failure = check(self.live.part.shown(moved.action), moved, destination)
+        source = self._read(path, moved.source or moved.action.source)
+        moved = moved._replace(source=source)
+        shown = self.live.part.shown(moved.action)
+        failure = check(shown, moved, destination)
+        if failure is None and isinstance(source, LocalState) and source.md5 is None:
+            failure = _not_the_planned_one(shown)
         with self._lock:
             self.pending.pop(path, None)
             if failure is not None:
                 self.failures[path] = failure
                 return
             self.verified[path] = moved._replace(destination=destination)
-        self._remember(path, moved.source or moved.action.source, destination)
+        self._remember(path, source, destination)
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:
         """An engine gave one file up, whatever it said of it before."""
@@ -131,7 +128,7 @@ class Ledger:
     def record_unchanged(self) -> None:
         """Pairs that were found equal by content are on record from now on."""
         for action in self.live.part.actions:
-            if action.action is Action.UNCHANGED and action.source and action.destination:
+            if action.action is Action.UNCHANGED:
                 self._remember(action.path, action.source, action.destination)
         self.save()
 
@@ -139,11 +136,10 @@ class Ledger:
         """Where the destination's version is to stay, the source's is taken account of: only the destination
         counts as changed from then on, until the source changes again."""
         for action in self.live.part.actions:
-            if action.reason is Reason.KEEP_DESTINATION and action.source is not None:
-                source = action.source
-                if isinstance(source, LocalState) and isinstance(self.live.source, LocalEnd) and source.md5 is None:
-                    hashed = hash_file(self.live.source.at(action.path))
-                    source = hashed if hashed is not None and hashed.same_file(source) else source
+            if action.reason is not Reason.KEEP_DESTINATION:
+                continue
+            source = self._read(action.path, action.source)
+            if source is not None:
                 self._remember(action.path, source, outdated(source, self.route))
         self.save()
 
@@ -158,15 +154,24 @@ class Ledger:
             self._saved_at = self.steady()
         self.live.records.put(records)
 
-    def _with_source_md5(self, moved: Moved) -> Moved:
-        """An upload is compared with what the file holds, also where the engine did not read it itself."""
-        source = moved.source or moved.action.source
-        if self.route is not Route.UPLOAD or not isinstance(source, LocalState) or source.md5 is not None:
-            return moved
-        if not isinstance(self.live.source, LocalEnd):
-            return moved
-        hashed = hash_file(self.live.source.at(moved.action.path))
-        return moved._replace(source=hashed) if hashed is not None and hashed.same_file(source) else moved
+    def _saw_enough(self, moved: Moved) -> bool:
+        """Whether the engine saw a destination that can be compared with the source."""
+        shown, source = moved.destination, moved.source or moved.action.source
+        if shown is None:
+            return False
+        if not isinstance(shown, RemoteState) or shown.md5 is not None:
+            return True
+        # The service computed no MD5: enough only where there is none to compare it with.
+        return self.route is not Route.UPLOAD and (source is None or source.md5 is None)
+
+    def _read(self, path: str, source: FileState | None) -> FileState | None:
+        """A local source with what it holds, as long as it is the same file; an upload is compared with that, also
+        where the engine did not read it itself."""
+        if not isinstance(source, LocalState) or source.md5 is not None:
+            return source
+        assert isinstance(self.live.source, LocalEnd)
+        hashed = hash_file(self.live.source.at(path))
+        return hashed if hashed is not None and hashed.same_file(source) else source
 
     def _remember(self, path: str, source: FileState | None, destination: FileState | None) -> None:
         near, remote = (source, destination) if source_is_near(self.route) else (destination, source)
@@ -179,6 +184,15 @@ class Ledger:
             due = len(self._unsaved) >= _FLUSH_FILES or self.steady() - self._saved_at > _FLUSH_SECONDS
         if due:
             self.save()
+
+
+def _not_the_planned_one(shown: str) -> FileFailure:
+    return FileFailure(
+        shown,
+        "changed_while_read",
+        f"{shown}: the file is not the one any more that was planned, so that nothing can tell what arrived",
+        "run the same command again",
+    )
 
 
 def outdated(source: FileState, route: Route) -> FileState:

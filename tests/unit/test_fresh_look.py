@@ -1,0 +1,155 @@
+"""The look that decides about success: what it compares, and how it is taken."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.engines import LocalEnd, Moved, RemoteEnd
+from blobsync.fresh_look import check, hash_file, look, remote_state
+from blobsync.plan import FileState, LocalState, RemoteState
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import action
+
+ONE, TWO = b"1" * 16, b"2" * 16
+HERE = LocalState(10, 1, 1, 1, ONE)
+
+
+def verdict(
+    destination: FileState | None, *, read: FileState | None = None, planned: FileState | None = HERE
+) -> str | None:
+    """The code of the failure. ``read`` is the source as the engine saw it."""
+    failure = check("data/a", Moved(action("a", planned, None), source=read), destination)
+    if failure is None:
+        return None
+    assert failure.path == "data/a" and failure.message.startswith("data/a: ") and failure.hint
+    return failure.code
+
+
+@pytest.mark.parametrize(
+    ("destination", "expected"),
+    [
+        (RemoteState(10, "e", ONE), None),
+        (None, "missing_after_transfer"),
+        (RemoteState(9, "e", ONE), "size_mismatch"),
+        (RemoteState(11, "e", ONE), "size_mismatch"),
+        (RemoteState(10, "e", TWO), "md5_mismatch"),
+        (RemoteState(10, "e", None), "md5_missing"),
+    ],
+)
+def test_the_destination_must_be_there_with_the_size_and_the_md5(
+    destination: FileState | None, expected: str | None
+) -> None:
+    assert verdict(destination) == expected
+
+
+def test_both_sizes_are_said() -> None:
+    failure = check("data/a", Moved(action("a", HERE, None)), RemoteState(9, "e", ONE))
+    assert failure is not None
+    assert "9 bytes at the destination, 10 at the source" in failure.message
+
+
+def test_what_the_engine_read_counts_before_what_was_planned() -> None:
+    read = LocalState(12, 2, 2, 2, TWO)
+    assert verdict(RemoteState(12, "e", TWO), read=read) is None
+    assert verdict(RemoteState(10, "e", ONE), read=read) == "size_mismatch"
+    assert verdict(RemoteState(12, "e", ONE), read=read) == "md5_mismatch"
+
+
+@pytest.mark.parametrize("md5", [None, TWO])
+def test_a_source_without_an_md5_is_compared_by_size(md5: bytes | None) -> None:
+    planned = RemoteState(10, "e", None)
+    assert verdict(RemoteState(10, "f", md5), planned=planned) is None
+    assert verdict(RemoteState(11, "f", md5), planned=planned) == "size_mismatch"
+
+
+def test_a_source_of_which_nothing_is_known_has_the_planned_size() -> None:
+    assert verdict(RemoteState(0, "f", TWO), planned=None) is None
+    assert verdict(RemoteState(1, "f", TWO), planned=None) == "size_mismatch"
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __call__(self, files: int) -> None:
+        self.counts.append(files)
+
+
+def moved(*paths: str) -> list[Moved]:
+    return [Moved(action(path, None, None)) for path in paths]
+
+
+def test_files_are_read_and_absent_ones_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"aa")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/b").write_bytes(b"")
+    seen = Seen()
+    found = look(LocalEnd(tmp_path), moved("a", "sub/b", "gone"), seen)
+    assert found == {
+        "a": LocalState.of(os.stat(tmp_path / "a"), hashlib.md5(b"aa").digest()),
+        "sub/b": LocalState.of(os.stat(tmp_path / "sub/b"), hashlib.md5(b"").digest()),
+    }
+    assert seen.counts == [1, 1, 1]
+
+
+def filled(*names: str) -> MemoryStore:
+    store = MemoryStore()
+    for name in names:
+        store.add(name, name.encode())
+    return store
+
+
+def test_a_file_that_got_another_name_is_looked_for_there() -> None:
+    store = filled("x/a", "x/a.local")
+    renamed = replace(action("a", None, None), target="a.local")
+    assert look(RemoteEnd(store, "x"), [Moved(renamed)], Seen()) == {"a": remote_state(store.blobs["x/a.local"].info)}
+
+
+@pytest.mark.parametrize("folder", ["x", ""])
+@pytest.mark.parametrize(("count", "asked"), [(64, {"head": 64}), (65, {"list": 1})])
+def test_few_blobs_are_asked_for_and_many_listed(folder: str, count: int, asked: dict[str, int]) -> None:
+    names = [f"{n:03}" for n in range(count)]
+    at = f"{folder}/" if folder else ""
+    store = filled(*(at + name for name in names[1:]), "other/000", *([] if not folder else ["000"]))
+    seen = Seen()
+    found = look(RemoteEnd(store, folder), moved(*names), seen)
+    assert found == {name: remote_state(store.blobs[at + name].info) for name in names[1:]}
+    assert {each.operation: len(store.asked(each.operation)) for each in store.requests} == asked
+    assert {each.name for each in store.asked("list")} <= {at}
+    assert seen.counts == ([1] * 64 if count == 64 else [])
+
+
+@pytest.mark.parametrize(("count", "told"), [(999, []), (1000, [1000]), (2000, [1000, 1000])])
+def test_a_long_listing_tells_how_far_it_is(count: int, told: list[int]) -> None:
+    store = filled(*(f"x/{n}" for n in range(count)))
+    seen = Seen()
+    assert len(look(RemoteEnd(store, "x"), moved(*(str(n) for n in range(65))), seen)) == 65
+    assert seen.counts == told
+
+
+def test_a_file_that_is_written_to_while_it_is_read_has_no_md5(tmp_path: Path) -> None:
+    # A pipe is the one kind of file that can be held in the middle of being read.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with pipe.open("wb", buffering=0) as stream:
+            time.sleep(0.1)
+            stream.write(b"late")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert hash_file(pipe) is None
+    thread.join()
+
+
+def test_what_cannot_be_read_has_no_md5(tmp_path: Path) -> None:
+    assert hash_file(tmp_path / "gone") is None
+    assert hash_file(tmp_path) is None

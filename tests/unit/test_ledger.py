@@ -1,0 +1,391 @@
+"""The account of a transfer: whom it believes, what it remembers, and for how long."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.engines import LiveEnd, LocalEnd, Moved, RemoteEnd
+from blobsync.index import Index, PairIndex, Record
+from blobsync.ledger import Ledger, LivePart, retry_with
+from blobsync.plan import (
+    Action,
+    FileAction,
+    FileFailure,
+    FileState,
+    LocalState,
+    PlanPart,
+    Reason,
+    RemoteState,
+    Route,
+    Shape,
+)
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import action, local_state
+
+ONE, TWO = b"1" * 16, b"2" * 16
+SECOND = 1_000_000_000
+NOW = 1_000 * SECOND + 500
+OLD = LocalState(10, 5 * SECOND + 1, 5 * SECOND + 2, 7, ONE)
+BLOB = RemoteState(10, "e1", ONE)
+NO_MD5 = RemoteState(10, "e1", None)
+
+
+class Records(PairIndex):
+    """Remembers every write; ``records`` is what is there."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+        self.puts: list[int] = []
+
+    def put(self, records: Mapping[str, Record]) -> None:
+        self.puts.append(len(records))
+        self.records.update(records)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.records.pop(path, None)
+
+
+@dataclass
+class Clock:
+    at: float = 100.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@dataclass
+class Books:
+    """A ledger over ``actions``, and what it wrote."""
+
+    actions: tuple[FileAction, ...]
+    route: Route = Route.UPLOAD
+    root: Path = Path("/nowhere")
+    records: Records = field(default_factory=Records)
+    clock: Clock = field(default_factory=Clock)
+    now_ns: int = NOW
+
+    def __post_init__(self) -> None:
+        local, remote = LocalEnd(self.root), RemoteEnd(MemoryStore(), "x")
+        ends: dict[Route, tuple[LiveEnd, LiveEnd]] = {
+            Route.UPLOAD: (local, remote),
+            Route.DOWNLOAD: (remote, local),
+            Route.SAME_ACCOUNT: (remote, remote),
+        }
+        source, destination = ends[self.route]
+        part = PlanPart("data/x", Shape.FOLDER, self.root, self.root, self.actions)
+        live = LivePart(part, source, destination, self.records, "x")
+        self.ledger = Ledger(live, self.route, now_ns=lambda: self.now_ns, steady=self.clock)
+
+
+def books(source: FileState | None = OLD, route: Route = Route.UPLOAD) -> tuple[Books, FileAction]:
+    one = action("a", source, None)
+    return Books((one,), route), one
+
+
+FAILED = FileFailure("data/x/a", "storage_error", "no")
+
+
+@pytest.mark.parametrize(
+    ("route", "planned", "read", "shown", "believed"),
+    [
+        pytest.param(Route.UPLOAD, OLD, None, None, False, id="u: it saw nothing"),
+        pytest.param(Route.UPLOAD, OLD, None, BLOB, True, id="u: the service computed the MD5"),
+        pytest.param(Route.UPLOAD, OLD, None, NO_MD5, False, id="u: the service computed none"),
+        pytest.param(Route.UPLOAD, replace(OLD, md5=None), None, NO_MD5, False, id="u: nobody computed one"),
+        pytest.param(Route.UPLOAD, None, None, NO_MD5, False, id="u: nothing is known"),
+        pytest.param(Route.SAME_ACCOUNT, BLOB, None, NO_MD5, False, id="copy: there is an MD5 to compare with"),
+        pytest.param(Route.SAME_ACCOUNT, NO_MD5, BLOB, NO_MD5, False, id="copy: the engine saw an MD5"),
+        pytest.param(Route.SAME_ACCOUNT, NO_MD5, None, NO_MD5, True, id="copy: no MD5 anywhere"),
+        pytest.param(Route.SAME_ACCOUNT, BLOB, NO_MD5, NO_MD5, True, id="copy: the version that was read has none"),
+        pytest.param(Route.DOWNLOAD, BLOB, None, OLD, True, id="d: it read what it wrote"),
+        pytest.param(Route.DOWNLOAD, NO_MD5, None, replace(OLD, md5=None), True, id="d: no MD5 to compare with"),
+    ],
+)
+def test_an_engine_is_believed_only_what_the_service_told_it(
+    route: Route, planned: FileState | None, read: FileState | None, shown: FileState | None, believed: bool
+) -> None:
+    ours, one = books(planned, route)
+    if planned is None:
+        one = replace(one, size=10)
+        ours = Books((one,), route)
+    assert ours.ledger.moved(Moved(one, source=read, destination=shown))
+    assert (set(ours.ledger.verified), set(ours.ledger.pending)) == (({"a"}, set()) if believed else (set(), {"a"}))
+    assert ours.ledger.failures == {}
+
+
+def test_what_an_engine_saw_itself_is_compared_too() -> None:
+    ours, one = books(BLOB, Route.DOWNLOAD)
+    assert ours.ledger.moved(Moved(one, destination=replace(OLD, md5=None)))
+    assert (ours.ledger.failures["a"].code, ours.ledger.pending, ours.ledger.verified) == ("md5_missing", {}, {})
+
+
+def test_a_fresh_look_settles_what_was_pending() -> None:
+    ours, one = books()
+    ours.ledger.moved(Moved(one))
+    ours.ledger.seen(Moved(one), BLOB)
+    assert ours.ledger.verified == {"a": Moved(one, source=OLD, destination=BLOB)}
+    assert (ours.ledger.pending, ours.ledger.failures) == ({}, {})
+
+
+def test_a_fresh_look_that_finds_nothing_is_a_failure() -> None:
+    ours, one = books()
+    ours.ledger.moved(Moved(one))
+    ours.ledger.seen(Moved(one), None)
+    assert ours.ledger.failures["a"].path == "data/x/a"
+    assert (ours.ledger.pending, ours.ledger.verified) == ({}, {})
+    ours.ledger.save()
+    assert ours.records.records == {}
+
+
+def test_only_the_first_word_about_a_file_is_news() -> None:
+    ours, one = books()
+    assert ours.ledger.moved(Moved(one, destination=BLOB))
+    assert not ours.ledger.moved(Moved(one))
+    assert (set(ours.ledger.verified), ours.ledger.pending) == ({"a"}, {})
+
+
+def test_a_failure_stays_until_the_file_is_given_out_again() -> None:
+    ours, one = books()
+    ours.ledger.failed(one, FAILED)
+    assert not ours.ledger.moved(Moved(one, destination=BLOB))
+    assert (ours.ledger.failures, ours.ledger.verified) == ({"a": FAILED}, {})
+    del ours.ledger.failures["a"]
+    assert ours.ledger.moved(Moved(one, destination=BLOB))
+    assert set(ours.ledger.verified) == {"a"}
+
+
+@pytest.mark.parametrize("shown", [BLOB, None])
+def test_a_failure_outweighs_what_was_said_before(shown: FileState | None) -> None:
+    ours, one = books()
+    ours.ledger.moved(Moved(one, destination=shown))
+    ours.ledger.failed(one, FAILED)
+    assert (ours.ledger.failures, ours.ledger.verified, ours.ledger.pending) == ({"a": FAILED}, {}, {})
+
+
+def test_files_of_which_nobody_spoke() -> None:
+    every = [action(name, OLD, None) for name in "abcd"]
+    ours = Books(tuple(every))
+    ours.ledger.moved(Moved(every[0], destination=BLOB))
+    ours.ledger.moved(Moved(every[1]))
+    ours.ledger.failed(every[2], FAILED)
+    assert ours.ledger.unreported(every) == [every[3]]
+
+
+def test_files_that_nobody_planned_take_no_part() -> None:
+    known, unchanged = action("a", OLD, None), replace(action("b", OLD, BLOB), action=Action.UNCHANGED)
+    ours = Books((known, unchanged))
+    assert not ours.ledger.moved(Moved(action("c", OLD, None), destination=BLOB))
+    ours.ledger.failed(unchanged, FAILED)
+    assert {path: failure.code for path, failure in ours.ledger.strangers.items()} == dict.fromkeys("bc", "not_planned")
+    assert ours.ledger.strangers["c"].path == "data/x/c"
+    assert (ours.ledger.verified, ours.ledger.pending, ours.ledger.failures) == ({}, {}, {})
+    ours.ledger.moved(Moved(known, destination=BLOB))
+    assert set(ours.ledger.strangers) == {"b", "c"}
+
+
+def on_disk(tmp_path: Path, body: bytes = b"0123456789") -> LocalState:
+    (tmp_path / "a").write_bytes(body)
+    state = local_state(tmp_path / "a")
+    assert state is not None
+    return state
+
+
+def test_an_upload_is_compared_with_what_the_file_holds(tmp_path: Path) -> None:
+    state = on_disk(tmp_path)
+    md5 = hashlib.md5(b"0123456789").digest()
+    for shown, code in ((RemoteState(10, "e", md5), None), (RemoteState(10, "e", ONE), "md5_mismatch")):
+        one = action("a", state, None)
+        ours = Books((one,), root=tmp_path)
+        ours.ledger.seen(Moved(one), shown)
+        assert [failure.code for failure in ours.ledger.failures.values()] == ([code] if code else [])
+        assert [each.source for each in ours.ledger.verified.values()] == ([] if code else [replace(state, md5=md5)])
+
+
+@pytest.mark.parametrize("fate", ["edited", "gone"])
+def test_an_upload_whose_file_is_not_the_planned_one_any_more_is_not_verified(tmp_path: Path, fate: str) -> None:
+    state = on_disk(tmp_path)
+    if fate == "gone":
+        (tmp_path / "a").unlink()
+    else:
+        (tmp_path / "a").write_bytes(b"9876543210")
+        os.utime(tmp_path / "a", ns=(1, 1))
+    one = action("a", state, None)
+    ours = Books((one,), root=tmp_path)
+    ours.ledger.seen(Moved(one), RemoteState(10, "e", ONE))
+    assert ours.ledger.failures["a"].code == "changed_while_read"
+    assert ours.ledger.failures["a"].path == "data/x/a"
+    assert ours.ledger.verified == {}
+
+
+def test_an_upload_that_was_hashed_on_the_way_is_not_read_again(tmp_path: Path) -> None:
+    ours, one = books()
+    ours.ledger.seen(Moved(one, source=replace(OLD, md5=TWO)), RemoteState(10, "e", TWO))
+    assert set(ours.ledger.verified) == {"a"}
+
+
+def recorded(ours: Books) -> Record:
+    ours.ledger.save()
+    assert list(ours.records.records) == ["x/a"]
+    return ours.records.records["x/a"]
+
+
+def test_a_verified_file_is_on_record_as_both_sides_are_now() -> None:
+    ours, one = books()
+    ours.ledger.seen(Moved(one, source=replace(OLD, inode=8)), BLOB)
+    assert recorded(ours) == Record(replace(OLD, inode=8), BLOB)
+
+
+def test_a_download_is_on_record_with_the_local_side_near() -> None:
+    ours, one = books(BLOB, Route.DOWNLOAD)
+    fresh = replace(OLD, mtime_ns=NOW, ctime_ns=NOW)
+    ours.ledger.seen(Moved(one), fresh)
+    # We wrote it ourselves: nobody else can have in the same tick.
+    assert recorded(ours) == Record(fresh, BLOB)
+
+
+def test_a_copy_is_on_record_with_the_source_near() -> None:
+    ours, one = books(BLOB, Route.SAME_ACCOUNT)
+    there = RemoteState(10, "e2", ONE)
+    ours.ledger.seen(Moved(one), there)
+    assert recorded(ours) == Record(BLOB, there)
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD, Route.SAME_ACCOUNT])
+def test_unchanged_pairs_are_on_record_at_once_where_both_sides_are_known(route: Route) -> None:
+    near, far = (BLOB, OLD) if route is Route.DOWNLOAD else (OLD, BLOB)
+    whole = FileAction("a", Action.UNCHANGED, Reason.SAME_MD5, 10, near, far)
+    others = [
+        replace(whole, path="b", source=None),
+        replace(whole, path="c", destination=None),
+        replace(whole, path="d", action=Action.CONFLICT),
+    ]
+    ours = Books((whole, *others), route)
+    ours.ledger.record_unchanged()
+    assert list(ours.records.records) == ["x/a"]
+
+
+@pytest.mark.parametrize(
+    ("route", "source", "expected"),
+    [
+        (Route.UPLOAD, OLD, Record(OLD, RemoteState(10, "", ONE))),
+        (Route.SAME_ACCOUNT, BLOB, Record(BLOB, RemoteState(10, "", ONE))),
+        (Route.DOWNLOAD, BLOB, Record(LocalState(10, -1, -1, 0, ONE), BLOB)),
+    ],
+)
+def test_a_version_that_was_settled_against_is_on_record_with_no_present_destination(
+    route: Route, source: FileState, expected: Record
+) -> None:
+    settled = FileAction("a", Action.SKIP, Reason.KEEP_DESTINATION, 10, source, source)
+    others = [replace(settled, path="b", reason=Reason.BOTH_CHANGED), replace(settled, path="c", source=None)]
+    ours = Books((settled, *others), route)
+    ours.ledger.record_settled()
+    assert ours.records.records == {"x/a": expected}
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_version_that_was_settled_against_is_read_while_it_is_there(tmp_path: Path, *, edited: bool) -> None:
+    state = on_disk(tmp_path)
+    settled = FileAction("a", Action.SKIP, Reason.KEEP_DESTINATION, 10, state, BLOB)
+    if edited:
+        os.utime(tmp_path / "a", ns=(1, 1))
+    ours = Books((settled,), root=tmp_path, now_ns=state.ctime_ns + SECOND)
+    ours.ledger.record_settled()
+    md5 = None if edited else hashlib.md5(b"0123456789").digest()
+    assert recorded(ours) == Record(replace(state, md5=md5), RemoteState(10, "", md5))
+
+
+def test_what_was_deleted_is_forgotten() -> None:
+    ours, one = books()
+    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.save()
+    ours.ledger.forget(["a"])
+    assert ours.records.records == {}
+
+
+def test_records_are_written_once() -> None:
+    ours, one = books()
+    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.save()
+    ours.ledger.save()
+    assert ours.records.puts == [1, 0]
+
+
+def verify_many(ours: Books, count: int) -> None:
+    for one in ours.actions[:count]:
+        ours.ledger.seen(Moved(one), BLOB)
+
+
+def test_records_are_written_every_five_hundred_files() -> None:
+    ours = Books(tuple(action(str(n), OLD, None) for n in range(1001)))
+    verify_many(ours, 499)
+    assert ours.records.puts == []
+    verify_many(ours, 1001)
+    assert ours.records.puts == [500, 500]
+
+
+def test_records_are_written_after_two_seconds() -> None:
+    ours = Books(tuple(action(str(n), OLD, None) for n in range(4)))
+    ours.clock.at = 102.0
+    ours.ledger.seen(Moved(ours.actions[0]), BLOB)
+    assert ours.records.puts == []
+    ours.clock.at = 102.1
+    ours.ledger.seen(Moved(ours.actions[1]), BLOB)
+    assert ours.records.puts == [2]
+    # From the last time on.
+    ours.clock.at = 104.0
+    ours.ledger.seen(Moved(ours.actions[2]), BLOB)
+    assert ours.records.puts == [2]
+
+
+FINE, COARSE = NOW - 20_000_000, 998 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("mtime_ns", "ctime_ns", "now_ns", "trusted"),
+    [
+        pytest.param(FINE, FINE, NOW, True, id="a tick ago"),
+        pytest.param(FINE + 1, FINE, NOW, False, id="written within the tick"),
+        pytest.param(FINE, FINE + 1, NOW, False, id="changed within the tick"),
+        pytest.param(NOW + SECOND, FINE, NOW, False, id="written in the future"),
+        pytest.param(COARSE, COARSE, 1_000 * SECOND, True, id="whole seconds: two seconds ago"),
+        pytest.param(COARSE, COARSE, 1_000 * SECOND - 1, False, id="whole seconds: within two seconds"),
+        pytest.param(COARSE + 1, COARSE, 1_000 * SECOND - 1, True, id="a fraction in one time: a fine clock"),
+        pytest.param(COARSE, COARSE + 1, 1_000 * SECOND - 1, True, id="a fraction in the other: a fine clock"),
+    ],
+)
+def test_a_file_that_changed_within_the_clock_tick_is_read_again_next_time(
+    mtime_ns: int, ctime_ns: int, now_ns: int, trusted: bool
+) -> None:
+    state = replace(OLD, mtime_ns=mtime_ns, ctime_ns=ctime_ns)
+    one = action("a", state, None)
+    ours = Books((one,), now_ns=now_ns)
+    ours.ledger.seen(Moved(one), BLOB)
+    # No file was last written at second 0, so that the record fits none.
+    assert recorded(ours).near == (state if trusted else replace(state, mtime_ns=0))
+
+
+def test_a_second_try_takes_the_sources_as_they_are_now() -> None:
+    first, second = action("a", OLD, BLOB), action("b", OLD, None)
+    now = replace(OLD, size=11)
+    assert retry_with([first, second], {"a": now, "b": None}) == [replace(first, source=now, size=11)]
+
+
+def test_a_ledger_reads_the_real_clocks_by_itself(tmp_path: Path) -> None:
+    state = on_disk(tmp_path)
+    one = action("a", state, None)
+    index = Index(tmp_path / "index")
+    part = PlanPart("data/x", Shape.FOLDER, tmp_path, tmp_path, (one,))
+    records = index.pair("x", "y")
+    ledger = Ledger(LivePart(part, LocalEnd(tmp_path), RemoteEnd(MemoryStore(), "x"), records, ""), Route.UPLOAD)
+    shown = RemoteState(10, "e", hashlib.md5(b"0123456789").digest())
+    ledger.seen(Moved(one), shown)
+    ledger.save()
+    assert records.get(["a"])["a"].remote == shown
+    index.close()

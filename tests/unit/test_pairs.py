@@ -1,0 +1,106 @@
+"""One path from both ends: equal, changed, or to be read first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from blobsync.index import Record
+from blobsync.pairs import Pair, changed, equal_content, needs_local_md5, source_is_near
+from blobsync.plan import FileState, LocalState, RemoteState, Route
+
+ONE, TWO = b"1" * 16, b"2" * 16
+LOCAL = LocalState(10, 1_000, 1_001, 7)
+BLOB = RemoteState(10, "etag-1", ONE)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (replace(LOCAL, md5=ONE), BLOB, True),
+        (replace(LOCAL, md5=TWO), BLOB, False),
+        (LOCAL, BLOB, None),
+        (replace(LOCAL, md5=ONE), replace(BLOB, md5=None), None),
+        (replace(LOCAL, size=11), replace(BLOB, md5=None), False),
+        (replace(LOCAL, size=11, md5=ONE), BLOB, False),
+    ],
+)
+def test_equal_content(one: FileState, other: FileState, equal: bool | None) -> None:
+    assert equal_content(one, other) is equal
+    assert equal_content(other, one) is equal
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "md5", "expected"),
+    [
+        pytest.param(LOCAL, LOCAL, None, False, id="as it was"),
+        pytest.param(replace(LOCAL, md5=TWO), LOCAL, ONE, False, id="stat vouches for it"),
+        pytest.param(replace(LOCAL, mtime_ns=2), LOCAL, ONE, True, id="touched, and not read"),
+        pytest.param(replace(LOCAL, mtime_ns=2), LOCAL, None, True, id="touched, and nothing to compare with"),
+        pytest.param(replace(LOCAL, mtime_ns=2, md5=ONE), LOCAL, ONE, False, id="touched"),
+        pytest.param(replace(LOCAL, mtime_ns=2, md5=TWO), LOCAL, ONE, True, id="edited"),
+        pytest.param(replace(LOCAL, size=11, md5=ONE), LOCAL, ONE, True, id="another size"),
+        pytest.param(BLOB, BLOB, None, False, id="the version that it was"),
+        pytest.param(RemoteState(10, "etag-1", TWO), BLOB, ONE, False, id="its ETag vouches for it"),
+        pytest.param(RemoteState(10, "etag-2", ONE), BLOB, ONE, False, id="written again, alike"),
+        pytest.param(RemoteState(10, "etag-2", TWO), BLOB, ONE, True, id="written again, with other content"),
+        pytest.param(RemoteState(11, "etag-2", ONE), BLOB, ONE, True, id="written again, longer"),
+        pytest.param(RemoteState(10, "etag-2", None), BLOB, ONE, True, id="written again, without an MD5"),
+        pytest.param(
+            RemoteState(10, "etag-2", None), RemoteState(10, "etag-1", None), None, True, id="never had an MD5"
+        ),
+        pytest.param(replace(LOCAL, md5=ONE), BLOB, ONE, False, id="a file where a blob was, alike"),
+        pytest.param(LOCAL, BLOB, ONE, True, id="a file where a blob was"),
+        pytest.param(RemoteState(10, "etag-1", None), LOCAL, ONE, True, id="a blob where a file was"),
+    ],
+)
+def test_changed_since_it_was_verified(now: FileState, then: FileState, md5: bytes | None, expected: bool) -> None:
+    assert changed(now, then, md5) is expected
+
+
+@pytest.mark.parametrize("route", Route)
+def test_only_a_download_has_the_local_side_as_its_destination(route: Route) -> None:
+    assert source_is_near(route) is (route is not Route.DOWNLOAD)
+
+
+TOUCHED = replace(LOCAL, mtime_ns=2)
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+@pytest.mark.parametrize(
+    ("local", "blob", "record", "needed"),
+    [
+        pytest.param(LOCAL, BLOB, None, True, id="equal size"),
+        pytest.param(LOCAL, replace(BLOB, size=11), None, False, id="another size"),
+        pytest.param(LOCAL, replace(BLOB, md5=None), None, False, id="nothing to compare with"),
+        pytest.param(replace(LOCAL, md5=ONE), BLOB, None, False, id="read already"),
+        pytest.param(LOCAL, None, None, False, id="only here"),
+        pytest.param(None, BLOB, None, False, id="only there"),
+        pytest.param(LOCAL, BLOB, Record(LOCAL, BLOB), False, id="on record"),
+        pytest.param(TOUCHED, BLOB, Record(LOCAL, BLOB), True, id="touched"),
+        pytest.param(TOUCHED, replace(BLOB, size=12), Record(LOCAL, BLOB), True, id="touched, and the blob replaced"),
+        pytest.param(
+            TOUCHED,
+            replace(BLOB, size=12, md5=None),
+            Record(LOCAL, replace(BLOB, md5=None)),
+            False,
+            id="touched, and never had an MD5",
+        ),
+        pytest.param(
+            replace(TOUCHED, size=12), replace(BLOB, size=12), Record(LOCAL, BLOB), True, id="grew like the blob"
+        ),
+        pytest.param(replace(TOUCHED, size=12), BLOB, Record(LOCAL, BLOB), False, id="grew"),
+        pytest.param(LOCAL, BLOB, Record(replace(BLOB, etag="0"), BLOB), True, id="recorded between two blobs"),
+    ],
+)
+def test_a_local_file_is_read_only_where_that_can_tell(
+    local: FileState | None, blob: FileState | None, record: Record | None, needed: bool, route: Route
+) -> None:
+    source, destination = (local, blob) if route is Route.UPLOAD else (blob, local)
+    assert needs_local_md5(Pair("a", source, destination, record), route) is needed
+
+
+def test_blobs_on_both_sides_have_nothing_to_read() -> None:
+    pair = Pair("a", replace(BLOB, md5=None), BLOB)
+    assert not needs_local_md5(pair, Route.SAME_ACCOUNT)
