@@ -14,7 +14,7 @@ COMMAND_LINES = 25
 
 # file -> (lines, why it is one file). An entry whose file keeps the budget must go.
 LONG_MODULES: dict[str, tuple[int, str]] = {
-    "blobsync/jobs/runner.py": (1120, "compute nodes get this one file, whatever is or is not installed there"),
+    "blobsync/jobs/runner.py": (1180, "compute nodes get this one file, whatever is or is not installed there"),
 }
 
 MODULES = modules()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -40,6 +39,8 @@ PINNED_SHA256: Mapping[tuple[str, str], str] = {
 _NPM_PACKAGE = f"@azure-tools/azcopy-linux@{PINNED}"
 _NPM_SECONDS = 600.0
 _CHUNK = 1 << 20
+# Several times what a release has; a packed file can promise anything.
+_MAX_PROGRAM = 256 << 20
 
 _FROM_HINT = (
     f"give azcopy's release archive or program with 'blobsync azcopy install --from FILE|URL --sha256 HEX', or in "
@@ -198,8 +199,16 @@ def _program_in(names: list[str], packed: Path) -> str:
 
 
 def _write(source: IO[bytes], target: Path) -> Path:
+    left = _MAX_PROGRAM
     with target.open("wb") as sink:
-        shutil.copyfileobj(source, sink, _CHUNK)
+        while piece := source.read(_CHUNK):
+            left -= len(piece)
+            if left < 0:
+                raise AzcopyInstallError(
+                    f"what is called azcopy there has more than {_MAX_PROGRAM >> 20} MiB; it was not installed",
+                    hint=_FROM_HINT,
+                )
+            sink.write(piece)
     return target
 
 

@@ -93,4 +93,5 @@ def _ref(entry: CodeEntry, digest: str, state: CodeState | None) -> CodeRef:
         digest,
         git_commit=(git.commit or "") if git else "",
         git_dirty=git.dirty if git else False,
+        size=state.snapshot.size if state else 0,
     )

@@ -38,6 +38,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -50,13 +51,19 @@ from typing import Any, NamedTuple
 
 SETUP_FAILED = 72
 OUTPUT_FAILED = 73
-# Downloads that are not complete yet.
-PART = re.compile(r"\.blobsync-[0-9a-f]{8}\.part")
+# Downloads that are not complete yet, ours and azcopy's.
+PART = re.compile(r"\.blobsync-[0-9a-f]{8}\.part|\.azDownload-[0-9a-fA-F-]{36}-.*", re.DOTALL)
+# Linux: NAME_MAX and PATH_MAX of limits.h.
+NAME_BYTES, PATH_BYTES = 255, 4095
+# What may stand in a URL as it is (RFC 3986); anything else in a configured SAS is encoded.
+IN_URLS = "%:/?#[]@!$&'()*+,;=-._~"
 # What init writes into the archive about itself; not part of the code.
 MANIFEST = ".blobsync-manifest.json"
 API_VERSION = "2021-12-02"
 TRIES = 8
 BLOCK = 16 * 1024 * 1024
+# What an archive holds beside the code, at most; and how large code may become where nobody knows its size.
+OWN_BYTES, SMALL_CODE, UNPACKED_RATIO = 1 << 26, 1 << 30, 100
 APPEND_BLOCK = 4 * 1024 * 1024
 DOWNLOADS, UPLOADS = 8, 4
 # A file whose last change is longer ago is taken to be complete.
@@ -93,8 +100,8 @@ class Container:
     """The few requests to one container that a node needs, with a SAS."""
 
     def __init__(self, url: str, sas: str) -> None:
-        self._url = url.rstrip("/")
-        self._sas = sas
+        self._url = urllib.parse.quote(url.rstrip("/"), safe=IN_URLS)
+        self._sas = urllib.parse.quote(sas.strip().lstrip("?"), safe=IN_URLS)
 
     def list(self, prefix: str) -> Iterator[RemoteFile]:
         marker = ""
@@ -105,7 +112,8 @@ class Container:
             for blob in tree.iter("Blob"):
                 name, stub = _listed_name(blob), blob.findtext("Metadata/hdi_isfolder")
                 kind = blob.findtext("Properties/ResourceType")
-                if stub != "true" and kind != "directory" and not name.endswith("/"):
+                unfinished = PART.fullmatch(name.rpartition("/")[2])
+                if stub != "true" and kind != "directory" and not name.endswith("/") and not unfinished:
                     yield RemoteFile(name, int(blob.findtext("Properties/Content-Length") or 0))
             marker = tree.findtext("NextMarker") or ""
             if not marker:
@@ -293,6 +301,7 @@ class Job:
         self.sync_seconds = float(place.sync_seconds)
         self._sas: dict[str, str] = secrets.get("sas", {})
         self.secret_env: dict[str, str] = secrets.get("env", {})
+        self._hidden = _forms([*self.secret_env.values(), *self._sas.values()])
         self.root = os.path.abspath(place.root or _scratch_root(self.run_id + self.task, place.node_rank))
         self.owns_parent = not place.root
         self.work_dir = os.path.join(self.root, str(self.options.get("work_dir", "")))
@@ -310,11 +319,20 @@ class Job:
             raise BlobError(f"no access to {url} was handed over")
         return Container(url, self._sas[url])
 
+    def redacted(self, text: str) -> str:
+        """Every text of ours goes through here, to whatever place."""
+        for secret in self._hidden:
+            text = text.replace(secret, "***")
+        return text
+
+    def complain(self, text: str) -> None:
+        sys.stderr.write(self.redacted(text) + "\n")
+
     def say(self, text: str) -> None:
         """A line of ours, in this node's log; never in the user's."""
         os.makedirs(os.path.dirname(self.node_log), exist_ok=True)
         with open(self.node_log, "a", encoding="utf-8") as log:
-            log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + text + "\n")
+            log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + self.redacted(text) + "\n")
 
     def folders(self, mode: str) -> list[dict[str, Any]]:
         return [entry for entry in self.spec["folders"] if entry["mode"] == mode]
@@ -322,6 +340,15 @@ class Job:
     def rank_log(self, rank: int) -> str:
         name = "std_log.txt" if self.world_size == 1 else f"std_log_process_{rank}.txt"
         return os.path.join(self.run_dir, "user_logs", name)
+
+
+def _forms(secrets: list[str]) -> list[str]:
+    """Secrets, and the signatures in them, as an error or a URL may show them; the longest first."""
+    given = [text.strip().lstrip("?") for text in secrets]
+    given += [text.strip() for text in re.findall(r"\bsig=([^&\n]+)", "\n".join(given))]
+    plain = [urllib.parse.unquote(text) for text in given]
+    encoded = [urllib.parse.quote(text, safe=safe) for text in (*given, *plain) for safe in ("", IN_URLS)]
+    return sorted({*given, *plain, *encoded} - {""}, key=len, reverse=True)
 
 
 def _scratch_root(run_id: str, node_rank: int) -> str:
@@ -360,7 +387,7 @@ def prepare(job: Job) -> int:
             place_folders(job)
             run_setup(job)
         except (SetupError, BlobError, OSError, zipfile.BadZipFile) as error:
-            text = str(error)
+            text = job.redacted(str(error))
             job.say("setup failed: " + text)
             _write_text(failed, attempt + "\n" + text)
             raise SetupError(text) from error
@@ -389,9 +416,7 @@ def unpack_code(job: Job) -> None:
         started = time.monotonic()
         if code["blob"].endswith(".zip"):
             job.container(code["container"]).get(code["blob"], archive)
-            digest = unzip(archive, fresh)
-            if code["digest"] not in ("", digest):
-                raise SetupError(f"the code archive {code['blob']} does not hold the code that was submitted")
+            unzip(archive, fresh, str(code["digest"]), int(code.get("size") or 0))
         else:
             folder = {"name": "code", "container": code["container"], "path": code["blob"], "include": []}
             download(job, folder, fresh)
@@ -404,50 +429,78 @@ def unpack_code(job: Job) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def unzip(archive: str, target: str) -> str:
-    """Unpack with run bits and symbolic links; nothing may come to lie, or point, outside ``target``.
+def unzip(archive: str, target: str, digest: str, size: int) -> None:
+    """Unpack with run bits and symbolic links, once names, ``size`` (bytes of all files; 0: not known) and ``digest``
+    (empty: not known) are as they should be; nothing may come to lie, or point, outside ``target``.
 
-    Returns the digest of what was unpacked: SHA-256 over ``<mode> <sha256> <path>`` and a zero byte for each file,
-    by name, mode being 644, 755 or link. ``blobsync init`` names the archive by it.
+    The digest is SHA-256 over ``<mode> <sha256> <path>`` and a zero byte for each file, by name, mode being 644, 755 or
+    link. ``blobsync init`` names the archive by it. Raises ``SetupError``.
     """
-    base = os.path.realpath(target)
-    links, records = [], {}
+    base, links = os.path.realpath(target), []
+    limit = size + OWN_BYTES if size else max(SMALL_CODE, UNPACKED_RATIO * os.path.getsize(archive))
     with zipfile.ZipFile(archive) as source:
+        members: dict[str, zipfile.ZipInfo] = {}
         for item in source.infolist():
-            path = _inside(base, item.filename)
-            mode = item.external_attr >> 16
-            if item.is_dir():
-                os.makedirs(path, exist_ok=True)
-            elif stat.S_ISLNK(mode):
-                body = source.read(item)
-                links.append((path, os.fsdecode(body)))
-                records[item.filename] = f"link {hashlib.sha256(body).hexdigest()}"
-            else:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                digest, bits = hashlib.sha256(), "755" if mode & 0o100 else "644"
-                with source.open(item) as stream, open(path, "wb") as sink:
-                    for chunk in iter(lambda: stream.read(1 << 20), b""):
-                        sink.write(chunk)
-                        digest.update(chunk)
-                os.chmod(path, int(bits, 8))
-                records[item.filename] = f"{bits} {digest.hexdigest()}"
-    # Links come last, so that no file is written through one.
+            path = _inside(base, item.filename[:-1] if item.is_dir() else item.filename)
+            # No more than this is ever unpacked of a member, whatever its stream holds.
+            limit -= item.file_size
+            if limit < 0 or members.setdefault(path, item) is not item:
+                raise SetupError(f"the code archive holds {item.filename!a} twice, or is larger than it should be")
+        if digest and digest != _digest(source):
+            raise SetupError("the code archive does not hold the code that was submitted")
+        for path, item in members.items():
+            os.makedirs(path if item.is_dir() else os.path.dirname(path), exist_ok=True)
+            if _kind(item) == "link":
+                links.append((path, os.fsdecode(source.read(item))))
+            elif not item.is_dir():
+                with source.open(item) as stream, open(path, "xb") as sink:
+                    shutil.copyfileobj(stream, sink, 1 << 20)
+                os.chmod(path, int(_kind(item), 8))
+    _place_links(base, links)
+
+
+def _place_links(base: str, links: list[tuple[str, str]]) -> None:
+    """They come last, never in a folder's place: nothing is written through one, and it is known where each leads."""
     for path, to in links:
-        end = os.path.realpath(os.path.join(os.path.dirname(path), to))
-        if os.path.isabs(to) or not (end + os.sep).startswith(base + os.sep):
-            raise SetupError(f"the code archive holds a link that leads outside: {path[len(base) + 1 :]} -> {to}")
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(to, path)
-    records.pop(MANIFEST, None)
-    lines = "".join(f"{record} {name}\0" for name, record in sorted(records.items()))
+    for path, to in links:
+        if os.path.isabs(to) or not (os.path.realpath(path) + os.sep).startswith(base + os.sep):
+            raise SetupError(f"the code archive holds a link that leads outside: {path[len(base) + 1 :]} -> {to}")
+
+
+def _kind(item: zipfile.ZipInfo) -> str:
+    mode = item.external_attr >> 16
+    return "link" if stat.S_ISLNK(mode) else "755" if mode & 0o100 else "644"
+
+
+def _digest(source: zipfile.ZipFile) -> str:
+    lines = ""
+    for item in sorted(source.infolist(), key=lambda item: item.filename):
+        if not item.is_dir() and item.filename != MANIFEST:
+            digest = hashlib.sha256()
+            with source.open(item) as stream:
+                for chunk in iter(lambda: stream.read(1 << 20), b""):
+                    digest.update(chunk)
+            lines += f"{_kind(item)} {digest.hexdigest()} {item.filename}\0"
     return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def name_problem(name: str, base: str = "") -> str:
+    """Why a name from outside must not become a path below ``base``; the rules are those of blobsync itself."""
+    parts = name.split("/")
+    sizes = [len(part.encode("utf-8", "surrogatepass")) for part in (f"{base}/{name}", *parts)]
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
+        return "has a NUL character, or a part that is empty, '.' or '..': it would lead outside"
+    if sizes[0] > PATH_BYTES or max(sizes[1:]) > NAME_BYTES or re.search("[\ud800-\udfff]", name):
+        return "is too long, or not valid Unicode"
+    return "has the form of an unfinished download" if PART.fullmatch(parts[-1]) else ""
+
+
 def _inside(base: str, name: str) -> str:
-    parts = name.replace("\\", "/").split("/")
-    if name.startswith(("/", "\\")) or ".." in parts or "\0" in name or (parts[0][1:2] == ":"):
-        raise SetupError(f"the code archive holds a name that leads outside: {name!r}")
-    return os.path.join(base, *[part for part in parts if part not in ("", ".")])
+    problem = name_problem(name, base)
+    if problem:
+        raise SetupError(f"the name {name!a} {problem}")
+    return os.path.join(base, name)
 
 
 def place_folders(job: Job) -> None:
@@ -588,13 +641,13 @@ def _wanted(store: Container, entry: dict[str, Any]) -> Iterator[RemoteFile]:
 def run_setup(job: Job) -> None:
     env = user_env(job, ranks_of_node(job)[0])
     for line in job.spec["setup"]:
-        job.say("setup: " + redacted(job, line))
+        job.say("setup: " + line)
         with open(job.node_log, "ab") as log:
             done = subprocess.run(
                 shell_line(line), cwd=job.root, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
             )
         if done.returncode:
-            raise SetupError(f"the setup command ended with {done.returncode}: {redacted(job, line)}")
+            raise SetupError(f"the setup command ended with {done.returncode}: {line}")
 
 
 PROBES = (("nvidia-smi", "-L"), ("rocm-smi",), ("ibstatus",), ("df", "-h", "."))
@@ -684,12 +737,6 @@ def command_of(job: Job) -> list[str]:
     return shlex.split(prefix) + argv
 
 
-def redacted(job: Job, text: str) -> str:
-    for secret in [*job.secret_env.values(), *job._sas.values()]:
-        text = text.replace(secret, "***") if secret else text
-    return text
-
-
 class Process:
     """One process of the user's, in a group of its own."""
 
@@ -714,7 +761,7 @@ class Process:
             except OSError as error:
                 # What a shell answers: 127 for a program that is not there, 126 for one that may not be run.
                 self.returncode = 127 if isinstance(error, FileNotFoundError) else 126
-                text = f"cannot start {redacted(job, command[0])}: {error.strerror}\n"
+                text = job.redacted(f"cannot start {command[0]}: {error.strerror}\n")
                 os.write(sink.fileno() if log else 2, text.encode("utf-8", "replace"))
 
     def poll(self) -> int | None:
@@ -923,7 +970,7 @@ class Keeper:
                 self._job.container(target["container"]).append(name, path)
             except (BlobError, OSError) as error:
                 # Not into the log that cannot be brought out: it would never come to rest.
-                sys.stderr.write(f"blobsync: log {os.path.basename(path)} is not mirrored: {error}\n")
+                self._job.complain(f"blobsync: log {os.path.basename(path)} is not mirrored: {error}")
                 fine = False
         return fine
 
@@ -1021,7 +1068,7 @@ def do_here(job: Job) -> int:
         try:
             os.execvpe(command[0], command, user_env(job, ranks[0]))
         except OSError as error:
-            sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
+            job.complain(f"cannot start {command[0]}: {error.strerror}")
             return 127 if isinstance(error, FileNotFoundError) else 126
     return run_processes(job, lambda _: None, ranks)
 
@@ -1091,6 +1138,16 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def redact_tracebacks(job: Job) -> None:
+    """A fault of ours may quote a URL; so may the library's."""
+
+    def show(kind: Any, error: Any, trace: Any) -> None:
+        job.complain("".join(traceback.format_exception(kind, error, trace)).rstrip())
+
+    sys.excepthook = show
+    threading.excepthook = lambda args: show(args.exc_type, args.exc_value, args.exc_traceback)
+
+
 def main(argv: list[str]) -> int:
     place = parse_arguments(argv)
     spec = json.loads(_read_text(place.job))
@@ -1105,6 +1162,7 @@ def main(argv: list[str]) -> int:
             if place.verb == "exec":
                 place.node_rank = ranks_from_environment(Job(spec, secrets, place)).node_rank
         job = Job(spec, secrets, place)
+        redact_tracebacks(job)
         if place.verb == "finish":
             return do_finish(job, place.code)
         if place.verb == "exec":

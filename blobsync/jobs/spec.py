@@ -74,7 +74,8 @@ ACTIVE = tuple(state for state in State if state not in _FINAL)
 class CodeRef:
     """The code archive that a job runs: a blob (``container`` is a URL without a SAS) and the digest of its content.
 
-    The node refuses other content; an empty digest means that it is not known.
+    The node refuses other content; an empty digest means that it is not known. ``size`` is how many bytes the files
+    have when they are unpacked, 0 where nobody knows.
     """
 
     container: str
@@ -82,6 +83,7 @@ class CodeRef:
     digest: str
     git_commit: str = ""
     git_dirty: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class Node:
     service: BlobService
     python: str = sys.executable
     env: dict[str, str] = field(default_factory=dict)
+    sas: str = SAS
 
     @property
     def root(self) -> Path:
@@ -73,7 +74,7 @@ class Node:
     def command(self, verb: str, spec: JobSpec, *more: str, secret_env: Mapping[str, str] | None = None) -> list[str]:
         self.run.mkdir(parents=True, exist_ok=True)
         (self.run / "job.json").write_text(spec.to_json())
-        secrets = {"sas": {self.service.url: SAS}, "env": dict(secret_env or {})}
+        secrets = {"sas": {self.service.url: self.sas}, "env": dict(secret_env or {})}
         (self.run / "secrets.json").write_text(json.dumps(secrets))
         return [
             *(self.python, runner.__file__, verb, "--job", str(self.run / "job.json")),

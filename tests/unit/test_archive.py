@@ -20,7 +20,7 @@ from blobsync.code.files import code_rules
 from blobsync.code.git import GitState
 from blobsync.code.snapshot import CodeSnapshot, take_snapshot
 from blobsync.config.model import Cluster
-from blobsync.jobs.runner import unzip
+from blobsync.jobs.runner import SetupError, unzip
 from blobsync.local_errors import ChangedWhileReadError
 
 GIT = GitState("0123456789abcdef0123456789abcdef01234567", ("src/new.py",))
@@ -77,10 +77,14 @@ def test_unzip_and_python_read_it(code: Path, tmp_path: Path) -> None:
     assert modes == {"run.sh": 0o755, "empty": 0o644}
 
 
-def test_a_node_finds_the_digest_in_what_it_unpacks(code: Path, tmp_path: Path) -> None:
+def test_a_node_takes_an_archive_by_its_digest_and_size(code: Path, tmp_path: Path) -> None:
     found = pack(code, tmp_path / "a.zip")
     (tmp_path / "node").mkdir()
-    assert unzip(str(tmp_path / "a.zip"), str(tmp_path / "node")) == found.digest
+    with pytest.raises(SetupError, match="does not hold the code"):
+        unzip(str(tmp_path / "a.zip"), str(tmp_path / "node"), "0" * 64, found.size)
+    assert not list((tmp_path / "node").iterdir())
+    unzip(str(tmp_path / "a.zip"), str(tmp_path / "node"), found.digest, found.size)
+    assert (tmp_path / "node" / "run.sh").exists()
 
 
 def test_same_tree_same_bytes(code: Path, tmp_path: Path) -> None:

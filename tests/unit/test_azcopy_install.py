@@ -207,3 +207,14 @@ def test_a_missing_library_is_told_and_the_program_stays(tmp_path: Path, environ
     with pytest.raises(AzcopyError, match=r"libsecret-1\.so\.0 is missing"):
         install(environ, source=str(plain(tmp_path)), sha256=SHA256, runner=lacking, machine=LINUX)
     assert managed_path(environ).read_bytes() == PROGRAM
+
+
+def test_what_unpacks_to_more_than_a_program_has_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+    bomb = tmp_path / "packed.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("azcopy", "w") as member:
+            for _ in range(257):
+                member.write(bytes(1 << 20))
+    with pytest.raises(AzcopyInstallError, match="more than 256 MiB"):
+        install(environ, source=str(bomb), sha256=SHA256, runner=GOOD, machine=LINUX)
+    assert not managed_path(environ).exists()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import pwd
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 
 from blobsync.jobs import runner
 from blobsync.jobs.spec import CodeRef
+from blobsync.names import local_problem
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
 
@@ -236,6 +239,102 @@ def test_nothing_of_an_archive_leads_outside(node: Node, name: str, value: str |
     assert done.returncode == 72
     assert "outside" in done.stderr
     assert not list(node.folder.rglob("evil"))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        # Inside when it is made; outside as soon as what it goes through is there.
+        {"a": ("x/y/../../evil", LINK), "x": (".", LINK), "y": (".", LINK)},
+        {"a": ("x/../evil", LINK), "x": ("sub/deep", LINK), "sub/deep": ("..", LINK)},
+        {"x": ("sub", LINK), "sub/a": "", "x/link": ("../../evil", LINK)},
+    ],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_no_order_of_links_leads_outside(
+    node: Node, service: BlobService, files: dict[str, str | tuple[str, int]], backwards: bool
+) -> None:
+    names = sorted(files, reverse=backwards)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            value = files[name]
+            text, mode = value if isinstance(value, tuple) else (value, 0o100644)
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = mode << 16
+            archive.writestr(entry, text)
+    service.put(CODE, buffer.getvalue())
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")), "--keep-root", "always")
+    assert done.returncode == 72
+    assert "link that leads outside" in done.stderr or "File exists" in done.stderr
+    assert not node.root.exists()
+    left = [path for path in node.folder.rglob("*") if path.is_symlink()]
+    assert left == []
+
+
+NAMES = (
+    *("a", "a/b.py", "a\\b", "a b", "\u00e4", ".hidden", "a:b", "C:/x", "x" * 255, "-rf"),
+    *(
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        "..",
+        "../a",
+        "a/../b",
+        "a/..",
+        "./a",
+        "a/.",
+        "a\0b",
+        "x" * 256,
+        "\udc80",
+        "y/" * 2100 + "y",
+    ),
+    *(".blobsync-0123abcd.part", "a/.azDownload-0123abcd-0000-0000-0000-0123456789ab-x", ".blobsync-0123abcd.part2"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_names_from_outside_pass_the_same_rules_on_nodes_as_here(name: str) -> None:
+    assert bool(runner.name_problem(name, "/base")) == bool(local_problem(name, "/base"))
+
+
+def test_an_archive_with_one_name_twice_is_refused(node: Node, service: BlobService) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a", "one")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a", "two")
+    service.put(CODE, buffer.getvalue())
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")))
+    assert done.returncode == 72 and "'a' twice" in done.stderr
+
+
+def test_an_archive_unpacks_to_no_more_than_was_submitted(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(65 << 20))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(runner.SetupError, match="larger than it should be"):
+        runner.unzip(str(bomb), str(tmp_path / "out"), "", 1000)
+    assert not list((tmp_path / "out").iterdir())
+    # As large as was said: it is what was submitted.
+    runner.unzip(str(bomb), str(tmp_path / "out"), "", 65 << 20)
+
+
+def test_an_archive_of_unknown_size_has_bounds_too(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(1000))
+    body = bytearray(bomb.read_bytes())
+    # The size of the member, in the directory that readers go by.
+    at = body.index(b"PK\x01\x02") + 24
+    body[at : at + 4] = (2**31).to_bytes(4, "little")
+    bomb.write_bytes(body)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(runner.SetupError, match="larger than it should be"):
+        runner.unzip(str(bomb), str(tmp_path / "out"), "", 0)
 
 
 def test_other_code_than_was_submitted_is_refused(node: Node, service: BlobService) -> None:
@@ -467,6 +566,50 @@ def test_no_secret_reaches_a_log(node: Node, service: BlobService) -> None:
     told = done.stdout + done.stderr + "".join(path.read_text() for path in node.run.rglob("*.txt"))
     assert "SENTINEL" not in told
     assert "setup: echo ***" in node.node_log and "***-program" in node.log()
+
+
+@pytest.mark.parametrize(
+    "sas", ["sv=1&sp=r wl&sig=SENTINEL /x", "?sv=1&sig=SENTINEL NEL\t", " sv=1&sig=SENTINEL\u00e4 "]
+)
+def test_a_sas_with_blanks_in_it_is_encoded_and_not_told(node: Node, service: BlobService, sas: str) -> None:
+    node.sas = sas
+    service.put("mine/data/a.txt", b"data")
+    spec = make_spec("cat", "data/a.txt", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
+    done = node.do("node", spec)
+    told = done.stdout + done.stderr + "".join(path.read_text() for path in node.run.rglob("*.txt"))
+    assert done.returncode == 0, told
+    assert node.log() == "data" and "SENTI" not in told and "NEL" not in told
+
+
+@pytest.mark.parametrize("how", ["as it is", "encoded", "decoded"])
+def test_a_fault_of_the_runner_shows_no_secret(node: Node, service: BlobService, how: str) -> None:
+    """An address without a scheme is quoted by the library, with all that stands in it."""
+    node.sas = {"as it is": "sig=SENTINEL", "encoded": "sig=SENTI/NEL+", "decoded": "sig=SENTI%2FNEL%2B"}[how]
+    service.url = "no-scheme/box"
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")), secret_env={"MY_TOKEN": "hush"})
+    assert done.returncode != 0 and "unknown url type" in done.stderr
+    assert "SENTI" not in done.stderr + "".join(path.read_text() for path in node.run.rglob("*.txt"))
+
+
+@pytest.mark.parametrize("shown", ["{}", "{!r}", "https://x/y?a=b&{}", "<{}>"])
+def test_each_form_of_a_signature_is_redacted(node: Node, shown: str) -> None:
+    node.sas = "sv=1&sig=SENTI%2FNEL%3D&se=2030"
+    node.command("prepare", make_spec("true"))
+    place = runner.parse_arguments(
+        ["prepare", "--job", "x", "--run-dir", str(node.run), "--root", "r", "--node-rank", "0"]
+    )
+    job = runner.Job(
+        json.loads(make_spec("true").to_json()), json.loads((node.run / "secrets.json").read_text()), place
+    )
+    for form in (
+        node.sas,
+        "sig=SENTI/NEL=",
+        "sig%3DSENTI%2FNEL%3D",
+        "SENTI/NEL=",
+        "SENTI%2FNEL%3D",
+        "SENTI%252FNEL%253D",
+    ):
+        assert "SENTI" not in job.redacted(shown.format(form)), form
 
 
 def test_a_refused_request_names_no_token(node: Node, service: BlobService) -> None:
