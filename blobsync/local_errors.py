@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,12 @@ _HINTS = {
     errno.EMFILE: "too many open files: raise the limit with 'ulimit -n 4096'",
     errno.EIO: "the disk or the mount reports damage: look at 'dmesg'",
 }
+
+
+def where_to_look(path: Path) -> str:
+    """What to do about a path where nothing is: a word that lists the nearest folder above it that exists."""
+    nearest = next(folder for folder in path.parents if folder.is_dir())
+    return f"'ls {shlex.quote(str(nearest))}' shows what is there"
 
 
 class ChangedWhileReadError(BlobsyncError):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from blobsync.errors import LocalFileError
 from blobsync.user_config import config_home
+from blobsync.user_data import state_home
 
 NAME = ".blobsync"
 KEY_FILE = "state.key"
@@ -116,9 +117,8 @@ def _inside(project: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _outside(project: Path, environ: Mapping[str, str]) -> Path:
-    base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "~"), ".local", "state")
     digest = hashlib.sha256(str(project).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    above = Path(base).expanduser() / "blobsync"
+    above = state_home(environ)
     above.mkdir(parents=True, exist_ok=True, mode=0o700)
     own_folder(above)
     own = above / f"{project.name}-{digest}"

@@ -22,6 +22,7 @@ from blobsync.errors import BlobsyncError, LocalFileError, NothingMatchedError, 
 from blobsync.fresh_look import hash_file
 from blobsync.index import PairIndex
 from blobsync.left_out import FAULTS, LINKS, LeftOut, source_said
+from blobsync.local_errors import where_to_look
 from blobsync.local_tree import LinkPolicy, walk
 from blobsync.names import is_temporary, local_problem
 from blobsync.pairs import Pair, needs_local_md5, source_is_near
@@ -117,9 +118,10 @@ def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
         raise _both(request.shown, "source", request.source)
     if source.file is None and not source.is_folder:
         what = "folder" if request.folder_only else "file or folder"
+        blobs = "'blobsync ls' shows what is there, 'blobsync resolve PATH' where a path lives"
         raise NothingMatchedError(
             f"{request.shown}: there is no such {what} at the source, {_where(request.source)}",
-            hint="'blobsync ls' shows what is there, 'blobsync resolve PATH' where a path lives",
+            hint=where_to_look(request.source.root) if isinstance(request.source, LocalEnd) else blobs,
             path=request.shown,
         )
     if source.file is not None:

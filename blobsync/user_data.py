@@ -1,4 +1,4 @@
-"""Where blobsync keeps what it installs for itself: programs, and the emulator with its account."""
+"""The user's own folders, outside of all projects: for programs and the emulator, and for what is remembered."""
 
 from __future__ import annotations
 
@@ -17,5 +17,17 @@ def data_home(environ: Mapping[str, str] | None = None) -> Path:
     given = environ.get("XDG_DATA_HOME", "")
     if given and Path(given).is_absolute():
         return Path(given) / "blobsync"
+    return _home(environ) / ".local" / "share" / "blobsync"
+
+
+def state_home(environ: Mapping[str, str]) -> Path:
+    """``$XDG_STATE_HOME/blobsync``, by default ``~/.local/state/blobsync``; not made here."""
+    given = environ.get("XDG_STATE_HOME", "")
+    if given and Path(given).is_absolute():
+        return Path(given) / "blobsync"
+    return _home(environ) / ".local" / "state" / "blobsync"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
     home = environ.get("HOME")
-    return (Path(home) if home else Path.home()) / ".local" / "share" / "blobsync"
+    return Path(home) if home else Path.home()

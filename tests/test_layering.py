@@ -20,7 +20,8 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "values and configuration: files at most, no network",
         (
             *("config", "globs", "ignore", "mapping", "names", "plan", "plan_file", "process", "sas"),
-            *("code.secret_files", "code.secrets", "selection", "state_dir", "storage", "trusted_links", "user_config"),
+            *("code.secret_files", "code.secrets", "selection", "state_dir", "storage"),
+            *("told", "trusted_links", "user_config"),
         ),
     ),
     (
@@ -169,7 +170,7 @@ def test_names_from_outside_become_paths_through_one_gate() -> None:
 WRITERS: dict[str, str] = {
     **dict.fromkeys(("local_files", "part_files"), "what comes from outside: downloads and logs"),
     "trusted_links": "what the user agreed to, in the user's own configuration",
-    **dict.fromkeys(("azcopy", "receipts", "state_dir", "plan_file"), "our own records and staging folders"),
+    **dict.fromkeys(("azcopy", "receipts", "state_dir", "plan_file", "told"), "our own records and staging folders"),
     **dict.fromkeys(("code", "config.scaffold", "demo", "demo_data"), "what the user asked to be made here"),
     **dict.fromkeys(("emulator", "nodejs"), "programs in the user's data folder"),
     **dict.fromkeys(("jobs.history", "jobs.local_queue", "jobs.run_files", "jobs.foreground"), "jobs on this machine"),

@@ -86,13 +86,17 @@ class Session:
         return project
 
     def warn(self, *clusters: Cluster | None) -> None:
-        """Tell what is odd about the configuration files, once."""
+        """Tell what is odd about the configuration files: once, and what is a matter of habits once a day."""
+        from blobsync.told import DailyWarning, told_today
+
         seen: set[str] = set()
         for cluster in clusters:
             for warning in cluster.warnings if cluster else ():
-                if warning not in seen:
-                    seen.add(warning)
-                    self.listener.note(warning)
+                daily = isinstance(warning, DailyWarning)
+                if warning in seen or (daily and cluster and told_today(warning, cluster.root, self.environ)):
+                    continue
+                seen.add(warning)
+                self.listener.note(warning)
 
 
 _NOT_GIVEN = {each.name: each.default for each in fields(Session)}

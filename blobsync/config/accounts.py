@@ -18,6 +18,7 @@ from blobsync.config.typed import Checker, is_placeholder
 from blobsync.config.yaml_lines import Document, KeyPath, read_document
 from blobsync.errors import ConfigError
 from blobsync.locations import SasToken, Secret
+from blobsync.told import DailyWarning
 from blobsync.trusted_hosts import host_of
 
 # https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
@@ -152,7 +153,7 @@ def warn_if_others_can_read(path: Path, document: Document, secrets: Sequence[Ke
     if not held or not mode & 0o077:
         return []
     return [
-        (
+        DailyWarning(
             f"{document.file}: holds {' and '.join(held)} and can be read by other users (mode {mode:o}); "
             f"run: chmod 600 {document.file}"
         )

@@ -144,7 +144,8 @@ class EntryReader:
             self._checker.problem(
                 where,
                 f"names {file}, which is not there",
-                hint="paths in the configuration are relative to the project; blobsync config new makes an example",
+                hint="git leaves such files out, as they may hold a key: copy it from where the project works, "
+                f"for example: scp HOST:PROJECT/{file} {file}",
             )
         except ConfigError as error:
             if error.message not in [problem.message for problem in self._checker.problems]:

@@ -223,7 +223,7 @@ class BlobHttp:
         here = self._host.startswith("127.")
         if here and self._account == EMULATOR_ACCOUNT and isinstance(_inner(error), NewConnectionError):
             sentence = f"the emulator is not running at {self._host}, port {self._port}"
-            hint = "blobsync emulator start; 'blobsync emulator status' shows where it runs"
+            hint = f"blobsync emulator start --port {self._port}"
         tried = f" ({tries} tries)" if tries > 1 else ""
         return StorageUnreachableError(redact(sentence) + tried, hint=hint)
 

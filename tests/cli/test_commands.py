@@ -134,3 +134,24 @@ def test_a_full_disk_is_no_fault_of_ours(cli: Cli) -> None:
             check=False,
         )
     assert (ended.returncode, ended.stderr) == (1, "blobsync: the output: No space left on device\n")
+
+
+def test_a_key_that_others_can_read_is_told_once_a_day(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (cli.root / "aux_data/configs/acct.yaml").chmod(0o644)
+    assert ["chmod 600" in cli("resolve", "data/x").err for _ in range(3)] == [True, False, False]
+    assert "chmod 600" in cli("config", "check").err
+    assert "chmod 600" in cli("config", "check").err
+
+
+def test_a_clone_without_the_account_file_says_what_to_do(cli: Cli) -> None:
+    (cli.root / "aux_data/configs/acct.yaml").unlink()
+    assert cli("d", "data/x").err == (
+        "blobsync: aux_data/aml/aml.yaml:2: config_param.data_folder.azure_blob_config_file: "
+        "names aux_data/configs/acct.yaml, which is not there\n"
+        "  hint: git leaves such files out, as they may hold a key: copy it from where the project works, "
+        "for example: scp HOST:PROJECT/aux_data/configs/acct.yaml aux_data/configs/acct.yaml; "
+        "1 more: blobsync config check\n"
+    )

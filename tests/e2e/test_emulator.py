@@ -138,7 +138,7 @@ def test_a_project_and_the_emulator_agree_on_port_and_key(emulator: Emulator, tm
         1,
         (
             f"blobsync: the emulator is not running at 127.0.0.1, port {started.data['port']} (3 tries)\n"
-            "  hint: blobsync emulator start; 'blobsync emulator status' shows where it runs\n"
+            f"  hint: blobsync emulator start --port {started.data['port']}\n"
         ),
     )
     assert project.json("emulator", "start").data["port"] == started.data["port"]

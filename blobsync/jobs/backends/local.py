@@ -19,6 +19,7 @@ from blobsync.jobs.run_files import RunFiles, Status
 from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 from blobsync.local_errors import local_error
 from blobsync.process import python_module
+from blobsync.user_data import state_home
 
 CAPABILITIES = frozenset({"blame", "live_logs"})
 
@@ -212,8 +213,7 @@ def _numbers(count: int) -> tuple[str, ...]:
 
 def queue_folder(environ: Mapping[str, str]) -> Path:
     """The user's queue on this machine: GPUs do not belong to a project."""
-    base = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME', '~')}/.local/state"
-    return Path(base).expanduser() / "blobsync" / "local-queue"
+    return state_home(environ) / "local-queue"
 
 
 def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
