@@ -149,8 +149,8 @@ TEN_BROKEN_FILES: dict[str, tuple[str, str, str]] = {
     ),
     "a variable that is not set": (
         "aux_data/configs/aml.yaml",
-        "account_name: acct\ncontainer_name: cont\naccount_key: ${NO_SUCH_VARIABLE}\n",
-        "aux_data/configs/aml.yaml:3: account_key: the environment variable NO_SUCH_VARIABLE is not set",
+        "account_name: acct\ncontainer_name: cont\naccount_key: ${BLOBSYNC_NO_SUCH_VARIABLE}\n",
+        "aux_data/configs/aml.yaml:3: account_key: the environment variable BLOBSYNC_NO_SUCH_VARIABLE is not set",
     ),
     "a placeholder left in place": (
         "aux_data/configs/aml.yaml",
