@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from blobsync import extras, receipts, settle
 from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
-from blobsync.errors import BlobsyncError, LocalFileError, StorageError, TransferCancelledError
+from blobsync.errors import LocalFileError, StorageError
 from blobsync.fresh_look import hash_file, look
+from blobsync.interrupted import ByteTally, cancelled
 from blobsync.ledger import Ledger, LivePart, retry_with
 from blobsync.part_files import remove_leftovers
 from blobsync.plan import (
@@ -75,13 +75,13 @@ def carry_out(
     nothing can work (no azcopy, no network).
     """
     plan.demand_allowed()
-    run = _Run(plan, engines, listener, [Ledger(live, plan.route) for live in parts])
+    tally = ByteTally(listener)
+    run = _Run(plan, engines, tally, [Ledger(live, plan.route) for live in parts])
     try:
         _carry_out(run)
     except KeyboardInterrupt as stop:
-        cancelled = _cancelled(run)
         _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
-        raise cancelled from stop
+        raise cancelled(plan, run.ledgers, tally.bytes) from stop
     finally:
         for ledger in run.ledgers:
             ledger.save()
@@ -355,20 +355,6 @@ def _with_receipt(run: _Run, result: TransferResult, folder: Path, *, interrupte
     except OSError as error:
         run.listener.note(f"no receipt was written to {folder}: {error.strerror}")
         return result
-
-
-def _cancelled(run: _Run) -> TransferCancelledError:
-    for ledger in run.ledgers:
-        with suppress(BlobsyncError, OSError):
-            ledger.save()
-    done = sum(len(ledger.verified) for ledger in run.ledgers)
-    unsure = sum(len(ledger.pending) for ledger in run.ledgers)
-    total = run.plan.files_to_transfer
-    rest = f", {unsure} moved but not yet verified" if unsure else ""
-    return TransferCancelledError(
-        f"stopped: {done} of {total} files are done and verified{rest}, {total - done - unsure} are left",
-        hint="run the same command again: only what is not verified moves",
-    )
 
 
 def route_of(source: object, destination: object) -> Route:

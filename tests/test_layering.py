@@ -27,8 +27,9 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "facts and decisions",
         (
-            *("connections", "engines", "extras", "fresh_look", "index", "ledger", "left_out", "legs"),
-            *("local_errors", "local_files", "local_tree", "nodejs", "one_file", "outside_links", "pairs"),
+            *("connections", "engines", "extras", "fresh_look", "index", "interrupted", "ledger"),
+            *("left_out", "legs", "local_errors", "local_files", "local_tree", "nodejs", "one_file"),
+            *("outside_links", "pairs"),
             *("part_files", "planner", "receipts", "shapes", "survey", "verify"),
         ),
     ),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -299,3 +301,26 @@ def test_an_interrupt_stops_says_what_is_left_and_cleans_up(
     again = project.json(direction, "data")
     assert again.code == 0, str(again)
     assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == expected
+
+
+@pytest.mark.parametrize(("direction", "verb"), [("u", "sent"), ("d", "fetched")])
+def test_an_interrupt_in_a_large_file_says_what_will_move_again(
+    direction: str, verb: str, project: Project, container: Container, counting: FaultHandle
+) -> None:
+    large = {"large": random_files(_SEED, 0, [64 << 20])["large0.bin"]}
+    if direction == "u":
+        write_tree(project.data, large)
+    else:
+        container.put("data/large", large["large"])
+    project.configure(container, url=counting.url)
+    process = project.start(direction, "data", "--engine", "direct", "--cap-mbps", "60", "--json")
+    operation, count = ("put block", 5) if direction == "u" else ("get blob", 1)
+    assert wait_until(lambda: counting.stats().operations.get(operation, 0) >= count)
+    time.sleep(1.0)
+    os.kill(process.pid, signal.SIGINT)
+    stopped = project.finish(process, seconds=20)
+    said = re.search(rf"1 are left; ([\d,]+) bytes of unfinished files were {verb} and will be", stopped.out)
+    assert said and 0 < int(said[1].replace(",", "")) < 64 << 20, str(stopped)
+    again = project.json(direction, "data")
+    assert (again.code, again.data["bytes_transferred"]) == (0, 64 << 20), str(again)
+    assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == hashes(large)

@@ -9,7 +9,7 @@ from pathlib import Path
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.connections import Connections
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Engine, SilentListener
+from blobsync.engines import Engine, Listener, SilentListener
 from blobsync.index import Index
 from blobsync.legs import Ground
 from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult
@@ -20,6 +20,7 @@ from blobsync.transfer import Engines, carry_out
 from tests.fakes.store import MemoryStore
 
 DEFAULTS = TransferOptions()
+SILENT = SilentListener()
 
 
 def account(name: str, container: str = "data") -> StorageAccount:
@@ -80,7 +81,13 @@ class World:
         plan = make_plan(self.ground(copy=copy), command, paths, options, lambda *_: problem, SilentListener())
         return self.carry_out(plan, azcopy=azcopy)
 
-    def carry_out(self, plan: TransferPlan, *, azcopy: Callable[[], Engine] = DirectEngine) -> TransferResult:
+    def carry_out(
+        self,
+        plan: TransferPlan,
+        *,
+        azcopy: Callable[[], Engine] = DirectEngine,
+        listener: Listener = SILENT,
+    ) -> TransferResult:
         """What is left of a command once its plan is made."""
         ground = self.ground(copy=plan.from_cluster is not None)
         parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
@@ -90,4 +97,4 @@ class World:
         )
         receipts = self.root / "receipts"
         receipts.mkdir(exist_ok=True)
-        return carry_out(plan, parts, engines, SilentListener(), receipts)
+        return carry_out(plan, parts, engines, listener, receipts)

@@ -1,0 +1,106 @@
+"""After Ctrl-C the answer says what had moved for nothing, and the next run counts what moves then."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from blobsync.engines import SilentListener
+from blobsync.errors import TransferCancelledError
+from blobsync.plan import FileFailure, TransferOptions
+from tests.fakes.ground import World, account, cluster
+from tests.fakes.store import Request
+
+MIB = 1 << 20
+
+
+class Counting(SilentListener):
+    """Adds up what it is told."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.expected: list[tuple[int, int]] = []
+        self.done: list[str] = []
+
+    def expect(self, files: int, size: int) -> None:
+        self.expected.append((files, size))
+
+    def bytes_moved(self, count: int) -> None:
+        self.bytes += count
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None:
+        self.done.append(path)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "project", cluster("eu", data=account("eu")))
+
+
+def place(world: World, command: str, files: dict[str, bytes]) -> None:
+    for name, body in files.items():
+        if command == "d":
+            world.store("eu").add(f"store/data/{name}", body)
+        else:
+            file = world.root / "data" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(body)
+
+
+def stop_in(world: World, name: str, operations: tuple[str, ...], listener: Counting, *, after: int) -> None:
+    """Ctrl-C at the request on ``name`` that comes after so many, once bytes of those have been told."""
+    seen = [0]
+
+    def before(request: Request) -> None:
+        if request.name.endswith(name) and request.operation in operations:
+            seen[0] += 1
+            if seen[0] > after:
+                while after and not listener.bytes:
+                    time.sleep(0.01)
+                raise KeyboardInterrupt
+
+    world.store("eu").before = before
+
+
+@pytest.mark.parametrize(("command", "verb"), [("u", "sent"), ("d", "fetched")])
+def test_the_bytes_of_an_unfinished_file_are_said_to_move_again(command: str, verb: str, world: World) -> None:
+    large = b"x" * (40 * MIB)
+    place(world, command, {"large": large})
+    listener = Counting()
+    stop_in(world, "large", ("put_block", "get"), listener, after=2)
+    with pytest.raises(TransferCancelledError) as stopped:
+        world.carry_out(world.plan(command, "data"), listener=listener)
+    said = re.fullmatch(
+        rf"stopped: 0 of 1 files are done and verified, 1 are left; ([\d,]+) bytes of unfinished files were {verb}"
+        rf" and will be {verb} again",
+        stopped.value.message,
+    )
+    assert said, stopped.value.message
+    assert 0 < int(said[1].replace(",", "")) <= listener.bytes < len(large)
+
+    world.store("eu").before = lambda request: None
+    second = Counting()
+    result = world.carry_out(world.plan(command, "data"), listener=second)
+    assert (result.ok, result.bytes_transferred) == (True, len(large))
+    assert (second.expected, second.bytes) == ([(1, len(large))], len(large))
+
+
+@pytest.mark.parametrize("command", ["u", "d"])
+def test_finished_files_are_not_among_what_moves_again(command: str, world: World) -> None:
+    place(world, command, {"a": b"a" * 5000})
+    assert world.run(command, "data").ok
+    place(world, command, {"b": b"b" * 7000, "z": b"z" * 9})
+    listener = Counting()
+    stop_in(world, "/z", ("put", "get"), listener, after=0)
+    with pytest.raises(TransferCancelledError) as stopped:
+        world.carry_out(world.plan(command, "data", options=TransferOptions()), listener=listener)
+    if "stopped: 1 of 2" in stopped.value.message:
+        assert "again" not in stopped.value.message
+    second = Counting()
+    world.store("eu").before = lambda request: None
+    plan = world.plan(command, "data")
+    assert world.carry_out(plan, listener=second).ok
+    assert second.bytes == plan.bytes_to_transfer <= 7009
