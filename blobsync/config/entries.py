@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
@@ -33,6 +34,7 @@ class EntryReader:
         self._account = account
         self._entries: Mapping[str, Any] = values.get("config_param", {})
         self._mounts = self._read_mounts()
+        self._absent: set[str] = set()
 
     def folders(self) -> tuple[FolderEntry, ...]:
         """Every ``*_folder`` key."""
@@ -141,12 +143,10 @@ class EntryReader:
         try:
             return self._account(file)
         except ConfigNotFoundError:
-            self._checker.problem(
-                where,
-                f"names {file}, which is not there",
-                hint="git leaves such files out, as they may hold a key: copy it from where the project works, "
-                f"for example: scp HOST:PROJECT/{file} {file}",
-            )
+            # One file, one mistake, however many entries name it.
+            if file not in self._absent:
+                self._absent.add(file)
+                self._checker.problem(where, f"names {file}, which is not there", hint=_how_to_get(file))
         except ConfigError as error:
             if error.message not in [problem.message for problem in self._checker.problems]:
                 self._checker.problems.append(error)
@@ -182,3 +182,12 @@ class EntryReader:
         if point in mounts:
             self._checker.problem(where, f"the mount point {point} is given twice")
         mounts[point] = mount[_ROOT_KEY]
+
+
+def _how_to_get(file: str) -> str:
+    """Where an account file may be: in the place that this project was cloned from."""
+    path = PurePosixPath(file)
+    if path.is_absolute() or file.startswith("~") or len(path.parts) < 2:
+        return "paths in the configuration are relative to the project; blobsync config new makes an example"
+    copy = f"scp -r HOST:PROJECT/{path.parent} {path.parent.parent}/"
+    return f"git leaves such files out, as they may hold a key: copy it from where the project works: {copy}"

@@ -151,7 +151,6 @@ def test_a_clone_without_the_account_file_says_what_to_do(cli: Cli) -> None:
     assert cli("d", "data/x").err == (
         "blobsync: aux_data/aml/aml.yaml:2: config_param.data_folder.azure_blob_config_file: "
         "names aux_data/configs/acct.yaml, which is not there\n"
-        "  hint: git leaves such files out, as they may hold a key: copy it from where the project works, "
-        "for example: scp HOST:PROJECT/aux_data/configs/acct.yaml aux_data/configs/acct.yaml; "
-        "1 more: blobsync config check\n"
+        "  hint: git leaves such files out, as they may hold a key: copy it from where the project works: "
+        "scp -r HOST:PROJECT/aux_data/configs aux_data/\n"
     )
