@@ -6,6 +6,7 @@ regular expressions on them count as git and zip do.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -14,6 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobsync.errors import IgnorePatternError
+
+# Names of groups, unlike each other in all patterns: they are joined to one expression.
+_GROUPS = itertools.count()
 
 _ALL_BYTES = frozenset(range(1, 256))
 
@@ -134,18 +138,34 @@ def regex_class(codes: frozenset[int]) -> str:
     return "[" + "".join(f"\\x{code:02x}" for code in sorted(codes)) + "]" if codes else "(?!)"
 
 
+def first_place(star: str, regex: str) -> str:
+    """``star`` and then ``regex``, at the first place where it fits, and nowhere else.
+
+    For every star of a pattern but the last one the first place is as good as any other. Said so, matching takes time
+    in proportion to pattern and name; left to try them all, ``*a*a*a*b`` takes the fourth power of the name's length.
+    A group that is found ahead and then referred to is tried once (``(?>...)`` takes Python 3.11).
+    """
+    name = f"_{next(_GROUPS)}"
+    return f"(?=(?P<{name}>{star}{regex}))(?P={name})"
+
+
 def _zip_regex(pattern: str) -> str:
-    parts: list[str] = []
+    parts: list[str] = [""]
     at = 0
     while at < len(pattern):
         character = pattern[at]
         at += 1
         if character == "[":
             allowed, at = bracket(pattern, at)
-            parts.append(regex_class(allowed))
+            parts[-1] += regex_class(allowed)
         elif character == "\\" and at < len(pattern):
-            parts.append(re.escape(pattern[at]))
+            parts[-1] += re.escape(pattern[at])
             at += 1
+        elif character == "*":
+            parts.append("")
         else:
-            parts.append({"*": ".*", "?": "."}.get(character, re.escape(character)))
-    return "".join(parts)
+            parts[-1] += "." if character == "?" else re.escape(character)
+    first, *between = parts
+    if not between:
+        return first
+    return first + "".join(first_place(".*?", part) for part in between[:-1] if part) + ".*" + between[-1]

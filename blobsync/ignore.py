@@ -32,7 +32,7 @@ from pathlib import Path
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from blobsync.errors import IgnorePatternError, LocalFileError
-from blobsync.globs import bracket, byte_text, regex_class
+from blobsync.globs import bracket, byte_text, first_place, regex_class
 
 # In rising order of precedence.
 IGNORE_FILES = (".gitignore", ".amlignore", ".blobsyncignore")
@@ -40,8 +40,15 @@ IGNORE_FILES = (".gitignore", ".amlignore", ".blobsyncignore")
 # Nobody writes an ignore file of this size (bytes); something else has that name.
 _MAX_IGNORE_FILE = 4 * 1024 * 1024
 
+# How pathspec 1.1 translates: a pattern that may match anywhere, "/**/" in the middle, one byte of a name, and the end.
+_ANYWHERE = "^(?:.+/)?"
+_FOLDERS_BETWEEN = "(?:/.+)?/"
+_ANY = "[^/]"
+_ENDS = ("(?:(?:/)|$)", "(?:/)")
+
 # Stand-ins for what pathspec must not see; names and patterns hold only U+0000 to U+00FF (one per byte).
 _FIRST_STAND_IN = 0xE000
+_ANY_STAND_IN = "\U00010000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +207,43 @@ def _rule(line: str, file: str, number: int) -> Rule | None:
     regex, _ = GitIgnoreSpecPattern.pattern_to_regex(f"{'!' * takes_in}{head}{separator}{last}{slash}")
     if regex is None:
         return None
+    # The name of pathspec's group would clash where patterns are joined.
+    regex = _in_linear_time(regex.replace("?P<ps_d>", "?:"))
     for stand_in, text in classes.items():
         regex = regex.replace(stand_in, text)
-    # The name of pathspec's group would clash where patterns are joined.
-    compiled = re.compile(regex.replace("?P<ps_d>", "?:"), re.DOTALL)
+    compiled = re.compile(regex, re.DOTALL)
     return Rule(_shown(line), file, number, takes_in, by_name, compiled)
+
+
+def _in_linear_time(regex: str) -> str:
+    """The expression that pathspec made, with its stars taking the first place each (see ``first_place``).
+
+    In a name nothing but ``*`` is translated to the texts that are looked for here: brackets are stand-ins as yet, and
+    what stands for itself is escaped.
+    """
+    anchor, lead = ("^", "") if not regex.startswith(_ANYWHERE) else (_ANYWHERE, "^")
+    end = next(end for end in _ENDS if regex.endswith(end))
+    *between, last = regex[len(anchor) : -len(end)].split(_FOLDERS_BETWEEN)
+    parts = [_stars(part) for part in between]
+    last = _stars(last)
+    if not parts:
+        return f"{anchor}{last}{end}"
+    # "a/**/b": the part before a "**" ends with a slash, so that its own end is fixed by where it begins.
+    first = first_place("(?:.+?/)??", f"{parts[0]}/") if lead else f"{parts[0]}/"
+    middle = "".join(first_place("(?:.+?/)??", f"{part}/") for part in parts[1:])
+    return f"^{first}{middle}(?:.+/)?{last}{end}"
+
+
+def _stars(part: str) -> str:
+    """The part of a pattern between two ``**``, with the stars of each folder's or file's name."""
+    names = []
+    for name in part.replace(_ANY, _ANY_STAND_IN).split("/"):
+        first, *between = name.split(f"{_ANY_STAND_IN}*")
+        if between:
+            places = [first_place(f"{_ANY_STAND_IN}*?", piece) for piece in between[:-1] if piece]
+            first = f"{first}{''.join(places)}{_ANY_STAND_IN}*{between[-1]}"
+        names.append(first)
+    return "/".join(names).replace(_ANY_STAND_IN, _ANY)
 
 
 def _with_stand_ins(body: str) -> tuple[str, dict[str, str]]:

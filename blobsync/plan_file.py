@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.errors import PlanFileError
+from blobsync.plain_json import parse_json
 from blobsync.plan import (
     FileState,
     LocalState,
@@ -105,7 +106,7 @@ class SavedPlan:
 def load(file: Path) -> SavedPlan:
     """Read a plan file. Raises ``PlanFileError``."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = parse_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanFileError(f"cannot read the plan {file}: {error.strerror}", hint="check the name") from error
     except ValueError as error:

@@ -29,8 +29,14 @@ def _matcher(option: str, patterns: Sequence[str]) -> Callable[[str], bool]:
         return rule is not None and not rule.takes_in
 
     def in_folder(folder: str) -> bool:
-        if folder not in folders:
-            folders[folder] = in_folder(folder.rpartition("/")[0]) or matches(folder, folder=True)
+        unknown = []
+        while folder not in folders:
+            unknown.append(folder)
+            folder = folder.rpartition("/")[0]
+        # Not by recursion: a name may have more parts than Python has stack.
+        for below in reversed(unknown):
+            folders[below] = folders[folder] or matches(below, folder=True)
+            folder = below
         return folders[folder]
 
     return lambda path: in_folder(path.rpartition("/")[0]) or matches(path, folder=False)

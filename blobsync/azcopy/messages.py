@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blobsync.plain_json import parse_json
+
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
@@ -170,7 +172,7 @@ def _prompt(text: str, details: object) -> Prompt:
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.errors import LocalFileError
+from blobsync.plain_json import parse_json
 from blobsync.redaction import redact
 from blobsync.state_dir import own_folder
 
@@ -171,7 +172,7 @@ def _untouched_for(root: Path) -> float:
 
 def _owner(root: Path) -> dict[str, object]:
     try:
-        found = json.loads((root / _OWNER).read_text())
+        found = parse_json((root / _OWNER).read_text())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -27,6 +27,7 @@ from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, Finding, scan
 from blobsync.errors import LocalFileError, SecretsFoundError
 from blobsync.local_errors import ChangedWhileReadError
 from blobsync.local_files import SourceFile
+from blobsync.plain_json import parse_json
 from blobsync.plan import LocalState
 
 CONFIGURATION = "aux_data/"
@@ -196,7 +197,7 @@ class _Cache:
     def load(cls, file: Path) -> _Cache:
         # Anything wrong with it costs a second look at the files and nothing else.
         with suppress(OSError, ValueError, AttributeError, TypeError):
-            document = json.loads(file.read_bytes())
+            document = parse_json(file.read_bytes())
             if document["version"] == _CACHE_VERSION and isinstance(document["files"], dict):
                 return cls(file, document["files"])
         return cls(file, {})

@@ -17,6 +17,10 @@ import yaml
 
 from blobsync.errors import ConfigError, ConfigNotFoundError
 
+# Far above what people write: a cluster file has a few hundred values.
+_MAX_BYTES = 4_000_000
+_MAX_VALUES = 100_000
+
 KeyPath = tuple[str, ...]
 
 
@@ -59,13 +63,17 @@ class Document:
 def read_document(path: Path, shown: str) -> Document:
     """Read ``path``; ``shown`` is its name in messages. Raises ``ConfigError`` and ``ConfigNotFoundError``."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+        text = data.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigNotFoundError("there is no such file", file=shown) from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=shown) from error
     except UnicodeDecodeError as error:
         raise ConfigError("is not UTF-8 text", file=shown) from error
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(f"is larger than {_MAX_BYTES:,} bytes, which no configuration is", file=shown)
     if path.suffix == ".json":
         # JSON allows tabs between tokens, YAML does not; inside JSON strings neither does.
         text = text.replace("\t", " ")
@@ -81,14 +89,43 @@ def parse_document(text: str, file: str) -> Document:
             return Document(file, {}, {})
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError("is not a mapping of keys to values", file=file, line=node.start_mark.line + 1)
+        _refuse_explosions(node, file)
         origins = dict(_walk(loader, node, (), file, ()))
         return Document(file, loader.construct_document(node), origins)
+    except RecursionError:
+        raise ConfigError("is nested too deep", file=file) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         raise ConfigError(f"is not valid YAML: {_words(error)}", file=file, line=line) from None
     except yaml.YAMLError as error:
         raise ConfigError("is not valid YAML: it holds a character that is not allowed", file=file) from error
+
+
+def _refuse_explosions(root: yaml.Node, file: str) -> None:
+    """Aliases of aliases: each level of a few bytes multiplies what the one before stands for."""
+    sizes: dict[int, int] = {}
+    # Each node once, after those below it.
+    todo = [(root, False)]
+    while todo:
+        node, below_is_done = todo.pop()
+        parts = _parts(node)
+        if below_is_done:
+            # A node whose size is still 0 is one around this node, which `_walk` refuses.
+            sizes[id(node)] = 1 + sum(sizes.get(id(part), 0) for part in parts)
+            if sizes[id(node)] > _MAX_VALUES:
+                line = node.start_mark.line + 1
+                raise ConfigError(f"stands for more than {_MAX_VALUES:,} values with its aliases", file=file, line=line)
+        elif id(node) not in sizes:
+            sizes[id(node)] = 0
+            todo.append((node, True))
+            todo += [(part, False) for part in parts if id(part) not in sizes]
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -23,6 +23,7 @@ from blobsync.environment import environment
 from blobsync.errors import EmulatorError
 from blobsync.locations import ContainerUrl, Secret
 from blobsync.nodejs import NodeJs, ensure_node
+from blobsync.plain_json import parse_json
 from blobsync.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.user_data import data_home
 
@@ -137,7 +138,7 @@ class Emulator:
     def status(self) -> EmulatorState | None:
         """The server that :meth:`start` started, if it is alive; a stale record is removed."""
         try:
-            raw = json.loads(self._state_file().read_text(encoding="utf-8"))
+            raw = parse_json(self._state_file().read_text(encoding="utf-8"))
             state = EmulatorState(**{**raw, "accounts": tuple(raw["accounts"])})
         except FileNotFoundError:
             return None

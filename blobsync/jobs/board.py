@@ -16,7 +16,7 @@ from blobsync.jobs.backends.base import Backend, Recalling, Refused, Surrounding
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import cluster_at, home_of
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
-from blobsync.jobs.parse import Finding, read_causes, summarise
+from blobsync.jobs.parse import Finding, log_lines, read_causes, summarise
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
 from blobsync.process import ProcessRunner, SubprocessRunner
 from blobsync.state_dir import open_state_dir
@@ -246,8 +246,8 @@ class Board:
         """What the fetched logs say about why a job failed."""
         found: list[Finding] = []
         for name in sorted(fetched.names, key=lambda name: (rank_of(name) is None, name)):
-            with fetched.path(name).open(encoding="utf-8", errors="replace") as lines:
-                found += read_causes(name, lines)
+            with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
+                found += read_causes(name, log_lines(stream))
         return summarise(found)
 
     def _has_ended(self, record: JobRecord) -> bool:

@@ -17,6 +17,7 @@ from blobsync.config.model import Cluster, Written
 from blobsync.errors import BackendUnavailableError, ConfigError
 from blobsync.jobs.describe import is_secret_name
 from blobsync.jobs.spec import SERVICES
+from blobsync.plain_json import parse_json
 
 # Values that hold a credential, whatever their key is called.
 _SECRET_VALUE = re.compile(
@@ -53,7 +54,7 @@ class Home:
     @classmethod
     def from_json(cls, text: str) -> Home:
         """The inverse of :meth:`to_json`. Raises ``ValueError`` and ``TypeError`` for other texts."""
-        home = cls(**json.loads(text))
+        home = cls(**parse_json(text))
         mappings = (home.address, home.overrides, home.values)
         texts = (home.platform, home.file, *home.address.values())
         if not all(isinstance(each, dict) for each in mappings) or not all(isinstance(each, str) for each in texts):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from blobsync.jobs.spec import run_name
+from blobsync.plain_json import parse_json
 
 # A ticket that its supervisor has not taken after this many seconds is left over from a submission that died.
 UNCLAIMED_SECONDS = 60.0
@@ -126,7 +127,7 @@ def _room(mine: Entry, running: Sequence[Entry], capacity: Capacity) -> tuple[st
 
 
 def _live(ticket: Path) -> Iterator[Entry]:
-    values = json.loads(ticket.read_text())
+    values = parse_json(ticket.read_text())
     with ticket.open("r+") as handle:
         if _abandoned(handle, ticket, values):
             ticket.unlink()
@@ -143,7 +144,7 @@ def _abandoned(handle: IO[str], ticket: Path, values: Mapping[str, Any]) -> bool
 
 
 def _update(ticket: Path, **changes: Any) -> None:
-    _write(ticket, {**json.loads(ticket.read_text()), **changes})
+    _write(ticket, {**parse_json(ticket.read_text()), **changes})
 
 
 def _write(ticket: Path, values: Mapping[str, Any]) -> None:

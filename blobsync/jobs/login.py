@@ -20,6 +20,7 @@ from blobsync.errors import (
     ProcessTimeoutError,
 )
 from blobsync.jobs.spec import LogFile
+from blobsync.plain_json import parse_json
 from blobsync.process import Completed, ProcessRunner
 
 LOG_FOLDERS = ("user_logs", "system_logs")
@@ -126,7 +127,7 @@ class LoginNode:
         if done.returncode:
             raise JobError(f"file work on {self.where} failed: {_last_line(done.stderr)}")
         try:
-            answer: dict[str, Any] = json.loads(done.stdout)
+            answer: dict[str, Any] = parse_json(done.stdout)
         except ValueError as error:
             raise JobError(
                 f"file work on {self.where} gives no answer: {done.stdout[:80]!a}",

@@ -8,11 +8,16 @@ occurrences on (``at_least``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 # How many lines back ``after`` is looked for.
 CONTEXT_LINES = 100
+# How much of a line is searched, and how much is read at a time.
+_LINE_CHARS = 4000
+_READ_CHARS = 1 << 16
 # How long a shown line may be.
 _SHOWN_CHARS = 300
 
@@ -62,10 +67,12 @@ CAUSES: tuple[Cause, ...] = (
         "a data loader process died; often too little main or shared memory (docker.shm_size)",
     ),
     # GPUs
-    Cause("ECC", r"ECC error|uncorrectable ECC|Xid.*: (48|63|64|94|95)\b", "a GPU has faulty memory", retriable=True),
+    Cause(
+        "ECC", r"ECC error|uncorrectable ECC|Xid.{0,60}: (48|63|64|94|95)\b", "a GPU has faulty memory", retriable=True
+    ),
     Cause(
         "GPULost",
-        r"GPU has fallen off the bus|Xid.*: 79\b|Unable to determine the device handle for GPU",
+        r"GPU has fallen off the bus|Xid.{0,60}: 79\b|Unable to determine the device handle for GPU",
         "a GPU is no longer reachable: the machine is faulty",
         retriable=True,
     ),
@@ -112,7 +119,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "NCCLSocket",
-        r"ncclSystemError: System call|NCCL WARN.*(Net|socket).*(closed|refused|failed)",
+        r"ncclSystemError: System call|NCCL WARN.{0,120}(Net|socket).{0,120}(closed|refused|failed)",
         "NCCL could not use the network between the nodes",
         retriable=True,
     ),
@@ -171,7 +178,9 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause("daemon", r"Error response from daemon", "docker refused to start the container"),
     Cause("Setup", r"this node could not be made ready", "code, folders or setup commands failed on a node"),
-    Cause("CodeNotAvail", r"unzip: +cannot find or open|the code archive .* does not hold", "the code was not there"),
+    Cause(
+        "CodeNotAvail", r"unzip: +cannot find or open|the code archive .{0,300} does not hold", "the code was not there"
+    ),
     # Storage
     Cause("NoSpace", r"No space left on device", "a disk is full", retriable=True),
     Cause("Quota", r"Disk quota exceeded", "a disk quota is used up"),
@@ -191,7 +200,9 @@ CAUSES: tuple[Cause, ...] = (
         "a system library is missing in the image",
     ),
     Cause("FileNotFound", r"FileNotFoundError|No such file or directory: ", "a file is not where the program looks"),
-    Cause("CommandNotFound", r"command not found|cannot start .*: No such file", "the command is not on the node"),
+    Cause(
+        "CommandNotFound", r"command not found|cannot start .{0,300}: No such file", "the command is not on the node"
+    ),
     Cause("Permission", r"PermissionError|Permission denied", "a file or folder may not be used"),
     Cause("NaN", r"NaN encountered!|[Ll]oss is (NaN|nan|inf)\b", "the loss is not a number any more"),
     Cause("RegNaN", r"regression_loss is NaN", "the regression loss is not a number any more"),
@@ -221,7 +232,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "Hang",
-        r"GPU (100%/\S+ ?)+$",
+        r"GPU (100%/[^\s%]+ ?)+$",
         "all GPUs show 100 % for hours while nothing is logged: the processes wait for each other",
         at_least=128,
     ),
@@ -234,14 +245,14 @@ def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES
     # Most lines show nothing: one look tells, instead of one for each cause.
     anything = re.compile("|".join(f"(?:{cause.pattern})" for cause in causes))
     seen: dict[int, tuple[int, str, int]] = {}
-    all_lines = list(lines)
-    for index, line in enumerate(all_lines):
-        if not anything.search(line):
-            continue
-        for number, (cause, pattern) in enumerate(compiled):
-            if pattern.search(line) and _fits(cause, all_lines[max(0, index - CONTEXT_LINES) : index]):
+    before: deque[str] = deque(maxlen=CONTEXT_LINES)
+    for index, line in enumerate(map(_bounded, lines)):
+        matches = anything.search(line) is not None
+        for number, (cause, pattern) in enumerate(compiled if matches else ()):
+            if pattern.search(line) and _fits(cause, before):
                 first, text, count = seen.get(number, (index + 1, line.strip()[:_SHOWN_CHARS], 0))
                 seen[number] = (first, text, count + 1)
+        before.append(line)
     return tuple(
         Finding(cause, log, *seen[number])
         for number, (cause, _) in enumerate(compiled)
@@ -267,7 +278,22 @@ def is_retriable(findings: Iterable[Finding]) -> bool:
     return any(finding.cause.retriable for finding in findings)
 
 
-def _fits(cause: Cause, before: Sequence[str]) -> bool:
+def log_lines(stream: TextIO) -> Iterator[str]:
+    """The lines of a log, of each the beginning and the end: a progress bar may write a line of gigabytes."""
+    while line := stream.readline(_READ_CHARS):
+        end = line
+        while end and not end.endswith("\n"):
+            end = stream.readline(_READ_CHARS)
+            line = line[:_READ_CHARS] + line[_READ_CHARS:][-_LINE_CHARS:] + end
+        yield line
+
+
+def _bounded(line: str) -> str:
+    """What is searched: what takes quadratic time on a line must not meet one without end."""
+    return line if len(line) <= _LINE_CHARS else f"{line[: _LINE_CHARS // 2]} ... {line[-_LINE_CHARS // 2 :]}"
+
+
+def _fits(cause: Cause, before: Iterable[str]) -> bool:
     if cause.after:
         return any(re.search(cause.after, line) for line in before)
     return not (cause.unless_after and any(re.search(cause.unless_after, line) for line in before))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from blobsync.jobs.login import LOG_FOLDERS, telling
 from blobsync.jobs.spec import LogFile, State
+from blobsync.plain_json import parse_json
 
 # A run whose supervisor has not shown up after this many seconds will not run.
 START_SECONDS = 60.0
@@ -104,7 +105,7 @@ class RunFiles:
     def read_status(self) -> Status | None:
         """None when there is no such run (any more)."""
         try:
-            values = json.loads(self.state.read_text())
+            values = parse_json(self.state.read_text())
         except (FileNotFoundError, NotADirectoryError):
             return None
         return Status(**{**values, "state": State(values["state"]), "gpus": tuple(values["gpus"])})

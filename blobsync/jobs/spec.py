@@ -16,6 +16,7 @@ from typing import Any
 
 from blobsync.config.job_notes import AML_PLATFORMS
 from blobsync.names import SafeName, safe_name
+from blobsync.plain_json import parse_json
 
 VERSION = 1
 
@@ -159,7 +160,7 @@ class JobSpec:
 
         Raises ``UnsafeNameError`` where the id is none.
         """
-        values = json.loads(text)
+        values = parse_json(text)
         if not isinstance(values, dict) or values.pop("version", None) != VERSION:
             raise ValueError("not a job specification of this version of blobsync")
         run_name(str(values.get("run_id")))

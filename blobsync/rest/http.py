@@ -29,7 +29,7 @@ from urllib3.exceptions import (
 from urllib3.response import BaseHTTPResponse
 
 from blobsync.config.model import EMULATOR_ACCOUNT
-from blobsync.errors import StorageUnreachableError
+from blobsync.errors import StorageError, StorageUnreachableError
 from blobsync.locations import ContainerUrl
 from blobsync.redaction import redact
 from blobsync.rest.auth import Signer
@@ -44,6 +44,10 @@ API_VERSION = "2023-11-03"
 # A socket's timeout holds for one whole call of sendall, whatever gets through meanwhile; larger bodies go in
 # pieces, so that a slow line is not taken for a dead one.
 _PIECE = 128 * 1024
+
+# Bytes. A page of a listing has 5,000 names of up to 1,024 characters, each up to 9 bytes where it is encoded; that
+# all of them are so long was never seen. All other answers are far smaller.
+_MAX_BODY = 64 << 20
 
 _NO_RETRIES = urllib3.Retry(False)
 _FIRST_CONTACT_TRIES = 3
@@ -77,6 +81,7 @@ class Reply:
     status: int
     response: BaseHTTPResponse
     attempts: int
+    read: bytes | None = None
     headers: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,8 +89,10 @@ class Reply:
 
     @property
     def body(self) -> bytes:
-        """The whole body; for a streamed reply this reads what is left."""
-        return self.response.data or b""
+        """The whole body; of a streamed reply what is left of it."""
+        if self.read is None:
+            self.read = _whole_body(self.response)
+        return self.read
 
     def answer(self) -> Answer:
         """The form in which ``rest.errors`` takes it; ends a streamed reply."""
@@ -151,7 +158,8 @@ class BlobHttp:
             asked = None
             late = time.monotonic() - started > self._retry.patience
             try:
-                response = self._once(method, path, query, headers, body, stream=stream)
+                response = self._once(method, path, query, headers, body)
+                body_read = None if stream else _whole_body(response)
             except (HTTPError, OSError) as error:
                 failures += 1
                 if late or failures >= self._tries(error):
@@ -163,7 +171,7 @@ class BlobHttp:
                 refused = status == 401 and failures == 0 and self.signer.renew()
                 patient = status in RETRYABLE_STATUS and not bare_500 and not late and failures + 1 < self._retry.tries
                 if not refused and not patient:
-                    return Reply(status, response, failures + 1)
+                    return Reply(status, response, failures + 1, body_read)
                 failures += 1
                 asked = response.headers.get("Retry-After")
                 response.drain_conn()
@@ -176,8 +184,6 @@ class BlobHttp:
         query: Mapping[str, str],
         headers: Mapping[str, str],
         body: bytes | None,
-        *,
-        stream: bool,
     ) -> BaseHTTPResponse:
         signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
         if body is not None:
@@ -191,7 +197,7 @@ class BlobHttp:
             retries=_NO_RETRIES,
             redirect=False,
             assert_same_host=False,
-            preload_content=not stream,
+            preload_content=False,
             decode_content=False,
         )
 
@@ -226,6 +232,19 @@ class BlobHttp:
             hint = f"blobsync emulator start --port {self._port}"
         tried = f" ({tries} tries)" if tries > 1 else ""
         return StorageUnreachableError(redact(sentence) + tried, hint=hint)
+
+
+def _whole_body(response: BaseHTTPResponse) -> bytes:
+    """All that is left of an answer that is no blob's content. Raises ``StorageError`` where it is far too much."""
+    body = response.read(_MAX_BODY + 1)
+    if len(body) > _MAX_BODY:
+        response.close()
+        raise StorageError(
+            f"an answer of more than {_MAX_BODY >> 20} MiB is none of a blob service's",
+            hint="check blob_endpoint: something else answers there",
+        )
+    response.release_conn()
+    return body
 
 
 def _pieces(body: bytes) -> list[memoryview]:

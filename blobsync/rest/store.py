@@ -326,8 +326,15 @@ class RestBlobStore:
         if delimiter:
             query["delimiter"] = delimiter
         page = self._list_page(query, "")
+        markers = {""}
         while page:
             marker = next_marker(page)
+            if marker and marker in markers:
+                raise StorageError(
+                    f"the listing of {self._container} never ends: the service gave the same marker twice",
+                    hint="check blob_endpoint: no blob service does this",
+                )
+            markers.add(marker)
             coming = Ahead(self._list_page, query, marker) if marker else None
             try:
                 yield from list_page(page)

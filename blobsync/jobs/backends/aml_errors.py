@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from blobsync.errors import (
     LoginRequiredError,
     SubmissionError,
 )
+from blobsync.plain_json import parse_json
 
 _MAX_CHARS = 600
 _MAX_DETAILS = 5
@@ -55,7 +55,7 @@ def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
     """ARM's and run history's error document; other texts are taken as they are."""
     request_id = headers.get("x-ms-correlation-request-id") or headers.get("x-ms-request-id") or ""
     try:
-        document = json.loads(body)
+        document = parse_json(body)
     except ValueError:
         # Gateways answer with pages.
         return Refusal(status, "", _cut(re.sub(r"<[^>]*>", " ", body)), request_id)

@@ -1,0 +1,151 @@
+"""Input that is made to take for ever, or all memory: an answer in time, and one of our own errors."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from blobsync.config.yaml_lines import parse_document, read_document
+from blobsync.errors import ConfigError, PlanFileError, StorageError
+from blobsync.globs import zip_excludes
+from blobsync.ignore import parse_lines
+from blobsync.jobs.parse import log_lines, read_causes
+from blobsync.plain_json import parse_json
+from blobsync.plan_file import load
+from blobsync.selection import selector
+from tests.fakes.scripted_http import Step, scripted
+from tests.unit.test_blob_http import store
+
+
+@contextmanager
+def soon(seconds: float = 2.0) -> Iterator[None]:
+    """Processor time, of which a busy machine gives no more: each of these took from ten seconds to for ever."""
+    started = time.process_time()
+    yield
+    assert time.process_time() - started < seconds
+
+
+def page(marker: str, *names: str) -> Step:
+    blobs = "".join(
+        f"<Blob><Name>{name}</Name><Properties><Content-Length>1</Content-Length><Etag>0x1</Etag></Properties></Blob>"
+        for name in names
+    )
+    text = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker>{marker}</NextMarker></EnumerationResults>"
+    return Step(200, text.encode())
+
+
+def test_a_listing_that_repeats_its_marker_ends() -> None:
+    pages = [page("m1", "a"), page("m2", "b"), page("m1", "c"), *[page("m2", "d"), page("m1", "e")] * 20]
+    with scripted(pages) as script, pytest.raises(StorageError, match="never ends"):
+        list(store(script).list_blobs())
+    assert len(script.seen) < 6
+
+
+def test_a_listing_may_have_empty_pages() -> None:
+    with scripted([page("m1"), page("m2"), page("", "a")]) as script:
+        assert [blob.name for blob in store(script).list_blobs()] == ["a"]
+
+
+@pytest.mark.parametrize("status", [200, 403, 503])
+def test_an_answer_without_end_is_not_kept_in_memory(status: int) -> None:
+    with scripted([Step(status, b"x" * (65 << 20))]) as script, pytest.raises(StorageError, match="64 MiB"):
+        list(store(script).list_blobs())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("*a" * 60 + "b", "a" * 255),
+        ("**/a/" * 40 + "b", "a/" * 2000 + "c"),
+        ("**/*a*a*a*a*b/" * 8 + "c", "aaaaaaaaaaaaaaaaaaa/" * 200),
+        ("?*?*?*?*?*?*?*?*?*b", "a" * 255),
+    ],
+)
+def test_a_pattern_of_many_stars(pattern: str, name: str) -> None:
+    rules = parse_lines(pattern, ".gitignore").rules
+    chosen = selector((pattern,), ())
+    assert chosen is not None
+    with soon():
+        for _ in range(20):
+            assert not rules[0].regex.fullmatch(name)
+        assert not chosen(name)
+
+
+def test_a_zip_option_of_many_stars() -> None:
+    (exclude,), _ = zip_excludes(("-x", "'" + "*a" * 60 + "b'"), "aml.yaml")
+    with soon():
+        assert not exclude.leaves_out("a/a" * 1000, folder=False)
+    assert exclude.leaves_out("xa" * 60 + "b", folder=False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NCCL WARN " * 40_000,
+        "NCCL WARN socket " * 20_000,
+        "GPU " + "100%/1" * 60_000 + "!",
+        "Xid" * 100_000,
+        "cannot start " * 30_000,
+        "the code archive " * 30_000,
+    ],
+)
+def test_a_log_line_without_end(line: str) -> None:
+    with soon():
+        assert read_causes("0.txt", log_lines(io.StringIO(line))) == ()
+
+
+def test_what_stands_at_the_end_of_a_long_line_is_seen() -> None:
+    text = "progress\r" * 100_000 + "RuntimeError: CUDA out of memory\nCUDA error: device-side assert triggered\n"
+    found = read_causes("0.txt", log_lines(io.StringIO(text)))
+    assert {"OOM": 1, "assert": 2}.items() <= {each.cause.code: each.line_number for each in found}.items()
+
+
+def test_aliases_of_aliases() -> None:
+    levels = "\n".join(
+        f"k{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10) if level else ', '.join('x' * 10)}]"
+        for level in range(12)
+    )
+    with soon(), pytest.raises(ConfigError, match="with its aliases"):
+        parse_document(levels, "aml.yaml")
+
+
+def test_merged_aliases() -> None:
+    levels = "a0: &a0 {x: 1}\n" + "\n".join(
+        f"a{level}: &a{level}\n  <<: [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 9)
+    )
+    with soon(), pytest.raises(ConfigError, match="with its aliases"):
+        parse_document(levels, "aml.yaml")
+
+
+def test_ordinary_aliases_are_fine() -> None:
+    document = parse_document("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: [*a, *a]\n", "aml.yaml")
+    assert document.values == {"a": {"x": "1"}, "b": {"x": "1", "y": "2"}, "c": [{"x": "1"}, {"x": "1"}]} or (
+        document.values == {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": [{"x": 1}, {"x": 1}]}
+    )
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 100_000, "a: " + "{b: " * 3000 + "1" + "}" * 3000])
+def test_yaml_that_is_nested_too_deep(text: str) -> None:
+    with soon(10.0), pytest.raises(ConfigError):
+        parse_document(text, "aml.yaml")
+
+
+def test_a_configuration_file_without_end(tmp_path: Path) -> None:
+    with (tmp_path / "aml.yaml").open("wb") as file:
+        file.truncate(1 << 40)
+    with soon(), pytest.raises(ConfigError, match="larger than"):
+        read_document(tmp_path / "aml.yaml", "aml.yaml")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a": NaN}', "-Infinity", "{"])
+def test_json_that_is_none(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_json(text)
+    (tmp_path / "saved.plan").write_text(text)
+    with pytest.raises(PlanFileError):
+        load(tmp_path / "saved.plan")
