@@ -14,7 +14,17 @@ from tests.source import Module, modules
 ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "words: no I/O, nothing of ours but each other",
-        ("ahead", "environment", "errors", "locations", "redaction", "trusted_hosts", "user_data", "content_types"),
+        (
+            "ahead",
+            "environment",
+            "errors",
+            "locations",
+            "plain_json",
+            "redaction",
+            "trusted_hosts",
+            "user_data",
+            "content_types",
+        ),
     ),
     (
         "values and configuration: files at most, no network",

@@ -260,7 +260,10 @@ class _Transfer:
             raise
         missing = arrivals.finish()
         verdict = Verdict(self._task.route, outcome, log, self._credentials, source)
-        self._run.report.strays += [*arrivals.strays(staged), *verdict.unplanned(each.path for each in self._actions)]
+        # Names that azcopy cannot carry are planned, too: it meets them as it lists the folder by itself.
+        planned = {each.path for each in self._task.actions}
+        self._run.report.strays += [name for name in arrivals.strays(staged) if name not in planned]
+        self._run.report.strays += verdict.unplanned(planned)
         for action in missing:
             self._run.failed(action, verdict.reason(action.path))
 
