@@ -40,13 +40,13 @@ EQUIVALENT = ROOT / "tests" / "equivalent_mutants.yaml"
 
 # A mutant that takes this much longer (times, and seconds on top) than its tests took before hangs: noticed.
 _TIMES, _MORE = 4.0, 20.0
-_PYTEST = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "-o", "addopts=")
+_PYTEST = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-o", "addopts=")
 _MODE = ("--import-mode=importlib", "--strict-markers", "-W", "ignore:Module already imported")
 
 Outcome = str
 KILLED, SURVIVED, UNTESTED, EQUIVALENT_ONE = "killed", "survived", "untested", "equivalent"
-# pytest's exit codes: passed, failed, not even collected.
-_CODES = {0: SURVIVED, 1: KILLED, 2: KILLED}
+# pytest's exit codes: passed, failed, and twice not even collected.
+_CODES = {0: SURVIVED, 1: KILLED, 2: KILLED, 4: KILLED}
 
 
 class Baseline(NamedTuple):

@@ -22,9 +22,17 @@ class CopyJob(FileJob):
     """The bytes pass no machine of ours; the service reads the source with the SAS it is given."""
 
     def __init__(
-        self, run: RunState, action: FileAction, source: RemoteEnd, destination: RemoteEnd, sas: SasToken | None
+        self,
+        run: RunState,
+        action: FileAction,
+        source: RemoteEnd,
+        destination: RemoteEnd,
+        sas: SasToken | None,
+        *,
+        sizes: BlockSizes = SERVER_SIDE,
     ) -> None:
         super().__init__(run, action)
+        self._sizes = sizes
         self._from = source.store
         self._to = destination.store
         self._source = source.at(action.path)
@@ -39,8 +47,8 @@ class CopyJob(FileJob):
         self._pieces = 1
         # Neither request takes the tier over by itself.
         self._properties = self._from.properties(self._source)
-        if self._version.size > SERVER_SIDE.single:
-            self._block = SERVER_SIDE.block_for(self._version.size)
+        if self._version.size > self._sizes.single:
+            self._block = self._sizes.block_for(self._version.size)
             self._pieces = -(-self._version.size // self._block)
             self._ids = BlockIds()
         return self._pieces

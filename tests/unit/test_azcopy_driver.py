@@ -230,6 +230,46 @@ def test_wrong_bytes_and_wrong_lengths_get_no_name(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "target").iterdir()] == ["c"]
 
 
+def test_a_file_that_arrives_too_long_gets_no_name(tmp_path: Path) -> None:
+    # azcopy gives such a file its name, too, although it reports it as failed.
+    task = download(tmp_path, a=b"AA")
+    report = engine(tmp_path, writes(a=b"AA and more")).move(task, RecordingListener())
+    assert codes(report) == {"a": "changed_while_read"}
+    assert "11 bytes arrived instead of 2" in report.failed[0][1].message
+    assert not (tmp_path / "target").exists()
+
+
+SEVERAL_BLOCKS = 9 * 1024 * 1024
+
+
+@pytest.mark.parametrize("arrived", ["whole", "damaged"])
+def test_a_file_in_several_blocks_is_read_back_over_plain_http_and_sent_again(
+    tmp_path: Path, store: MemoryStore, arrived: str
+) -> None:
+    body = bytes(SEVERAL_BLOCKS)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(body)
+    (tmp_path / "source" / "small").write_bytes(b"s")
+    task = upload(tmp_path / "source", store, "x")
+
+    def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        sent = body if arrived == "whole" else b"!" + body[1:]
+        store.add("x/a", sent)
+        # The MD5 that azcopy stores with it is that of the local file.
+        store.blobs["x/a"].info = store.blobs["x/a"].info._replace(md5=md5(body))
+        store.add("x/small", b"s")
+
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), write)
+    report = engine(tmp_path, runner).move(task, RecordingListener())
+    assert (moved(report), report.failed) == ({"a", "small"}, [])
+    assert store.body("x/a") == body
+    assert [each.name for each in store.asked("get")] == ["x/a"]
+    assert bool(store.asked("put") + store.asked("put_block")) is (arrived == "damaged")
+    states = {each.action.path: each.source for each in report.moved}
+    assert {path: state and state.md5 for path, state in states.items()} == {"a": md5(body), "small": md5(b"s")}
+    assert report.bytes_moved == SEVERAL_BLOCKS + 1
+
+
 def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "target").mkdir()

@@ -309,6 +309,14 @@ def test_a_refused_bearer_token_is_renewed_once() -> None:
     assert [seen.headers["authorization"] for seen in script.seen] == ["Bearer one", "Bearer two"]
 
 
+def test_a_bearer_token_that_is_refused_again_is_not_renewed_again() -> None:
+    tokens = iter(["one", "two", "three", "four"])
+    signer = BearerSigner(lambda: (Secret(next(tokens)), time.time() + 3600))
+    with scripted([error(401, "InvalidAuthenticationInfo")] * 4) as script, pytest.raises(AccessDeniedError):
+        store(script, signer=signer).head("a")
+    assert [seen.headers["authorization"] for seen in script.seen] == ["Bearer one", "Bearer two"]
+
+
 def test_a_page_that_is_no_xml_is_an_error_of_ours() -> None:
     with scripted([Step(200, b"<html>login</html><br>")]) as script, pytest.raises(StorageError, match="listing"):
         list(store(script).list_blobs())

@@ -295,13 +295,15 @@ def test_a_recalled_job_has_the_time_of_its_submission(tmp_path: Path, run_id: s
 
 
 def test_watching_tries_again_only_for_reasons_that_pass(board: Board, fake: Ordered) -> None:
-    def ends(*infos: RunInfo) -> Sequence[str | None]:
+    def ends(*infos: RunInfo, listed: tuple[int, ...] = ()) -> Sequence[str | None]:
         queue = iter(infos)
 
         def wait(record: JobRecord) -> JobRecord:
             return board.history.update(record, replace(next(queue), run_id=record.run_id))
 
-        attempts = watch(board, send(board, "exit", "1"), 2, wait)
+        record = send(board, "exit", "1")
+        record = replace(record, spec=replace(record.spec, retry_exit_codes=listed))
+        attempts = watch(board, record, 2, wait)
         return [attempt.next_id and "again" for attempt in attempts]
 
     preempted = RunInfo("", State.FAILED, 1, reason="PREEMPTED")
@@ -311,3 +313,15 @@ def test_watching_tries_again_only_for_reasons_that_pass(board: Board, fake: Ord
     assert ends(broken) == [None]
     assert ends(preempted, fine) == ["again", None]
     assert ends(preempted, preempted, preempted) == ["again", "again", None]
+    # Exit codes that the configuration lists pass, too.
+    assert ends(broken, fine, listed=(1,)) == ["again", None]
+    assert ends(broken, listed=(2,)) == [None]
+
+
+def test_a_job_that_stays_on_its_cluster_is_submitted_as_it_was(board: Board, fake: Ordered) -> None:
+    old = send(board, "sleep", "9")
+    # What today's configuration would not make of it.
+    spec = replace(old.spec, nodes=3, procs_per_node=2, gpus_per_node=2, setup=("make",), retry_exit_codes=(9,))
+    new = resubmit(board, replace(old, spec=spec)).record.spec
+    assert new == replace(spec, run_id=new.run_id)
+    assert new.run_id != spec.run_id

@@ -1,0 +1,252 @@
+"""What became of azcopy's files: its log, its lists, and a look of our own where it broke off."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from blobsync.azcopy.job import JobOutcome
+from blobsync.azcopy.messages import FailedTransfer
+from blobsync.azcopy.reasons import LogReader, Reason
+from blobsync.azcopy.verdict import LogFollower, Verdict
+from blobsync.engines import RemoteEnd
+from blobsync.errors import BlobsyncError, StorageError
+from blobsync.locations import SasToken
+from blobsync.plan import FileState, LocalState, RemoteState, Route
+from tests.fakes.store import MemoryStore, Request
+
+ONE, TWO = b"1" * 16, b"2" * 16
+DONE = "all parts of entire Job j successfully completed, cancelled or paused"
+
+
+def outcome(*, status: str = "", ended_early: bool = False, **more: object) -> JobOutcome:
+    found = JobOutcome(status=status, ended_early=ended_early, exit_code=1)
+    for name, value in more.items():
+        setattr(found, name, value)
+    return found
+
+
+def failed_transfer(store: MemoryStore, name: str, status: int = 503, *, here: str = "/links/a") -> FailedTransfer:
+    return FailedTransfer(here, str(store.container.blob(name)), "Failed", status)
+
+
+def code(error: BlobsyncError | None) -> str | None:
+    return error.code if error else None
+
+
+class Case:
+    """One job about the folder ``x`` (or another ``folder``) of a store."""
+
+    def __init__(
+        self,
+        found: JobOutcome,
+        *,
+        route: Route = Route.UPLOAD,
+        folder: str = "x",
+        reasons: dict[str, Reason] | None = None,
+        sas: SasToken | None = None,
+    ) -> None:
+        self.store = MemoryStore("one")
+        log = LogReader.new()
+        log.reasons.update(reasons or {})
+        self.verdict = Verdict(route, found, log, [sas] if sas else [], RemoteEnd(self.store, folder))
+
+    def key(self, name: str) -> str:
+        return f"/fake/one/{name}"
+
+
+WANTED = LocalState(2, 1, 1, 1, ONE)
+
+
+def test_where_azcopy_went_through_all_files_nothing_speaks_against_one_that_it_does_not_name() -> None:
+    case = Case(outcome(status="CompletedWithErrors"))
+    assert case.verdict.failure("a", WANTED) is None
+    assert case.store.requests == []
+
+
+@pytest.mark.parametrize("which", ["failed", "skipped"])
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD, Route.CROSS_ACCOUNT])
+def test_files_that_azcopy_names_failed(which: str, route: Route) -> None:
+    store = MemoryStore("one")
+    blob = str(store.container.blob("x/b c"))
+    ends = (blob, "/here/b c") if route is Route.DOWNLOAD else ("/links/b c", blob)
+    found = outcome(status="CompletedWithErrors")
+    getattr(found, which)["any"] = FailedTransfer(*ends, "Failed", 429)
+    verdict = Verdict(route, found, LogReader.new(), [], RemoteEnd(store, "x"))
+    assert code(verdict.failure("b c", WANTED)) == "service_busy"
+    assert verdict.failure("b", WANTED) is None
+
+
+def test_a_file_that_only_the_log_names_failed_for_the_logs_reason() -> None:
+    case = Case(outcome(status="Completed"), reasons={"/fake/one/x/a": Reason(412, "ConditionNotMet", "no")})
+    assert code(case.verdict.failure("a", WANTED)) == "changed_meanwhile"
+
+
+def test_the_logs_reason_is_more_exact_than_the_lists_status() -> None:
+    case = Case(outcome(status="Completed"), reasons={"/fake/one/x/a": Reason(412, "ConditionNotMet", "no")})
+    case = Case(
+        outcome(status="Completed", failed={"a": failed_transfer(case.store, "x/a", 503)}),
+        reasons={"/fake/one/x/a": Reason(412, "ConditionNotMet", "no")},
+    )
+    assert code(case.verdict.failure("a", WANTED)) == "changed_meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("there", "expected", "verdict"),
+    [
+        pytest.param(RemoteState(2, "e", ONE), WANTED, None, id="as planned"),
+        pytest.param(RemoteState(2, "e", ONE), RemoteState(2, "other", ONE), None, id="as the source blob"),
+        pytest.param(None, WANTED, "azcopy_failed", id="not there"),
+        pytest.param(RemoteState(3, "e", ONE), WANTED, "azcopy_failed", id="another size"),
+        pytest.param(RemoteState(2, "e", TWO), WANTED, "azcopy_failed", id="another MD5"),
+        pytest.param(RemoteState(2, "e", None), WANTED, "azcopy_failed", id="no MD5 there"),
+        pytest.param(RemoteState(2, "e", None), LocalState(2, 1, 1, 1), "azcopy_failed", id="no MD5 anywhere"),
+        pytest.param(RemoteState(2, "e", ONE), LocalState(2, 1, 1, 1), "azcopy_failed", id="no MD5 here"),
+        pytest.param(RemoteState(2, "e", ONE), None, "azcopy_failed", id="nothing to compare with"),
+    ],
+)
+def test_after_a_job_that_broke_off_only_what_is_there_as_planned_counts(
+    there: RemoteState | None, expected: FileState | None, verdict: str | None
+) -> None:
+    case = Case(outcome(status="Cancelled"))
+    if there is not None:
+        case.store.add("x/a", b"")
+        case.store.blobs["x/a"].info = case.store.blobs["x/a"].info._replace(size=there.size, md5=there.md5)
+    assert code(case.verdict.failure("a", expected)) == verdict
+
+
+def test_twenty_files_are_asked_for_and_then_one_listing_made() -> None:
+    case = Case(outcome())
+    for number in range(25):
+        case.store.put(f"x/{number}", b"AA", md5=md5_of(b"AA"))
+    case.store.put("xy/1", b"AA", md5=md5_of(b"AA"))
+    case.store.requests.clear()
+    wanted = LocalState(2, 1, 1, 1, md5_of(b"AA"))
+    assert [case.verdict.failure(str(number), wanted) for number in range(25)] == [None] * 25
+    assert code(case.verdict.failure("gone", wanted)) == "azcopy_failed"
+    assert len(case.store.asked("head")) == 20
+    assert [each.name for each in case.store.asked("list")] == ["x/"]
+
+
+def md5_of(body: bytes) -> bytes:
+    import hashlib
+
+    return hashlib.md5(body).digest()
+
+
+def test_the_listing_of_a_whole_container_has_no_prefix() -> None:
+    case = Case(outcome(), folder="")
+    for number in range(21):
+        case.verdict.failure(str(number), WANTED)
+    assert [each.name for each in case.store.asked("list")] == [""]
+
+
+def test_a_store_that_does_not_answer_is_asked_once() -> None:
+    case = Case(outcome(fatal="RESPONSE 403: 403 no"))
+
+    def refuse(request: Request) -> None:
+        raise StorageError("no")
+
+    case.store.before = refuse
+    assert [code(case.verdict.failure(name, WANTED)) for name in "ab"] == ["access_denied"] * 2
+    assert len(case.store.requests) == 1
+
+
+@pytest.mark.parametrize("found", [outcome(status="Completed"), outcome(ended_early=True)])
+def test_a_file_that_azcopy_passed_over_in_silence_changed(found: JobOutcome) -> None:
+    assert Case(found).verdict.reason("a").code == "changed_while_read"
+
+
+def test_a_file_with_a_reason_did_not_just_change() -> None:
+    store = MemoryStore("one")
+    found = outcome(status="Completed", failed={"a": failed_transfer(store, "x/a", 503)})
+    assert Case(found).verdict.reason("a").code == "service_busy"
+
+
+def sas(hours: int) -> SasToken:
+    moment = datetime.now(timezone.utc) + timedelta(hours=hours)
+    return SasToken.parse(f"se={moment:%Y-%m-%dT%H:%M:%SZ}&sig=x")
+
+
+@pytest.mark.parametrize(
+    ("status", "hours", "expected"),
+    [(0, -1, "credential_expired"), (0, 1, "azcopy_failed"), (412, -1, "changed_meanwhile")],
+)
+def test_a_failure_without_a_status_after_the_sas_ended_is_its_expiry(status: int, hours: int, expected: str) -> None:
+    case = Case(outcome(status="Cancelled"), reasons={"/fake/one/x/a": Reason(status, "", "eof")}, sas=sas(hours))
+    error = case.verdict.reason("a")
+    assert error.code == expected
+    if expected == "credential_expired":
+        assert "the SAS is past its expiry" in error.message
+
+
+@pytest.mark.parametrize(
+    ("found", "reasons", "code", "said"),
+    [
+        pytest.param(
+            outcome(stalled=True, fatal="RESPONSE 403: 403 no"), {}, "azcopy_failed", "no progress", id="stalled"
+        ),
+        pytest.param(
+            outcome(fatal="RESPONSE 403: 403 no", words=["RESPONSE 503: 503 busy"]),
+            {},
+            "access_denied",
+            "no",
+            id="its last error",
+        ),
+        pytest.param(
+            outcome(fatal="panic", words=["RESPONSE 412: 412 old", "RESPONSE 503: 503 busy", "Scanning"]),
+            {},
+            "service_busy",
+            "busy",
+            id="the newest refusal among its words",
+        ),
+        pytest.param(
+            outcome(fatal="panic", words=["", "Scanning"]),
+            {"/fake/one/x/other": Reason(503, "ServerBusy", "busy")},
+            "service_busy",
+            "busy",
+            id="another file's reason",
+        ),
+        pytest.param(outcome(fatal="panic: oh"), {}, "azcopy_failed", "panic: oh", id="an error without a status"),
+        pytest.param(
+            outcome(stderr="killed", words=["Scanning"]), {}, "azcopy_failed", "its last words: killed", id="stderr"
+        ),
+        pytest.param(
+            outcome(words=["Scanning", "Counting"]), {}, "azcopy_failed", "its last words: Counting", id="a word"
+        ),
+        pytest.param(outcome(), {}, "azcopy_failed", "code 1 and did not say how", id="nothing"),
+    ],
+)
+def test_what_stopped_the_job_is_the_reason_for_files_without_one(
+    found: JobOutcome, reasons: dict[str, Reason], code: str, said: str
+) -> None:
+    error = Case(found, reasons=reasons).verdict.reason("a")
+    assert error.code == code
+    assert said in error.message
+
+
+def test_a_log_is_read_on_in_whole_lines(tmp_path: Path) -> None:
+    follower = LogFollower(tmp_path)
+    log = tmp_path / "job.log"
+    (tmp_path / "job-scanning.log").write_text(f"{DONE}\n")
+    (tmp_path / "job.txt").write_text(f"{DONE}\n")
+    assert not follower.shows_success()
+    log.write_text(DONE)
+    assert not follower.shows_success()
+    log.write_text(f"{DONE}\n")
+    assert follower.shows_success()
+
+
+def test_a_log_is_read_once(tmp_path: Path) -> None:
+    follower = LogFollower(tmp_path)
+    log = tmp_path / "job.log"
+    log.write_bytes(b"ERR: UPLOADFAILED: /links/a : 503 : 503 busy\n   Dst: http://h/one/a\nhalf a \xff")
+    follower.read()
+    assert (follower.reader.failures, set(follower.reader.reasons)) == (1, {"/links/a", "/one/a"})
+    with log.open("ab") as file:
+        file.write(f" line\n{DONE}\n".encode())
+    assert not follower.shows_success()
+    assert follower.reader.finished
+    assert follower.reader.failures == 1

@@ -1,0 +1,133 @@
+"""Copies from server to server: in one request or in blocks, and never of two versions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from blobsync.direct.copy import SERVER_SIDE, CopyJob
+from blobsync.direct.upload import BlockSizes
+from blobsync.engines import MoveReport, RemoteEnd
+from blobsync.plan import RemoteState
+from blobsync.storage import BlobProperties
+from blobsync.worker_pool import MIB, RunState, WorkerPool
+from tests.fakes.store import MemoryStore, Request
+from tests.fakes.tasks import RecordingListener, copy, remote_state
+
+IN_BLOCKS = BlockSizes(single=MIB, block=MIB)
+PNG = BlobProperties(content_type="image/png", tier="Cool", metadata={"k": "v"})
+
+
+@pytest.fixture
+def here() -> MemoryStore:
+    return MemoryStore("here")
+
+
+@pytest.fixture
+def there(here: MemoryStore) -> MemoryStore:
+    return MemoryStore("there", {"here": here})
+
+
+def run(here: MemoryStore, there: MemoryStore, sizes: BlockSizes, *, threads: int = 3) -> tuple[MoveReport, int]:
+    """Copy the blob ``x/a`` to ``y/a``; returns the report, and how many bytes the listener was told of."""
+    task = copy(here, "x", there, "y", ["a"])
+    listener = RecordingListener()
+    state = RunState(task, listener, 0)
+    jobs = [
+        CopyJob(state, each, RemoteEnd(here, "x"), RemoteEnd(there, "y"), None, sizes=sizes) for each in task.actions
+    ]
+    WorkerPool(state, jobs, threads).work()
+    return state.report, listener.bytes
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [MIB + 1, 2 * MIB, 2 * MIB + 12345, 4 * MIB])
+def test_a_large_blob_arrives_in_blocks_with_its_bytes_in_their_places(
+    here: MemoryStore, there: MemoryStore, size: int, threads: int
+) -> None:
+    body = os.urandom(size)
+    source = here.add("x/a", body, properties=PNG)
+    report, told = run(here, there, IN_BLOCKS, threads=threads)
+    assert there.body("y/a") == body
+    assert there.blobs["y/a"].properties == PNG
+    assert sorted((each.start, each.size) for each in there.asked("put_block_from_url")) == [
+        (start, min(MIB, size - start)) for start in range(0, size, MIB)
+    ]
+    (moved,) = report.moved
+    assert moved.source == RemoteState(size, source.etag, source.md5)
+    assert moved.destination == remote_state(there, "y/a")
+    assert (report.bytes_moved, told) == (size, size)
+
+
+def test_a_small_blob_is_one_request(here: MemoryStore, there: MemoryStore) -> None:
+    here.add("x/a", b"a" * MIB, properties=PNG)
+    report, told = run(here, there, IN_BLOCKS)
+    assert [each.operation for each in there.requests if each.operation.startswith("put")] == ["put_from_url"]
+    assert there.blobs["y/a"].properties == PNG
+    assert (len(report.moved), told) == (1, MIB)
+
+
+def test_blocks_begin_above_256_mib() -> None:
+    assert SERVER_SIDE == (256 * MIB, 64 * MIB)
+
+
+def changing(
+    store: MemoryStore, operation: str, number: int, change: Callable[[], object]
+) -> Callable[[Request], None]:
+    """Calls ``change`` once, before the ``number``-th request of that kind."""
+    count = 0
+
+    def before(request: Request) -> None:
+        nonlocal count
+        if request.operation == operation:
+            count += 1
+            if count == number:
+                change()
+
+    return before
+
+
+@pytest.mark.parametrize("with_md5", [True, False])
+@pytest.mark.parametrize("fate", ["replaced", "deleted"])
+def test_blocks_of_two_versions_never_become_one_blob(
+    here: MemoryStore, there: MemoryStore, fate: str, *, with_md5: bool
+) -> None:
+    here.add("x/a", b"1" * 3 * MIB, with_md5=with_md5)
+
+    def change() -> None:
+        if fate == "deleted":
+            # After the last block: the service itself would notice a source that is gone before.
+            del here.blobs["x/a"]
+        else:
+            here.add("x/a", b"2" * 3 * MIB, with_md5=with_md5)
+
+    if fate == "deleted":
+        here.before = changing(here, "head", 1, change)
+    else:
+        there.before = changing(there, "put_block_from_url", 2, change)
+    report, _ = run(here, there, IN_BLOCKS, threads=1)
+    assert [failure.code for _, failure in report.failed] == ["changed_while_read"]
+    assert report.moved == []
+    assert "y/a" not in there.blobs
+
+
+@pytest.mark.parametrize("with_md5", [True, False])
+def test_a_small_blob_that_is_replaced_while_it_is_copied_is_no_success(
+    here: MemoryStore, there: MemoryStore, *, with_md5: bool
+) -> None:
+    here.add("x/a", b"1" * 10, with_md5=with_md5)
+    there.before = changing(there, "put_from_url", 1, lambda: here.add("x/a", b"2" * 10, with_md5=with_md5))
+    report, _ = run(here, there, IN_BLOCKS)
+    assert [failure.code for _, failure in report.failed] == ["changed_while_read"]
+
+
+def test_a_small_blob_without_an_md5_is_to_be_looked_at_by_others_where_the_copy_has_one(
+    here: MemoryStore, there: MemoryStore
+) -> None:
+    here.add("x/a", b"1" * 10, with_md5=False)
+    report, _ = run(here, there, IN_BLOCKS)
+    (moved,) = report.moved
+    assert moved.destination == remote_state(there, "y/a")
+    assert len(here.asked("head")) == 2

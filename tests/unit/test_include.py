@@ -1,0 +1,108 @@
+"""``--include`` and ``--exclude``: what they leave out is neither moved, counted, complained of, nor deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blobsync.plan import Action, Reason, TransferOptions
+from tests.fakes.ground import World, account, cluster
+
+JPG = TransferOptions(include=("*.jpg",))
+EXTRA = ("extra.jpg", "extra.txt")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    here = cluster("eu", data=account("eu"), data__coco=account("coco"))
+    return World(tmp_path / "project", here, cluster("us", data=account("us")))
+
+
+def write(world: World, **files: bytes) -> None:
+    for name, body in files.items():
+        path = world.root / "data/voc" / name.replace("__", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+
+def add(world: World, store: str, **blobs: bytes) -> None:
+    for name, body in blobs.items():
+        world.store(store).add(f"store/data/voc/{name.replace('__', '.')}", body)
+
+
+def blobs(world: World, store: str = "eu") -> dict[str, bytes]:
+    return {name.removeprefix("store/data/"): blob.body for name, blob in world.store(store).blobs.items()}
+
+
+@pytest.mark.parametrize("route", ["upload", "download", "copy"])
+def test_what_is_left_out_takes_no_part_on_either_side(world: World, route: str) -> None:
+    command, source = {"upload": ("u", ""), "download": ("d", "eu"), "copy": ("u", "us")}[route]
+    if route == "upload":
+        write(world, a__jpg=b"1", b__txt=b"2")
+        add(world, "eu", extra__jpg=b"3", extra__txt=b"4")
+    else:
+        add(world, source, a__jpg=b"1", b__txt=b"2")
+        if route == "download":
+            write(world, extra__jpg=b"3", extra__txt=b"4")
+        else:
+            add(world, "eu", extra__jpg=b"3", extra__txt=b"4")
+    options = TransferOptions(include=("*.jpg",), mirror=True, max_delete_percent=100.0)
+    plan = world.plan(command, "data/voc", options=options, copy=route == "copy")
+    assert {action.path: action.action for _, action in plan.each()} == {
+        "a.jpg": Action.TRANSFER,
+        "extra.jpg": Action.DELETE,
+    }
+    assert plan.extras == 1
+
+
+def test_what_is_left_out_is_not_complained_of(world: World) -> None:
+    write(world, a__jpg=b"1")
+    (world.root / "data/voc/b.txt").symlink_to("nowhere")
+    plan = world.plan("u", "data/voc", options=JPG)
+    assert (plan.unreadable, plan.warnings) == ((), ())
+    assert plan.count(Action.TRANSFER) == 1
+
+
+def test_what_is_left_out_at_the_destination_is_not_complained_of(world: World) -> None:
+    add(world, "eu", a__jpg=b"1")
+    (world.root / "data/voc").mkdir(parents=True)
+    (world.root / "data/voc/b.txt").symlink_to("nowhere")
+    assert world.plan("d", "data/voc", options=JPG).warnings == ()
+    assert world.plan("d", "data/voc").warnings != ()
+
+
+def test_the_same_again_over_a_changed_destination_replaces_nothing(world: World) -> None:
+    write(world, a__jpg=b"mine", b__txt=b"2")
+    assert world.run("u", "data/voc", options=JPG).transferred == 1
+    add(world, "eu", a__jpg=b"theirs", b__txt=b"theirs, too")
+    again = world.run("u", "data/voc", options=JPG)
+    assert [(action.path, action.action) for _, action in again.plan.each()] == [("a.jpg", Action.NEWER_AT_DESTINATION)]
+    assert blobs(world) == {"voc/a.jpg": b"theirs", "voc/b.txt": b"theirs, too"}
+    # With an edit here, too, it is a conflict.
+    write(world, a__jpg=b"mine again")
+    conflict = world.run("u", "data/voc", options=JPG)
+    assert [action.reason for _, action in conflict.plan.each()] == [Reason.BOTH_CHANGED]
+    assert (conflict.exit_code, blobs(world)["voc/a.jpg"]) == (3, b"theirs")
+
+
+def test_the_same_again_moves_nothing(world: World) -> None:
+    write(world, a__jpg=b"1", b__txt=b"2")
+    world.run("u", "data/voc", options=JPG)
+    again = world.run("u", "data/voc", options=JPG)
+    assert (again.transferred, again.plan.count(Action.UNCHANGED)) == (0, 1)
+
+
+def test_the_patterns_hold_in_a_nested_entry_and_beside_it(world: World) -> None:
+    for name in ("data/a.jpg", "data/b.txt", "data/coco/c.jpg", "data/coco/d.txt", "data/coco/old/e.jpg"):
+        path = world.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    # What lies where the nested entry's files would be without it is no business of this transfer.
+    world.store("eu").add("store/data/coco/hidden.jpg", b"hidden")
+    options = TransferOptions(include=("*.jpg",), exclude=("old/",), mirror=True, max_delete_percent=100.0)
+    for expected in (2, 0):
+        result = world.run("u", "data", options=options)
+        assert (result.transferred, result.deleted) == (expected, 0)
+    assert blobs(world) == {"a.jpg": b"data/a.jpg", "coco/hidden.jpg": b"hidden"}
+    assert blobs(world, "coco") == {"coco/c.jpg": b"data/coco/c.jpg"}
