@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _NAMES = "name one of aux_data/aml/*.yaml, without .yaml; leave the option out for the default"
 
 
+# Secrets of runs on this machine; cheap to look for, and hardly ever there.
+SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
+
+
 @dataclass(slots=True)
 class Session:
     """The global options of one call, wherever on the command line they stood.
@@ -82,6 +86,10 @@ class Session:
             environ=self.environ,
         )
         project.listener = self.listener
+        if any(project.root.glob(SECRETS_PATTERN)):
+            from blobsync.jobs.run_files import remove_dead_secrets
+
+            remove_dead_secrets(project.state.root / "jobs")
         self.warn(project.cluster, project.from_cluster)
         return project
 

@@ -17,6 +17,7 @@ from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import cluster_at, home_of
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
 from blobsync.jobs.parse import Finding, log_lines, read_causes, summarise
+from blobsync.jobs.run_files import remove_dead_secrets
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
 from blobsync.process import ProcessRunner, SubprocessRunner
 from blobsync.state_dir import open_state_dir
@@ -63,6 +64,7 @@ class Board:
         self.current = current
         self.state = open_state_dir(root, environ)
         self.history = History(self.state.jobs_file)
+        remove_dead_secrets(self.state.root / "jobs")
         self._process = process or SubprocessRunner()
         self._note = note
         self._given = backends or {}

@@ -7,22 +7,35 @@ JSON answer on standard output.
 from __future__ import annotations
 
 import base64
+import errno
 import glob
 import json
 import os
 import sys
+import time
 from contextlib import suppress
 from typing import Any
+
+SILENT_SECONDS = 86_400
 
 
 def write(request: dict[str, Any]) -> Any:
     """Make the job's directory, for its owner only, and the files in it; answers with its absolute path."""
     folder = _absolute(request["folder"])
-    for name in request["folders"]:
-        os.makedirs(os.path.join(folder, name), exist_ok=True)
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    # One that is there already may be somebody else's, and his files in it links to elsewhere.
+    if os.stat(folder).st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "it belongs to another user", folder)
     os.chmod(folder, 0o700)
+    for name in request["folders"]:
+        os.makedirs(os.path.join(folder, name), 0o700, exist_ok=True)
     for name, text in request["files"].items():
-        handle = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        path = os.path.join(folder, name)
+        with suppress(FileNotFoundError):
+            os.remove(path)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as target:
             target.write(text)
     return folder
@@ -68,11 +81,23 @@ def read(request: dict[str, Any]) -> Any:
 
 
 def codes(request: dict[str, Any]) -> Any:
-    """The exit code that each job wrote down and when (null: none), and removal of what only running jobs need."""
-    for folder in request["ended"]:
+    """The exit code that each job wrote down and when (null: none), and removal of what only running jobs need.
+
+    Jobs that their scheduler has forgotten may be another scheduler's: they have ended if they say so themselves, or
+    have been silent for long.
+    """
+    over = [one for one in request["folders"] if os.path.exists(os.path.join(one, "exit_code")) or _is_silent(one)]
+    for folder in [*request["ended"], *over]:
         with suppress(OSError):
             os.remove(os.path.join(folder, "secrets.json"))
     return [_code(folder) for folder in request["folders"]]
+
+
+def _is_silent(folder: str) -> bool:
+    """Whether a job that has run has not written a line for a day; nodes write one each minute."""
+    base = glob.escape(folder)
+    logs = [path for part in ("", "task_*/") for path in glob.glob(f"{base}/{part}system_logs/*")]
+    return bool(logs) and time.time() - max(map(os.path.getmtime, logs)) > SILENT_SECONDS
 
 
 def _code(folder: str) -> list[float] | None:
@@ -92,6 +117,8 @@ VERBS = {"write": write, "find": find, "clear": clear, "logs": logs, "read": rea
 
 def main() -> int:
     """Answer one request; what the file system refuses is an answer too."""
+    # Nobody else ever reads what is made here, not even for a moment.
+    os.umask(0o077)
     request = json.load(sys.stdin)
     try:
         answer = {"answer": VERBS[request["verb"]](request)}

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -112,7 +113,9 @@ class RunFiles:
 
     def supervisor_is_gone(self) -> bool:
         """Whether nobody looks after a run that has not ended: it was killed, or the machine went down."""
-        if time.time() - self.state.stat().st_mtime < START_SECONDS and not self.lock.exists():
+        # A submission that was killed in between has written its first files and no state.
+        began = self.state if self.state.exists() else self.local
+        if time.time() - began.stat().st_mtime < START_SECONDS and not self.lock.exists():
             return False
         try:
             with self.lock.open("r") as lock:
@@ -128,3 +131,20 @@ class RunFiles:
         found = [path for name in LOG_FOLDERS for path in sorted((self.folder / name).glob("*")) if path.is_file()]
         logs = (LogFile(path.relative_to(self.folder).as_posix(), path.stat().st_size, str(path)) for path in found)
         return telling(sorted(logs, key=lambda log: log.name))
+
+
+def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
+    """Remove the secrets of runs below ``jobs`` that nobody looks after any more; returns what was removed.
+
+    A supervisor does so at the end of a run; for one that was killed, the next command does. A runner whose supervisor
+    is gone has read them long ago, and ends. Folders of other backends stay as they are: their nodes still read them.
+    """
+    removed = []
+    for secrets in jobs.glob("*/secrets.json"):
+        files = RunFiles(secrets.parent)
+        # The folder of a run may go while we look.
+        with suppress(OSError):
+            if files.local.is_file() and files.supervisor_is_gone():
+                secrets.unlink()
+                removed.append(secrets)
+    return tuple(removed)

@@ -520,6 +520,37 @@ def test_a_killed_supervisor_fails_its_job_and_frees_its_place(lab: Lab) -> None
     assert wait_until(lambda: time.time() - beats.stat().st_mtime > 2, seconds=30)
 
 
+@pytest.mark.parametrize("words", [("ls",), ("plan", "u", "data"), ("history",)], ids=" ".join)
+def test_the_next_command_removes_the_secrets_of_a_run_that_was_killed_whole(lab: Lab, words: tuple[str, ...]) -> None:
+    lab.configure("aml", "local")
+    job_id = lab.submit("here", "echo up; sleep 600")
+    lab.until_up(job_id)
+    (secrets,) = (lab.project.root / ".blobsync").rglob("secrets.json")
+    run = secrets.parent
+    lab.run(*words)
+    assert secrets.exists(), "the run still needs them"
+    of_the_run = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and bytes(run) in command_line(pid)]
+    assert len(of_the_run) >= 2
+    for pid in of_the_run:
+        os.kill(pid, signal.SIGKILL)
+    lab.run(*words)
+    assert not list((lab.project.root / ".blobsync").rglob("secrets.json"))
+
+
+@pytest.mark.slurm
+def test_the_next_look_removes_the_secrets_of_a_slurm_job_that_was_killed_whole(
+    lab: Lab, slurm_cluster: SlurmCluster
+) -> None:
+    job_id = lab.submit("uni", "--nodes", "1", "echo up; sleep 600")
+    native_id = lab.until(job_id, "Running")["native_id"]
+    lab.until_up(job_id)
+    (secrets,) = (lab.project.root / ".blobsync").rglob("secrets.json")
+    slurm_cluster.client("scancel", "--full", "--signal=KILL", native_id)
+    lab.until(job_id)
+    lab.run("q")
+    assert not secrets.exists()
+
+
 def test_ctrl_c_ends_the_waiting_and_not_the_job(lab: Lab) -> None:
     gate = lab.project.root.parent / "gate"
     script = f"echo begun; while [ ! -e {gate} ]; do sleep 0.1; done"

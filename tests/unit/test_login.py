@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,62 @@ def test_exit_codes_and_the_end_of_secrets(login: LoginNode, tmp_path: Path) -> 
     answers = login.exit_codes([str(run) for run in runs], [str(runs[0])])
     assert [answer and answer[0] for answer in answers] == [0, 7, None]
     assert [(run / "secrets.json").exists() for run in runs] == [False, True, True]
+
+
+@pytest.mark.parametrize(("age", "stays"), [(None, True), (60, True), (2 * 86_400, False)])
+@pytest.mark.parametrize("task", ["", "task_3"])
+def test_a_forgotten_job_that_says_nothing_any_more_loses_its_secrets(
+    login: LoginNode, tmp_path: Path, age: int | None, stays: bool, task: str
+) -> None:
+    run = Path(login.write(str(tmp_path / "run"), {"secrets.json": "{}"}))
+    if age is not None:
+        log = run / task / "system_logs" / "node_0.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("heartbeat")
+        os.utime(log, (time.time() - age, time.time() - age))
+    assert login.exit_codes([str(run)]) == [None]
+    assert (run / "secrets.json").exists() is stays
+
+
+def test_a_forgotten_job_that_wrote_its_exit_code_loses_its_secrets(login: LoginNode, tmp_path: Path) -> None:
+    run = Path(login.write(str(tmp_path / "run"), {"secrets.json": "{}"}))
+    (run / "exit_code").write_text("3\n")
+    assert [answer and answer[0] for answer in login.exit_codes([str(run)])] == [3]
+    assert not (run / "secrets.json").exists()
+
+
+def test_everything_on_a_login_node_is_made_for_its_owner_only(login: LoginNode, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = Path(login.write(str(tmp_path / "new" / "run"), {"secrets.json": "{}"}))
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (folder.parent, folder, *folder.iterdir())}
+    assert {path.name: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_a_file_that_was_there_lends_neither_its_mode_nor_its_place(login: LoginNode, tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run.mkdir(mode=0o777)
+    (run / "open.json").write_text("old")
+    (run / "open.json").chmod(0o666)
+    (run / "secrets.json").symlink_to(elsewhere)
+    with (run / "open.json").open() as held:
+        login.write(str(run), {"open.json": "new", "secrets.json": "{}"})
+        assert held.read() == "old"
+    assert not elsewhere.exists()
+    assert {stat.S_IMODE((run / name).lstat().st_mode) for name in ("open.json", "secrets.json")} == {0o600}
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
+def test_a_folder_of_another_user_gets_no_secret(login: LoginNode, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    os.chown(run, 65534, 65534)
+    with pytest.raises(JobError, match="belongs to another user"):
+        login.write(str(run), {"secrets.json": "{}"})
+    assert not list(run.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,10 @@ class LocalBackend:
         files.make(
             {
                 files.job: spec.to_json(),
-                files.secrets: secrets.to_json(),
                 files.local: json.dumps(local),
                 files.runner: Path(runner.__file__).read_text(encoding="utf-8"),
+                # Last: whoever finds them finds whose they are.
+                files.secrets: secrets.to_json(),
             }
         )
         files.write_status(Status(State.QUEUED))

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from blobsync.jobs.run_files import RunFiles, Status, remove_dead_secrets
+from blobsync.jobs.spec import State
+
+
+def make_run(jobs: Path, *, state: State | None = State.RUNNING, age: float = 0.0) -> RunFiles:
+    """A run whose first files were written so many seconds ago."""
+    files = RunFiles(jobs / "me_1_0badcafe")
+    files.make({files.job: "{}", files.local: "{}", files.secrets: "{}"})
+    if state:
+        files.write_status(Status(state))
+    for path in (files.local, files.secrets, *([files.state] if state else [])):
+        os.utime(path, (time.time() - age, time.time() - age))
+    return files
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING, State.FAILED, State.COMPLETED])
+def test_secrets_go_when_their_supervisor_was_killed(tmp_path: Path, state: State) -> None:
+    files = make_run(tmp_path, state=state)
+    files.lock.touch()
+    assert remove_dead_secrets(tmp_path) == (files.secrets,)
+    assert not files.secrets.exists() and files.job.exists()
+    assert remove_dead_secrets(tmp_path) == ()
+
+
+def test_secrets_stay_while_a_supervisor_lives(tmp_path: Path) -> None:
+    files = make_run(tmp_path, age=9000)
+    with files.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert remove_dead_secrets(tmp_path) == ()
+    assert files.secrets.exists()
+
+
+@pytest.mark.parametrize("state", [None, State.QUEUED])
+def test_secrets_stay_while_a_run_is_being_started(tmp_path: Path, state: State | None) -> None:
+    files = make_run(tmp_path, state=state, age=5)
+    assert remove_dead_secrets(tmp_path) == ()
+    assert files.secrets.exists()
+
+
+@pytest.mark.parametrize("state", [None, State.QUEUED])
+def test_secrets_of_a_submission_that_died_go_after_a_while(tmp_path: Path, state: State | None) -> None:
+    files = make_run(tmp_path, state=state, age=120)
+    assert remove_dead_secrets(tmp_path) == (files.secrets,)
+
+
+def test_other_backends_keep_theirs(tmp_path: Path) -> None:
+    folder = tmp_path / "me_1_0badcafe"
+    folder.mkdir()
+    (folder / "job.sh").touch()
+    (folder / "secrets.json").touch()
+    os.utime(folder / "secrets.json", (0, 0))
+    assert remove_dead_secrets(tmp_path) == ()
+    assert remove_dead_secrets(tmp_path / "nothing here") == ()
