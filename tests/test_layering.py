@@ -70,6 +70,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "sqlite3": ("index", "jobs.history"),
     # The runner goes to compute nodes alone and cannot import anything of ours.
     "subprocess": ("process", "jobs.runner"),
+    "tqdm": ("cli",),
     "typer": ("cli",),
     "urllib.request": ("jobs.runner",),
     "urllib3": ("azcopy", "jobs.backends", "rest"),

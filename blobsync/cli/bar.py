@@ -1,6 +1,8 @@
 """The bar: what one line of a terminal says about a command under way, and how it gets there and away again.
 
-What the line says is decided by :func:`bar_text`, which is pure; :class:`TerminalLine` draws it.
+What the line says is decided by :func:`bar_text`, which is pure, with tqdm's graph in it; :class:`TerminalLine` draws
+it. tqdm's own lines are not used: they take no part away where the terminal is narrow, and leave the cursor where what
+others write makes them wrap.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ class Progress:
     failures: int = 0
 
 
-def bar_text(progress: Progress, columns: int, *, blocks: str = "█░") -> str:
+def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     """The line for a terminal of ``columns``, always narrower than that.
 
     The narrower it is, the less it says; in this order go: the graph, files, bytes, rate, failures, the time.
-    ``blocks`` are the characters of a full and an empty part of the graph.
+    ``plain``: the graph has ASCII characters only.
     """
     width = min(columns, _WIDEST) - _SPARE
     if not progress.files_expected:
@@ -60,9 +62,14 @@ def bar_text(progress: Progress, columns: int, *, blocks: str = "█░") -> str
     graph = min(width - len(text) - 3, _GRAPH_MOST)
     # Only where nothing had to go for it: a picture says less than a number.
     if graph >= _GRAPH_LEAST and text == _fitting(lead, parts, _ENDLESS):
-        full = int(share * graph)
-        text = f"{lead} |{blocks[0] * full}{blocks[1] * (graph - full)}|{text[len(lead) + 1 :]}"
+        text = f"{lead} |{_graph(share, graph, plain=plain)}|{text[len(lead) + 1 :]}"
     return text[:width]
+
+
+def _graph(share: float, width: int, *, plain: bool) -> str:
+    from tqdm import tqdm  # late: most commands end before a bar appears
+
+    return tqdm.format_meter(share * width, width, 0.0, ncols=width, ascii=plain, bar_format="{bar}")
 
 
 # How important each part is, beside the part; they are told in the order of the list.
@@ -113,7 +120,7 @@ class TerminalLine:
         self._terminal = terminal
         self._drawn = False
         encoding = getattr(terminal, "encoding", None) or "ascii"
-        self.blocks = "█░" if encoding.lower().replace("-", "") == "utf8" else "#."
+        self.plain = encoding.lower().replace("-", "") != "utf8"
 
     @property
     def columns(self) -> int:

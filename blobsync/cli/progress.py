@@ -201,7 +201,7 @@ class BarListener(_Counting):
             return
         if now - self._drawn >= _REDRAW or force:
             self._drawn = now
-            self._line.draw(bar_text(self.progress(now), self._line.columns, blocks=self._line.blocks))
+            self._line.draw(bar_text(self.progress(now), self._line.columns, plain=self._line.plain))
 
     def note(self, text: str) -> None:
         with self.lock:
