@@ -345,7 +345,7 @@ class Job:
 def _forms(secrets: list[str]) -> list[str]:
     """Secrets, and the signatures in them, as an error or a URL may show them; the longest first."""
     given = [text.strip().lstrip("?") for text in secrets]
-    given += [text.strip() for text in re.findall(r"\bsig=([^&\n]+)", "\n".join(given))]
+    given += [text.strip() for text in re.findall(r"\bsig[=]([^&\n]+)", "\n".join(given))]
     plain = [urllib.parse.unquote(text) for text in given]
     encoded = [urllib.parse.quote(text, safe=safe) for text in (*given, *plain) for safe in ("", IN_URLS)]
     return sorted({*given, *plain, *encoded} - {""}, key=len, reverse=True)
