@@ -86,13 +86,14 @@ class World:
         plan: TransferPlan,
         *,
         azcopy: Callable[[], Engine] = DirectEngine,
+        relay: Callable[[], Engine] = RelayEngine,
         listener: Listener = SILENT,
     ) -> TransferResult:
         """What is left of a command once its plan is made."""
         ground = self.ground(copy=plan.from_cluster is not None)
         parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
         engines = Engines(
-            {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": RelayEngine, "azcopy": azcopy},
+            {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": relay, "azcopy": azcopy},
             relay_allowed=self.relay_allowed,
         )
         receipts = self.root / "receipts"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
+from blobsync.engines import Listener, Moved, MoveReport, MoveTask, RemoteEnd
 from blobsync.errors import AccessDeniedError, TransferCancelledError
-from blobsync.plan import Action, TransferOptions, TransferResult
+from blobsync.plan import Action, FileFailure, TransferOptions, TransferResult
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
 
@@ -161,12 +163,13 @@ def test_a_refused_way_back_settles_the_file_all_the_same(world: World) -> None:
     assert there(world) == here(world)
 
 
-def test_a_large_file_is_kept_whole(world: World) -> None:
-    mine, theirs = b"m" * (5 << 20), b"t" * (9 << 20)
+@pytest.mark.parametrize("command", ["u", "d"])
+def test_a_large_file_is_kept_whole(command: str, world: World) -> None:
+    mine, theirs = b"m" * ((5 << 20) + 7), b"t" * (9 << 20)
     write(world, "v/a.bin", mine)
     world.store("eu").add("store/data/v/a.bin", theirs, with_md5=False)
     for _ in range(2):
-        assert world.run("u", "data", options=TransferOptions(keep="both")).ok
+        assert world.run(command, "data", options=TransferOptions(keep="both")).ok
         assert sorted(here(world).values()) == [mine, theirs]
         assert here(world) == there(world)
 
@@ -188,3 +191,83 @@ def test_a_copy_left_by_a_killed_run_is_used(world: World) -> None:
     assert world.run("u", "data", options=TransferOptions(keep="both")).ok
     assert sorted(here(world).values()) == [b"beside it", b"mine", b"theirs"]
     assert here(world) == there(world)
+
+
+class Relay:
+    """Says that it copied; ``body`` is what it wrote, None for nothing, and ``fails`` what it says of it."""
+
+    name = "relay"
+
+    def __init__(self, body: bytes | None, *, fails: bool = False) -> None:
+        self._body = body
+        self._fails = fails
+
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+        report = MoveReport()
+        assert isinstance(task.destination, RemoteEnd)
+        for action in task.actions:
+            if self._body is not None:
+                name = task.destination.at(action.target or "")
+                task.destination.store.put(name, self._body, md5=hashlib.md5(self._body).digest())
+            if self._fails:
+                report.failed.append((action, FileFailure(action.path, "service_busy", "the service is busy", "wait")))
+            else:
+                report.moved.append(Moved(action))
+        return report
+
+
+@pytest.mark.parametrize("body", [None, b"other.", b"longer than theirs"])
+def test_a_copy_that_is_not_seen_to_be_right_replaces_nothing(body: bytes | None, world: World) -> None:
+    edit_both(world)
+    plan = world.plan("u", "data", options=TransferOptions(keep="both"))
+    result = world.carry_out(plan, relay=lambda: Relay(body))
+    assert (result.exit_code, [failure.path for failure in result.failures]) == (3, ["data/v/a.txt"])
+    assert "left alone" in result.failures[0].message
+    assert (here(world)["v/a.txt"], there(world)["v/a.txt"]) == (b"mine", b"theirs")
+
+
+@pytest.mark.parametrize("make", [edit_both, never_verified])
+def test_a_copy_that_is_there_counts_whatever_was_said_of_it(make: object, world: World) -> None:
+    assert callable(make)
+    make(world)
+    theirs = there(world)["v/a.txt"]
+    plan = world.plan("u", "data", options=TransferOptions(keep="both"))
+    result = world.carry_out(plan, relay=lambda: Relay(theirs, fails=True))
+    assert result.exit_code == 0, result.failures
+    assert here(world) == there(world)
+    assert {b"mine", theirs} <= set(here(world).values())
+
+
+def test_a_failed_copy_says_why_and_what_to_do(world: World) -> None:
+    edit_both(world)
+    plan = world.plan("u", "data", options=TransferOptions(keep="both"))
+    (failure,) = world.carry_out(plan, relay=lambda: Relay(None, fails=True)).failures
+    assert (failure.code, failure.hint) == ("service_busy", "wait")
+    assert "the service is busy" in failure.message
+
+
+@pytest.mark.parametrize("end", ["here", "there", "both"])
+@pytest.mark.parametrize("command", ["u", "d"])
+def test_a_copy_that_patterns_hide_is_used_where_it_holds_the_version(command: str, end: str, world: World) -> None:
+    edit_both(world)
+    options = TransferOptions(keep="both", include=("/v/a.txt",))
+    ((_, action),) = world.plan(command, "data", options=options).each()
+    kept = b"theirs" if command == "u" else b"mine"
+    if end in ("here", "both"):
+        write(world, f"v/{action.aside}", kept)
+    if end in ("there", "both"):
+        world.store("eu").add(f"store/data/v/{action.aside}", kept)
+    result = world.run(command, "data", options=options)
+    assert result.exit_code == 0, result.failures
+    assert here(world) == there(world)
+    assert sorted(here(world).values()) == [b"beside it", b"mine", b"theirs"]
+
+
+def test_a_local_file_that_was_edited_since_the_plan_is_left_alone(world: World) -> None:
+    edit_both(world)
+    plan = world.plan("d", "data", options=TransferOptions(keep="both"))
+    write(world, "v/a.txt", b"mine, later")
+    result = world.carry_out(plan)
+    assert [failure.path for failure in result.failures] == ["data/v/a.txt"]
+    assert here(world)["v/a.txt"] == b"mine, later"
+    assert sorted(here(world)) == ["v/a.txt", "v/b.txt"]

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import SilentListener
+from blobsync.engines import RemoteEnd, SilentListener
 from blobsync.errors import AccessDeniedError, BlobsyncError, NothingMatchedError, UsageError
 from blobsync.mapping import resolve
-from blobsync.plan import TransferOptions
+from blobsync.plan import Shape, TransferOptions
 from blobsync.removal import Doomed, find_blob, remove
+from blobsync.shapes import refuse_blob_above
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
 
@@ -75,7 +76,7 @@ def test_patterns_hide_no_clash(blob: str, world: World) -> None:
     write(world, "data/t/a", "data/v")
     world.store("eu").add(blob, b"not asked for")
     with pytest.raises(BlobsyncError, match="is a file beside"):
-        world.run("u", "data", options=TransferOptions(include=("t/a",)))
+        world.run("u", "data", options=TransferOptions(include=("t/a",), exclude=("b",)))
     assert world.run("u", "data", options=TransferOptions(include=("v",))).ok
     assert names(world) == [blob, "store/data/v"]
 
@@ -102,6 +103,33 @@ def test_the_look_above_costs_nothing_where_there_is_something_already(world: Wo
     write(world, "data/deep/er/c", "data/deep/er/d")
     world.run("u", "data/deep/er")
     assert len(world.store("eu").asked("head")) - asked == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "above"),
+    [
+        ("", Shape.FOLDER, []),
+        ("a", Shape.FILE, []),
+        ("a", Shape.FOLDER, ["a"]),
+        ("a/b/c", Shape.FILE, ["a", "a/b"]),
+        ("a/b/c", Shape.FOLDER, ["a", "a/b", "a/b/c"]),
+    ],
+)
+def test_each_name_above_is_looked_at_once(name: str, shape: Shape, above: list[str], world: World) -> None:
+    refuse_blob_above(RemoteEnd(world.store("eu"), name), shape, "data", "")
+    assert sorted(request.name for request in world.store("eu").asked("head")) == above
+
+
+def test_the_way_out_is_rm_where_a_blob_is_in_the_way_and_only_there(world: World) -> None:
+    write(world, "data/f", "data/d/x")
+    world.store("eu").add("store/data/f/x", b"below")
+    world.store("eu").add("store/data/d", b"a blob")
+    hints = {}
+    for command, path in (("u", "data/f"), ("d", "data/f"), ("u", "data/d"), ("d", "data/d")):
+        with pytest.raises(BlobsyncError) as refused:
+            world.run(command, path)
+        hints[command, path] = "rm --blob" in (refused.value.hint or "")
+    assert [each for each, told in hints.items() if told] == [("u", "data/d")]
 
 
 def test_a_sas_of_one_folder_may_not_look_above_it_and_need_not(world: World) -> None:
