@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,18 +93,29 @@ def test_config_new_writes_no_key_into_a_strangers_folder(foreign: Project) -> N
     assert not (foreign.root.parent / "aux_data" / "configs").exists()
 
 
-def test_another_user_uses_their_own_project_and_not_that_of_root(project: Project) -> None:
+@pytest.fixture
+def in_the_open() -> Iterator[Project]:
+    """A project of root's where every user of the machine can go; pytest's own folders are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="blobsync-test-") as folder:
+        project = Project(Path(folder, "project"), {"HOME": f"{folder}/home"})
+        for each in (project.root / "aux_data" / "aml", Path(folder, "home")):
+            each.mkdir(parents=True)
+        (project.root / "aux_data" / "aml" / "aml.yaml").write_text("platform: local\nconfig_param: {}\n")
+        for each in (Path(folder), *Path(folder).rglob("*")):
+            each.chmod(0o755 if each.is_dir() else 0o644)
+        yield project
+
+
+def test_another_user_uses_their_own_project_and_not_that_of_root(in_the_open: Project) -> None:
     if not shutil.which("setpriv"):
         pytest.skip("needs setpriv (util-linux)")
-    cluster = project.root / "aux_data" / "aml" / "aml.yaml"
-    cluster.parent.mkdir(parents=True)
-    cluster.write_text("platform: local\nconfig_param: {}\n")
-    for folder in (project.root, *project.root.parents[:3]):
-        folder.chmod(0o755)
-    them = Project(project.root, project.environ, ("setpriv", f"--reuid={STRANGER}", "--clear-groups"))
-    if "Permission denied" in them.run("--version").err:
-        pytest.skip("another user cannot read this checkout")
-    assert "belongs to user root" in them.run("ls").err
-    os.chown(project.root, STRANGER, STRANGER)
-    os.chown(project.root / "aux_data", STRANGER, STRANGER)
-    assert them.run("ls").code == 0
+    in_the_open.before = ("setpriv", f"--reuid={STRANGER}", "--clear-groups")
+    version = in_the_open.run("--version")
+    if version.code:
+        pytest.skip(f"another user cannot run this checkout: {version.err}")
+    done = in_the_open.run("ls")
+    assert (done.code, "belongs to user root" in done.err) == (2, True), str(done)
+    os.chown(in_the_open.root, STRANGER, STRANGER)
+    os.chown(in_the_open.root / "aux_data", STRANGER, STRANGER)
+    done = in_the_open.run("ls")
+    assert done.code == 0, str(done)
