@@ -144,14 +144,18 @@ def _short(path: Path) -> str:
 
 
 def _key(mutant: Mutant) -> str:
-    return f"{mutant.where}: {mutant.before}  =>  {mutant.after}"
+    return _without_blanks(f"{mutant.where}: {mutant.before} => {mutant.after}")
+
+
+def _without_blanks(text: str) -> str:
+    return "".join(text.split())
 
 
 def known_equivalents(module: str) -> list[str]:
-    """The mutants of a module that are named as equivalent, as ``_key`` writes them."""
+    """The mutants of a module that are named as equivalent, as ``_key`` writes them: blanks do not count."""
     entries = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8")) or []
     return [
-        f"{entry.get('where', '')}: {entry['before']}  =>  {after}"
+        _without_blanks(f"{entry.get('where', '')}: {entry['before']} => {after}")
         for entry in entries
         if entry["module"] == module
         for after in ([entry["after"]] if isinstance(entry["after"], str) else entry["after"])

@@ -18,7 +18,8 @@ from blobsync.azcopy.reasons import (
 from blobsync.engines import RemoteEnd
 from blobsync.errors import BlobsyncError, CredentialError, StorageError
 from blobsync.locations import SasToken
-from blobsync.plan import LocalState, RemoteState, Route
+from blobsync.pairs import equal_content
+from blobsync.plan import FileState, RemoteState, Route
 
 _SINGLE_QUESTIONS = 20
 
@@ -75,15 +76,14 @@ class Verdict:
         self._there: dict[str, RemoteState] | None = None
         self._asked = 0
 
-    def failure(self, relative: str, expected: object) -> BlobsyncError | None:
+    def failure(self, relative: str, expected: FileState | None) -> BlobsyncError | None:
         """Why the file did not get to the destination, or None: nothing speaks against it."""
         if self._key(relative) in self._failed or self._key(relative) in self._log.reasons:
             return self.reason(relative)
         if self._outcome.clean:
             return None
         found = self._look(self.end.at(relative))
-        wanted = expected if isinstance(expected, (LocalState, RemoteState)) else None
-        if found and wanted and found.size == wanted.size and wanted.md5 is not None and found.md5 == wanted.md5:
+        if found and expected and equal_content(found, expected):
             return None
         return self.reason(relative)
 
@@ -120,7 +120,7 @@ class Verdict:
         if outcome.stalled:
             return Reason(text="azcopy made no progress any more and was stopped")
         for text in (outcome.fatal, *reversed(outcome.words)):
-            if text and (reason := reason_in(text)):
+            if reason := reason_in(text):
                 return reason
         for reason in self._log.reasons.values():
             return reason

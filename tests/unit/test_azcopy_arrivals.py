@@ -112,6 +112,15 @@ def test_files_are_placed_while_azcopy_still_works(tmp_path: Path) -> None:
     assert (case.tree(), set(case.codes)) == ({"a": b"AA"}, {"sub/b"})
 
 
+def test_what_arrives_between_the_last_look_and_the_end_is_placed(tmp_path: Path) -> None:
+    case = Case(tmp_path, action("a", blob(b"AA"), None))
+    case.arrivals.start()
+    time.sleep(0.03)
+    case.stage("a", b"AA")
+    assert case.arrivals.finish() == []
+    assert case.tree() == {"a": b"AA"}
+
+
 @pytest.mark.parametrize("arrived", [b"A", b"AAA", b""])
 def test_another_length_is_refused_without_reading(tmp_path: Path, arrived: bytes) -> None:
     case = Case(tmp_path, action("a", blob(b"AA", with_md5=False), None))

@@ -214,7 +214,11 @@ def test_a_failure_without_a_status_after_the_sas_ended_is_its_expiry(status: in
             outcome(stderr="killed", words=["Scanning"]), {}, "azcopy_failed", "its last words: killed", id="stderr"
         ),
         pytest.param(
-            outcome(words=["Scanning", "Counting"]), {}, "azcopy_failed", "its last words: Counting", id="a word"
+            outcome(words=["Scanning", "Moving", "Counting"]),
+            {},
+            "azcopy_failed",
+            "its last words: Counting",
+            id="a word",
         ),
         pytest.param(outcome(), {}, "azcopy_failed", "code 1 and did not say how", id="nothing"),
     ],
@@ -237,6 +241,26 @@ def test_a_log_is_read_on_in_whole_lines(tmp_path: Path) -> None:
     assert not follower.shows_success()
     log.write_text(f"{DONE}\n")
     assert follower.shows_success()
+
+
+def test_a_log_is_read_from_its_first_character_on(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(f"{DONE}\n")
+    assert LogFollower(tmp_path).shows_success()
+
+
+def test_a_log_of_failures_shows_no_success(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(f"ERR: UPLOADFAILED: /links/a : 503 : 503 busy\n{DONE}\n")
+    assert not LogFollower(tmp_path).shows_success()
+
+
+@pytest.mark.parametrize("folder", ["x", ""])
+def test_files_that_azcopy_failed_to_move_and_nobody_asked_for(folder: str) -> None:
+    store = MemoryStore("one")
+    at = f"{folder}/" if folder else ""
+    listed = failed_transfer(store, f"{at}odd", here="/links/odd")
+    reasons = {f"/fake/one/{at}a": Reason(503), f"/fake/one/{at}b/odd": Reason(503), "/here/odd": Reason(503)}
+    case = Case(outcome(failed={"odd": listed}), folder=folder, reasons=reasons)
+    assert case.verdict.unplanned(["a", "c"]) == ["b/odd", "odd"]
 
 
 def test_a_log_is_read_once(tmp_path: Path) -> None:
