@@ -141,10 +141,16 @@ def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:
     return f"  {word:<8} {size_text(action.size):>7}  {part.shown(action)}{aside}"
 
 
+def _goes_both_ways(plan: TransferPlan) -> bool:
+    """Whether ``--keep`` brings something to the source's end, so that no one word fits all files."""
+    return plan.files_to_transfer > plan.count(Action.TRANSFER)
+
+
 def plan_summary(plan: TransferPlan) -> str:
     """What would move, what would not, and which engine moves it, with the reason for that."""
     moving = count_text(plan.files_to_transfer, "file")
-    words = [f"would {VERBS[plan.route]} {moving}, {size_text(plan.bytes_to_transfer)}{_way(plan)}"]
+    word = "move" if _goes_both_ways(plan) else VERBS[plan.route]
+    words = [f"would {word} {moving}, {size_text(plan.bytes_to_transfer)}{_way(plan)}"]
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS if plan.count(action)]
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
@@ -201,4 +207,5 @@ def _moved(result: TransferResult, seconds: float) -> str:
     if not result.transferred and not result.plan.files_to_transfer:
         return f"nothing to {verb}"
     files = count_text(result.transferred, "file")
-    return f"{_DONE[verb]} {files}, {size_text(result.bytes_transferred)} in {took_text(seconds)}"
+    done = "moved" if _goes_both_ways(result.plan) else _DONE[verb]
+    return f"{done} {files}, {size_text(result.bytes_transferred)} in {took_text(seconds)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,27 @@ def test_verify_of_nothing_says_so() -> None:
     ]
     unread = VerifyReport({}, (), 0, (FileFailure("data/v/a", "unreadable", "cannot be read"),))
     assert list(verify_lines([unread], 10)) == ["nothing could be compared"]
+
+
+def test_what_keep_brings_the_other_way_is_called_what_it_is() -> None:
+    plan = _plan((*_NEW, 1), (Action.ADOPT, Reason.KEEP_DESTINATION, 1))
+    lines = list(plan_lines(plan, files_shown(quiet=False, full=False), unchanged=False))
+    assert "  upload    999 KB  data/v/t0000.bin" in lines
+    assert "  download  999 KB  data/v/a0000.bin" in lines
+    assert lines[-1].startswith("would move 2 files, 2 MB.")
+    result = TransferResult(plan, transferred=2, verified=2, deleted=0, bytes_transferred=1_998_000, seconds=1.0)
+    (line,) = result_lines(result, 1.0)
+    assert line.startswith("moved 2 files, 2 MB in")
+
+
+def test_the_versions_that_are_kept_aside_are_named() -> None:
+    plan = _plan((Action.TRANSFER, Reason.KEEP_BOTH, 1))
+    (part,) = plan.parts
+    settled = replace(part.actions[0], path="d/x.bin", aside="x.remote-1f2e3d4c.bin")
+    plan = replace(plan, parts=(replace(part, actions=(settled,)),))
+    done = TransferResult(plan, transferred=2, verified=2, deleted=0, bytes_transferred=2, seconds=1.0)
+    named = "both kept: data/v/d/x.bin, and the other version as data/v/d/x.remote-1f2e3d4c.bin"
+    assert next(result_lines(done, 1.0)) == named
+    assert plan_data(plan)["actions"][0]["aside"] == "data/v/d/x.remote-1f2e3d4c.bin"
+    failed = replace(done, failures=(FileFailure("data/v/d/x.bin", "service_busy", "busy"),))
+    assert named not in list(result_lines(failed, 1.0))

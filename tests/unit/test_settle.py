@@ -226,6 +226,15 @@ def test_a_copy_that_is_not_seen_to_be_right_replaces_nothing(body: bytes | None
     assert (here(world)["v/a.txt"], there(world)["v/a.txt"]) == (b"mine", b"theirs")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_copy_of_a_blob_without_md5_is_compared_by_its_bytes(fails: bool, world: World) -> None:
+    never_verified(world)
+    plan = world.plan("u", "data", options=TransferOptions(keep="both"))
+    result = world.carry_out(plan, relay=lambda: Relay(b"THEM", fails=fails))
+    assert [failure.path for failure in result.failures] == ["data/v/a.txt"]
+    assert there(world)["v/a.txt"] == b"them"
+
+
 @pytest.mark.parametrize("make", [edit_both, never_verified])
 def test_a_copy_that_is_there_counts_whatever_was_said_of_it(make: object, world: World) -> None:
     assert callable(make)
