@@ -1,7 +1,12 @@
-"""What git says about the code: the commit, and which files differ from it."""
+"""What git says about the code: the commit, and which files differ from it.
+
+A repository may come from a stranger as a folder, with a configuration that names programs for git to run. Asking about
+files would run two kinds of them: a file system monitor, and the filters of single files. Both are switched off here.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +14,11 @@ from pathlib import Path
 from blobsync.environment import environment
 from blobsync.errors import ProcessError
 from blobsync.process import ProcessRunner
+
+# Submodules have configurations of their own, and are not looked into.
+_STATUS = ("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=all", "--", ".")
+_NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
+_FILTERS = re.compile(r"^(filter\..+)\.(?:clean|smudge|process|required)$", re.DOTALL)
 
 # Seconds; a repository that takes longer is not worth waiting for.
 _PATIENCE = 60.0
@@ -52,7 +62,7 @@ def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None
     env = {**environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
     def git(*words: str) -> str | None:
-        done = runner.run(["git", *words], env=env, cwd=root, timeout=_PATIENCE)
+        done = runner.run(["git", *_NO_PROGRAMS, *words], env=env, cwd=root, timeout=_PATIENCE)
         return done.stdout if done.returncode == 0 else None
 
     try:
@@ -60,7 +70,11 @@ def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None
         if prefix is None:
             return None
         commit = git("rev-parse", "--verify", "--quiet", "HEAD")
-        status = git("status", "--porcelain=v1", "-z", "--no-renames", "--", ".")
+        filters = _filters(git("config", "--null", "--name-only", "--list") or "")
+        if any("=" in name for name in filters):
+            # No option of git's can name it, so it cannot be switched off.
+            return None
+        status = git(*_without(filters), *_STATUS)
     except ProcessError:
         return None
     below = prefix.rstrip("\n")
@@ -70,3 +84,17 @@ def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None
         if entry and entry[3:].startswith(below)
     )
     return GitReport(commit.strip() if commit else None, changes)
+
+
+def _filters(names: str) -> list[str]:
+    """The filters among all settings; ``names`` are the settings' names, with a NUL after each."""
+    return list(dict.fromkeys(found[1] for name in names.split("\0") if (found := _FILTERS.match(name))))
+
+
+def _without(filters: Iterable[str]) -> list[str]:
+    """Options that take these filters' programs away.
+
+    A file that only its filter makes equal to the commit then counts as changed, which is the careful answer.
+    """
+    settings = (f"{name}.{key}" for name in filters for key in ("clean=", "smudge=", "process=", "required=false"))
+    return [word for setting in settings for word in ("-c", setting)]

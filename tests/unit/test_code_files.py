@@ -228,3 +228,42 @@ def test_git_state_is_of_the_code_alone(tmp_path: Path) -> None:
 def test_no_git_is_no_error(tmp_path: Path) -> None:
     assert ask_git(tmp_path, ScriptedRunner(lambda call: Completed(128, "", "fatal: not a git repository"))) is None
     assert ask_git(tmp_path, SubprocessRunner(), {"PATH": str(tmp_path)}) is None
+
+
+@pytest.mark.parametrize("how", ["fsmonitor", "clean", "process", "submodule", "signature", "a name with ="])
+def test_a_repository_that_names_programs_runs_none(tmp_path: Path, how: str) -> None:
+    root, ran = tmp_path / "project", tmp_path / "ran"
+    write(root, "a.py", "lib/b.py")
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\ncat\n")
+    program.chmod(0o755)
+    quiet = ("git", "-c", "user.name=x", "-c", "user.email=x@x")
+    if how == "submodule":
+        subprocess.run([*quiet, "init", "-q"], cwd=root / "lib", check=True)
+        subprocess.run([*quiet, "add", "-A"], cwd=root / "lib", check=True)
+        subprocess.run([*quiet, "commit", "-qm", "x"], cwd=root / "lib", check=True)
+        subprocess.run([*quiet, "config", "core.fsmonitor", str(program)], cwd=root / "lib", check=True)
+    subprocess.run([*quiet, "init", "-q"], cwd=root, check=True)
+    subprocess.run([*quiet, "add", "-A"], cwd=root, check=True, capture_output=True)
+    subprocess.run([*quiet, "commit", "-qm", "x"], cwd=root, check=True)
+    (root / ".gitattributes").write_text("* filter=evil.one\n")
+    if "=" in how:
+        (root / ".gitattributes").write_text("* filter=a=b\n")
+    settings = {
+        "a name with =": {"filter.a=b.clean": str(program)},
+        "fsmonitor": {"core.fsmonitor": str(program)},
+        "clean": {"filter.evil.one.clean": str(program), "filter.evil.one.required": "true"},
+        "process": {"filter.evil.one.process": str(program)},
+        "submodule": {},
+        "signature": {"log.showSignature": "true", "gpg.program": str(program)},
+    }[how]
+    for name, value in settings.items():
+        subprocess.run([*quiet, "config", name, value], cwd=root, check=True)
+    (root / "a.py").write_text("changed, with another size")
+    report = ask_git(root, SubprocessRunner())
+    assert not ran.exists()
+    if "=" in how:
+        assert report is None
+        return
+    assert report is not None and report.commit
+    assert "a.py" in report.state(["a.py", "lib/b.py"]).uncommitted
