@@ -118,7 +118,7 @@ class Arrivals:
         for parent in [parent for parent, names in self._missing.items() if names]:
             names = self._missing[parent]
             try:
-                with os.scandir(self._root / parent if parent else self._root) as entries:
+                with os.scandir(self._root / parent) as entries:
                     found = [entry.name for entry in entries if entry.name in names]
             except OSError:
                 # Not made yet.
@@ -159,7 +159,7 @@ class Arrivals:
         except OSError as error:
             raise local_error(error, staged) from error
         expected = action.source
-        size = expected.size if isinstance(expected, RemoteState) else action.size
+        size = action.size
         if found.st_size != size:
             raise ChangedWhileReadError(
                 f"{action.path}: {found.st_size} bytes arrived instead of {size}", hint="the blob was changed meanwhile"

@@ -236,13 +236,40 @@ def test_a_file_that_vanishes_again_is_a_failure_of_its_own(tmp_path: Path) -> N
     case = Case(tmp_path, one)
     with pytest.raises(LocalFileError):
         case.arrivals._checked(case.staging / "a", one)
+    case.arrivals._missing.clear()
+    case.arrivals._ready.put((case.staging / "a", one))
+    case.finish()
+    assert case.codes == {"a": "local_file"}
+
+
+def test_a_folder_that_never_comes_keeps_nothing_else_from_its_place(tmp_path: Path) -> None:
+    case = Case(tmp_path, action("never/a", blob(b"AA"), None), action("sub/b", blob(b"BB"), None))
+    case.stage("sub/b", b"BB")
+    assert case.finish() == ["never/a"]
+    assert case.tree() == {"sub/b": b"BB"}
+
+
+def test_files_that_are_hashed_are_closed(tmp_path: Path) -> None:
+    case = Case(tmp_path, action("a", blob(b"AA"), None))
+    path = case.stage("a", b"AA")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        case.arrivals._md5(path, 2)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+class Named(LocalFolder):
+    """As on a file system where no file goes without a name."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, unnamed=False)
 
 
 def test_a_destination_on_another_disk_is_for_another_engine(tmp_path: Path) -> None:
     other = Path("/dev/shm")
     if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no second file system")
-    case = Case(tmp_path, action("a", blob(b"AA"), None), action("b", blob(b"BB"), None))
+    case = Case(tmp_path, action("a", blob(b"AA"), None), action("b", blob(b"BB"), None), folder=Named)
     case.stage("b", b"BX")
     elsewhere = other / f"blobsync-test-{os.getpid()}"
     elsewhere.write_bytes(b"AA")
@@ -258,6 +285,7 @@ def test_a_destination_on_another_disk_is_for_another_engine(tmp_path: Path) -> 
         elsewhere.unlink(missing_ok=True)
     assert "cross-device" in refused.value.message.lower()
     assert case.codes == {"a": "azcopy_cannot_carry", "b": "changed_while_read"}
+    assert list(case.target.iterdir()) == []
 
 
 class Faulty(LocalFolder):
@@ -288,9 +316,9 @@ class Held(LocalFolder):
 
 def test_after_a_stop_nothing_new_is_placed_and_nobody_looks_any_more(tmp_path: Path) -> None:
     Held.gate.clear()
-    case = Case(tmp_path, *(action(str(n), blob(b"AA"), None) for n in range(50)), folder=Held)
+    case = Case(tmp_path, *(action(str(n), blob(b""), None) for n in range(50)), folder=Held)
     for number in range(50):
-        case.stage(str(number), b"AA")
+        case.stage(str(number), b"")
     case.arrivals.start()
     for _ in range(2):
         assert Held.entered.acquire(timeout=PATIENCE)
@@ -306,11 +334,18 @@ def test_after_a_stop_nothing_new_is_placed_and_nobody_looks_any_more(tmp_path: 
 
 
 def test_a_file_that_is_being_hashed_is_left_when_everything_stops(tmp_path: Path) -> None:
-    case = Case(tmp_path, action("a", blob(b"AA"), None))
-    path = case.stage("a", b"AA")
-    case.arrivals._abandoned.set()
+    size = 1 << 29
+    case = Case(tmp_path, action("a", RemoteState(size, "e1", md5(b"another")), None))
+    path = case.stage("a", b"")
+    os.truncate(path, size)
+    case.arrivals.start()
+    until(lambda: not case.arrivals._missing[""])
+    time.sleep(0.05)
+    case.arrivals.stop()
+    assert path.exists()
+    assert (case.tree(), case.codes, case.arrivals.complete) == ({}, {}, False)
     with pytest.raises(Stopped):
-        case.arrivals._md5(path, 2)
+        case.arrivals._md5(path, size)
 
 
 def test_what_nobody_asked_for_is_a_stray(tmp_path: Path) -> None:

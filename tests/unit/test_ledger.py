@@ -104,6 +104,7 @@ FAILED = FileFailure("data/x/a", "storage_error", "no")
         pytest.param(Route.SAME_ACCOUNT, NO_MD5, BLOB, NO_MD5, False, id="copy: the engine saw an MD5"),
         pytest.param(Route.SAME_ACCOUNT, NO_MD5, None, NO_MD5, True, id="copy: no MD5 anywhere"),
         pytest.param(Route.SAME_ACCOUNT, BLOB, NO_MD5, NO_MD5, True, id="copy: the version that was read has none"),
+        pytest.param(Route.SAME_ACCOUNT, None, None, NO_MD5, True, id="copy: nothing is known"),
         pytest.param(Route.DOWNLOAD, BLOB, None, OLD, True, id="d: it read what it wrote"),
         pytest.param(Route.DOWNLOAD, NO_MD5, None, replace(OLD, md5=None), True, id="d: no MD5 to compare with"),
     ],
@@ -218,6 +219,8 @@ def test_an_upload_whose_file_is_not_the_planned_one_any_more_is_not_verified(tm
         os.utime(tmp_path / "a", ns=(1, 1))
     one = action("a", state, None)
     ours = Books((one,), root=tmp_path)
+    ours.ledger.seen(Moved(one), None)
+    assert ours.ledger.failures["a"].code == "missing_after_transfer"
     ours.ledger.seen(Moved(one), RemoteState(10, "e", ONE))
     assert ours.ledger.failures["a"].code == "changed_while_read"
     assert ours.ledger.failures["a"].path == "data/x/a"
@@ -225,8 +228,10 @@ def test_an_upload_whose_file_is_not_the_planned_one_any_more_is_not_verified(tm
 
 
 def test_an_upload_that_was_hashed_on_the_way_is_not_read_again(tmp_path: Path) -> None:
-    ours, one = books()
-    ours.ledger.seen(Moved(one, source=replace(OLD, md5=TWO)), RemoteState(10, "e", TWO))
+    state = replace(on_disk(tmp_path), md5=TWO)
+    one = action("a", state, None)
+    ours = Books((one,), root=tmp_path)
+    ours.ledger.seen(Moved(one, source=state), RemoteState(10, "e", TWO))
     assert set(ours.ledger.verified) == {"a"}
 
 
@@ -284,7 +289,7 @@ def test_a_version_that_was_settled_against_is_on_record_with_no_present_destina
 ) -> None:
     settled = FileAction("a", Action.SKIP, Reason.KEEP_DESTINATION, 10, source, source)
     others = [replace(settled, path="b", reason=Reason.BOTH_CHANGED), replace(settled, path="c", source=None)]
-    ours = Books((settled, *others), route)
+    ours = Books((*others, settled), route)
     ours.ledger.record_settled()
     assert ours.records.records == {"x/a": expected}
 
