@@ -13,8 +13,10 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.errors import PreconditionFailedError
 from blobsync.local_errors import naming
@@ -22,7 +24,7 @@ from blobsync.names import is_temporary
 from blobsync.plan import FileState, LocalState
 
 # Linux alone has them.
-_UNNAMED = os.O_RDWR | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC
+_TMPFILE = getattr(os, "O_TMPFILE", 0)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = 0o644
 
@@ -33,9 +35,34 @@ _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EIN
 _DEAD_WITHOUT_LOCK = 24 * 3600.0
 
 
-def unnamed_work() -> bool:
+def unnamed_work(tmpfile: int = _TMPFILE, descriptors: str = "/proc/self/fd") -> bool:
     """Whether files without a name can be given one: that goes through /proc, which some containers lack."""
-    return hasattr(os, "O_TMPFILE") and os.access("/proc/self/fd", os.F_OK)
+    return tmpfile != 0 and os.access(descriptors, os.F_OK)
+
+
+def _temporary_name() -> str:
+    return f".blobsync-{os.urandom(4).hex()}.part"
+
+
+def _lock(fd: int) -> None:
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _open_unnamed(folder: int) -> int:
+    return os.open(".", os.O_RDWR | _TMPFILE | os.O_CLOEXEC, _MODE, dir_fd=folder)
+
+
+class Disk(NamedTuple):
+    """What is asked of the file system where file systems differ, or others come in between."""
+
+    new_name: Callable[[], str] = _temporary_name
+    lock: Callable[[int], None] = _lock
+    open_unnamed: Callable[[int], int] = _open_unnamed
+    write: Callable[[int, bytes, int], int] = os.pwrite
+
+
+DISK = Disk()
 
 
 class FolderDescriptor:
@@ -55,16 +82,16 @@ class FolderDescriptor:
 class PartFile:
     """A file that is not there yet: written at any offset from any thread, then committed or discarded."""
 
-    def __init__(self, folder: FolderDescriptor, name: str, path: Path, size: int) -> None:
+    def __init__(self, folder: FolderDescriptor, name: str, path: Path, size: int, disk: Disk = DISK) -> None:
         """Will become ``name`` in ``folder``, ``path`` for people; made by ``LocalFolder.create``."""
+        self._disk = disk
         self._folder = folder
         self._name = name
         self._path = path
         self._temporary = ""
         self._fd = self._create()
         try:
-            if size:
-                self._probe(size)
+            self._probe(size)
         except BaseException:
             self.discard()
             raise
@@ -72,9 +99,9 @@ class PartFile:
     def write_at(self, offset: int, data: bytes) -> None:
         """All of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
         with naming(self._path):
-            written = os.pwrite(self._fd, data, offset)
+            written = self._disk.write(self._fd, data, offset)
             while written < len(data):
-                written += os.pwrite(self._fd, data[written:], offset + written)
+                written += self._disk.write(self._fd, data[written:], offset + written)
 
     def read_at(self, offset: int, length: int) -> bytes:
         """What was written before."""
@@ -86,7 +113,7 @@ class PartFile:
         with naming(self._path):
             fd = os.open(staged, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                _lock(fd)
+                self._disk.lock(fd)
                 os.fchmod(fd, self._mode)
                 self._give_temporary_name()
                 os.replace(staged, self._temporary, dst_dir_fd=self._folder.fd)
@@ -142,13 +169,26 @@ class PartFile:
     def _create(self) -> int:
         if self._folder.unnamed:
             try:
-                return os.open(".", _UNNAMED, _MODE, dir_fd=self._folder.fd)
+                return self._disk.open_unnamed(self._folder.fd)
             except OSError as error:
                 if error.errno not in _NO_UNNAMED:
                     raise
                 self._folder.unnamed = False
-        fd, self._temporary = _create_locked(self._folder.fd)
+        fd, self._temporary = self._create_locked()
         return fd
+
+    def _create_locked(self) -> tuple[int, str]:
+        while True:
+            name = self._disk.new_name()
+            try:
+                fd = os.open(name, _CREATE, _MODE, dir_fd=self._folder.fd)
+            except FileExistsError:
+                continue
+            self._disk.lock(fd)
+            if os.fstat(fd).st_nlink:
+                return fd, name
+            # A cleanup came between creating and locking, and took it for a dead run's.
+            os.close(fd)
 
     def _probe(self, size: int) -> None:
         """Find out before the bytes move that the file system has no room for the name, or for such a size."""
@@ -168,8 +208,8 @@ class PartFile:
 
     def _give_temporary_name(self) -> None:
         if not self._temporary:
-            _lock(self._fd)
-            while not self._link(name := _temporary_name()):
+            self._disk.lock(self._fd)
+            while not self._link(name := self._disk.new_name()):
                 pass
             self._temporary = name
 
@@ -196,29 +236,6 @@ class PartFile:
         )
 
 
-def _temporary_name() -> str:
-    return f".blobsync-{os.urandom(4).hex()}.part"
-
-
-def _lock(fd: int) -> None:
-    with suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _create_locked(folder: int) -> tuple[int, str]:
-    while True:
-        name = _temporary_name()
-        try:
-            fd = os.open(name, _CREATE, _MODE, dir_fd=folder)
-        except FileExistsError:
-            continue
-        _lock(fd)
-        if os.fstat(fd).st_nlink:
-            return fd, name
-        # A cleanup came between creating and locking, and took it for a dead run's.
-        os.close(fd)
-
-
 def remove_leftovers(folder: Path) -> int:
     """Remove the temporary files that dead runs left in ``folder`` itself; returns how many.
 
@@ -234,14 +251,16 @@ def remove_leftovers(folder: Path) -> int:
     return sum(remove_leftover(os.path.join(folder, name)) for name in ours)
 
 
-def remove_leftover(path: str) -> bool:
+def remove_leftover(
+    path: str, *, flock: Callable[[int, int], None] = fcntl.flock, now: Callable[[], float] = time.time
+) -> bool:
     """Remove one temporary file unless its writer lives; whether it was removed."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        if not _is_dead(fd):
+        if not _is_dead(fd, flock, now):
             return False
         os.unlink(path)
     except OSError:
@@ -251,11 +270,11 @@ def remove_leftover(path: str) -> bool:
     return True
 
 
-def _is_dead(fd: int) -> bool:
+def _is_dead(fd: int, flock: Callable[[int, int], None], now: Callable[[], float]) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return time.time() - os.fstat(fd).st_mtime > _DEAD_WITHOUT_LOCK
+        return now() - os.fstat(fd).st_mtime > _DEAD_WITHOUT_LOCK
     return True

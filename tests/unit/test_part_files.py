@@ -1,0 +1,285 @@
+"""Unfinished files where disks differ, where others come in between, and where descriptors must not leak."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain, repeat
+from pathlib import Path
+
+import pytest
+
+from blobsync.errors import LocalFileError, PreconditionFailedError
+from blobsync.names import is_temporary
+from blobsync.part_files import (
+    DISK,
+    Disk,
+    FolderDescriptor,
+    PartFile,
+    remove_leftover,
+    remove_leftovers,
+    unnamed_work,
+)
+from blobsync.plan import LocalState
+
+pytestmark = pytest.mark.skipif(not unnamed_work(), reason="this machine has no files without a name")
+
+
+def part(folder: Path, name: str = "a", size: int = 0, *, unnamed: bool = True, disk: Disk = DISK) -> PartFile:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    return PartFile(FolderDescriptor(fd, unnamed=unnamed), name, folder / name, size, disk)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def state(path: Path) -> LocalState:
+    return LocalState.of(os.stat(path))
+
+
+@contextmanager
+def no_descriptor_stays_open() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("tmpfile", "descriptors", "works"),
+    [(os.O_TMPFILE, "/proc/self/fd", True), (0, "/proc/self/fd", False), (os.O_TMPFILE, "/nowhere", False)],
+)
+def test_files_without_a_name_need_the_kernel_and_proc(tmpfile: int, descriptors: str, works: bool) -> None:
+    assert unnamed_work(tmpfile, descriptors) is works
+
+
+def test_an_unfinished_file_has_no_name_or_one_that_is_known_as_temporary(tmp_path: Path) -> None:
+    without = part(tmp_path)
+    assert names(tmp_path) == []
+    without.discard()
+    named = part(tmp_path, unnamed=False)
+    (name,) = names(tmp_path)
+    assert is_temporary(name) and name.startswith(".blobsync-")
+    named.discard()
+    assert names(tmp_path) == []
+
+
+def refusing(number: int) -> Callable[[int], int]:
+    def refuse(folder: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS])
+def test_where_the_disk_knows_no_files_without_a_name_they_get_one(tmp_path: Path, number: int) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    folder = FolderDescriptor(fd, unnamed=True)
+    one = PartFile(folder, "a", tmp_path / "a", 1, Disk(open_unnamed=refusing(number)))
+    assert not folder.unnamed
+    assert len(names(tmp_path)) == 1
+    one.write_at(0, b"x")
+    one.commit(None)
+    assert names(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EACCES])
+def test_any_other_refusal_is_told(tmp_path: Path, number: int) -> None:
+    with pytest.raises(OSError, match=os.strerror(number)):
+        part(tmp_path, disk=Disk(open_unnamed=refusing(number)))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_name_that_the_disk_has_no_room_for_is_refused_before_a_byte_moves(
+    tmp_path: Path, size: int, *, unnamed: bool
+) -> None:
+    with no_descriptor_stays_open(), pytest.raises(OSError, match="too long"):
+        part(tmp_path, "n" * 256, size, unnamed=unnamed)
+    assert names(tmp_path) == []
+
+
+def test_a_size_that_the_disk_has_no_room_for_is_refused_before_a_byte_moves(tmp_path: Path) -> None:
+    with no_descriptor_stays_open(), pytest.raises(OSError, match=r"too large|Invalid"):
+        part(tmp_path, size=(1 << 63) - 1)
+
+
+def test_a_link_that_leads_in_circles_is_nothing_to_complain_of_yet(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("a")
+    part(tmp_path, size=1).discard()
+
+
+def test_writes_that_stop_half_way_go_on_where_they_stopped(tmp_path: Path) -> None:
+    def three_at_most(fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data[:3], offset)
+
+    one = part(tmp_path, size=15, disk=Disk(write=three_at_most))
+    one.write_at(5, b"0123456789")
+    one.write_at(0, b"abcde")
+    one.commit(None)
+    assert (tmp_path / "a").read_bytes() == b"abcde0123456789"
+
+
+def taken_then_free() -> Callable[[], str]:
+    offered = chain([".blobsync-00000000.part"], repeat(".blobsync-00000001.part"))
+    return lambda: next(offered)
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_temporary_name_that_is_taken_is_left_to_its_owner(tmp_path: Path, *, unnamed: bool) -> None:
+    (tmp_path / ".blobsync-00000000.part").write_bytes(b"another's")
+    (tmp_path / "a").write_bytes(b"old")
+    one = part(tmp_path, unnamed=unnamed, disk=Disk(new_name=taken_then_free()))
+    one.write_at(0, b"new")
+    one.commit(state(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert (tmp_path / ".blobsync-00000000.part").read_bytes() == b"another's"
+    assert names(tmp_path) == [".blobsync-00000000.part", "a"]
+
+
+def test_a_file_that_a_cleanup_takes_before_it_is_locked_is_begun_again(tmp_path: Path) -> None:
+    def cleanup_first(fd: int) -> None:
+        for name in names(tmp_path):
+            if name == ".blobsync-00000000.part":
+                os.unlink(tmp_path / name)
+
+    with no_descriptor_stays_open():
+        one = part(tmp_path, unnamed=False, disk=Disk(new_name=taken_then_free(), lock=cleanup_first))
+        assert names(tmp_path) == [".blobsync-00000001.part"]
+        one.commit(None)
+        del one
+    assert names(tmp_path) == ["a"]
+
+
+def is_locked(path: Path) -> bool:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_cleanup_leaves_what_is_being_worked_on(tmp_path: Path, *, unnamed: bool) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (tmp_path / "staged").write_bytes(b"complete")
+    one = part(folder, unnamed=unnamed)
+    one.take(tmp_path / "staged")
+    (name,) = names(folder)
+    assert is_locked(folder / name)
+    assert remove_leftovers(folder) == 0
+    one.commit(None)
+    assert names(folder) == ["a"]
+
+
+def test_a_new_file_is_locked_while_it_has_a_name(tmp_path: Path) -> None:
+    one = part(tmp_path, unnamed=False)
+    assert is_locked(tmp_path / names(tmp_path)[0])
+    one.discard()
+
+
+def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
+    kept = [".azDownload-12345678-1234-1234-1234-123456789012-a", ".blobsync-notes", "x.part"]
+    for name in [*kept, ".blobsync-0123abcd.part"]:
+        (tmp_path / name).write_bytes(b"")
+    with no_descriptor_stays_open():
+        assert remove_leftovers(tmp_path) == 1
+        assert remove_leftovers(tmp_path / "nowhere") == 0
+    assert names(tmp_path) == kept
+
+
+def without_locks(fd: int, operation: int) -> None:
+    raise OSError(errno.ENOLCK, "no locks")
+
+
+@pytest.mark.parametrize(("age", "removed"), [(86_400, False), (86_401, True)])
+def test_where_there_are_no_locks_only_what_is_a_day_old_is_dead(tmp_path: Path, age: int, removed: bool) -> None:
+    path = tmp_path / ".blobsync-0123abcd.part"
+    path.write_bytes(b"")
+    os.utime(path, (1_000, 1_000))
+    with no_descriptor_stays_open():
+        assert remove_leftover(str(path), flock=without_locks, now=lambda: 1_000.0 + age) is removed
+    assert path.exists() is not removed
+
+
+def test_what_is_gone_or_may_not_be_removed_is_passed_over(tmp_path: Path) -> None:
+    assert not remove_leftover(str(tmp_path / "gone"))
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "target").write_bytes(b"")
+    assert not remove_leftover(str(tmp_path / "link"))
+    path = tmp_path / ".blobsync-0123abcd.part"
+    path.write_bytes(b"")
+
+    def taken_meanwhile(fd: int, operation: int) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    with no_descriptor_stays_open():
+        assert not remove_leftover(str(path), flock=taken_meanwhile)
+
+
+def test_what_replaces_something_that_is_no_file_gets_the_usual_permissions(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a", 0o600)
+    one = part(tmp_path)
+    one.commit(state(tmp_path / "a"))
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644 & ~umask
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_no_descriptor_stays_open_after_the_end(tmp_path: Path, *, unnamed: bool) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "there").write_bytes(b"")
+    (tmp_path / "staged").write_bytes(b"complete")
+    with no_descriptor_stays_open():
+        one = part(folder, unnamed=unnamed)
+        one.commit(None)
+        one.discard()
+        one = part(folder, unnamed=unnamed)
+        one.discard()
+        one.discard()
+        del one
+    (folder / "a").unlink()
+    with no_descriptor_stays_open():
+        one = part(folder, unnamed=unnamed)
+        one.take(tmp_path / "staged")
+        one.commit(None)
+        one = part(folder, unnamed=unnamed)
+        with pytest.raises(LocalFileError):
+            one.take(tmp_path / "gone")
+        one.discard()
+        one = part(folder, "there", unnamed=unnamed)
+        with pytest.raises(PreconditionFailedError):
+            one.commit(None)
+        del one
+    assert names(folder) == ["a", "there"]
+
+
+def test_a_staged_file_that_cannot_be_moved_is_let_go_of(tmp_path: Path) -> None:
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+    staged = other / f"blobsync-test-{os.getpid()}"
+    staged.write_bytes(b"complete")
+    try:
+        with no_descriptor_stays_open():
+            one = part(tmp_path)
+            with pytest.raises(LocalFileError):
+                one.take(staged)
+            one.discard()
+            del one
+        assert not is_locked(staged)
+    finally:
+        staged.unlink()
+    assert names(tmp_path) == []
