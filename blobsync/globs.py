@@ -19,6 +19,9 @@ from blobsync.errors import IgnorePatternError
 # Names of groups, unlike each other in all patterns: they are joined to one expression.
 _GROUPS = itertools.count()
 
+# No path is longer; compiling an expression takes time.
+MAX_PATTERN_BYTES = 4096
+
 _ALL_BYTES = frozenset(range(1, 256))
 
 
@@ -135,7 +138,10 @@ def bracket(text: str, at: int) -> tuple[frozenset[int], int]:
 
 def regex_class(codes: frozenset[int]) -> str:
     """A regular expression for one of these bytes; for none, one that never matches."""
-    return "[" + "".join(f"\\x{code:02x}" for code in sorted(codes)) + "]" if codes else "(?!)"
+    starts = [code for code in sorted(codes) if code - 1 not in codes]
+    ends = [code for code in sorted(codes) if code + 1 not in codes]
+    # As ranges: one by one, hundreds of brackets in a pattern take seconds to compile.
+    return "[" + "".join(f"\\x{a:02x}-\\x{b:02x}" for a, b in zip(starts, ends, strict=True)) + "]" if codes else "(?!)"
 
 
 def first_place(star: str, regex: str) -> str:
@@ -150,6 +156,8 @@ def first_place(star: str, regex: str) -> str:
 
 
 def _zip_regex(pattern: str) -> str:
+    if len(pattern) > MAX_PATTERN_BYTES:
+        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES} bytes")
     parts: list[str] = [""]
     at = 0
     while at < len(pattern):

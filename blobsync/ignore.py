@@ -32,13 +32,14 @@ from pathlib import Path
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from blobsync.errors import IgnorePatternError, LocalFileError
-from blobsync.globs import bracket, byte_text, first_place, regex_class
+from blobsync.globs import MAX_PATTERN_BYTES, bracket, byte_text, first_place, regex_class
 
 # In rising order of precedence.
 IGNORE_FILES = (".gitignore", ".amlignore", ".blobsyncignore")
 
 # Nobody writes an ignore file of this size (bytes); something else has that name.
 _MAX_IGNORE_FILE = 4 * 1024 * 1024
+_MAX_PATTERNS = 20_000
 
 # How pathspec 1.1 translates: a pattern that may match anywhere, "/**/" in the middle, one byte of a name, and the end.
 _ANYWHERE = "^(?:.+/)?"
@@ -170,11 +171,13 @@ def parse_lines(text: str, file: str, *, base: int = 0, numbered: bool = True) -
         if not line or line.startswith("#"):
             continue
         try:
+            if len(rules) == _MAX_PATTERNS:
+                raise ValueError(f"it is one of more than {_MAX_PATTERNS:,}")
             rule = _rule(line, file, number if numbered else 0)
         except ValueError as error:
             where = f"{file}:{number}" if numbered else file
             raise IgnorePatternError(
-                f"{where}: bad pattern '{_shown(line)}': {error}",
+                f"{where}: bad pattern '{_shown(line[:200])}': {error}",
                 hint="a backslash before a special character makes it an ordinary one",
                 path=file,
             ) from error
@@ -190,6 +193,8 @@ def _rule(line: str, file: str, number: int) -> Rule | None:
     body = line[1:] if takes_in else line
     if body in {"", "/"}:
         return None
+    if len(body) > MAX_PATTERN_BYTES:
+        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES} bytes")
     plain, classes = _with_stand_ins(body)
     stem, slash = (plain[:-1], "/") if plain.endswith("/") else (plain, "")
     if "/" in body[:-1] and "/" not in stem:

@@ -129,9 +129,10 @@ def _utc(text: str | None) -> datetime | None:
     text = re.sub(r"\.(\d+)", lambda digits: f".{digits[1][:6]:0<6}", text.strip())
     try:
         moment = datetime.fromisoformat(text.upper().replace("Z", "+00:00"))
-    except ValueError:
+        # In the first and the last year there are times that UTC has no words for.
+        return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    except (ValueError, OverflowError):
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)

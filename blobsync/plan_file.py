@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,21 @@ from blobsync.plan import (
 )
 
 VERSION = 1
+
+# What the file may hold for an option of this type.
+_FORMS: Mapping[str, Callable[[object], bool]] = {
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: _is_number(value) and isinstance(value, int),
+    "float": lambda value: _is_number(value),
+    "float | None": lambda value: value is None or (_is_number(value) and value != 0),
+    "str": lambda value: isinstance(value, str),
+    "str | None": lambda value: value is None or isinstance(value, str),
+    "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
 
 
 def save(plan: TransferPlan, command: str, file: Path) -> None:
@@ -78,12 +93,15 @@ class SavedPlan:
         self._document = document
         self.file = file
         try:
-            self.command = str(document["command"])
-            self.cluster = str(document["cluster"])
-            self.from_cluster = None if document["from_cluster"] is None else str(document["from_cluster"])
-            self.paths = tuple(str(path) for path in _sequence(document["paths"]))
+            self.command = _text(document["command"])
+            if self.command not in ("u", "d"):
+                raise ValueError(f"there is no command {self.command[:20]!a}")
+            self.cluster = _text(document["cluster"])
+            self.from_cluster = None if document["from_cluster"] is None else _text(document["from_cluster"])
+            self.paths = tuple(_text(path) for path in _sequence(document["paths"]))
             self.options = _options(document["options"])
             self._parts = _sequence(document["parts"])
+            _by_path(self._parts)
         except (KeyError, TypeError, ValueError) as error:
             raise PlanFileError(
                 f"{file} is not a complete plan: {error}", hint="make it again with 'plan --save'"
@@ -124,9 +142,17 @@ def _by_path(parts: Sequence[object]) -> dict[str, object]:
     found: dict[str, object] = {}
     for part in parts:
         if isinstance(part, dict):
-            for action in part["actions"]:
-                found[f"{part['path']}/{action['path']}".rstrip("/")] = action
+            for action in _sequence(part["actions"]):
+                if not isinstance(action, dict):
+                    raise TypeError("an action is missing")
+                found[f"{_text(part['path'])}/{_text(action['path'])}".rstrip("/")] = action
     return found
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text is missing")
+    return value
 
 
 def _sequence(value: object) -> list[object]:
@@ -141,5 +167,8 @@ def _options(value: object) -> TransferOptions:
     known = {each.name for each in fields(TransferOptions)}
     if unknown := set(value) - known:
         raise ValueError(f"unknown options {', '.join(sorted(unknown))}")
+    for each in fields(TransferOptions):
+        if each.name in value and not _FORMS[str(each.type)](value[each.name]):
+            raise ValueError(f"{each.name} is not what it can be")
     words: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     return TransferOptions(**words)

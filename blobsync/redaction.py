@@ -20,6 +20,8 @@ HIDDEN = "***"
 # A shorter text is a word that stands in many sentences; one below the second number counts as a whole word only.
 _SHORTEST = 5
 _SHORTEST_ANYWHERE = 8
+# Of a longer one each part is looked for by itself: an expression for all of it takes a hundred times its size.
+_LONGEST = 1024
 
 # How URLs, JSON and HTML write one sign. Go's JSON escapes <, > and & as well.
 _NAMES_OF_HTML = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "+": "plus", "/": "sol", "=": "equals"}
@@ -54,6 +56,10 @@ def register(secret: str) -> None:
     """From now on ``secret`` is replaced wherever it turns up; of a SAS only its signature is one."""
     if "sig=" in secret and "&" in secret:
         register_query(secret.lstrip("?&"))
+    elif len(secret) > _LONGEST:
+        for start in range(0, len(secret), _LONGEST):
+            # The last part is a long one, too.
+            register(secret[min(start, len(secret) - _LONGEST) :][:_LONGEST])
     elif len(secret) >= _SHORTEST and secret not in _held:
         _held[secret] = _pieces(secret)
 

@@ -59,7 +59,8 @@ _AZURE: dict[Service, tuple[str, ...]] = {
 }
 
 # What every reader of URLs takes for the same host; anything else may be one host here and another one there.
-_AUTHORITY = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
+_AUTHORITY = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
+_LAST_PORT = 65535
 
 # The user's own list; asked for only where Azure's do not decide.
 Trusted = Callable[[], Sequence[str]]
@@ -74,7 +75,7 @@ def host_of(url: str) -> str | None:
     except ValueError:
         return None
     found = _AUTHORITY.fullmatch(parts.netloc)
-    if parts.scheme not in ("http", "https") or not found:
+    if parts.scheme not in ("http", "https") or not found or int(found[2] or 0) > _LAST_PORT:
         return None
     return found[1].lower().strip("[]").removesuffix(".")
 

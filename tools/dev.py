@@ -10,6 +10,7 @@ import argparse
 import ctypes
 import hashlib
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -54,12 +55,15 @@ def main(words: Sequence[str]) -> int:
     commands.add_parser("check", help="ruff, mypy and the tests of the code's shape")
     commands.add_parser("bench", help="measure blobsync beside azcopy and others: [--quick] and more", add_help=False)
     commands.add_parser("mutants", help="change a module in small ways, and tell what no test notices", add_help=False)
+    commands.add_parser("soak", help="fuzzing and many rounds of bad luck: [--seconds N] and more", add_help=False)
     commands.add_parser("setup", help="only make everything ready")
     given, rest = parser.parse_known_args(words)
-    if rest and given.command not in ("demo", "test", "bench", "mutants"):
+    if rest and given.command not in ("demo", "test", "bench", "mutants", "soak"):
         parser.error(f"{given.command} takes no arguments")
     try:
-        programs = {"bench": FOR_BENCHMARKS, "test": FOR_TESTS, "setup": FOR_TESTS}.get(given.command, {})
+        programs = {"bench": FOR_BENCHMARKS, "test": FOR_TESTS, "soak": FOR_TESTS, "setup": FOR_TESTS}.get(
+            given.command, {}
+        )
         set_up(programs)
         return COMMANDS[given.command](rest)
     except SetupError as error:
@@ -106,6 +110,23 @@ def mutants(rest: Sequence[str]) -> int:
     return run([PYTHON, "-m", "tools.mutants", *rest])
 
 
+def soak(rest: Sequence[str]) -> int:
+    """What takes too long for ``test``."""
+    parser = argparse.ArgumentParser(prog="./dev soak", description="The long tests; all of them take about an hour.")
+    parser.add_argument("--seconds", type=int, default=660, help="of fuzzing, for all targets together (660)")
+    parser.add_argument("--rounds", type=int, default=5, help="of each reliability trial (5; 0: none)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="of both")
+    options = parser.parse_args(rest)
+    say(f"the seed is {options.seed}")
+    os.environ |= {"SOAK_SECONDS": str(options.seconds), "SOAK_SEED": str(options.seed)}
+    workers = min(os.cpu_count() or 1, 4)
+    fuzzed = run([PYTHON, "-m", "pytest", "-m", "soak", "-n", str(workers), "tests"])
+    if not options.rounds:
+        return fuzzed
+    rounds = ["--rounds", str(options.rounds), "--seed", str(options.seed)]
+    return run([PYTHON, "-m", "benchmarks.reliability", *rounds]) or fuzzed
+
+
 def lint() -> int:
     """All of the linters, so that one run shows everything."""
     codes = [
@@ -122,6 +143,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "check": check,
     "bench": bench,
     "mutants": mutants,
+    "soak": soak,
     "setup": lambda rest: 0,
 }
 

@@ -18,7 +18,7 @@ from blobsync.locations import SasToken
 from blobsync.plan import Route
 from blobsync.redaction import redact
 
-_FAILED = re.compile(r"(?:UPLOAD|DOWNLOAD|COPY)FAILED: (?P<source>.*?) : (?P<status>\d+) : (?P<text>.*)$")
+_FAILED = re.compile(r"(?:UPLOAD|DOWNLOAD|COPY)FAILED: (?P<source>.*?) : (?P<status>[0-9]{1,4}) : (?P<text>.*)$")
 _TARGET = re.compile(r"^\s+Dst: (?P<target>.*)$")
 _REQUEST_ID = re.compile(r"X-Ms-Request-Id: \[?(?P<id>[0-9a-fA-F-]+)\]?")
 _SERVICE_CODE = re.compile(r"<Code>(?P<code>\w+)</Code>|ERROR CODE: (?P<plain>\w+)")
@@ -113,7 +113,10 @@ def blob_or_path(text: str) -> str:
     """A URL's path without its escapes, so that both sides spell a name alike; a local path as it is."""
     if not text.startswith(("http://", "https://")):
         return text
-    return unquote(urlsplit(text).path)
+    try:
+        return unquote(urlsplit(text).path)
+    except ValueError:
+        return text
 
 
 def reason_in(text: str) -> Reason | None:

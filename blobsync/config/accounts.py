@@ -125,11 +125,15 @@ class AccountFile:
 
 
 def _endpoint_problem(endpoint: str, account: str) -> str | None:
-    parts = urlsplit(endpoint)
+    no_url = "is no URL: it looks like https://<account>.blob.core.windows.net"
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        return no_url
     if parts.query or parts.fragment or parts.username:
         return "must be the plain URL; a SAS belongs into sas_token"
     if host_of(endpoint) is None:
-        return "is no URL: it looks like https://<account>.blob.core.windows.net"
+        return no_url
     if parts.hostname == "localhost":
         # azcopy takes the account from the path only where the host is an IP address.
         return "azcopy does not understand 'localhost' here: write 127.0.0.1"

@@ -39,7 +39,7 @@ def is_placeholder(text: str) -> bool:
 def parse_size(text: str) -> int | None:
     """Bytes of ``50 MB`` (10^6) or ``50 MiB`` (2^20); None where it is no size."""
     match = _SIZE.fullmatch(text.strip())
-    if not match:
+    if not match or len(match[1]) > 18:
         return None
     number, letter, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[letter.lower()])

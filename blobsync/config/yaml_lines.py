@@ -2,7 +2,8 @@
 
 Only plain data is read: texts, whole numbers, true and false, null, lists and mappings. What YAML 1.1
 would turn into something else stays the text that was typed: ``12:30:00`` is not 45000 seconds, ``3.10``
-not 3.1, ``0123`` not 83 and ``2026-11-20`` not a date. JSON files are read as the YAML that they are.
+not 3.1, ``0123`` not 83, ``2026-11-20`` not a date, and twenty digits are no number. Tags that say otherwise are
+refused. JSON files are read as the YAML that they are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from blobsync.errors import ConfigError, ConfigNotFoundError
 # Far above what people write: a cluster file has a few hundred values.
 _MAX_BYTES = 4_000_000
 _MAX_VALUES = 100_000
+# PyYAML takes time in proportion to the square of this, and Python's stack with it.
+_MAX_DEPTH = 100
 
 KeyPath = tuple[str, ...]
 
@@ -135,15 +138,36 @@ class _PlainLoader(yaml.SafeLoader):
         self.flatten_mapping(node)
         return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.flow_level + len(self.indents) > _MAX_DEPTH:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        if node is not None and not self._is_plain(node):
+            raise yaml.MarkedYAMLError(
+                problem=f"{_shown_tag(node.tag)} is not for configurations", problem_mark=node.start_mark
+            )
+        return node
+
+    def _is_plain(self, node: yaml.Node) -> bool:
+        """Whether its tag is the one that it would have without one; a text may always be called one."""
+        if isinstance(node, yaml.ScalarNode):
+            resolved = self.resolve(yaml.ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
+            return node.tag in ("tag:yaml.org,2002:str", resolved)
+        return bool(node.tag == self.resolve(type(node), node.value, True))  # type: ignore[no-untyped-call]
+
 
 _PlainLoader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("null", "(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     ("bool", "(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$", list("yYnNtTfFoO")),
-    ("int", "(?:-?(?:0|[1-9][0-9]*))$", list("-0123456789")),
+    ("int", "(?:-?(?:0|[1-9][0-9]{0,17}))$", list("-0123456789")),
     ("merge", "(?:<<)$", ["<"]),
 ):
     _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+def _shown_tag(tag: str) -> str:
+    return ascii(tag.replace("tag:yaml.org,2002:", "!!"))[1:60].rstrip("'")
 
 
 def _words(error: yaml.MarkedYAMLError) -> str:

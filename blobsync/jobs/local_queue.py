@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,11 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from blobsync.errors import JobError
 from blobsync.jobs.spec import run_name
 from blobsync.plain_json import parse_json
 
 # A ticket that its supervisor has not taken after this many seconds is left over from a submission that died.
 UNCLAIMED_SECONDS = 60.0
+
+_TICKET = re.compile(r"[0-9]{12}-[^/]+\.ticket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class LocalQueue:
             for entry in self._entries():
                 if entry.run_id == run_id:
                     return entry.file
-            last = max((int(path.name.split("-")[0]) for path in self._folder.glob("*.ticket")), default=0)
+            last = max((int(path.name.split("-")[0]) for path in self._tickets()), default=0)
             ticket = self._folder / f"{last + 1:012d}-{run_name(run_id)}.ticket"
             _write(ticket, {"run_id": run_id, "gpus": gpus, "running": False, "held": [], "claimed": False})
             return ticket
@@ -91,7 +95,9 @@ class LocalQueue:
         """The GPUs to use when it is this job's turn (none: an empty tuple), or None: wait."""
         with self._locked():
             entries = self._entries()
-            mine = next(entry for entry in entries if entry.run_id == run_id)
+            mine = next((entry for entry in entries if entry.run_id == run_id), None)
+            if mine is None:
+                raise JobError(f"somebody removed the place of {run_id} in the queue {self._folder}")
             if mine.running:
                 return mine.held
             if next(entry for entry in entries if not entry.running).run_id != run_id:
@@ -107,7 +113,10 @@ class LocalQueue:
             return self._entries()
 
     def _entries(self) -> list[Entry]:
-        return [entry for path in sorted(self._folder.glob("*.ticket")) for entry in _live(path)]
+        return [entry for path in self._tickets() for entry in _live(path)]
+
+    def _tickets(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("*.ticket") if _TICKET.fullmatch(path.name))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -127,20 +136,33 @@ def _room(mine: Entry, running: Sequence[Entry], capacity: Capacity) -> tuple[st
 
 
 def _live(ticket: Path) -> Iterator[Entry]:
-    values = parse_json(ticket.read_text())
+    try:
+        values = parse_json(ticket.read_text())
+        gpus, held = int(values["gpus"]), tuple(str(gpu) for gpu in values["held"])
+        entry = Entry(ticket, str(values["run_id"]), gpus, bool(values["running"]), held)
+        claimed = bool(values["claimed"])
+    except (ValueError, TypeError, KeyError, OverflowError):
+        # Tickets are written under the queue's lock: whoever wrote half of one has died.
+        entry, claimed = None, True
     with ticket.open("r+") as handle:
-        if _abandoned(handle, ticket, values):
+        if _abandoned(handle, ticket, claimed):
             ticket.unlink()
             return
-    yield Entry(ticket, values["run_id"], values["gpus"], values["running"], tuple(values["held"]))
+    if entry is None:
+        raise JobError(
+            f"the ticket {ticket} of a job that runs now is damaged",
+            hint=f"wait for that job, or end it and remove {ticket}",
+            path=str(ticket),
+        )
+    yield entry
 
 
-def _abandoned(handle: IO[str], ticket: Path, values: Mapping[str, Any]) -> bool:
+def _abandoned(handle: IO[str], ticket: Path, claimed: bool) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    return bool(values["claimed"]) or time.time() - ticket.stat().st_mtime > UNCLAIMED_SECONDS
+    return claimed or time.time() - ticket.stat().st_mtime > UNCLAIMED_SECONDS
 
 
 def _update(ticket: Path, **changes: Any) -> None:

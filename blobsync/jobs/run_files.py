@@ -104,12 +104,17 @@ class RunFiles:
         fresh.replace(self.state)
 
     def read_status(self) -> Status | None:
-        """None when there is no such run (any more)."""
+        """None when there is no such run (any more); ``UNKNOWN`` where the file is not what we write."""
         try:
             values = parse_json(self.state.read_text())
+            gpus = tuple(str(gpu) for gpu in values["gpus"])
+            code = values["exit_code"]
+            code = None if code is None else int(code)
+            return Status(State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return Status(**{**values, "state": State(values["state"]), "gpus": tuple(values["gpus"])})
+        except (ValueError, TypeError, KeyError, OverflowError):
+            return Status(State.UNKNOWN)
 
     def supervisor_is_gone(self) -> bool:
         """Whether nobody looks after a run that has not ended: it was killed, or the machine went down."""
@@ -148,3 +153,7 @@ def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
                 secrets.unlink()
                 removed.append(secrets)
     return tuple(removed)
+
+
+def _time(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

@@ -96,7 +96,11 @@ class Reply:
 
     def answer(self) -> Answer:
         """The form in which ``rest.errors`` takes it; ends a streamed reply."""
-        body = self.body
+        try:
+            body = self.body
+        except (HTTPError, OSError):
+            # Why a request was refused stands in the status and a header as well.
+            body = b""
         self.response.release_conn()
         return Answer(self.status, {name.lower(): value for name, value in self.headers.items()}, body)
 

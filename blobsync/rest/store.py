@@ -8,10 +8,10 @@ service itself refuses damaged bytes.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeVar, final
 
 from blobsync.ahead import Ahead, side_by_side
 from blobsync.errors import (
@@ -29,6 +29,8 @@ from blobsync.rest.reader import RestBlobReader
 from blobsync.rest.xml import BadAnswerError, decode_md5, delegation_key, list_page, next_marker, soft_delete_days
 from blobsync.sas import DelegationKey
 from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, Precondition
+
+_T = TypeVar("_T")
 
 _DELETE_THREADS = 16
 _NO_PROPERTIES = BlobProperties()
@@ -251,7 +253,7 @@ class RestBlobStore:
         )
         if reply.status != 200:
             raise self._error(reply, "sign for")
-        return delegation_key(reply.body)
+        return self._understood("user delegation key", delegation_key, reply.body)
 
     def clock_skew(self) -> float | None:
         """By how many seconds this machine's clock is ahead of the service's, whatever else it answers."""
@@ -273,7 +275,7 @@ class RestBlobStore:
         """Get Blob Service Properties, and a look at one blob: can what is deleted be had back?"""
         query = {"restype": "service", "comp": "properties"}
         reply = self._http.send("GET", self._http.service_root, query, _NOTHING)
-        days = soft_delete_days(reply.body) if reply.status == 200 else None
+        days = self._understood("settings", soft_delete_days, reply.body) if reply.status == 200 else None
         query = {"restype": "container", "comp": "list", "maxresults": "1", "include": "versions"}
         reply = self._http.send("GET", self._http.root, query, _NOTHING)
         return Recovery(days, b"<VersionId>" in reply.body if reply.status == 200 else None)
@@ -328,7 +330,7 @@ class RestBlobStore:
         page = self._list_page(query, "")
         markers = {""}
         while page:
-            marker = next_marker(page)
+            marker = self._understood("listing", next_marker, page)
             if marker and marker in markers:
                 raise StorageError(
                     f"the listing of {self._container} never ends: the service gave the same marker twice",
@@ -341,6 +343,13 @@ class RestBlobStore:
             except BadAnswerError as error:
                 raise StorageError(f"cannot understand the listing of {self._container}: {error}") from error
             page = coming.result() if coming else b""
+
+    def _understood(self, what: str, read: Callable[[bytes], _T], body: bytes) -> _T:
+        """What ``read`` makes of a body. Raises ``StorageError`` where that is not what the reference says."""
+        try:
+            return read(body)
+        except BadAnswerError as error:
+            raise StorageError(f"cannot understand the {what} of {self._container}: {error}") from error
 
     def _list_page(self, query: Mapping[str, str], marker: str) -> bytes:
         full = {**query, "marker": marker} if marker else query

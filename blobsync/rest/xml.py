@@ -59,7 +59,12 @@ def next_marker(page: bytes) -> str:
     """The marker of the page after this one, found at its end without parsing; empty on the last page."""
     start = page.rfind(b"<NextMarker>")
     end = page.find(b"</NextMarker>", start)
-    return ElementTree.fromstring(b"<m>" + page[start + 12 : end] + b"</m>").text or "" if 0 <= start < end else ""
+    if not 0 <= start < end:
+        return ""
+    try:
+        return ElementTree.fromstring(b"<m>" + page[start + 12 : end] + b"</m>").text or ""
+    except (ElementTree.ParseError, ValueError) as error:
+        raise BadAnswerError(f"its marker is no text: {error}") from error
 
 
 def list_page(page: bytes) -> Iterator[BlobInfo | str]:
@@ -163,10 +168,19 @@ def delegation_key(body: bytes) -> DelegationKey:
             expires=fields["SignedExpiry"],
             service=fields["SignedService"],
             version=fields["SignedVersion"],
-            value=Secret(fields["Value"]),
+            value=Secret(_base64(fields["Value"])),
         )
     except KeyError as error:
         raise BadAnswerError(f"a user delegation key without {error}") from error
+
+
+def _base64(text: str) -> str:
+    try:
+        binascii.a2b_base64(text)
+    except (binascii.Error, ValueError):
+        # What it is must not be shown.
+        raise BadAnswerError("a user delegation key whose value is not base64") from None
+    return text
 
 
 def soft_delete_days(body: bytes) -> int | None:
@@ -220,14 +234,14 @@ def _parse(body: bytes) -> tuple[ElementTree.Element, bool]:
     """The document, and whether characters in it stand in for ones that XML cannot hold."""
     try:
         return ElementTree.fromstring(body), False
-    except (ElementTree.ParseError, ValueError):
+    except (ElementTree.ParseError, ValueError, LookupError):
         pass
     try:
         text = body.decode("utf-8-sig")
         text = _ILLEGAL_RAW.sub(lambda found: chr(ord(found.group()) + _STAND_IN), text)
         text = _ILLEGAL_REFERENCE.sub(_stand_in_reference, text)
         return ElementTree.fromstring(text), True
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise BadAnswerError(f"not XML: {error}") from error
 
 
