@@ -108,12 +108,12 @@ def _decide_known(
         if _vouched(near, record.near) and _vouched(far, record.remote):
             # The index has it just as it is: nothing to record, so the states need no memory.
             return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size)
-        return FileAction(
-            pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size, *_with_md5(source, destination, record.md5)
-        )
-    if source_changed and not destination_changed:
+        # With the content that both are known to have.
+        known = (replace(source, md5=record.md5), replace(destination, md5=record.md5))
+        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size, *known)
+    if not destination_changed:
         return FileAction(pair.path, Action.TRANSFER, Reason.CHANGED_HERE, source.size, source, destination)
-    if destination_changed and not source_changed:
+    if not source_changed:
         if options.overwrite:
             return FileAction(pair.path, Action.TRANSFER, Reason.OVERWRITE, source.size, source, destination)
         return FileAction(
@@ -131,16 +131,6 @@ def _vouched(now: FileState, then: FileState) -> bool:
     return not isinstance(then, LocalState) and now.etag == then.etag
 
 
-def _with_md5(source: FileState, destination: FileState, md5: bytes | None) -> tuple[FileState, FileState]:
-    """Both states with the content that they are known to have."""
-    if md5 is None:
-        return source, destination
-    return (
-        source if source.md5 else replace(source, md5=md5),
-        destination if destination.md5 else replace(destination, md5=md5),
-    )
-
-
 def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_ends: bool, shown: str) -> FileAction:
     """A conflict, settled where the user said how; anything else as it is."""
     if action.action is not Action.CONFLICT:
@@ -148,13 +138,13 @@ def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_
     if options.overwrite:
         return replace(action, action=Action.TRANSFER, reason=Reason.OVERWRITE)
     source_side = "remote" if route is Route.DOWNLOAD else "local"
+    assert action.destination is not None
     if options.keep == "both":
-        assert action.destination is not None
         aside = beside(action.path or shown, _other(source_side), action.destination)
         return replace(action, action=Action.TRANSFER, reason=Reason.KEEP_BOTH, aside=aside)
     if options.keep == source_side:
         return replace(action, action=Action.TRANSFER, reason=Reason.KEEP_SOURCE)
-    if options.keep is None or action.destination is None:
+    if options.keep is None:
         return action
     if not both_ends:
         return replace(action, action=Action.SKIP, reason=Reason.KEEP_DESTINATION)
