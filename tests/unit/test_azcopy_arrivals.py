@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import threading
@@ -252,10 +253,11 @@ def test_a_folder_that_never_comes_keeps_nothing_else_from_its_place(tmp_path: P
 def test_files_that_are_hashed_are_closed(tmp_path: Path) -> None:
     case = Case(tmp_path, action("a", blob(b"AA"), None))
     path = case.stage("a", b"AA")
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         case.arrivals._md5(path, 2)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 class Named(LocalFolder):
