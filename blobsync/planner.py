@@ -222,9 +222,10 @@ def sibling(path: str, name: str) -> str:
 
 def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
     """The copy aside gets a name that is free at both ends, or holds at the destination what is to be there."""
-    version = action.destination
-    if action.aside is None or version is None:
+    if action.aside is None:
         return action
+    version = action.destination
+    assert version is not None
 
     def is_free(name: str) -> bool:
         there = asides.get(sibling(action.path, name))

@@ -11,8 +11,8 @@ from blobsync.errors import UnsafeNamesError
 from blobsync.index import Record
 from blobsync.names import MAX_PART_BYTES
 from blobsync.pairs import Pair
-from blobsync.plan import Action, FileState, LocalState, Reason, RemoteState, Route, TransferOptions
-from blobsync.planner import beside, decide, decide_all
+from blobsync.plan import Action, FileAction, FileState, LocalState, Reason, RemoteState, Route, TransferOptions
+from blobsync.planner import beside, check_names, choose_engine, decide, decide_all, guard_mirror, leave_out
 
 ONE, TWO = b"1" * 16, b"2" * 16
 HERE = LocalState(10, 1_000, 1_001, 7)
@@ -148,3 +148,120 @@ def test_what_was_kept_aside_and_is_at_both_ends_is_unchanged() -> None:
     actions, _ = decide_all(pairs, Route.UPLOAD, BOTH)
     assert {action.path: action.action for action in actions} == {"a": Action.TRANSFER, aside: Action.UNCHANGED}
     assert actions[0].aside == aside
+
+
+@pytest.mark.parametrize(
+    ("at_source", "at_destination", "free"),
+    [
+        pytest.param(None, None, True, id="nowhere"),
+        pytest.param(KNOWN, None, False, id="at the source"),
+        pytest.param(None, THERE, True, id="there already"),
+        pytest.param(None, replace(THERE, md5=TWO), False, id="another file there"),
+        pytest.param(None, replace(THERE, md5=None), False, id="unknown content there"),
+        pytest.param(KNOWN, THERE, True, id="at both ends"),
+        pytest.param(replace(KNOWN, md5=TWO), THERE, False, id="another file at the source"),
+        pytest.param(HERE, THERE, False, id="unknown content at the source"),
+    ],
+)
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_a_version_that_goes_aside_replaces_nothing(
+    route: Route, at_source: FileState | None, at_destination: FileState | None, free: bool
+) -> None:
+    side = "local" if route is Route.DOWNLOAD else "remote"
+    pairs = [Pair("d/a", replace(HERE, md5=TWO), THERE)]
+    if at_source or at_destination:
+        pairs.append(Pair(f"d/{beside('d/a', side, THERE)}", at_source, at_destination))
+    actions, _ = decide_all(pairs, route, BOTH)
+    (action,) = [each for each in actions if each.path == "d/a"]
+    assert action.aside == beside("d/a", side, THERE, 0 if free else 1)
+
+
+def test_keep_may_write_at_both_ends_unless_it_is_told_otherwise() -> None:
+    pair = Pair("a", replace(HERE, md5=TWO), THERE)
+    keep_remote = TransferOptions(keep="remote")
+    (adopted,), _ = decide_all([pair], Route.UPLOAD, keep_remote)
+    (skipped,), _ = decide_all([pair], Route.UPLOAD, keep_remote, both_ends=False)
+    assert (adopted.action, skipped.action) == (Action.ADOPT, Action.SKIP)
+    assert decide(pair, Route.UPLOAD, keep_remote) == adopted
+
+
+@pytest.mark.parametrize(
+    ("deletions", "there", "files", "percent", "refused"),
+    [
+        pytest.param(10, 100, 10, 50.0, False, id="as many files as the limit"),
+        pytest.param(11, 100, 10, 50.0, True, id="one more"),
+        pytest.param(10, 100, 50, 10.0, False, id="the very share"),
+        pytest.param(10, 100, 50, 9.95, True, id="a little more"),
+        pytest.param(1, 1, 50, 60.0, True, id="one of one"),
+        pytest.param(1, 0, 50, 60.0, True, id="one of nothing"),
+    ],
+)
+def test_a_mirrors_limits(deletions: int, there: int, files: int, percent: float, refused: bool) -> None:
+    actions = [FileAction(str(n), Action.DELETE, Reason.EXTRA, 1) for n in range(deletions)]
+    options = replace(MIRROR, max_delete_files=files, max_delete_percent=percent)
+    assert (guard_mirror(actions, there, 5, 0, options, "data") is not None) is refused
+
+
+def test_nothing_to_move_needs_no_choice() -> None:
+    assert choose_engine("auto", 0, 0, None).why == "nothing to move"
+    assert choose_engine("auto", 1, 1, None).why == "azcopy pays from 4 GiB or 50,000 files on"
+
+
+def moving(path: str, aside: str | None = None) -> FileAction:
+    return FileAction(path, Action.TRANSFER, Reason.NEW, 1, aside=aside)
+
+
+def bad(name: str) -> str | None:
+    return "is bad" if "bad" in name else None
+
+
+def test_files_whose_names_cannot_be_are_left_out_one_by_one() -> None:
+    unmoved = FileAction("bad-but-unchanged", Action.UNCHANGED, Reason.SAME_MD5, 1)
+    good = [moving("d/a", aside="a.remote"), moving("b"), unmoved, moving("", aside="bad, but not below the path")]
+    kept, failures = leave_out([*good, moving("d/bad"), moving("d/c", aside="bad")], "data/x", bad)
+    assert list(kept) == good
+    assert [(failure.path, failure.code) for failure in failures] == [
+        ("data/x/d/bad", "names_unsafe"),
+        ("data/x/d/c", "names_unsafe"),
+    ]
+    assert all("left out: its name is bad" in failure.message for failure in failures)
+    assert leave_out([moving("")], "data/bad", lambda name: "is bad")[1][0].path == "data/bad"
+
+
+def test_names_that_are_there_already_are_nobodys_concern_where_nothing_is_written() -> None:
+    unchanged = FileAction("a", Action.UNCHANGED, Reason.SAME_MD5, 1)
+    check_names([unchanged], ["A", "a/b"], "data/x", bad, one_case=True)
+
+
+@pytest.mark.parametrize(
+    ("known", "blob"), [({}, "data/x/x"), ({"from_blobs": True}, "data/x/x"), ({"from_blobs": False}, None)]
+)
+def test_a_blob_that_stands_in_the_way_is_named_with_the_way_out(known: dict[str, bool], blob: str | None) -> None:
+    with pytest.raises(UnsafeNamesError) as refused:
+        check_names([moving("x")], ["x/y"], "data/x", bad, **known)
+    hint = refused.value.hint or ""
+    assert (f"'blobsync rm --blob {blob}' removes that blob alone" in hint) is (blob is not None)
+    assert ("rm --blob" in hint) is (blob is not None)
+    assert hint.startswith("rename them at the source, or leave them out with --exclude")
+
+
+@pytest.mark.parametrize(("count", "listed", "more"), [(1, 1, ""), (20, 20, ""), (21, 20, "; and 1 more")])
+def test_at_most_twenty_names_are_said(count: int, listed: int, more: str) -> None:
+    with pytest.raises(UnsafeNamesError) as refused:
+        check_names([moving(f"bad{n}") for n in range(count)], (), "data/x", bad)
+    said = refused.value.message
+    assert said.startswith(f"{count} name{'s' if count > 1 else ''} cannot be written")
+    assert (said.count("is bad"), said.endswith(f"is bad{more}")) == (listed, True)
+    assert len(refused.value.names) == count
+
+
+def test_a_single_file_is_named_by_its_path() -> None:
+    with pytest.raises(UnsafeNamesError) as refused:
+        check_names([moving("")], (), "data/x", lambda name: "is bad")
+    assert refused.value.names == (("data/x", "is bad"),)
+
+
+def test_a_file_that_is_to_go_stands_in_nobodys_way() -> None:
+    check_names([moving("a"), FileAction("A", Action.DELETE, Reason.EXTRA, 1)], (), "data/x", bad, one_case=True)
+    with pytest.raises(UnsafeNamesError):
+        check_names([moving("a"), FileAction("A", Action.SKIP, Reason.EXTRA, 1)], (), "data/x", bad, one_case=True)
