@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from blobsync.connections import Connections
-from blobsync.engines import RemoteEnd
+from blobsync.ends import RemoteEnd
 from blobsync.errors import NothingMatchedError
-from blobsync.fresh_look import hash_file
+from blobsync.file_states import LocalState
 from blobsync.index import Index
+from blobsync.local_hash import hash_file
 from blobsync.mapping import Resolution
-from blobsync.plan import LocalState
 from blobsync.storage import BlobInfo
 
 # Names of one Blob Batch request, times the threads of the store: what one call of delete_many may hold.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.engines import RemoteEnd
+from blobsync.ends import RemoteEnd
 from blobsync.errors import PlanFileError
 from blobsync.locations import BlobUrl, ContainerUrl
 from blobsync.storage import BlobStore

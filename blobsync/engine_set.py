@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blobsync.engines import Engine, RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.engines import Engine
 from blobsync.legs import Ground
 from blobsync.locations import BlobUrl, SasToken
 from blobsync.plan import TransferPlan

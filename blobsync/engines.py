@@ -8,43 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from blobsync.plan import FileAction, FileFailure, FileState, Route
-from blobsync.storage import BlobStore
-
-
-class LocalEnd(NamedTuple):
-    """A file or folder of this machine.
-
-    Nothing is ever written through a symlink that leads out of ``boundary``, some folders without links in their
-    paths: the project, and where the user has agreed that links of it lead (empty: out of ``root`` itself, or out of
-    its folder where the root is a file).
-    """
-
-    root: Path
-    boundary: tuple[Path, ...] = ()
-
-    def at(self, relative: str) -> Path:
-        """The file ``relative`` below the root; the root itself where it is empty."""
-        return self.root / relative if relative else self.root
-
-
-class RemoteEnd(NamedTuple):
-    """A blob or a virtual folder, and the store that reaches it."""
-
-    store: BlobStore
-    name: str
-
-    def at(self, relative: str) -> str:
-        """The blob ``relative`` below the folder; the blob itself where it is empty."""
-        if not relative:
-            return self.name
-        return f"{self.name}/{relative}" if self.name else relative
-
-
-LiveEnd = LocalEnd | RemoteEnd
+from blobsync.ends import LiveEnd
+from blobsync.file_states import FileState
+from blobsync.listener import Listener
+from blobsync.plan import FileAction, FileFailure, Route
 
 
 class Moved(NamedTuple):
@@ -97,50 +66,6 @@ class MoveReport:
     strays: list[str] = field(default_factory=list)
     bytes_moved: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
-
-
-class Listener(Protocol):
-    """Who wants to know how it goes; called from any thread, must be quick and must not raise."""
-
-    def phase(self, name: str) -> None:
-        """``surveying``, ``hashing``, ``moving``, ``verifying``, ``deleting``."""
-        ...
-
-    def expect(self, files: int, size: int) -> None:
-        """The totals that the coming moves add up to."""
-        ...
-
-    def seen(self, files: int) -> None:
-        """So many more entries looked at while surveying or verifying."""
-        ...
-
-    def bytes_moved(self, count: int) -> None:
-        """So many more bytes on their way; negative where a retry starts over."""
-        ...
-
-    def file_done(self, path: str, failure: FileFailure | None) -> None:
-        """One file is finished, or failed."""
-        ...
-
-    def note(self, text: str) -> None:
-        """A sentence for the user that is no failure."""
-        ...
-
-
-class SilentListener:
-    """Ignores everything; the default of library calls."""
-
-    def phase(self, name: str) -> None: ...
-
-    def expect(self, files: int, size: int) -> None: ...
-
-    def seen(self, files: int) -> None: ...
-
-    def bytes_moved(self, count: int) -> None: ...
-
-    def file_done(self, path: str, failure: FileFailure | None) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 class Engine(Protocol):

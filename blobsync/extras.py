@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from blobsync.engines import LiveEnd, LocalEnd, Moved, RemoteEnd
+from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.engines import Moved
 from blobsync.errors import BlobsyncError
+from blobsync.file_states import RemoteState
 from blobsync.fresh_look import look
 from blobsync.local_files import LocalFolder
 from blobsync.names import relative_name
-from blobsync.plan import FileAction, RemoteState
+from blobsync.plan import FileAction
 
 
 def delete(end: LiveEnd, doomed: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:

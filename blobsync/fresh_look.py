@@ -7,20 +7,20 @@ seen, after the move, with the size and the MD5 that the plan asks for. The serv
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from blobsync.ahead import side_by_side
-from blobsync.engines import LiveEnd, LocalEnd, Moved, RemoteEnd
-from blobsync.plan import FileFailure, FileState, LocalState, RemoteState
+from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.engines import Moved
+from blobsync.file_states import FileState, RemoteState
+from blobsync.local_hash import hash_file
+from blobsync.plan import FileFailure
 from blobsync.storage import BlobInfo
 
 # Below this many files single HEADs need fewer requests than a listing of the folder might.
 _HEADS_AT_MOST = 64
 _HEAD_THREADS = 16
-_READ_BYTES = 1 << 20
 
 
 def check(shown: str, moved: Moved, destination: FileState | None) -> FileFailure | None:
@@ -96,17 +96,3 @@ def _look_by_listing(end: RemoteEnd, names: dict[str, str], seen: Callable[[int]
 def remote_state(blob: BlobInfo) -> RemoteState:
     """What the plan remembers of a blob."""
     return RemoteState(blob.size, blob.etag, blob.md5)
-
-
-def hash_file(file: Path) -> LocalState | None:
-    """A local file with the MD5 of its bytes; None when it cannot be read, or changed while it was."""
-    try:
-        with file.open("rb", buffering=0) as stream:
-            before = LocalState.of(os.fstat(stream.fileno()))
-            digest = hashlib.md5(usedforsecurity=False)
-            while chunk := stream.read(_READ_BYTES):
-                digest.update(chunk)
-            after = LocalState.of(os.fstat(stream.fileno()), digest.digest())
-    except OSError:
-        return None
-    return after if after.same_file(before) else None

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from blobsync.plan import FileState, LocalState, RemoteState
+from blobsync.file_states import FileState, LocalState, RemoteState
 
 _T = TypeVar("_T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from blobsync.engines import Listener
 from blobsync.errors import TransferCancelledError
 from blobsync.ledger import Ledger
+from blobsync.listener import Listener
 from blobsync.plan import FileFailure, Route, TransferPlan
 
 _VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}

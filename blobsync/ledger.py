@@ -10,13 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
-from blobsync.engines import LiveEnd, LocalEnd, Moved
-from blobsync.fresh_look import check, hash_file
-from blobsync.index import PairIndex, Record
+from blobsync.ends import LocalEnd
+from blobsync.engines import Moved
+from blobsync.file_states import FileState, LocalState, RemoteState
+from blobsync.fresh_look import check
+from blobsync.index import Record
+from blobsync.live_part import LivePart
+from blobsync.local_hash import hash_file
 from blobsync.pairs import source_is_near
-from blobsync.plan import Action, FileAction, FileFailure, FileState, LocalState, PlanPart, Reason, RemoteState, Route
+from blobsync.plan import Action, FileAction, FileFailure, Route
+from blobsync.reasons import Reason
 from blobsync.survey import below
 
 _FLUSH_FILES = 500
@@ -26,16 +30,6 @@ _FLUSH_SECONDS = 2.0
 # Linux ticks every 1 to 10 ms; file systems without fractions of a second every 1 or 2 s.
 _TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_000_000_000
-
-
-class LivePart(NamedTuple):
-    """A part of the plan with the stores behind its ends and its place in the index."""
-
-    part: PlanPart
-    source: LiveEnd
-    destination: LiveEnd
-    records: PairIndex
-    record_path: str
 
 
 @dataclass(slots=True)

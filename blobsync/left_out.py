@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blobsync.plan import FileFailure, Reason
+from blobsync.plan import FileFailure
+from blobsync.reasons import Reason
 from blobsync.trusted_links import trust_command
 
 # What the user has to mend before the tree counts as seen.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.connections import Connections
-from blobsync.engines import LiveEnd, LocalEnd
+from blobsync.ends import LiveEnd, LocalEnd
 from blobsync.errors import UsageError
 from blobsync.index import Index
 from blobsync.mapping import Resolution, project_relative, resolve

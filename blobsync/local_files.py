@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blobsync.errors import LocalFileError, PreconditionFailedError
+from blobsync.file_states import FileState, LocalState
 from blobsync.local_errors import ChangedWhileReadError, naming
 from blobsync.mapping import is_below
 from blobsync.names import RelativeName
 from blobsync.part_files import FolderDescriptor, PartFile, unnamed_work
-from blobsync.plan import FileState, LocalState
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from blobsync.config.project_root import PROJECT_MARK
 from blobsync.errors import LocalFileError
+from blobsync.file_states import LocalState
 from blobsync.mapping import is_below
 from blobsync.names import is_temporary
-from blobsync.plan import LocalState, Reason
+from blobsync.reasons import Reason
 from blobsync.state_dir import NAME as STATE_DIR_NAME
 from blobsync.trusted_links import OutsideLink
 

@@ -14,6 +14,9 @@ from urllib.parse import parse_qsl, quote
 
 from blobsync import redaction
 
+# "Naming and Referencing Containers, Blobs, and Metadata", in the service's documentation.
+MAX_NAME_CHARS = 1024
+
 # Everything RFC 3986 calls unreserved, and the separator of virtual folders.
 _SAFE_IN_BLOB_NAME = "/-._~"
 

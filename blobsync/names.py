@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import NewType
 
 from blobsync.errors import UnsafeNameError
-from blobsync.storage import MAX_NAME_CHARS
+from blobsync.locations import MAX_NAME_CHARS
 
 # Parts with '/' between them, below a folder and never out of it: ``user_logs/std_log.txt``.
 RelativeName = NewType("RelativeName", str)

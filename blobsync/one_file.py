@@ -11,7 +11,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from blobsync.plan import Action, FileAction, PlanPart, Reason
+from blobsync.plan import Action, FileAction, PlanPart
+from blobsync.reasons import Reason
 
 
 class Names(NamedTuple):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from blobsync.file_states import FileState, LocalState
 from blobsync.index import Record
-from blobsync.plan import FileState, LocalState, Reason, Route
+from blobsync.plan import Route
+from blobsync.reasons import Reason
 
 
 class Pair(NamedTuple):

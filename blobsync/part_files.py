@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.errors import PreconditionFailedError
+from blobsync.file_states import FileState, LocalState
 from blobsync.local_errors import naming
 from blobsync.names import is_temporary
-from blobsync.plan import FileState, LocalState
 
 # Linux alone has them.
 _TMPFILE = getattr(os, "O_TMPFILE", 0)

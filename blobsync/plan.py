@@ -6,13 +6,14 @@ The planner makes these, ``transfer`` carries them out, nothing else changes the
 from __future__ import annotations
 
 import enum
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.errors import ExitCode, MirrorRefusedError
+from blobsync.file_states import FileState
 from blobsync.locations import BlobUrl
+from blobsync.reasons import Reason
 
 
 class Route(str, enum.Enum):
@@ -42,73 +43,6 @@ class Action(str, enum.Enum):
     NEWER_AT_DESTINATION = "newer_at_destination"
     CONFLICT = "conflict"
     SKIP = "skip"
-
-
-class Reason(str, enum.Enum):
-    """Why; the value is the sentence that ``plan`` shows."""
-
-    NEW = "not at the destination yet"
-    CHANGED_HERE = "changed since it was last verified"
-    SIZE_DIFFERS = "sizes differ"
-    CONTENT_DIFFERS = "equal size, other content"
-    OVERWRITE = "differs, and --overwrite was given"
-    KEEP_SOURCE = "both sides changed, and the source is to be kept"
-    KEEP_BOTH = "both sides changed, and both are to be kept"
-    SAME_RECORD = "as last verified on both sides"
-    SAME_MD5 = "equal size and MD5"
-    SAME_CONTENT = "equal size and content"
-    DESTINATION_CHANGED = "only the destination changed since it was last verified"
-    KEEP_DESTINATION = "both sides changed, and the destination is to be kept"
-    BOTH_CHANGED = "both sides changed since they were last verified"
-    NEVER_VERIFIED = "both sides exist, differ, and were never verified against each other"
-    NO_MD5 = "equal size, but the blob has no MD5 to compare with"
-    EXTRA = "not at the source"
-    SYMLINK_OUTSIDE = "a symlink that leads out of the project"
-    SYMLINK_SKIPPED = "a symlink, and --links skip was given"
-    SYMLINK_REFUSED = "a symlink, and --links error was given"
-    SYMLINK_PROTECTED = "a symlink into .git, .blobsync or aux_data"
-    THROUGH_LINK = "a symlink or behind one, where --mirror deletes nothing"
-    SAME_FILE = "another name of a file that moves, through a symlink"
-    ONE_FILE_HERE = "through a symlink another name of one file here, and the blobs of the two names differ"
-    NOT_A_FILE = "neither a file nor a folder"
-    UNREADABLE = "cannot be read"
-
-
-@dataclass(frozen=True, slots=True)
-class LocalState:
-    """A local file as ``stat`` shows it. Bytes, nanoseconds. ``md5`` only where it was computed."""
-
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-    md5: bytes | None = None
-
-    @classmethod
-    def of(cls, stat: os.stat_result, md5: bytes | None = None) -> LocalState:
-        """From what ``os.stat`` or ``os.fstat`` answered."""
-        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, md5)
-
-    def same_file(self, other: LocalState) -> bool:
-        """Whether nothing that ``stat`` shows has changed; the MD5 is left out."""
-        return (self.size, self.mtime_ns, self.ctime_ns, self.inode) == (
-            other.size,
-            other.mtime_ns,
-            other.ctime_ns,
-            other.inode,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteState:
-    """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None where it has none."""
-
-    size: int
-    etag: str
-    md5: bytes | None = None
-
-
-FileState = LocalState | RemoteState
 
 
 @dataclass(frozen=True, slots=True)

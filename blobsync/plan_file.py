@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.errors import PlanFileError
+from blobsync.file_states import FileState, LocalState
 from blobsync.plain_json import parse_json
-from blobsync.plan import (
-    FileState,
-    LocalState,
-    PlanPart,
-    TransferOptions,
-    TransferPlan,
-    verb,
-)
+from blobsync.plan import PlanPart, TransferOptions, TransferPlan, verb
 
 VERSION = 1
 

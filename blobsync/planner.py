@@ -42,19 +42,11 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 
 from blobsync.errors import MirrorRefusedError, UnsafeNamesError
+from blobsync.file_states import FileState, LocalState
 from blobsync.names import MAX_PART_BYTES, case_clashes, shape_clashes
 from blobsync.pairs import Pair, changed, equal_content, source_is_near
-from blobsync.plan import (
-    Action,
-    EngineChoice,
-    FileAction,
-    FileFailure,
-    FileState,
-    LocalState,
-    Reason,
-    Route,
-    TransferOptions,
-)
+from blobsync.plan import Action, EngineChoice, FileAction, FileFailure, Route, TransferOptions
+from blobsync.reasons import Reason
 
 
 def decide(

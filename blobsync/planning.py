@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync import names
-from blobsync.engines import Listener, LiveEnd, LocalEnd, RemoteEnd
+from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.errors import NothingMatchedError, UntrustedLinkError, UsageError
-from blobsync.ledger import LivePart
 from blobsync.legs import Ground, Leg, legs, rooted
+from blobsync.listener import Listener
+from blobsync.live_part import LivePart, route_of
 from blobsync.local_tree import LinkPolicy, ignores_case, way_to
 from blobsync.one_file import Names, settle, spare_links
 from blobsync.plan import (
@@ -30,7 +31,6 @@ from blobsync.planner import check_names, choose_engine, decide_all, guard_mirro
 from blobsync.selection import selector
 from blobsync.shapes import refuse_blob_above
 from blobsync.survey import Request, Survey, survey
-from blobsync.transfer import route_of
 from blobsync.trusted_links import trust_command
 
 

@@ -22,11 +22,12 @@ from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.connections import Connections
-from blobsync.engines import Listener, RemoteEnd, SilentListener
+from blobsync.ends import RemoteEnd
 from blobsync.environment import environment
 from blobsync.errors import UsageError
 from blobsync.index import Index
 from blobsync.legs import Ground, nested
+from blobsync.listener import Listener, SilentListener
 from blobsync.locations import BlobUrl, ContainerUrl
 from blobsync.mapping import Resolution, resolve
 from blobsync.plan import Action, Route, TransferOptions, TransferPlan, TransferResult

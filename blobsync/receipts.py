@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from blobsync.engines import RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.file_states import FileState, RemoteState
 from blobsync.ledger import Ledger
-from blobsync.plan import Action, FileAction, FileFailure, FileState, PlanPart, RemoteState, TransferResult
+from blobsync.plan import Action, FileAction, FileFailure, PlanPart, TransferResult
 from blobsync.redaction import redact_tree
 from blobsync.storage import BlobInfo, BlobProperties
 

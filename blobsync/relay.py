@@ -11,9 +11,12 @@ from contextlib import ExitStack
 
 from blobsync.direct.reads import read_range, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
-from blobsync.engines import Listener, Moved, MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.engines import Moved, MoveReport, MoveTask
 from blobsync.errors import ChecksumError
-from blobsync.plan import FileAction, RemoteState
+from blobsync.file_states import RemoteState
+from blobsync.listener import Listener
+from blobsync.plan import FileAction
 from blobsync.storage import BlobInfo
 from blobsync.worker_pool import MIB, FileJob, RunState, Stopped, WorkerPool
 

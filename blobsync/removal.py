@@ -10,9 +10,10 @@ from blobsync import receipts
 from blobsync.ahead import side_by_side
 from blobsync.browse import nothing_at
 from blobsync.connections import Connections
-from blobsync.engines import Listener, RemoteEnd
+from blobsync.ends import RemoteEnd
 from blobsync.errors import NothingMatchedError, ShapeConflictError, UsageError
 from blobsync.index import Index
+from blobsync.listener import Listener
 from blobsync.mapping import Resolution
 from blobsync.plan import FileFailure
 from blobsync.shapes import both_hint

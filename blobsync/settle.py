@@ -14,16 +14,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.engines import Engine, LiveEnd, LocalEnd, Moved, MoveTask, RemoteEnd, SilentListener
+from blobsync.blob_hash import blob_md5
+from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.engines import Engine, Moved, MoveTask
 from blobsync.errors import BlobsyncError
-from blobsync.fresh_look import check, hash_file, remote_state
-from blobsync.ledger import LivePart
+from blobsync.file_states import FileState, LocalState
+from blobsync.fresh_look import check, remote_state
+from blobsync.listener import SilentListener
+from blobsync.live_part import LivePart
 from blobsync.local_files import LocalFolder, SourceFile
+from blobsync.local_hash import hash_file
 from blobsync.names import relative_name
 from blobsync.pairs import equal_content
-from blobsync.plan import Action, FileAction, FileFailure, FileState, LocalState, Reason, Route, Shape
+from blobsync.plan import Action, FileAction, FileFailure, Route, Shape
 from blobsync.planner import sibling
-from blobsync.survey import blob_md5
+from blobsync.reasons import Reason
 
 _COPY_BYTES = 1 << 20
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from blobsync.ahead import side_by_side
-from blobsync.engines import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.errors import AccessDeniedError, ShapeConflictError
 from blobsync.plan import Shape
 from blobsync.storage import BlobInfo

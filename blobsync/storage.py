@@ -17,7 +17,6 @@ from blobsync.locations import ContainerUrl, SasToken
 # https://learn.microsoft.com/rest/api/storageservices/understanding-block-blobs--append-blobs--and-page-blobs
 MAX_BLOCKS = 50_000
 MAX_BLOCK_BYTES = 4000 * 1024 * 1024
-MAX_NAME_CHARS = 1024
 MAX_BLOB_BYTES = MAX_BLOCKS * MAX_BLOCK_BYTES
 
 

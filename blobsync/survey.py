@@ -6,7 +6,6 @@ nothing else can tell: equal size and no record that still holds.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,21 +16,23 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from blobsync.ahead import Ahead, side_by_side
-from blobsync.engines import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.blob_hash import blob_md5
+from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.errors import BlobsyncError, LocalFileError, NothingMatchedError, ShapeConflictError
-from blobsync.fresh_look import hash_file
+from blobsync.file_states import FileState, LocalState, RemoteState
 from blobsync.index import PairIndex
 from blobsync.left_out import FAULTS, LINKS, LeftOut, source_said
 from blobsync.local_errors import where_to_look
+from blobsync.local_hash import hash_file
 from blobsync.local_tree import LinkPolicy, walk
 from blobsync.names import is_temporary, local_problem
 from blobsync.pairs import Pair, needs_local_md5, source_is_near
-from blobsync.plan import FileFailure, FileState, LocalState, Reason, RemoteState, Route, Shape
+from blobsync.plan import FileFailure, Route, Shape
+from blobsync.reasons import Reason
 from blobsync.shapes import HiddenClashes, blob_hint, both_hint
 from blobsync.storage import BlobInfo
 
 _BATCH = 2000
-_READ_BYTES = 1 << 20
 
 
 class Request(NamedTuple):
@@ -379,15 +380,6 @@ def _read_content(end: LiveEnd, path: str, state: FileState) -> FileState:
         return replace(state, md5=blob_md5(end, path, state.etag))
     except BlobsyncError:
         return state
-
-
-def blob_md5(end: RemoteEnd, path: str, etag: str) -> bytes:
-    """The MD5 of a blob's bytes, read from the service and thrown away."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with end.store.open(end.at(path), etag=etag) as reader:
-        while chunk := reader.read(_READ_BYTES):
-            digest.update(chunk)
-    return digest.digest()
 
 
 def _counted(pairs: Iterator[Pair], seen: Callable[[int], None]) -> Iterator[Pair]:

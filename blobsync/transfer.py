@@ -10,23 +10,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync import extras, receipts, settle
-from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
-from blobsync.errors import LocalFileError, StorageError
-from blobsync.fresh_look import hash_file, look
+from blobsync.ends import LocalEnd
+from blobsync.engines import Engine, Moved, MoveReport, MoveTask
+from blobsync.errors import StorageError
+from blobsync.file_states import FileState, LocalState
+from blobsync.fresh_look import look
 from blobsync.interrupted import ByteTally, cancelled
-from blobsync.ledger import Ledger, LivePart, retry_with
+from blobsync.ledger import Ledger, retry_with
+from blobsync.listener import Listener
+from blobsync.live_part import LivePart
+from blobsync.local_hash import hash_file
 from blobsync.part_files import remove_leftovers
-from blobsync.plan import (
-    Action,
-    FileAction,
-    FileFailure,
-    FileState,
-    LocalState,
-    PlanPart,
-    Route,
-    TransferPlan,
-    TransferResult,
-)
+from blobsync.plan import Action, FileAction, FileFailure, PlanPart, Route, TransferPlan, TransferResult
 
 # What another try can mend, by failure code, and the engine that gets it ("same" is the one that failed).
 _RETRIES = {
@@ -355,15 +350,3 @@ def _with_receipt(run: _Run, result: TransferResult, folder: Path, *, interrupte
     except OSError as error:
         run.listener.note(f"no receipt was written to {folder}: {error.strerror}")
         return result
-
-
-def route_of(source: object, destination: object) -> Route:
-    """The route between two live ends."""
-    if isinstance(source, LocalEnd):
-        return Route.UPLOAD
-    if isinstance(destination, LocalEnd):
-        return Route.DOWNLOAD
-    if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
-        same = source.store.container.same_service(destination.store.container)
-        return Route.SAME_ACCOUNT if same else Route.CROSS_ACCOUNT
-    raise LocalFileError("a transfer has a local end, a remote end, or two remote ones")

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from blobsync.ahead import side_by_side
-from blobsync.engines import LocalEnd, RemoteEnd
+from blobsync.blob_hash import blob_md5
+from blobsync.ends import LocalEnd, RemoteEnd
 from blobsync.errors import BlobsyncError, ExitCode, NothingMatchedError
-from blobsync.fresh_look import hash_file
+from blobsync.file_states import FileState, LocalState, RemoteState
+from blobsync.local_hash import hash_file
 from blobsync.pairs import Pair, changed, equal_content
-from blobsync.plan import FileFailure, FileState, LocalState, RemoteState, Route
-from blobsync.survey import Request, blob_md5, survey
+from blobsync.plan import FileFailure, Route
+from blobsync.survey import Request, survey
 
 # The classes of a file, with what they mean; the order is that of the summary.
 CLASSES = {

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from blobsync.engines import Listener, Moved, MoveReport, MoveTask
+from blobsync.engines import Moved, MoveReport, MoveTask
 from blobsync.errors import (
     AccessDeniedError,
     BlobsyncError,
@@ -24,6 +24,7 @@ from blobsync.errors import (
     StorageUnreachableError,
     ThrottledError,
 )
+from blobsync.listener import Listener
 from blobsync.plan import FileAction, FileFailure
 
 MIB = 1024 * 1024

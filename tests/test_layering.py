@@ -19,6 +19,7 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "environment",
             "errors",
             "locations",
+            "file_states",
             "plain_json",
             "redaction",
             "trusted_hosts",

@@ -17,12 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
-from blobsync.engines import Moved, RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.engines import Moved
 from blobsync.errors import BlobsyncError, ChecksumError, StorageError
+from blobsync.file_states import RemoteState
 from blobsync.local_errors import ChangedWhileReadError, local_error
 from blobsync.local_files import LocalFolder, SourceFile
 from blobsync.names import is_temporary, relative_name
-from blobsync.plan import FileAction, RemoteState
+from blobsync.plan import FileAction
 from blobsync.worker_pool import RunState, Stopped
 
 _CHUNK = 1 << 20

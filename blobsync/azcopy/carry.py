@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from blobsync.engines import LocalEnd, MoveTask
+from blobsync.ends import LocalEnd
+from blobsync.engines import MoveTask
 from blobsync.plan import FileAction, Route
 
 # azcopy's temporary name is ".azDownload-<36 characters>-" and the name itself: together 255 bytes at most.

@@ -24,7 +24,8 @@ from blobsync.azcopy.reasons import AzcopyTransferError, LogReader
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict
 from blobsync.azcopy.workspace import Workspace, prune, workspace
-from blobsync.engines import Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import LocalEnd, RemoteEnd
+from blobsync.engines import Moved, MoveReport, MoveTask
 from blobsync.errors import (
     BlobsyncError,
     CredentialError,
@@ -33,9 +34,11 @@ from blobsync.errors import (
     SasPermissionError,
     StorageError,
 )
+from blobsync.file_states import LocalState, RemoteState
+from blobsync.listener import Listener
 from blobsync.local_files import LocalFolder
 from blobsync.locations import SasToken
-from blobsync.plan import FileAction, LocalState, RemoteState, Route
+from blobsync.plan import FileAction, Route
 from blobsync.process import ProcessRunner, SubprocessRunner
 from blobsync.worker_pool import RunState
 

@@ -16,9 +16,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Listener, MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.engines import MoveReport, MoveTask
 from blobsync.errors import StorageError
-from blobsync.plan import FileAction, RemoteState
+from blobsync.file_states import RemoteState
+from blobsync.listener import Listener
+from blobsync.plan import FileAction
 from blobsync.storage import BlobStore
 
 _THREADS = 4

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
-from blobsync.engines import LocalEnd
+from blobsync.ends import LocalEnd
 from blobsync.errors import BlobsyncError
+from blobsync.file_states import LocalState
 from blobsync.local_files import SourceFile
-from blobsync.plan import FileAction, LocalState
+from blobsync.plan import FileAction
 
 _CHUNK = 1 << 20
 _THREADS = 2

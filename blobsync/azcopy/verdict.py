@@ -15,11 +15,12 @@ from blobsync.azcopy.reasons import (
     explain,
     reason_in,
 )
-from blobsync.engines import RemoteEnd
+from blobsync.ends import RemoteEnd
 from blobsync.errors import BlobsyncError, CredentialError, StorageError
+from blobsync.file_states import FileState, RemoteState
 from blobsync.locations import SasToken
 from blobsync.pairs import equal_content
-from blobsync.plan import FileState, RemoteState, Route
+from blobsync.plan import Route
 
 _SINGLE_QUESTIONS = 20
 

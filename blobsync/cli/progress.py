@@ -14,7 +14,7 @@ from blobsync.cli.output import Console, count_text, duration_text, size_text
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session
-    from blobsync.engines import Listener
+    from blobsync.listener import Listener
     from blobsync.plan import FileFailure
 
     class ClosingListener(Listener, Protocol):

@@ -9,20 +9,20 @@ from itertools import islice
 from typing import Any
 
 from blobsync.cli.output import count_text, size_text, took_text
+from blobsync.file_states import RemoteState
 from blobsync.plan import (
     VERBS,
     Action,
     FileAction,
     FileFailure,
     PlanPart,
-    Reason,
-    RemoteState,
     Route,
     Shape,
     TransferPlan,
     TransferResult,
     verb,
 )
+from blobsync.reasons import Reason
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"

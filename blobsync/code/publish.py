@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from blobsync.engines import Listener
 from blobsync.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -26,6 +25,7 @@ from blobsync.errors import (
     CredentialError,
     PreconditionFailedError,
 )
+from blobsync.listener import Listener
 from blobsync.locations import SasToken
 from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, Finding, scan
 from blobsync.errors import LocalFileError, SecretsFoundError
+from blobsync.file_states import LocalState
 from blobsync.local_errors import ChangedWhileReadError
 from blobsync.local_files import SourceFile
 from blobsync.plain_json import parse_json
-from blobsync.plan import LocalState
 
 CONFIGURATION = "aux_data/"
 

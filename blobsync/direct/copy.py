@@ -6,10 +6,12 @@ import itertools
 
 from blobsync.direct.reads import changed, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
-from blobsync.engines import Moved, RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.engines import Moved
 from blobsync.errors import PreconditionFailedError
+from blobsync.file_states import RemoteState
 from blobsync.locations import SasToken
-from blobsync.plan import FileAction, RemoteState
+from blobsync.plan import FileAction
 from blobsync.storage import BlobInfo
 from blobsync.worker_pool import MIB, FileJob, RunState
 

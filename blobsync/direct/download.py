@@ -9,10 +9,11 @@ import threading
 from blobsync.direct.reads import CHUNK, read_range, version_of
 from blobsync.engines import Moved
 from blobsync.errors import ChecksumError
+from blobsync.file_states import RemoteState
 from blobsync.local_files import LocalFolder
 from blobsync.names import relative_name
 from blobsync.part_files import PartFile
-from blobsync.plan import FileAction, RemoteState
+from blobsync.plan import FileAction
 from blobsync.storage import BlobStore
 from blobsync.worker_pool import FileJob, RunState
 

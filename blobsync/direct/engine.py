@@ -14,8 +14,10 @@ from typing import NamedTuple
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.download import DownloadJob
 from blobsync.direct.upload import BlockSizes, UploadJob
-from blobsync.engines import Listener, LocalEnd, MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import LocalEnd, RemoteEnd
+from blobsync.engines import MoveReport, MoveTask
 from blobsync.errors import CredentialError, LocalFileError, StorageError
+from blobsync.listener import Listener
 from blobsync.local_files import LocalFolder
 from blobsync.locations import SasToken
 from blobsync.storage import BlobStore

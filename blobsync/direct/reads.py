@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blobsync.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError
+from blobsync.file_states import RemoteState
 from blobsync.local_errors import ChangedWhileReadError
-from blobsync.plan import FileAction, RemoteState
+from blobsync.plan import FileAction
 from blobsync.storage import BlobStore
 
 # Large enough to spare system calls, small enough to keep a download's memory at threads x this.

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from blobsync.content_types import guess_content_type
 from blobsync.engines import Moved
 from blobsync.errors import ChecksumError
+from blobsync.file_states import RemoteState
 from blobsync.local_files import SourceFile
-from blobsync.plan import FileAction, RemoteState
+from blobsync.plan import FileAction
 from blobsync.storage import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Precondition
 from blobsync.worker_pool import MIB, FileJob, RunState
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from blobsync.code.project_code import Code, CodeState
 from blobsync.config.model import Cluster, CodeEntry
-from blobsync.engines import Listener
 from blobsync.errors import ArchiveError, ConfigError, NothingMatchedError
 from blobsync.jobs.spec import CodeRef
+from blobsync.listener import Listener
 from blobsync.project import Project
 
 

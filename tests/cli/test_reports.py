@@ -16,13 +16,13 @@ from blobsync.plan import (
     FileAction,
     FileFailure,
     PlanPart,
-    Reason,
     Route,
     Shape,
     TransferOptions,
     TransferPlan,
     TransferResult,
 )
+from blobsync.reasons import Reason
 from blobsync.verify import Finding, VerifyReport
 
 _ENGINE = EngineChoice("direct", "that is enough")

@@ -21,9 +21,10 @@ from blobsync.azcopy.driver import AzcopyEngine, Mint
 from blobsync.azcopy.workspace import prune
 from blobsync.config.model import StorageAccount
 from blobsync.connect import connect, mint_sas
-from blobsync.engines import MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.engines import MoveReport, MoveTask
+from blobsync.file_states import LocalState, RemoteState
 from blobsync.locations import SasToken, Secret
-from blobsync.plan import LocalState, RemoteState
 from blobsync.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.storage import BlobStore
 from tests.conftest import ROOT, Azurite

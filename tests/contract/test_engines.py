@@ -20,8 +20,8 @@ from blobsync.connect import connect
 from blobsync.direct.engine import DirectEngine
 from blobsync.engines import Engine, MoveReport, MoveTask
 from blobsync.errors import StorageError
+from blobsync.file_states import LocalState, RemoteState
 from blobsync.locations import Secret
-from blobsync.plan import LocalState, RemoteState
 from blobsync.relay import RelayEngine
 from blobsync.storage import BlobProperties, BlobStore
 from tests.conftest import Azurite

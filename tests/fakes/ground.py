@@ -9,9 +9,10 @@ from pathlib import Path
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.connections import Connections
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Engine, Listener, SilentListener
+from blobsync.engines import Engine
 from blobsync.index import Index
 from blobsync.legs import Ground
+from blobsync.listener import Listener, SilentListener
 from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.planning import live_parts, make_plan
 from blobsync.relay import RelayEngine

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Listener, Moved, MoveReport, MoveTask
-from blobsync.plan import Action, FileAction, FileFailure, Reason
+from blobsync.engines import Moved, MoveReport, MoveTask
+from blobsync.listener import Listener
+from blobsync.plan import Action, FileAction, FileFailure
+from blobsync.reasons import Reason
 from blobsync.storage import BlobInfo
 from tests.fakes.store import MemoryStore
 

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from blobsync.engines import LocalEnd, Moved, MoveTask, RemoteEnd
-from blobsync.plan import Action, FileAction, FileFailure, FileState, LocalState, Reason, RemoteState, Route
+from blobsync.ends import LocalEnd, RemoteEnd
+from blobsync.engines import Moved, MoveTask
+from blobsync.file_states import FileState, LocalState, RemoteState
+from blobsync.plan import Action, FileAction, FileFailure, Route
+from blobsync.reasons import Reason
 from blobsync.storage import BlobStore
 
 

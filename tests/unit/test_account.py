@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import MoveReport, MoveTask, SilentListener
+from blobsync.engines import MoveReport, MoveTask
 from blobsync.errors import UnsafeNamesError
-from blobsync.plan import Action, FileFailure, Reason, TransferOptions, TransferResult
+from blobsync.listener import SilentListener
+from blobsync.plan import Action, FileFailure, TransferOptions, TransferResult
 from blobsync.planning import live_parts
+from blobsync.reasons import Reason
 from blobsync.storage import BlobInfo
 from blobsync.transfer import Engines, carry_out
 from tests.fakes import liars

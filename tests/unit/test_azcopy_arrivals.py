@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.arrivals import Arrivals
-from blobsync.engines import LocalEnd, MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import LocalEnd, RemoteEnd
+from blobsync.engines import MoveReport, MoveTask
 from blobsync.errors import LocalFileError, StorageError
+from blobsync.file_states import LocalState, RemoteState
 from blobsync.local_files import LocalFolder
 from blobsync.names import RelativeName
 from blobsync.part_files import PartFile
-from blobsync.plan import FileAction, LocalState, RemoteState, Route
+from blobsync.plan import FileAction, Route
 from blobsync.worker_pool import RunState, Stopped
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, action, local_state

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.carry import action_refusal, cannot_carry, is_listed, refusal, unconfined_problem
-from blobsync.engines import LiveEnd, LocalEnd, MoveTask, RemoteEnd
-from blobsync.plan import Action, FileAction, Reason, Route
+from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.engines import MoveTask
+from blobsync.plan import Action, FileAction, Route
+from blobsync.reasons import Reason
 from tests.fakes.store import MemoryStore
 
 STORE = MemoryStore("one", {})

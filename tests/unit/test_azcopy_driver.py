@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.driver import AzcopyEngine
-from blobsync.engines import LocalEnd, MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import LocalEnd, RemoteEnd
+from blobsync.engines import MoveReport, MoveTask
 from blobsync.errors import AzcopyNotFoundError, ProcessError
+from blobsync.file_states import LocalState, RemoteState
 from blobsync.locations import SasToken
-from blobsync.plan import LocalState, RemoteState, Route
+from blobsync.plan import Route
 from blobsync.process import RunningProcess
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy
 from tests.fakes.store import MemoryStore

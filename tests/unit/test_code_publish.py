@@ -9,8 +9,8 @@ from typing import BinaryIO
 import pytest
 
 from blobsync.code.publish import KEPT_ARCHIVES, KEPT_SECONDS, CodePlace, RemoteCode, look, prune, publish
-from blobsync.engines import SilentListener
 from blobsync.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
+from blobsync.listener import SilentListener
 from blobsync.locations import SasToken
 from tests.fakes.store import MemoryStore, Request
 

@@ -9,8 +9,9 @@ import pytest
 
 from blobsync.direct.copy import SERVER_SIDE, CopyJob
 from blobsync.direct.upload import BlockSizes
-from blobsync.engines import MoveReport, RemoteEnd
-from blobsync.plan import RemoteState
+from blobsync.ends import RemoteEnd
+from blobsync.engines import MoveReport
+from blobsync.file_states import RemoteState
 from blobsync.storage import BlobProperties
 from blobsync.worker_pool import MIB, RunState, WorkerPool
 from tests.fakes.store import MemoryStore, Request

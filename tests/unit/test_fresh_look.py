@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import LocalEnd, Moved, RemoteEnd
-from blobsync.fresh_look import check, hash_file, look, remote_state
-from blobsync.plan import FileState, LocalState, RemoteState
+from blobsync.ends import LocalEnd, RemoteEnd
+from blobsync.engines import Moved
+from blobsync.file_states import FileState, LocalState, RemoteState
+from blobsync.fresh_look import check, look, remote_state
+from blobsync.local_hash import hash_file
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import action
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.plan import Action, Reason, TransferOptions
+from blobsync.plan import Action, TransferOptions
+from blobsync.reasons import Reason
 from tests.fakes.ground import World, account, cluster
 
 JPG = TransferOptions(include=("*.jpg",))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import SilentListener
 from blobsync.errors import TransferCancelledError
+from blobsync.listener import SilentListener
 from blobsync.plan import FileFailure, TransferOptions
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request

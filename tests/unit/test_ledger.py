@@ -10,21 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import LiveEnd, LocalEnd, Moved, RemoteEnd
+from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.engines import Moved
+from blobsync.file_states import FileState, LocalState, RemoteState
 from blobsync.index import Index, PairIndex, Record
-from blobsync.ledger import Ledger, LivePart, retry_with
-from blobsync.plan import (
-    Action,
-    FileAction,
-    FileFailure,
-    FileState,
-    LocalState,
-    PlanPart,
-    Reason,
-    RemoteState,
-    Route,
-    Shape,
-)
+from blobsync.ledger import Ledger, retry_with
+from blobsync.live_part import LivePart
+from blobsync.plan import Action, FileAction, FileFailure, PlanPart, Route, Shape
+from blobsync.reasons import Reason
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import action, local_state
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.engines import LiveEnd, LocalEnd
+from blobsync.ends import LiveEnd, LocalEnd
 from blobsync.errors import NothingMatchedError
 from blobsync.legs import Leg, legs
 from blobsync.mapping import resolve

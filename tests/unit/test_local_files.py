@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from blobsync.errors import LocalFileError, PreconditionFailedError
+from blobsync.file_states import LocalState
 from blobsync.local_errors import ChangedWhileReadError, local_error
 from blobsync.local_files import LocalFolder, SourceFile
 from blobsync.names import RelativeName, relative_name
 from blobsync.part_files import remove_leftovers
-from blobsync.plan import LocalState
 
 
 @pytest.fixture(params=[True, False], ids=["unnamed", "temporary name"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.local_tree import Entry, LinkPolicy, ignores_case, walk
-from blobsync.plan import Reason
+from blobsync.reasons import Reason
 
 
 @pytest.fixture

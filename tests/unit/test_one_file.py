@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobsync.errors import LocalFileError, MirrorRefusedError
+from blobsync.file_states import LocalState, RemoteState
 from blobsync.local_tree import way_to
 from blobsync.one_file import Names, settle, spare_links
-from blobsync.plan import Action, FileAction, LocalState, PlanPart, Reason, RemoteState, Shape, TransferOptions
+from blobsync.plan import Action, FileAction, PlanPart, Shape, TransferOptions
+from blobsync.reasons import Reason
 from blobsync.trusted_links import OutsideLink
 from tests.fakes.ground import World, account, cluster
 

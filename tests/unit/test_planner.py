@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from blobsync.errors import UnsafeNamesError
+from blobsync.file_states import FileState, LocalState, RemoteState
 from blobsync.index import Record
 from blobsync.pairs import Pair, needs_local_md5
-from blobsync.plan import Action, FileAction, FileState, LocalState, Reason, RemoteState, Route, TransferOptions
+from blobsync.plan import Action, FileAction, Route, TransferOptions
 from blobsync.planner import (
     AZCOPY_FROM_BYTES,
     AZCOPY_FROM_FILES,
@@ -20,6 +21,7 @@ from blobsync.planner import (
     decide_all,
     guard_mirror,
 )
+from blobsync.reasons import Reason
 
 ONE, TWO, THREE = b"1" * 16, b"2" * 16, b"3" * 16
 HERE = LocalState(10, 1_000, 1_000, 7)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import Listener, Moved, MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.engines import Moved, MoveReport, MoveTask
 from blobsync.errors import AccessDeniedError, TransferCancelledError
+from blobsync.listener import Listener
 from blobsync.plan import Action, FileFailure, TransferOptions, TransferResult
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request

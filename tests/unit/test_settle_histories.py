@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from blobsync.file_states import FileState, LocalState, RemoteState
 from blobsync.index import Record
 from blobsync.ledger import outdated
 from blobsync.pairs import Pair, source_is_near
-from blobsync.plan import Action, FileAction, FileState, LocalState, Reason, RemoteState, Route, TransferOptions
+from blobsync.plan import Action, FileAction, Route, TransferOptions
 from blobsync.planner import decide_all, sibling
+from blobsync.reasons import Reason
 
 NAMES = ("a.txt", "d/b", "d/c.tar.gz")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import RemoteEnd, SilentListener
+from blobsync.ends import RemoteEnd
 from blobsync.errors import AccessDeniedError, BlobsyncError, NothingMatchedError, UsageError
+from blobsync.listener import SilentListener
 from blobsync.mapping import resolve
 from blobsync.plan import Shape, TransferOptions
 from blobsync.removal import Doomed, find_blob, remove

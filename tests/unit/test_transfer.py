@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import Listener, MoveReport, MoveTask, RemoteEnd
+from blobsync.ends import RemoteEnd
+from blobsync.engines import MoveReport, MoveTask
 from blobsync.errors import (
     CopySourceRefusedError,
     MirrorRefusedError,
@@ -20,8 +21,10 @@ from blobsync.errors import (
     UnsafeNamesError,
     UsageError,
 )
-from blobsync.plan import Action, FileFailure, Reason, TransferOptions, TransferResult
+from blobsync.listener import Listener
+from blobsync.plan import Action, FileFailure, TransferOptions, TransferResult
 from blobsync.plan_file import load, save
+from blobsync.reasons import Reason
 from blobsync.shapes import both_hint
 from blobsync.storage import BlobProperties
 from tests.fakes.ground import World, account, cluster

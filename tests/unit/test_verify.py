@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import LocalEnd
+from blobsync.ends import LocalEnd
 from blobsync.errors import NothingMatchedError
 from blobsync.local_tree import LinkPolicy
 from blobsync.plan import Route

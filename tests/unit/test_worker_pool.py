@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import LocalEnd, Moved, MoveTask, RemoteEnd
+from blobsync.ends import LocalEnd, RemoteEnd
+from blobsync.engines import Moved, MoveTask
 from blobsync.errors import (
     BlobNotFoundError,
     BlobsyncError,
