@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blobsync.errors import BlobsyncError, ExitCode
-    from blobsync.plan import TransferOptions, TransferPlan, TransferResult
-    from blobsync.project import Project
+    from blobsync.base.errors import BlobsyncError, ExitCode
+    from blobsync.plan.transfer_plan import TransferOptions, TransferPlan, TransferResult
+    from blobsync.project.api import Project
 
 __version__ = "0.1.0"
 
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BlobsyncError": "blobsync.errors",
-    "ExitCode": "blobsync.errors",
-    "Project": "blobsync.project",
-    "TransferOptions": "blobsync.plan",
-    "TransferPlan": "blobsync.plan",
-    "TransferResult": "blobsync.plan",
+    "BlobsyncError": "blobsync.base.errors",
+    "ExitCode": "blobsync.base.errors",
+    "Project": "blobsync.project.api",
+    "TransferOptions": "blobsync.plan.transfer_plan",
+    "TransferPlan": "blobsync.plan.transfer_plan",
+    "TransferResult": "blobsync.plan.transfer_plan",
 }
 
 

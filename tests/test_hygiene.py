@@ -95,3 +95,19 @@ def test_links_between_documents_lead_somewhere() -> None:
                 if "://" not in target and not (ROOT / name).parent.joinpath(target).exists():
                     dead.append(f"{name}: {target}")
     assert not dead
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(blobsync/[\w/]+\.py)`", text)
+    assert len(named) > 10
+    assert not [name for name in named if not (ROOT / name).is_file()]
+
+
+def test_the_rooms_of_contributing_are_those_of_the_layers() -> None:
+    from tests.test_layering import ROOMS
+
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture = [line[4:] for line in text.splitlines() if re.match(r"    [a-z]", line)]
+    words = [word for line in picture for word in re.split(r"\s{2,}", line) if word in ROOMS]
+    assert words == list(ROOMS)

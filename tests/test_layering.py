@@ -1,4 +1,4 @@
-"""Who may import whom. A module imports from rows above its own or from its own row, never from below."""
+"""Who may import whom: a room imports from itself and from the rooms above it in the list, never from below."""
 
 from __future__ import annotations
 
@@ -8,73 +8,30 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.source import Module, modules
+from tests.source import ROOT, Module, modules
 
-# The nearest name counts: "azcopy" stands for everything in it.
-ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "words: no I/O, nothing of ours but each other",
-        (
-            "ahead",
-            "environment",
-            "errors",
-            "locations",
-            "file_states",
-            "plain_json",
-            "redaction",
-            "trusted_hosts",
-            "user_data",
-            "content_types",
-        ),
-    ),
-    (
-        "values and configuration: files at most, no network",
-        (
-            *("config", "globs", "ignore", "mapping", "names", "plan", "plan_file", "process", "sas"),
-            *("code.secret_files", "code.secrets", "selection", "state_dir", "storage"),
-            *("told", "trusted_links", "user_config"),
-        ),
-    ),
-    (
-        "facts and decisions",
-        (
-            *("connections", "engines", "extras", "fresh_look", "index", "interrupted", "ledger"),
-            *("left_out", "legs", "local_errors", "local_files", "local_tree", "nodejs", "one_file"),
-            *("outside_links", "pairs"),
-            *("part_files", "planner", "receipts", "shapes", "survey", "verify"),
-        ),
-    ),
-    (
-        "stores and engines: how bytes move",
-        (*("azcopy", "azure_store", "connect", "direct", "emulator", "relay", "rest", "worker_pool"),),
-    ),
-    (
-        "work: plans made and carried out, archives made",
-        (
-            *("browse", "code.archive", "code.files", "code.git", "code.snapshot", "doctor", "engine_set"),
-            "planning",
-            "removal",
-            "sharing",
-            "settle",
-            "transfer",
-        ),
-    ),
-    ("the public API", ("code", "project")),
-    ("jobs: through the public API", ("jobs",)),
-    ("the command line", ("cli", "demo", "demo_data", "__main__")),
+# Each room's own docstring says what it decides. The last are the command line and the package itself.
+ROOMS = (
+    *("base", "config", "local", "store", "plan", "transfer"),
+    *("direct", "emulator", "azcopy"),
+    *("project", "code", "jobs", "cli"),
 )
+
+# Rooms that decide, or carry out through what they are handed: they never reach for a connection themselves.
+HANDED_ITS_STORES = ("plan", "transfer", "direct")
+CONNECTING = ("store.connect", "store.rest", "store.azure_identity")
 
 # Third-party packages, and standard modules that have one home.
 GATES: dict[str, tuple[str, ...]] = {
-    "azure": ("azure_store", "jobs.backends"),
-    "pathspec": ("ignore",),
-    "sqlite3": ("index", "jobs.history"),
+    "azure": ("store.azure_identity", "jobs.backends"),
+    "pathspec": ("local.ignore",),
+    "sqlite3": ("local.index", "jobs.history"),
     # The runner goes to compute nodes alone and cannot import anything of ours.
-    "subprocess": ("process", "jobs.runner"),
+    "subprocess": ("base.process", "jobs.runner"),
     "tqdm": ("cli",),
     "typer": ("cli",),
     "urllib.request": ("jobs.runner",),
-    "urllib3": ("azcopy", "jobs.backends", "rest"),
+    "urllib3": ("azcopy", "jobs.backends", "store.rest"),
     "yaml": ("config", "jobs.backends"),
 }
 
@@ -85,14 +42,9 @@ def _short(name: str) -> str:
     return name.removeprefix("blobsync").removeprefix(".")
 
 
-def _row(name: str) -> int | None:
-    short = _short(name)
-    while short:
-        for number, (_, members) in enumerate(ROWS):
-            if short in members:
-                return number
-        short = short.rpartition(".")[0]
-    return None
+def _room(name: str) -> int | None:
+    first = _short(name).partition(".")[0]
+    return ROOMS.index(first) if first in ROOMS else None
 
 
 def _is_in(name: str, homes: tuple[str, ...]) -> bool:
@@ -100,20 +52,65 @@ def _is_in(name: str, homes: tuple[str, ...]) -> bool:
     return any(short == home or short.startswith(home + ".") for home in homes)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_module_imports_from_its_row_or_above(module: Module) -> None:
-    if module.name == "blobsync":
-        return
-    row = _row(module.name)
-    assert row is not None, f"{module.file} stands in no row; add it to ROWS"
+IN_ROOMS = [module for module in MODULES if module.name not in ("blobsync", "blobsync.__main__")]
+
+
+@pytest.mark.parametrize("module", IN_ROOMS, ids=lambda module: module.name)
+def test_module_imports_from_its_room_or_above(module: Module) -> None:
+    room = _room(module.name)
+    assert room is not None, f"{module.file} stands in no room; add the room to ROOMS"
     below = []
     for line, name in module.imports():
         assert not name.startswith("."), f"{module.file}:{line}: imports are absolute"
         if name.startswith("blobsync.") and name != "blobsync.__version__":
-            target = _row(name)
-            if target is None or target > row:
+            target = _room(name)
+            if target is None or target > room:
                 below.append(f"{module.file}:{line} imports {name}")
-    assert not below, f"imports from below row {row} ({ROWS[row][0]}): {below}"
+    assert not below, f"imports from below {ROOMS[room]}: {below}"
+
+
+@pytest.mark.parametrize("module", IN_ROOMS, ids=lambda module: module.name)
+def test_what_decides_is_handed_its_stores(module: Module) -> None:
+    if _is_in(module.name, HANDED_ITS_STORES):
+        wrong = [f"{module.file}:{line} imports {name}" for line, name in module.imports() if _is_in(name, CONNECTING)]
+        assert not wrong
+
+
+def test_no_two_modules_import_each_other() -> None:
+    names = {module.name for module in MODULES}
+    imports = {
+        module.name: {
+            found
+            for _, name in module.imports()
+            for found in (name, name.rpartition(".")[0])
+            if found in names and found != module.name and not module.name.startswith(f"{found}.")
+        }
+        for module in MODULES
+    }
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, f"a circle: {' -> '.join((*way[way.index(name) :], name))}"
+        if name not in done:
+            for other in sorted(imports[name]):
+                visit(other, (*way, name))
+            done.add(name)
+
+    for name in sorted(imports):
+        visit(name, ())
+
+
+def test_the_top_level_is_a_list_of_rooms() -> None:
+    top = {path.name for path in (ROOT / "blobsync").iterdir() if path.name != "__pycache__"}
+    assert top == {*ROOMS, "__init__.py", "__main__.py", "py.typed"}
+    assert len(top) <= 16
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_says_what_it_decides(room: str) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / "blobsync" / room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert "Decide" in text, "what it decides, what comes in, what goes out, which rooms it calls"
+    assert "In:" in text and "Out:" in text and "Call" in text
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
@@ -133,30 +130,23 @@ def test_backends_do_not_import_each_other() -> None:
     for module in MODULES:
         if not module.name.startswith("blobsync.jobs.backends.") or module.name in shared:
             continue
-        family = module.name.rpartition(".")[2].partition("_")[0]
+        family = module.name.removeprefix("blobsync.jobs.backends.").partition(".")[0]
         for line, name in module.imports():
-            other = name.removeprefix("blobsync.jobs.backends.").partition("_")[0]
+            other = name.removeprefix("blobsync.jobs.backends.").partition(".")[0]
             if name.startswith("blobsync.jobs.backends.") and name not in shared and other != family:
                 wrong.append(f"{module.file}:{line} imports {name}")
     assert not wrong
 
 
-def test_every_row_names_modules_that_exist() -> None:
-    names = {_short(module.name) for module in MODULES} | {_short(module.name).partition(".")[0] for module in MODULES}
-    listed = {member for _, members in ROWS for member in members}
-    assert not listed - names, "ROWS names modules that are gone"
-
-
-def test_the_gates_and_rows_see_a_wrong_import() -> None:
-    assert _row("blobsync.azcopy.driver") == _row("blobsync.direct.engine")
-    assert _row("blobsync.nowhere") is None
-    assert (_row("blobsync.cli.main") or 0) > (_row("blobsync.planner") or 0)
+def test_the_gates_and_rooms_see_a_wrong_import() -> None:
+    assert _room("blobsync.nowhere") is None
+    assert (_room("blobsync.cli.main") or 0) > (_room("blobsync.plan.decisions") or 0)
     assert _is_in("blobsync.jobs.history", GATES["sqlite3"])
-    assert not _is_in("blobsync.indexes", GATES["sqlite3"])
+    assert not _is_in("blobsync.local.indexes", GATES["sqlite3"])
 
 
 # Only the gate may say that a name is safe; `grep -rn RelativeName blobsync` shows every place that relies on it.
-_GATE = "blobsync.names"
+_GATE = "blobsync.local.names"
 _SAFE = {"RelativeName", "SafeName"}
 
 
@@ -181,15 +171,18 @@ def test_names_from_outside_become_paths_through_one_gate() -> None:
 # Who makes, writes, renames or deletes files, and which. Data of a project that has a name from outside is written
 # by the first row alone, below descriptors; all others write files that they name themselves.
 WRITERS: dict[str, str] = {
-    **dict.fromkeys(("local_files", "part_files"), "what comes from outside: downloads and logs"),
-    "trusted_links": "what the user agreed to, in the user's own configuration",
-    **dict.fromkeys(("azcopy", "receipts", "state_dir", "plan_file", "told"), "our own records and staging folders"),
-    **dict.fromkeys(("code", "config.scaffold", "demo", "demo_data"), "what the user asked to be made here"),
-    **dict.fromkeys(("emulator", "nodejs"), "programs in the user's data folder"),
-    **dict.fromkeys(("jobs.history", "jobs.local_queue", "jobs.run_files", "jobs.foreground"), "jobs on this machine"),
-    **dict.fromkeys(("jobs.supervisor", "jobs.backends.local"), "the same"),
-    **dict.fromkeys(("jobs.runner", "jobs.login_side", "jobs.backends.aml_start"), "files on a node"),
-    **dict.fromkeys(("process", "cli.output"), "the streams of programs"),
+    **dict.fromkeys(("local.files", "local.part_files"), "what comes from outside: downloads and logs"),
+    "config.trusted_links": "what the user agreed to, in the user's own configuration",
+    **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
+    **dict.fromkeys(("plan.saved_plan", "base.told"), "the same"),
+    **dict.fromkeys(
+        ("code", "config.scaffold", "cli.demonstration", "cli.demo_data"), "what the user asked to be made"
+    ),
+    "emulator": "programs in the user's data folder",
+    **dict.fromkeys(("jobs.history", "jobs.foreground"), "jobs on this machine"),
+    "jobs.backends.local": "the same",
+    **dict.fromkeys(("jobs.runner", "jobs.login_side", "jobs.backends.aml.start"), "files on a node"),
+    **dict.fromkeys(("base.process", "cli.output"), "the streams of programs"),
 }
 _WRITING = {
     *("write_text", "write_bytes", "touch", "mkdir", "makedirs", "unlink", "rmdir", "rmtree", "removedirs", "renames"),

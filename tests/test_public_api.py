@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import blobsync
-from blobsync.user_data import data_home
+from blobsync.base.user_data import data_home
 from tests.source import ROOT, modules
 
 
@@ -91,7 +91,11 @@ def _callables() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 def test_no_default_of_any_signature_is_the_environment() -> None:
     found = dict(_callables())
-    assert {"blobsync.project.Project.open", "blobsync.connect.connect", "blobsync.azcopy.binary.find"} <= set(found)
+    assert {
+        "blobsync.project.api.Project.open",
+        "blobsync.store.connect.connect",
+        "blobsync.azcopy.binary.find",
+    } <= set(found)
     telling = []
     for name, value in found.items():
         try:

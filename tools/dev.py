@@ -26,7 +26,7 @@ TOOLS = ROOT / ".tools"
 INPUTS = (
     "pyproject.toml",
     "tools/dev.py",
-    "blobsync/nodejs.py",
+    "blobsync/emulator/nodejs.py",
     "blobsync/emulator/package-lock.json",
     "blobsync/azcopy/binary.py",
     "blobsync/azcopy/install.py",

@@ -17,15 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
-from blobsync.ends import RemoteEnd
-from blobsync.engines import Moved
-from blobsync.errors import BlobsyncError, ChecksumError, StorageError
-from blobsync.file_states import RemoteState
-from blobsync.local_errors import ChangedWhileReadError, local_error
-from blobsync.local_files import LocalFolder, SourceFile
-from blobsync.names import is_temporary, relative_name
-from blobsync.plan import FileAction
-from blobsync.worker_pool import RunState, Stopped
+from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError
+from blobsync.base.file_states import RemoteState
+from blobsync.direct.pool import RunState, Stopped
+from blobsync.local.errors import ChangedWhileReadError, local_error
+from blobsync.local.files import LocalFolder, SourceFile
+from blobsync.local.names import is_temporary, relative_name
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.ends import RemoteEnd
+from blobsync.transfer.engines import Moved
 
 _CHUNK = 1 << 20
 _THREADS = 2

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.environment import environment
-from blobsync.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
-from blobsync.process import Completed, ProcessRunner, SubprocessRunner
-from blobsync.user_data import data_home
+from blobsync.base.environment import environment
+from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
+from blobsync.base.process import Completed, ProcessRunner, SubprocessRunner
+from blobsync.base.user_data import data_home
 
 Version = tuple[int, int, int]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from blobsync.ends import LocalEnd
-from blobsync.engines import MoveTask
-from blobsync.plan import FileAction, Route
+from blobsync.plan.transfer_plan import FileAction, Route
+from blobsync.store.ends import LocalEnd
+from blobsync.transfer.engines import MoveTask
 
 # azcopy's temporary name is ".azDownload-<36 characters>-" and the name itself: together 255 bytes at most.
 _MAX_DOWNLOAD_NAME = 255 - len(".azDownload-") - 36 - 1

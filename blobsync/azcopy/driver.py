@@ -24,9 +24,7 @@ from blobsync.azcopy.reasons import AzcopyTransferError, LogReader
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict
 from blobsync.azcopy.workspace import Workspace, prune, workspace
-from blobsync.ends import LocalEnd, RemoteEnd
-from blobsync.engines import Moved, MoveReport, MoveTask
-from blobsync.errors import (
+from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
     LocalFileError,
@@ -34,13 +32,15 @@ from blobsync.errors import (
     SasPermissionError,
     StorageError,
 )
-from blobsync.file_states import LocalState, RemoteState
-from blobsync.listener import Listener
-from blobsync.local_files import LocalFolder
-from blobsync.locations import SasToken
-from blobsync.plan import FileAction, Route
-from blobsync.process import ProcessRunner, SubprocessRunner
-from blobsync.worker_pool import RunState
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import SasToken
+from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.direct.pool import RunState
+from blobsync.local.files import LocalFolder
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction, Route
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 # Least rights: Put Blob and Put Block need "w" alone. To keep a blob's access tier azcopy asks for the kind of the
 # destination's account, which takes "r".
@@ -87,7 +87,7 @@ class AzcopyEngine:
         return "azcopy"
 
     def move(self, task: MoveTask, listener: Listener) -> MoveReport:
-        """See :class:`blobsync.engines.Engine`. Raises ``AzcopyError`` when there is no azcopy to use."""
+        """See :class:`blobsync.transfer.engines.Engine`. Raises ``AzcopyError`` when there is no azcopy to use."""
         prune(self.state_dir)
         run = RunState(task, listener, 0)
         carried = _sort_out(run, confined=self.confinement.is_possible)

@@ -22,12 +22,12 @@ from urllib.parse import urlsplit
 import urllib3
 
 from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
-from blobsync.environment import environment
-from blobsync.errors import AzcopyInstallError, EmulatorError, ProcessError
-from blobsync.nodejs import ensure_node, last_lines
-from blobsync.process import ProcessRunner, SubprocessRunner
-from blobsync.rest.pool import proxy_for
-from blobsync.user_data import data_home
+from blobsync.base.environment import environment
+from blobsync.base.errors import AzcopyInstallError, EmulatorError, ProcessError
+from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.user_data import data_home
+from blobsync.emulator.nodejs import ensure_node, last_lines
+from blobsync.store.rest.pool import proxy_for
 
 SOURCE_VARIABLE = "BLOBSYNC_AZCOPY_SOURCE"
 

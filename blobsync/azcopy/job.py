@@ -28,8 +28,8 @@ from blobsync.azcopy.messages import (
     Unrecognized,
     parse_line,
 )
-from blobsync.process import ProcessRunner, RunningProcess
-from blobsync.redaction import redact
+from blobsync.base.process import ProcessRunner, RunningProcess
+from blobsync.base.redaction import redact
 
 logger = logging.getLogger(__name__)
 

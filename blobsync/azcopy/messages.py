@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blobsync.plain_json import parse_json
+from blobsync.base.plain_json import parse_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
+from blobsync.base.errors import StorageError
+from blobsync.base.file_states import RemoteState
 from blobsync.direct.engine import DirectEngine
-from blobsync.ends import RemoteEnd
-from blobsync.engines import MoveReport, MoveTask
-from blobsync.errors import StorageError
-from blobsync.file_states import RemoteState
-from blobsync.listener import Listener
-from blobsync.plan import FileAction
-from blobsync.storage import BlobStore
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobStore
+from blobsync.transfer.engines import MoveReport, MoveTask
 
 _THREADS = 4
 _PIECE = 1 << 20

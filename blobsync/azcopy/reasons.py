@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from urllib.parse import unquote, urlsplit
 
-from blobsync.errors import BlobsyncError
-from blobsync.locations import SasToken
-from blobsync.plan import Route
-from blobsync.redaction import redact
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import SasToken
+from blobsync.base.redaction import redact
+from blobsync.plan.transfer_plan import Route
 
 _FAILED = re.compile(r"(?:UPLOAD|DOWNLOAD|COPY)FAILED: (?P<source>.*?) : (?P<status>[0-9]{1,4}) : (?P<text>.*)$")
 _TARGET = re.compile(r"^\s+Dst: (?P<target>.*)$")

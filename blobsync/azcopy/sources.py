@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
-from blobsync.ends import LocalEnd
-from blobsync.errors import BlobsyncError
-from blobsync.file_states import LocalState
-from blobsync.local_files import SourceFile
-from blobsync.plan import FileAction
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.file_states import LocalState
+from blobsync.local.files import SourceFile
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.ends import LocalEnd
 
 _CHUNK = 1 << 20
 _THREADS = 2

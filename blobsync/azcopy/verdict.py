@@ -15,12 +15,12 @@ from blobsync.azcopy.reasons import (
     explain,
     reason_in,
 )
-from blobsync.ends import RemoteEnd
-from blobsync.errors import BlobsyncError, CredentialError, StorageError
-from blobsync.file_states import FileState, RemoteState
-from blobsync.locations import SasToken
-from blobsync.pairs import equal_content
-from blobsync.plan import Route
+from blobsync.base.errors import BlobsyncError, CredentialError, StorageError
+from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.locations import SasToken
+from blobsync.plan.pairs import equal_content
+from blobsync.plan.transfer_plan import Route
+from blobsync.store.ends import RemoteEnd
 
 _SINGLE_QUESTIONS = 20
 

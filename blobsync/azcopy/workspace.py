@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.errors import LocalFileError
-from blobsync.plain_json import parse_json
-from blobsync.redaction import redact
-from blobsync.state_dir import own_folder
+from blobsync.base.errors import LocalFileError
+from blobsync.base.plain_json import parse_json
+from blobsync.base.redaction import redact
+from blobsync.local.state_dir import own_folder
 
 KEPT_LOGS = 5
 

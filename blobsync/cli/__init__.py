@@ -1,1 +1,4 @@
-"""The command line: words in, one answer out; everything else is the library."""
+"""The command line: words in; text or JSON, and an exit code, out.
+
+Decides how things are said, and nothing else. In: words and a terminal. Out: one answer. Calls every room.
+"""

@@ -13,9 +13,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from blobsync.base.errors import UsageError
 from blobsync.cli.options import SETTINGS, group_callback
 from blobsync.cli.session import Session
-from blobsync.errors import UsageError
 
 
 class Word(NamedTuple):

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.errors import UsageError
 from blobsync.cli.options import command as register_command
 from blobsync.cli.options import complete_path
 from blobsync.cli.output import Result, count_text, size_text, took_text
 from blobsync.cli.reports import result_data, result_lines
 from blobsync.cli.session import Session
-from blobsync.errors import UsageError
 
 if TYPE_CHECKING:
     from blobsync.code.files import Decision
     from blobsync.code.project_code import Code, CodeResult, CodeState
-    from blobsync.plan import TransferResult
+    from blobsync.plan.transfer_plan import TransferResult
 
 # Files whose presence is explained by --list, and uncommitted files that are named.
 _EXPLAINED = 10

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from blobsync.errors import TransferCancelledError, UsageError
+from blobsync.base.errors import TransferCancelledError, UsageError
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from blobsync.base.errors import UntrustedLinkError
 from blobsync.cli.confirm import confirm
-from blobsync.errors import UntrustedLinkError
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session
-    from blobsync.project import Project
+    from blobsync.project.api import Project
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from blobsync.base.errors import ExitCode, UsageError
 from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.consent import with_consent
 from blobsync.cli.options import PathsArgument, command
@@ -15,12 +16,11 @@ from blobsync.cli.reports import conflicts, files_shown, plan_data, plan_lines, 
 from blobsync.cli.session import Session
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS
 from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
-from blobsync.errors import ExitCode, UsageError
-from blobsync.plan import Action, TransferOptions
+from blobsync.plan.transfer_plan import Action, TransferOptions
 
 if TYPE_CHECKING:
-    from blobsync.plan import TransferPlan
-    from blobsync.project import Project
+    from blobsync.plan.transfer_plan import TransferPlan
+    from blobsync.project.api import Project
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and touch nothing.")]
 Full = Annotated[bool, typer.Option("--full", help="Every line, not only the first ten of each kind.")]
@@ -106,7 +106,7 @@ def apply(
     \b
       blobsync apply voc20.plan
     """
-    from blobsync.plan_file import load
+    from blobsync.plan.saved_plan import load
 
     with looking():
         saved = load(file)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from blobsync.base.errors import UsageError
 from blobsync.cli.options import command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def demo(
     """
     if session.json:
         raise UsageError("demo shows its commands as they run, so it has no --json")
-    from blobsync.demo import run_demo
+    from blobsync.cli.demonstration import run_demo
 
     report = run_demo(folder, keep=keep, environ=session.environ, say=typer.echo)
     seconds = sum(each for _, each in report.seconds)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.errors import UsageError
 from blobsync.cli.job_words import (
     cause_data,
     cause_lines,
@@ -20,7 +21,6 @@ from blobsync.cli.job_words import (
 from blobsync.cli.options import command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.errors import UsageError
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster

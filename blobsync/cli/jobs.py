@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.errors import BlobsyncError, ExitCode, TransferCancelledError, UsageError
 from blobsync.cli import job_views
 from blobsync.cli.job_views import followed, note_all, open_board, submitting
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, state_text
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.errors import BlobsyncError, ExitCode, TransferCancelledError, UsageError
 
 if TYPE_CHECKING:
     from blobsync.jobs.board import Board
@@ -96,9 +96,9 @@ def local(session: Session, cmd: CommandArgument) -> Result:
       blobsync local python train.py --data voc20
       blobsync -n 2 local python train.py             two processes with their ranks; -n 0: one, without a GPU
     """
+    from blobsync.base.process import SubprocessRunner
     from blobsync.jobs.describe import Wish
     from blobsync.jobs.foreground import run_here
-    from blobsync.process import SubprocessRunner
 
     if session.json:
         raise UsageError("local has the terminal to itself: there is no --json for it")
@@ -185,7 +185,7 @@ def ssh(
       blobsync ssh 3f2a
       blobsync ssh 3f2a --node 1 --show
     """
-    from blobsync.process import SubprocessRunner
+    from blobsync.base.process import SubprocessRunner
 
     board = open_board(session)
     record = board.find([id])[0]

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.errors import UsageError
 from blobsync.cli.options import OptionalPaths, PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
 from blobsync.cli.session import Session
-from blobsync.errors import UsageError
 
 if TYPE_CHECKING:
-    from blobsync.browse import Entry, Status, Usage
-    from blobsync.mapping import Resolution
-    from blobsync.project import Project
+    from blobsync.config.mapping import Resolution
+    from blobsync.project.api import Project
+    from blobsync.project.browse import Entry, Status, Usage
 
 _EXPIRY = re.compile(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -105,8 +105,8 @@ def resolve(session: Session, paths: PathsArgument) -> Result:
 def _places(session: Session, paths: list[str]) -> list[Resolution]:
     """Without ``Project``, which brings all that transfers need: this command is asked often, and by scripts."""
     from blobsync.config.loader import load_cluster
+    from blobsync.config.mapping import resolve as find_place
     from blobsync.config.project_root import current_folder, find_project
-    from blobsync.mapping import resolve as find_place
 
     if session.from_cluster:
         raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
@@ -239,8 +239,8 @@ def _usages(project: Project, paths: list[str]) -> Result:
 
 
 def _usage(project: Project, path: str) -> Usage:
-    from blobsync.browse import Usage
-    from blobsync.errors import NothingMatchedError
+    from blobsync.base.errors import NothingMatchedError
+    from blobsync.project.browse import Usage
 
     try:
         return replace(project.usage(path), path=path)

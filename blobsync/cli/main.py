@@ -12,12 +12,12 @@ from typing import Any
 
 import typer
 
+from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, TransferCancelledError, UsageError
+from blobsync.base.redaction import redact
 from blobsync.cli.app import build_app
+from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
-from blobsync.cli.progress import choose_listener
 from blobsync.cli.session import Session
-from blobsync.errors import BlobsyncError, ExitCode, LocalFileError, TransferCancelledError, UsageError
-from blobsync.redaction import redact
 
 # Typer exports the most special of its parser's errors only; the bases say what all of them are.
 _PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)

@@ -14,10 +14,10 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from blobsync.base.errors import BlobsyncError, TransferCancelledError
 from blobsync.cli.confirm import interrupted_looking, looking
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.errors import BlobsyncError, TransferCancelledError
 
 SETTINGS: dict[str, Any] = {
     # Rich would add 80 ms to every command, and its tracebacks show local variables.

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from blobsync.errors import BlobsyncError, ExitCode, UnsafeNamesError
-from blobsync.redaction import redact, redact_answer, redact_tree
+from blobsync.base.errors import BlobsyncError, ExitCode, UnsafeNamesError
+from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:
-    from blobsync.plan import FileFailure
+    from blobsync.plan.transfer_plan import FileFailure
 
 VERSION = 1
 # How many failures are told one by one on a terminal; --json has them all.

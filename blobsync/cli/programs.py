@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from blobsync.base.errors import BlobsyncError, ExitCode
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.errors import BlobsyncError, ExitCode
 
 if TYPE_CHECKING:
-    from blobsync.doctor import Finding
+    from blobsync.project.doctor import Finding
 
 _MARKS = {"ok": "ok  ", "untried": "?   ", "warn": "warn", "fail": "FAIL"}
 
@@ -60,7 +60,7 @@ def _findings(session: Session) -> Iterator[tuple[str, Finding]]:
     """Each cluster's findings; what was found for one cluster already is not told again for the next."""
     from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, load_cluster
     from blobsync.config.project_root import current_folder, find_project
-    from blobsync.doctor import Finding, Status, examine
+    from blobsync.project.doctor import Finding, Status, examine
 
     root = find_project(current_folder(session.environ), session.environ)
     names: tuple[str | None, ...] = cluster_names(root)

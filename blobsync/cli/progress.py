@@ -13,9 +13,8 @@ from blobsync.cli.bar import Progress, TerminalLine, bar_text
 from blobsync.cli.output import Console, count_text, duration_text, size_text
 
 if TYPE_CHECKING:
-    from blobsync.cli.session import Session
-    from blobsync.listener import Listener
-    from blobsync.plan import FileFailure
+    from blobsync.plan.listener import Listener
+    from blobsync.plan.transfer_plan import FileFailure
 
     class ClosingListener(Listener, Protocol):
         """A listener that can be put away at the end."""
@@ -40,16 +39,6 @@ _VERBS = {
     "verifying": "verifying",
     "deleting": "deleting",
 }
-
-
-def choose_listener(console: Console, session: Session, terminal: TextIO | None = None) -> ClosingListener:
-    """A bar where a person watches, lines where a log file does, nothing where it was asked for or for JSON."""
-    if session.quiet or session.json:
-        return QuietListener(None if session.quiet else console)
-    # With -v the log's lines come as they like, and would end up in the middle of a bar.
-    terminal = terminal or sys.stderr
-    drawable = terminal.isatty() and session.environ.get("TERM") != "dumb" and not session.verbose
-    return BarListener(console, terminal=terminal) if drawable else LineListener(console)
 
 
 class QuietListener:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.errors import ExitCode
 from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
 from blobsync.cli.session import Session
-from blobsync.errors import ExitCode
 
 if TYPE_CHECKING:
-    from blobsync.removal import Removal
+    from blobsync.project.removal import Removal
 
 
 def register(app: typer.Typer) -> None:

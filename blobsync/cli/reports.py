@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from blobsync.base.file_states import RemoteState
+from blobsync.base.reasons import Reason
 from blobsync.cli.output import count_text, size_text, took_text
-from blobsync.file_states import RemoteState
-from blobsync.plan import (
+from blobsync.plan.transfer_plan import (
     VERBS,
     Action,
     FileAction,
@@ -22,7 +23,6 @@ from blobsync.plan import (
     TransferResult,
     verb,
 )
-from blobsync.reasons import Reason
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from blobsync.base.errors import UsageError
 from blobsync.cli.progress import QuietListener
-from blobsync.errors import UsageError
 
 if TYPE_CHECKING:
     from blobsync.cli.progress import ClosingListener
     from blobsync.config.model import Cluster
-    from blobsync.project import Project
+    from blobsync.project.api import Project
 
 _NAMES = "name one of aux_data/aml/*.yaml, without .yaml; leave the option out for the default"
 
@@ -75,7 +75,7 @@ class Session:
         ``copies`` says that the command knows what to do with ``-f``; ``cluster`` is another cluster than
         that of ``-c``. Raises ``ConfigError`` and ``UsageError``; the files' warnings go to the listener.
         """
-        from blobsync.project import Project
+        from blobsync.project.api import Project
 
         if self.from_cluster is not None and not copies:
             raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
@@ -87,7 +87,7 @@ class Session:
         )
         project.listener = self.listener
         if any(project.root.glob(SECRETS_PATTERN)):
-            from blobsync.jobs.run_files import remove_dead_secrets
+            from blobsync.jobs.backends.local.run_files import remove_dead_secrets
 
             remove_dead_secrets(project.state.root / "jobs")
         self.warn(project.cluster, project.from_cluster)
@@ -95,7 +95,7 @@ class Session:
 
     def warn(self, *clusters: Cluster | None) -> None:
         """Tell what is odd about the configuration files: once, and what is a matter of habits once a day."""
-        from blobsync.told import DailyWarning, told_today
+        from blobsync.base.told import DailyWarning, told_today
 
         seen: set[str] = set()
         for cluster in clusters:

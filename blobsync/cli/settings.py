@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.errors import BlobsyncError, ConfigError, EmulatorError, ExitCode
 from blobsync.cli.options import SETTINGS, OptionalPaths, command
 from blobsync.cli.output import Result, count_text
 from blobsync.cli.session import Session
-from blobsync.errors import BlobsyncError, ConfigError, EmulatorError, ExitCode
 
 if TYPE_CHECKING:
     from blobsync.config.check import CheckedFile, ClusterChoice
@@ -121,8 +121,8 @@ def config_trust_link(
       blobsync config trust-link --forget data/coco
     """
     from blobsync.config.project_root import current_folder, find_project
-    from blobsync.outside_links import agree, agreed
-    from blobsync.outside_links import forget as withdraw
+    from blobsync.project.outside_links import agree, agreed
+    from blobsync.project.outside_links import forget as withdraw
 
     cwd = current_folder(session.environ)
     root = find_project(cwd, session.environ)

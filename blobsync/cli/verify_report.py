@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blobsync.base.errors import ExitCode
 from blobsync.cli.output import size_text
 from blobsync.cli.reports import more_line
-from blobsync.errors import ExitCode
 
 if TYPE_CHECKING:
-    from blobsync.verify import VerifyReport
+    from blobsync.project.verify import VerifyReport
 
 
 def verify_data(reports: Sequence[VerifyReport]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def verify_code(reports: Sequence[VerifyReport]) -> ExitCode:
 
 def _counts(reports: Sequence[VerifyReport]) -> dict[str, int]:
     """How many files of each class, in the order of the classes."""
-    from blobsync.verify import CLASSES
+    from blobsync.project.verify import CLASSES
 
     found: Counter[str] = Counter()
     for report in reports:

@@ -1,1 +1,5 @@
-"""The project's code as jobs get it: which files, how they are packed, where the archive goes."""
+"""The code archive: what ``init`` packs and uploads.
+
+Decides which files are code, which of them may hold secrets, and whether anything changed. In: a project. Out: an
+archive with a digest, in the container. Calls the rooms of ``project``.
+"""

@@ -21,12 +21,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from blobsync.base.errors import ArchiveError
 from blobsync.code.files import MANIFEST_NAME, CodeFile
 from blobsync.code.git import GitState
 from blobsync.code.snapshot import CodeSnapshot, HashedFile, open_source, threads
-from blobsync.errors import ArchiveError
-from blobsync.local_errors import ChangedWhileReadError
-from blobsync.local_files import SourceFile
+from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.files import SourceFile
 
 MANIFEST_VERSION = 1
 

@@ -10,10 +10,10 @@ import os
 import shutil
 from pathlib import Path
 
+from blobsync.base.errors import ArchiveError, BackendUnavailableError, ConfigError, ProcessError
+from blobsync.base.process import ProcessRunner
 from blobsync.code.snapshot import CodeSnapshot
 from blobsync.config.model import Cluster
-from blobsync.errors import ArchiveError, BackendUnavailableError, ConfigError, ProcessError
-from blobsync.process import ProcessRunner
 
 # ACT's name for the project's compile script.
 COMPILE_SCRIPT = "compile.aml.sh"

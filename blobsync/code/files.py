@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.errors import ArchiveError, NothingMatchedError
+from blobsync.base.file_states import LocalState
 from blobsync.code.secret_files import LOOKED_AT, names_it, why_secret
 from blobsync.config.model import Cluster
-from blobsync.errors import ArchiveError, NothingMatchedError
-from blobsync.file_states import LocalState
-from blobsync.globs import ZipExclude, zip_excludes
-from blobsync.ignore import IgnoreRules, project_rules
-from blobsync.local_errors import local_error
-from blobsync.names import is_temporary
-from blobsync.state_dir import NAME as STATE_DIR_NAME
+from blobsync.local.errors import local_error
+from blobsync.local.globs import ZipExclude, zip_excludes
+from blobsync.local.ignore import IgnoreRules, project_rules
+from blobsync.local.names import is_temporary
+from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 
 MANIFEST_NAME = ".blobsync-manifest.json"
 

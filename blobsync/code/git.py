@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.environment import environment
-from blobsync.errors import ProcessError
-from blobsync.process import ProcessRunner
+from blobsync.base.environment import environment
+from blobsync.base.errors import ProcessError
+from blobsync.base.process import ProcessRunner
 
 # Submodules have configurations of their own, and are not looked into.
 _STATUS = ("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=all", "--", ".")

@@ -19,6 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from blobsync.base.errors import ArchiveError, ConfigError, StorageError
+from blobsync.base.locations import BlobUrl, SasToken
+from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.code import compile as code_compile
 from blobsync.code.archive import write_archive
 from blobsync.code.files import CodeRules, Decision, code_rules, why
@@ -33,15 +36,12 @@ from blobsync.code.snapshot import (
     secret_configuration,
     take_snapshot,
 )
+from blobsync.config.mapping import project_relative
 from blobsync.config.model import CodeEntry, FolderEntry
-from blobsync.errors import ArchiveError, ConfigError, StorageError
-from blobsync.ignore import IgnoreRules
-from blobsync.local_errors import ChangedWhileReadError
-from blobsync.locations import BlobUrl, SasToken
-from blobsync.mapping import project_relative
-from blobsync.plan import TransferOptions, TransferResult
-from blobsync.process import ProcessRunner, SubprocessRunner
-from blobsync.project import Project
+from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.ignore import IgnoreRules
+from blobsync.plan.transfer_plan import TransferOptions, TransferResult
+from blobsync.project.api import Project
 
 _ATTEMPTS = 3
 # Seconds that the service may take to copy an archive from one name to another.
@@ -265,7 +265,7 @@ class Code:
             )
 
         def sas() -> SasToken:
-            from blobsync.connect import mint_sas
+            from blobsync.store.connect import mint_sas
 
             cli_login = project.cluster.flag("use_cli_auth")
             return mint_sas(entry.account, "r", _COPY_SECONDS, environ=project.environ, use_cli_auth=cli_login)

@@ -18,16 +18,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from blobsync.errors import (
+from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
     CopySourceRefusedError,
     CredentialError,
     PreconditionFailedError,
 )
-from blobsync.listener import Listener
-from blobsync.locations import SasToken
-from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
+from blobsync.base.locations import SasToken
+from blobsync.plan.listener import Listener
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
 
 DIGEST_KEY = "blobsync_digest"
 

@@ -22,13 +22,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.errors import LocalFileError, SecretsFoundError
+from blobsync.base.file_states import LocalState
+from blobsync.base.plain_json import parse_json
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, Finding, scan
-from blobsync.errors import LocalFileError, SecretsFoundError
-from blobsync.file_states import LocalState
-from blobsync.local_errors import ChangedWhileReadError
-from blobsync.local_files import SourceFile
-from blobsync.plain_json import parse_json
+from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.files import SourceFile
 
 CONFIGURATION = "aux_data/"
 

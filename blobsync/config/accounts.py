@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from blobsync.base.errors import ConfigError
+from blobsync.base.locations import SasToken, Secret
+from blobsync.base.told import DailyWarning
+from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
 from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
 from blobsync.config.typed import Checker, is_placeholder
+from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_lines import Document, KeyPath, read_document
-from blobsync.errors import ConfigError
-from blobsync.locations import SasToken, Secret
-from blobsync.told import DailyWarning
-from blobsync.trusted_hosts import host_of
 
 # https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
@@ -32,7 +33,7 @@ class AccountFile:
 
     def __init__(self, path: Path, shown: str, environ: Mapping[str, str]) -> None:
         document = read_document(path, shown)
-        self._checker = Checker(document, environ)
+        self._checker = Checker(document, environ, lambda: load_user_config(environ).allowed_variables)
         self._values = self._checker.check(ACCOUNT)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
@@ -172,7 +173,7 @@ class WorkspaceFile:
     """The workspace of ``aml_config``, from its own file or from the cluster file itself."""
 
     def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
-        checker = Checker(document, environ)
+        checker = Checker(document, environ, lambda: load_user_config(environ).allowed_variables)
         values = checker.check(WORKSPACE)
         self.problems = checker.problems
         self.warnings = checker.warnings

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from blobsync.base.environment import environment
+from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.config.accounts import AccountFile
 from blobsync.config.job_notes import AML_PLATFORMS
 from blobsync.config.known_keys import ACCOUNT
@@ -22,8 +24,6 @@ from blobsync.config.loader import (
 )
 from blobsync.config.model import Cluster
 from blobsync.config.yaml_lines import read_document
-from blobsync.environment import environment
-from blobsync.errors import ConfigError, ConfigNotFoundError
 
 ACCOUNT_FOLDER = "aux_data/configs"
 

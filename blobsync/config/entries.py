@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.nearest import did_you_mean
 from blobsync.config.typed import CODE_KEY, FOLDER_SUFFIX, Checker, is_placeholder
 from blobsync.config.yaml_lines import KeyPath
-from blobsync.errors import ConfigError, ConfigNotFoundError
 
 _ROOT_KEY = "azure_blob_config_file"
 _Location = tuple[StorageAccount, str]

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blobsync import redaction
+from blobsync.base import redaction
+from blobsync.base.environment import environment
+from blobsync.base.errors import ConfigNotFoundError, UnknownClusterError
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.entries import EntryReader
 from blobsync.config.job_notes import job_notes
@@ -17,9 +19,8 @@ from blobsync.config.model import DEFAULT_CLUSTER, Cluster, Docker, StorageAccou
 from blobsync.config.nearest import did_you_mean
 from blobsync.config.overrides import apply_overrides
 from blobsync.config.typed import Checker
+from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_lines import Document, read_document
-from blobsync.environment import environment
-from blobsync.errors import ConfigNotFoundError, UnknownClusterError
 
 CLUSTER_FOLDER = "aux_data/aml"
 WORKSPACE_FILE = "aux_data/aml/config.json"
@@ -170,7 +171,7 @@ class ClusterFile:
         written = document or read_document(path, shown_path(root, path))
         self._document = apply_overrides(written, overrides)
         self._written = Written(Path(os.path.abspath(path)), overrides, self._document.values)
-        self._checker = Checker(self._document, environ)
+        self._checker = Checker(self._document, environ, lambda: load_user_config(environ).allowed_variables)
         self._values = self._checker.check(CLUSTER)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
 
 DEFAULT_CLUSTER = "aml"
 # The name that Azure's storage emulators give their account.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from blobsync.base.errors import ConfigError
 from blobsync.config.yaml_lines import Document, KeyPath, Origin, parse_document
-from blobsync.errors import ConfigError
 
 SHOWN = "-p"
 

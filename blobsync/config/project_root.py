@@ -13,11 +13,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from blobsync.environment import environment
-from blobsync.errors import ConfigNotFoundError, ForeignProjectError
+from blobsync.base.environment import environment
+from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
 
 PROJECT_MARK = "aux_data"
-SAFE_PROJECTS_VARIABLE = "BLOBSYNC_SAFE_PROJECTS"
 
 
 def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
@@ -87,7 +86,7 @@ def demand_own(folder: Path, environ: Mapping[str, str]) -> None:
 
 def _demand_listed(folder: Path, path: Path, owner: int, environ: Mapping[str, str]) -> None:
     # Here, because it is rare: every command finds its project.
-    from blobsync.user_config import load_user_config, user_config_file
+    from blobsync.config.user_config import SAFE_PROJECTS_VARIABLE, load_user_config, user_config_file
 
     if is_listed(folder, load_user_config(environ).safe_projects):
         return

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.environment import environment
+from blobsync.base.errors import LocalFileError
+from blobsync.base.locations import Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.project_root import PROJECT_MARK, demand_own
-from blobsync.environment import environment
-from blobsync.errors import LocalFileError
-from blobsync.locations import Secret
 
 EMULATOR_CONTAINER = "demo"
 

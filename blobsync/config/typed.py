@@ -6,14 +6,14 @@ All problems are collected, not only the first: ``config check`` shows them toge
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from blobsync.base.errors import ConfigError
+from blobsync.base.locations import Secret
 from blobsync.config.known_keys import Key, Kind
 from blobsync.config.nearest import nearest
 from blobsync.config.yaml_lines import Document, KeyPath
-from blobsync.errors import ConfigError
-from blobsync.locations import Secret
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -48,15 +48,19 @@ def parse_size(text: str) -> int | None:
 class Checker:
     """Turns one document's raw values into typed ones. ``problems`` and ``warnings`` are the findings.
 
-    ``from_environment`` are the keys whose values hold what a variable of the environment holds.
+    ``from_environment`` are the keys whose values hold what a variable of the environment holds. ``allowed`` is asked
+    for the variables that the user lets a project have, once one of others is named.
     """
 
-    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, document: Document, environ: Mapping[str, str], allowed: Callable[[], Collection[str]] = tuple
+    ) -> None:
         self.problems: list[ConfigError] = []
         self.warnings: list[str] = []
         self.from_environment: set[KeyPath] = set()
         self._document = document
         self._environ = environ
+        self._allowed = allowed
         self._readers: Mapping[Kind, Callable[[KeyPath, Any, Key], Any]] = {
             Kind.TEXT: self._text,
             Kind.WHOLE: self._whole,
@@ -158,10 +162,7 @@ class Checker:
     def _may_use(self, name: str) -> bool:
         if name in _OPEN_VARIABLES or name.startswith(_OPEN_PREFIX):
             return True
-        # Its own values are checked by this class.
-        from blobsync.user_config import load_user_config
-
-        return name in load_user_config(self._environ).allowed_variables
+        return name in self._allowed()
 
     def _text(self, path: KeyPath, raw: Any, key: Key) -> str | None:
         if isinstance(raw, int) and not isinstance(raw, bool):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from blobsync.errors import ConfigError, ConfigNotFoundError
+from blobsync.base.errors import ConfigError, ConfigNotFoundError
 
 # Far above what people write: a cluster file has a few hundred values.
 _MAX_BYTES = 4_000_000

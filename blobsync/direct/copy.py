@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 
+from blobsync.base.errors import PreconditionFailedError
+from blobsync.base.file_states import RemoteState
+from blobsync.base.locations import SasToken
+from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.reads import changed, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
-from blobsync.ends import RemoteEnd
-from blobsync.engines import Moved
-from blobsync.errors import PreconditionFailedError
-from blobsync.file_states import RemoteState
-from blobsync.locations import SasToken
-from blobsync.plan import FileAction
-from blobsync.storage import BlobInfo
-from blobsync.worker_pool import MIB, FileJob, RunState
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobInfo
+from blobsync.transfer.engines import Moved
 
 # https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url: one request copies up to 5,000 MiB
 # (and the answer waits for it); a block from a URL up to 4,000 MiB. Smaller ones run side by side.

@@ -6,16 +6,16 @@ import hashlib
 import itertools
 import threading
 
+from blobsync.base.errors import ChecksumError
+from blobsync.base.file_states import RemoteState
+from blobsync.direct.pool import FileJob, RunState
 from blobsync.direct.reads import CHUNK, read_range, version_of
-from blobsync.engines import Moved
-from blobsync.errors import ChecksumError
-from blobsync.file_states import RemoteState
-from blobsync.local_files import LocalFolder
-from blobsync.names import relative_name
-from blobsync.part_files import PartFile
-from blobsync.plan import FileAction
-from blobsync.storage import BlobStore
-from blobsync.worker_pool import FileJob, RunState
+from blobsync.local.files import LocalFolder
+from blobsync.local.names import relative_name
+from blobsync.local.part_files import PartFile
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.protocol import BlobStore
+from blobsync.transfer.engines import Moved
 
 
 class OrderedHash:

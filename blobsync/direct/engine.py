@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from blobsync.base.errors import CredentialError, LocalFileError, StorageError
+from blobsync.base.locations import SasToken
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.download import DownloadJob
+from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
 from blobsync.direct.upload import BlockSizes, UploadJob
-from blobsync.ends import LocalEnd, RemoteEnd
-from blobsync.engines import MoveReport, MoveTask
-from blobsync.errors import CredentialError, LocalFileError, StorageError
-from blobsync.listener import Listener
-from blobsync.local_files import LocalFolder
-from blobsync.locations import SasToken
-from blobsync.storage import BlobStore
-from blobsync.worker_pool import MIB, FileJob, RunState, WorkerPool
+from blobsync.local.files import LocalFolder
+from blobsync.plan.listener import Listener
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.protocol import BlobStore
+from blobsync.transfer.engines import MoveReport, MoveTask
 
 BUFFERS = 128 * MIB
 
@@ -58,7 +58,7 @@ class DirectEngine:
         self._source_sas = source_sas
 
     def move(self, task: MoveTask, listener: Listener) -> MoveReport:
-        """See :class:`blobsync.engines.Engine`."""
+        """See :class:`blobsync.transfer.engines.Engine`."""
         run = RunState(task, listener, BUFFERS)
         if not task.actions:
             return run.report

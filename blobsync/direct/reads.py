@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blobsync.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError
-from blobsync.file_states import RemoteState
-from blobsync.local_errors import ChangedWhileReadError
-from blobsync.plan import FileAction
-from blobsync.storage import BlobStore
+from blobsync.base.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError
+from blobsync.base.file_states import RemoteState
+from blobsync.local.errors import ChangedWhileReadError
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.protocol import BlobStore
 
 # Large enough to spare system calls, small enough to keep a download's memory at threads x this.
 CHUNK = 1024 * 1024

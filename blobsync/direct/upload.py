@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.content_types import guess_content_type
-from blobsync.engines import Moved
-from blobsync.errors import ChecksumError
-from blobsync.file_states import RemoteState
-from blobsync.local_files import SourceFile
-from blobsync.plan import FileAction
-from blobsync.storage import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Precondition
-from blobsync.worker_pool import MIB, FileJob, RunState
+from blobsync.base.errors import ChecksumError
+from blobsync.base.file_states import RemoteState
+from blobsync.direct.pool import MIB, FileJob, RunState
+from blobsync.local.files import SourceFile
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.content_types import guess_content_type
+from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Precondition
+from blobsync.transfer.engines import Moved
 
 # https://learn.microsoft.com/rest/api/storageservices/put-block: all block ids of a blob, those that a killed
 # run left uncommitted included, must have one length. azcopy's are 36 bytes before base64; with the same

@@ -1,4 +1,8 @@
-"""An embedded storage service for trying things out and for tests: Azurite, installed and run on loopback."""
+"""An embedded blob server, for trying things out and for tests: Azurite, installed and run on loopback.
+
+Decides where it is installed (with the Node.js that runs it), which port and key it has, and whether one that runs
+is ours. In: the user's data folder. Out: an endpoint with accounts. Calls ``base`` and ``config``.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.errors import EmulatorError
-from blobsync.locations import Secret
+from blobsync.base.errors import EmulatorError
+from blobsync.base.locations import Secret
 
 DEFAULT_PORT = 10000
 _FILE = "account.json"

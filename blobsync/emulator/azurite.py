@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from blobsync.errors import EmulatorError
-from blobsync.nodejs import NodeJs, last_lines, put_in_place
-from blobsync.process import ProcessRunner
+from blobsync.base.errors import EmulatorError
+from blobsync.base.process import ProcessRunner
+from blobsync.emulator.nodejs import NodeJs, last_lines, put_in_place
 
 _HERE = Path(__file__).parent
 _NPM_SECONDS = 900.0

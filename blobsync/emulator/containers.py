@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blobsync.errors import EmulatorError
-from blobsync.locations import ContainerUrl, Secret
-from blobsync.rest.auth import SharedKeySigner
-from blobsync.rest.http import BlobHttp
+from blobsync.base.errors import EmulatorError
+from blobsync.base.locations import ContainerUrl, Secret
+from blobsync.store.rest.auth import SharedKeySigner
+from blobsync.store.rest.http import BlobHttp
 
 
 def make_container(container: ContainerUrl, key: Secret) -> ContainerUrl:

@@ -14,18 +14,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from blobsync.base.environment import environment
+from blobsync.base.errors import EmulatorError
+from blobsync.base.locations import ContainerUrl, Secret
+from blobsync.base.plain_json import parse_json
+from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.base.user_data import data_home
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount
 from blobsync.emulator.account import keep_port, kept_account
 from blobsync.emulator.azurite import find_azurite, install_azurite, pinned_version
 from blobsync.emulator.containers import make_container
-from blobsync.environment import environment
-from blobsync.errors import EmulatorError
-from blobsync.locations import ContainerUrl, Secret
-from blobsync.nodejs import NodeJs, ensure_node
-from blobsync.plain_json import parse_json
-from blobsync.process import ProcessRunner, RunningProcess, SubprocessRunner
-from blobsync.user_data import data_home
+from blobsync.emulator.nodejs import NodeJs, ensure_node
 
 _GUARD = Path(__file__).with_name("guard.js")
 _READY = re.compile(r"successfully listens on http://127\.0\.0\.1:(\d+)")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from blobsync.base.errors import ConfigError, CredentialError
+from blobsync.base.locations import SasToken
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.errors import ConfigError, CredentialError
 from blobsync.jobs.spec import SERVICES, JobSpec, Secrets
-from blobsync.locations import SasToken
 
 # A user delegation SAS, and with it what an identity can give, ends after seven days at the latest; jobs that
 # run longer keep what they have unpacked and mounted, but their last uploads fail.

@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from blobsync.base.errors import AmbiguousJobError, BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError
+from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.model import Cluster
-from blobsync.connect import connect
-from blobsync.errors import AmbiguousJobError, BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Backend, Recalling, Refused, Surroundings, Unknown
+from blobsync.jobs.backends.local.run_files import remove_dead_secrets
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import cluster_at, home_of
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
 from blobsync.jobs.parse import Finding, log_lines, read_causes, summarise
-from blobsync.jobs.run_files import remove_dead_secrets
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
-from blobsync.process import ProcessRunner, SubprocessRunner
-from blobsync.state_dir import open_state_dir
+from blobsync.local.state_dir import open_state_dir
+from blobsync.store.connect import connect
 
 # Where ACT put logs, too; never part of the code archive.
 ASSETS = "assets"

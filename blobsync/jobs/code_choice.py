@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.errors import ArchiveError, ConfigError, NothingMatchedError
 from blobsync.code.project_code import Code, CodeState
 from blobsync.config.model import Cluster, CodeEntry
-from blobsync.errors import ArchiveError, ConfigError, NothingMatchedError
 from blobsync.jobs.spec import CodeRef
-from blobsync.listener import Listener
-from blobsync.project import Project
+from blobsync.plan.listener import Listener
+from blobsync.project.api import Project
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.errors import ConfigError, UsageError
 from blobsync.jobs.shape import Shape, Size, find_shape
 from blobsync.jobs.spec import SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
 

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
+from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
-from blobsync.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.jobs import runner
 from blobsync.jobs.describe import Wish, describe
 from blobsync.jobs.spec import JobSpec
-from blobsync.process import ProcessRunner
 
 _DOCKER_SECONDS = 30.0
 _DEFAULT_SHM = "8g"

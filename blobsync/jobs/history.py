@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from blobsync.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
+from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
 from blobsync.jobs.home import Home
 from blobsync.jobs.spec import JobRef, JobSpec, RunInfo, State
 

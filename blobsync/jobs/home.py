@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from blobsync.base.errors import BackendUnavailableError, ConfigError
+from blobsync.base.plain_json import parse_json
 from blobsync.config.loader import load_workspace, reload_cluster
 from blobsync.config.model import Cluster, Written
-from blobsync.errors import BackendUnavailableError, ConfigError
 from blobsync.jobs.describe import is_secret_name
 from blobsync.jobs.spec import SERVICES
-from blobsync.plain_json import parse_json
 
 # Values that hold a credential, whatever their key is called.
 _SECRET_VALUE = re.compile(

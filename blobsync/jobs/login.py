@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blobsync.errors import (
+from blobsync.base.errors import (
     BackendUnavailableError,
     ConfigError,
     JobError,
@@ -19,9 +19,9 @@ from blobsync.errors import (
     ProcessError,
     ProcessTimeoutError,
 )
+from blobsync.base.plain_json import parse_json
+from blobsync.base.process import Completed, ProcessRunner
 from blobsync.jobs.spec import LogFile
-from blobsync.plain_json import parse_json
-from blobsync.process import Completed, ProcessRunner
 
 LOG_FOLDERS = ("user_logs", "system_logs")
 

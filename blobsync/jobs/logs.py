@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from blobsync.errors import BlobsyncError, UnsafeNameError
+from blobsync.base.errors import BlobsyncError, UnsafeNameError
 from blobsync.jobs.backends.base import Backend
 from blobsync.jobs.spec import JobRef, LogFile, LogMirror
-from blobsync.local_files import LocalFolder
-from blobsync.names import RelativeName, relative_name
-from blobsync.storage import BlobStore
+from blobsync.local.files import LocalFolder
+from blobsync.local.names import RelativeName, relative_name
+from blobsync.store.protocol import BlobStore
 
 # More is fetched in several rounds (bytes).
 _CHUNK = 8 * 1024 * 1024

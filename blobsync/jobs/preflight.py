@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import SasToken
+from blobsync.base.process import SubprocessRunner
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.connect import mint_sas
-from blobsync.errors import BlobsyncError
 from blobsync.jobs.access import grant
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Surroundings
@@ -17,9 +18,8 @@ from blobsync.jobs.board import settings_of
 from blobsync.jobs.code_choice import code_entry
 from blobsync.jobs.describe import Wish, demand_platform, describe
 from blobsync.jobs.spec import CodeRef
-from blobsync.locations import SasToken
-from blobsync.process import SubprocessRunner
-from blobsync.state_dir import NAME
+from blobsync.local.state_dir import NAME
+from blobsync.store.connect import mint_sas
 
 # Any command and any id: what is wrong with a wish is not the file's fault.
 _WISH = Wish(("true",))

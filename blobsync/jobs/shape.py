@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blobsync.errors import UsageError
+from blobsync.base.errors import UsageError
 from blobsync.jobs.spec import SERVICES
 
 # ACT's number of GPUs of a node on Azure ML, where the file does not say.

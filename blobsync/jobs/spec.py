@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from blobsync.base.plain_json import parse_json
 from blobsync.config.job_notes import AML_PLATFORMS
-from blobsync.names import SafeName, safe_name
-from blobsync.plain_json import parse_json
+from blobsync.local.names import SafeName, safe_name
 
 VERSION = 1
 

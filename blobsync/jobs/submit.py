@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from blobsync.base.errors import BlobsyncError, SubmissionUnknownError
+from blobsync.base.locations import SasToken
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.connect import mint_sas
-from blobsync.errors import BlobsyncError, SubmissionUnknownError
 from blobsync.jobs.access import grant
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.board import Board
@@ -20,7 +20,7 @@ from blobsync.jobs.describe import Wish, demand_platform, describe, find_mirror,
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import home_of
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
-from blobsync.locations import SasToken
+from blobsync.store.connect import mint_sas
 
 # A SAS from the configuration is checked for this much time ahead only; how long it lasts is the user's choice.
 _OWN_SAS_SECONDS = 3600

@@ -7,12 +7,13 @@ import time
 
 import pytest
 
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.redaction import redact
+from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, count_text, duration_text, size_text
-from blobsync.cli.progress import BarListener, LineListener, QuietListener, choose_listener
+from blobsync.cli.progress import BarListener, LineListener, QuietListener
 from blobsync.cli.session import Session
-from blobsync.errors import BlobsyncError
-from blobsync.plan import FileFailure
-from blobsync.redaction import redact
+from blobsync.plan.transfer_plan import FileFailure
 
 
 @pytest.mark.parametrize(

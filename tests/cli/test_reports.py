@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.locations import ContainerUrl
+from blobsync.base.reasons import Reason
 from blobsync.cli.reports import files_shown, plan_data, plan_lines, result_data, result_lines
 from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
-from blobsync.locations import ContainerUrl
-from blobsync.plan import (
+from blobsync.plan.transfer_plan import (
     Action,
     EngineChoice,
     FileAction,
@@ -22,8 +23,7 @@ from blobsync.plan import (
     TransferPlan,
     TransferResult,
 )
-from blobsync.reasons import Reason
-from blobsync.verify import Finding, VerifyReport
+from blobsync.project.verify import Finding, VerifyReport
 
 _ENGINE = EngineChoice("direct", "that is enough")
 

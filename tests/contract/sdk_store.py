@@ -16,7 +16,7 @@ from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.storage.blob import BlobBlock, BlobPrefix, BlobType, ContainerClient, ContentSettings, StandardBlobTier
 
-from blobsync.errors import (
+from blobsync.base.errors import (
     BlobNotFoundError,
     ChecksumError,
     ContainerNotFoundError,
@@ -24,8 +24,8 @@ from blobsync.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.locations import ContainerUrl, SasToken
-from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, Precondition
+from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Precondition
 
 _NO_PROPERTIES = BlobProperties()
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.config.model import WorkspaceConfig
-from blobsync.errors import (
+from blobsync.base.errors import (
     BackendFailingError,
     BackendUnavailableError,
     BlobsyncError,
@@ -18,7 +17,8 @@ from blobsync.errors import (
     LoginRequiredError,
     SubmissionError,
 )
-from blobsync.jobs.backends.aml_client import AmlClient
+from blobsync.config.model import WorkspaceConfig
+from blobsync.jobs.backends.aml.client import AmlClient
 from tests.fakes.aml_configs import ask
 from tests.servers.aml_stub import SOON, AmlStub, Fault, Login, serve
 

@@ -19,14 +19,14 @@ from azure.storage.blob import ContainerClient, ContainerSasPermissions, Content
 
 from blobsync.azcopy.driver import AzcopyEngine, Mint
 from blobsync.azcopy.workspace import prune
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import SasToken, Secret
+from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.config.model import StorageAccount
-from blobsync.connect import connect, mint_sas
-from blobsync.ends import RemoteEnd
-from blobsync.engines import MoveReport, MoveTask
-from blobsync.file_states import LocalState, RemoteState
-from blobsync.locations import SasToken, Secret
-from blobsync.process import ProcessRunner, RunningProcess, SubprocessRunner
-from blobsync.storage import BlobStore
+from blobsync.store.connect import connect, mint_sas
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobStore
+from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.conftest import ROOT, Azurite
 from tests.contract.test_engines import NAMES, content, run, succeed, write_tree
 from tests.fakes.tasks import RecordingListener, capped, copy, ctrl_c_after, download, upload
@@ -417,8 +417,8 @@ _CHILD = """
     from pathlib import Path
     from blobsync.azcopy.driver import AzcopyEngine
     from blobsync.config.model import StorageAccount
-    from blobsync.connect import connect, mint_sas
-    from blobsync.locations import Secret
+    from blobsync.store.connect import connect, mint_sas
+    from blobsync.base.locations import Secret
     from tests.fakes.tasks import RecordingListener, capped, download
     from dataclasses import replace
     endpoint, key, container, azcopy, folder = sys.argv[1:]

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import ProcessTimeoutError
+from blobsync.base.process import Completed, SubprocessRunner
 from blobsync.config.model import Cluster, Docker
-from blobsync.errors import ProcessTimeoutError
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.aml import AmlBackend
+from blobsync.jobs.backends.aml.backend import AmlBackend
 from blobsync.jobs.backends.base import CAPABILITIES, Accepted, Backend, Refused, Surroundings, Unknown
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
-from blobsync.process import Completed, SubprocessRunner
 from tests.fakes.backend import FakeBackend
 from tests.fakes.blob_service import SAS, BlobService, serve
 from tests.fakes.jobs import Node, make_spec

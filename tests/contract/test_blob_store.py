@@ -15,9 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from azure.storage.blob import ContainerClient
 
-from blobsync.config.model import StorageAccount
-from blobsync.connect import connect, mint_sas
-from blobsync.errors import (
+from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
     ChecksumError,
@@ -25,8 +23,10 @@ from blobsync.errors import (
     CopySourceRefusedError,
     PreconditionFailedError,
 )
-from blobsync.locations import SasToken, Secret
-from blobsync.storage import BlobInfo, BlobProperties, BlobStore, Precondition
+from blobsync.base.locations import SasToken, Secret
+from blobsync.config.model import StorageAccount
+from blobsync.store.connect import connect, mint_sas
+from blobsync.store.protocol import BlobInfo, BlobProperties, BlobStore, Precondition
 from tests.conftest import Azurite
 from tests.contract.sdk_store import SdkBlobStore
 from tests.fakes.store import MemoryStore

@@ -12,14 +12,14 @@ import pytest
 
 from blobsync.azcopy.binary import Found
 from blobsync.azcopy.confine import Landlock
+from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
+from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
-from blobsync.connect import connect, mint_sas
-from blobsync.doctor import Finding, Status, examine
-from blobsync.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
-from blobsync.locations import SasToken, Secret
-from blobsync.rest.auth import SasSigner
-from blobsync.rest.http import BlobHttp, RetryPolicy
-from blobsync.rest.store import RestBlobStore
+from blobsync.project.doctor import Finding, Status, examine
+from blobsync.store.connect import connect, mint_sas
+from blobsync.store.rest.auth import SasSigner
+from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.store import RestBlobStore
 from tests.conftest import Azurite
 from tests.contract.test_blob_store import new_account, put, with_sas
 from tests.fakes.scripted_http import Step, scripted

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from azure.storage.blob import ContainerClient
 
+from blobsync.base.errors import StorageError
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import Secret
 from blobsync.config.model import StorageAccount
-from blobsync.connect import connect
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Engine, MoveReport, MoveTask
-from blobsync.errors import StorageError
-from blobsync.file_states import LocalState, RemoteState
-from blobsync.locations import Secret
-from blobsync.relay import RelayEngine
-from blobsync.storage import BlobProperties, BlobStore
+from blobsync.direct.relay import RelayEngine
+from blobsync.store.connect import connect
+from blobsync.store.protocol import BlobProperties, BlobStore
+from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from tests.conftest import Azurite
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, capped, copy, ctrl_c_after, download, upload

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from blobsync import sas
+from blobsync.base.errors import AccessDeniedError, StorageUnreachableError
+from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.emulator import new_key
-from blobsync.errors import AccessDeniedError, StorageUnreachableError
-from blobsync.locations import ContainerUrl, SasToken, Secret
-from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
-from blobsync.rest.http import BlobHttp, RetryPolicy
-from blobsync.rest.store import RestBlobStore
+from blobsync.store import sas
+from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.store import RestBlobStore
 from tests.conftest import FOR_INSTALLERS, TOOLS, Azurite
 from tests.servers.tls_azurite import TlsAzurite, access_token, tls_azurite
 

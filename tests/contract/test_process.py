@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import ProcessError
-from blobsync.process import SubprocessRunner
+from blobsync.base.errors import ProcessError
+from blobsync.base.process import SubprocessRunner
 
 RUNNER = SubprocessRunner(terminate_after=0.3, kill_after=0.3)
 

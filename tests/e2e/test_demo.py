@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.demo import run_demo
-from blobsync.demo_data import change_some, checksums, copy_data_set
-from blobsync.errors import UsageError
+from blobsync.base.errors import UsageError
+from blobsync.cli.demo_data import change_some, checksums, copy_data_set
+from blobsync.cli.demonstration import run_demo
 from tests.conftest import TOOLS
 
 pytestmark = pytest.mark.e2e

@@ -17,11 +17,11 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
+from blobsync.base.errors import EmulatorError
+from blobsync.base.locations import Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
-from blobsync.errors import EmulatorError
-from blobsync.locations import Secret
 from tests.conftest import TOOLS, Azurite
 from tests.e2e.world import Project
 

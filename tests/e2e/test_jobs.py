@@ -510,7 +510,7 @@ def test_a_killed_supervisor_fails_its_job_and_frees_its_place(lab: Lab) -> None
     supervisor = next(
         int(entry)
         for entry in os.listdir("/proc")
-        if entry.isdigit() and f"blobsync.jobs.supervisor\0{run}".encode() in command_line(entry)
+        if entry.isdigit() and f"blobsync.jobs.backends.local.supervisor\0{run}".encode() in command_line(entry)
     )
     os.kill(supervisor, signal.SIGKILL)
     job = lab.until(lost)

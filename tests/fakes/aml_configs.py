@@ -11,7 +11,7 @@ import yaml
 
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster, WorkspaceConfig
-from blobsync.jobs.backends.aml_request import AmlRequest, build_request
+from blobsync.jobs.backends.aml.request import AmlRequest, build_request
 from blobsync.jobs.describe import Wish, describe
 from blobsync.jobs.spec import CodeRef, JobSpec
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles

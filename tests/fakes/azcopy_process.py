@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.errors import ProcessError
-from blobsync.process import Completed, RunningProcess
+from blobsync.base.errors import ProcessError
+from blobsync.base.process import Completed, RunningProcess
 
 TRANSCRIPTS = Path(__file__).resolve().parent.parent / "data" / "transcripts"
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from blobsync.errors import BackendUnavailableError, JobError, JobNotFoundError, LostContactError, SubmissionError
+from blobsync.base.errors import BackendUnavailableError, JobError, JobNotFoundError, LostContactError, SubmissionError
 from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Unknown
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.connections import Connections
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Engine
-from blobsync.index import Index
-from blobsync.legs import Ground
-from blobsync.listener import Listener, SilentListener
-from blobsync.plan import Route, TransferOptions, TransferPlan, TransferResult
-from blobsync.planning import live_parts, make_plan
-from blobsync.relay import RelayEngine
-from blobsync.storage import BlobStore
-from blobsync.transfer import Engines, carry_out
+from blobsync.direct.relay import RelayEngine
+from blobsync.local.index import Index
+from blobsync.plan.building import live_parts, make_plan
+from blobsync.plan.legs import Ground
+from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.transfer_plan import Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.store.connections import Connections
+from blobsync.store.protocol import BlobStore
+from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.engines import Engine
 from tests.fakes.store import MemoryStore
 
 DEFAULTS = TransferOptions()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Moved, MoveReport, MoveTask
-from blobsync.listener import Listener
-from blobsync.plan import Action, FileAction, FileFailure
-from blobsync.reasons import Reason
-from blobsync.storage import BlobInfo
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
+from blobsync.store.protocol import BlobInfo
+from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 
 Lie = Callable[[BlobInfo], BlobInfo | None]

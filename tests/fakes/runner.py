@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.errors import ProcessError
-from blobsync.process import Completed, RunningProcess
+from blobsync.base.errors import ProcessError
+from blobsync.base.process import Completed, RunningProcess
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from blobsync.errors import (
+from blobsync.base.errors import (
     BlobNotFoundError,
     ChecksumError,
     CopySourceRefusedError,
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.locations import ContainerUrl, SasToken
-from blobsync.storage import ANYTHING, BlobInfo, BlobProperties, Precondition
+from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Precondition
 
 _NO_PROPERTIES = BlobProperties()
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from blobsync.ends import LocalEnd, RemoteEnd
-from blobsync.engines import Moved, MoveTask
-from blobsync.file_states import FileState, LocalState, RemoteState
-from blobsync.plan import Action, FileAction, FileFailure, Route
-from blobsync.reasons import Reason
-from blobsync.storage import BlobStore
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.protocol import BlobStore
+from blobsync.transfer.engines import Moved, MoveTask
 
 
 class RecordingListener:

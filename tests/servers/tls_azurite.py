@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from blobsync.base.process import SubprocessRunner
 from blobsync.emulator.azurite import find_azurite
-from blobsync.nodejs import ensure_node
-from blobsync.process import SubprocessRunner
+from blobsync.emulator.nodejs import ensure_node
 
 GUARD = Path(__file__).resolve().parents[2] / "blobsync" / "emulator" / "guard.js"
 READY = re.compile(r"successfully listens on (https://127\.0\.0\.1:\d+)")

@@ -10,19 +10,20 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.reasons import Reason
 from blobsync.config.accounts import WorkspaceFile, read_account
 from blobsync.config.loader import load_cluster
 from blobsync.config.overrides import parse_overrides
+from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
+from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.config.yaml_lines import read_document
-from blobsync.errors import BlobsyncError
+from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
+from blobsync.jobs.backends.local.run_files import RunFiles
 from blobsync.jobs.history import History
-from blobsync.jobs.local_queue import Capacity, LocalQueue
-from blobsync.jobs.run_files import RunFiles
 from blobsync.jobs.spec import JobRef, State
-from blobsync.plan import Action, Reason
-from blobsync.plan_file import load
-from blobsync.trusted_links import load_trusted_links, trusted_links_file
-from blobsync.user_config import load_user_config, user_config_file
+from blobsync.plan.saved_plan import load
+from blobsync.plan.transfer_plan import Action
 from tests.cli.test_reports import _plan as make_plan
 from tests.fakes.jobs import make_spec
 from tests.soak.target import Target, text

@@ -21,7 +21,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 
-from blobsync.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError
 from tests.soak import file_targets, job_targets, name_targets, storage_targets
 from tests.soak.mutation import inputs
 from tests.soak.target import Target

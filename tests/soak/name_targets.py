@@ -17,11 +17,11 @@ from pathlib import Path
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from blobsync.code.secrets import scan
-from blobsync.globs import zip_excludes
-from blobsync.ignore import parse_lines
 from blobsync.jobs.runner import SetupError, name_problem, unzip
-from blobsync.names import blob_problem, local_problem, relative_name
-from blobsync.selection import selector
+from blobsync.local.globs import zip_excludes
+from blobsync.local.ignore import parse_lines
+from blobsync.local.names import blob_problem, local_problem, relative_name
+from blobsync.plan.selection import selector
 from tests.fakes.jobs import zip_of
 from tests.soak.target import Target, ignoring, text
 

@@ -14,15 +14,15 @@ from urllib3.exceptions import HTTPError
 
 from blobsync.azcopy.messages import Failure, Info, parse_line
 from blobsync.azcopy.reasons import LogReader, explain, reason_in
-from blobsync.errors import BlobsyncError, StorageUnreachableError
-from blobsync.locations import ContainerUrl, SasToken
-from blobsync.plan import Route
-from blobsync.redaction import redact, redact_answer
-from blobsync.rest.auth import SasSigner
-from blobsync.rest.http import BlobHttp, Reply
-from blobsync.rest.store import RestBlobStore
-from blobsync.sas import DelegationKey, check, kind, mint, remaining
-from blobsync.storage import BlobProperties
+from blobsync.base.errors import BlobsyncError, StorageUnreachableError
+from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.base.redaction import redact, redact_answer
+from blobsync.plan.transfer_plan import Route
+from blobsync.store.protocol import BlobProperties
+from blobsync.store.rest.auth import SasSigner
+from blobsync.store.rest.http import BlobHttp, Reply
+from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.sas import DelegationKey, check, kind, mint, remaining
 from tests.soak.target import Target, ignoring, text
 
 BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError
 from tests.conftest import ROOT
 from tests.soak.fuzz import KEPT, TARGETS, Fuzzer, TooLargeError, TooSlowError, fuzz, kept
 from tests.soak.target import Target, ignoring

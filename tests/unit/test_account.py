@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.engines import MoveReport, MoveTask
-from blobsync.errors import UnsafeNamesError
-from blobsync.listener import SilentListener
-from blobsync.plan import Action, FileFailure, TransferOptions, TransferResult
-from blobsync.planning import live_parts
-from blobsync.reasons import Reason
-from blobsync.storage import BlobInfo
-from blobsync.transfer import Engines, carry_out
+from blobsync.base.errors import UnsafeNamesError
+from blobsync.base.reasons import Reason
+from blobsync.plan.building import live_parts
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
+from blobsync.store.protocol import BlobInfo
+from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes import liars
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.liars import LyingEngine, LyingStore

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.jobs.backends.aml_replies import (
+from blobsync.jobs.backends.aml.replies import (
     STATES,
     log_names,
     read_compute,

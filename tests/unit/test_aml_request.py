@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from blobsync.errors import ConfigError
-from blobsync.jobs.backends.aml_replies import read_spec
-from blobsync.jobs.backends.aml_request import warnings_for
-from blobsync.jobs.backends.aml_start import placed
+from blobsync.base.errors import ConfigError
+from blobsync.jobs.backends.aml.replies import read_spec
+from blobsync.jobs.backends.aml.request import warnings_for
+from blobsync.jobs.backends.aml.start import placed
 from blobsync.jobs.describe import Wish
 from blobsync.jobs.spec import CodeRef
 from tests.fakes.aml_configs import BASE, EIGHT, ENTRY, RUN_ID, Asked, ask, load
@@ -251,7 +251,7 @@ def test_a_new_key_makes_a_new_datastore(tmp_path: Path) -> None:
         "account_name: acct\ncontainer_name: cont\naccount_key: b2xk\n"
     )
     from blobsync.config.loader import load_cluster
-    from blobsync.jobs.backends.aml_storage import for_code
+    from blobsync.jobs.backends.aml.storage import for_code
 
     cluster = load_cluster(tmp_path / "b", environ={})
     second = for_code(cluster, "https://acct.blob.core.windows.net/cont", RUN_ID).name

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.argv import Tuning, copy, download, environment, tuning, upload
-from blobsync.locations import BlobUrl, ContainerUrl, SasToken
+from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken
 
 SAS = SasToken.parse("sv=2024-11-04&sp=w&sig=SENTINEL")
 OTHER = SasToken.parse("sp=rw&sig=OTHERSENTINEL")

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.arrivals import Arrivals
-from blobsync.ends import LocalEnd, RemoteEnd
-from blobsync.engines import MoveReport, MoveTask
-from blobsync.errors import LocalFileError, StorageError
-from blobsync.file_states import LocalState, RemoteState
-from blobsync.local_files import LocalFolder
-from blobsync.names import RelativeName
-from blobsync.part_files import PartFile
-from blobsync.plan import FileAction, Route
-from blobsync.worker_pool import RunState, Stopped
+from blobsync.base.errors import LocalFileError, StorageError
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.direct.pool import RunState, Stopped
+from blobsync.local.files import LocalFolder
+from blobsync.local.names import RelativeName
+from blobsync.local.part_files import PartFile
+from blobsync.plan.transfer_plan import FileAction, Route
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, action, local_state
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.binary import Found, find, managed_path, problem, remedy
-from blobsync.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
-from blobsync.process import Completed
+from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
+from blobsync.base.process import Completed
 from tests.fakes.runner import Call, ScriptedRunner
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.carry import action_refusal, cannot_carry, is_listed, refusal, unconfined_problem
-from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.engines import MoveTask
-from blobsync.plan import Action, FileAction, Route
-from blobsync.reasons import Reason
+from blobsync.base.reasons import Reason
+from blobsync.plan.transfer_plan import Action, FileAction, Route
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore
 
 STORE = MemoryStore("one", {})

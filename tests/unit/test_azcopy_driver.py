@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.driver import AzcopyEngine
-from blobsync.ends import LocalEnd, RemoteEnd
-from blobsync.engines import MoveReport, MoveTask
-from blobsync.errors import AzcopyNotFoundError, ProcessError
-from blobsync.file_states import LocalState, RemoteState
-from blobsync.locations import SasToken
-from blobsync.plan import Route
-from blobsync.process import RunningProcess
+from blobsync.base.errors import AzcopyNotFoundError, ProcessError
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import SasToken
+from blobsync.base.process import RunningProcess
+from blobsync.plan.transfer_plan import Route
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, action, local_state, upload

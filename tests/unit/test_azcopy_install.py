@@ -16,8 +16,8 @@ import pytest
 
 from blobsync.azcopy.binary import managed_path
 from blobsync.azcopy.install import Machine, install
-from blobsync.errors import AzcopyError, AzcopyInstallError
-from blobsync.process import Completed
+from blobsync.base.errors import AzcopyError, AzcopyInstallError
+from blobsync.base.process import Completed
 from tests.fakes.runner import Call, ScriptedRunner
 
 PROGRAM = b"#!/bin/sh\necho azcopy version 10.32.2\n"

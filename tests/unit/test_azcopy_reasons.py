@@ -8,8 +8,8 @@ import pytest
 
 from blobsync.azcopy.messages import Info, parse_line
 from blobsync.azcopy.reasons import LogReader, Reason, blob_or_path, expired, explain, reason_in
-from blobsync.locations import SasToken
-from blobsync.plan import Route
+from blobsync.base.locations import SasToken
+from blobsync.plan.transfer_plan import Route
 from tests.fakes.azcopy_process import log_lines, transcript
 
 

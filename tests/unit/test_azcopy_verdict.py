@@ -11,11 +11,11 @@ from blobsync.azcopy.job import JobOutcome
 from blobsync.azcopy.messages import FailedTransfer
 from blobsync.azcopy.reasons import LogReader, Reason
 from blobsync.azcopy.verdict import LogFollower, Verdict
-from blobsync.ends import RemoteEnd
-from blobsync.errors import BlobsyncError, StorageError
-from blobsync.file_states import FileState, LocalState, RemoteState
-from blobsync.locations import SasToken
-from blobsync.plan import Route
+from blobsync.base.errors import BlobsyncError, StorageError
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import SasToken
+from blobsync.plan.transfer_plan import Route
+from blobsync.store.ends import RemoteEnd
 from tests.fakes.store import MemoryStore, Request
 
 ONE, TWO = b"1" * 16, b"2" * 16

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.workspace import KEPT_LOGS, prune, workspace
-from blobsync.errors import LocalFileError
+from blobsync.base.errors import LocalFileError
 
 
 def runs(state: Path) -> list[Path]:

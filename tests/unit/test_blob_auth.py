@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy
 
-from blobsync.errors import CredentialError
-from blobsync.locations import SasToken, Secret
-from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner, encode_query, string_to_sign
+from blobsync.base.errors import CredentialError
+from blobsync.base.locations import SasToken, Secret
+from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, encode_query, string_to_sign
 
 KEY = base64.b64encode(b"k" * 64).decode()
 AT = datetime(2026, 11, 20, 6, 13, tzinfo=timezone.utc).timestamp()

@@ -4,7 +4,7 @@ from email.utils import formatdate
 
 import pytest
 
-from blobsync.errors import (
+from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
     BlobsyncError,
@@ -16,8 +16,8 @@ from blobsync.errors import (
     StorageError,
     ThrottledError,
 )
-from blobsync.locations import ContainerUrl
-from blobsync.rest.errors import Answer, describe_skew, skew_seconds, translate
+from blobsync.base.locations import ContainerUrl
+from blobsync.store.rest.errors import Answer, describe_skew, skew_seconds, translate
 
 BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")
 NOW = 1_795_155_180.0

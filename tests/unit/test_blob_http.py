@@ -11,7 +11,7 @@ from email.utils import formatdate
 
 import pytest
 
-from blobsync.errors import (
+from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
     ChecksumError,
@@ -22,12 +22,12 @@ from blobsync.errors import (
     StorageUnreachableError,
     ThrottledError,
 )
-from blobsync.locations import ContainerUrl, SasToken, Secret
-from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner
-from blobsync.rest.http import BlobHttp, RetryPolicy
-from blobsync.rest.pool import Timeouts
-from blobsync.rest.store import RestBlobStore
-from blobsync.storage import Precondition
+from blobsync.base.locations import ContainerUrl, SasToken, Secret
+from blobsync.store.protocol import Precondition
+from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.pool import Timeouts
+from blobsync.store.rest.store import RestBlobStore
 from tests.fakes.scripted_http import Script, Step, scripted
 
 SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL%3D")

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.locations import SasToken
-from blobsync.rest.auth import SasSigner
-from blobsync.rest.batch import BatchPart, batch_of_deletes, batch_parts
-from blobsync.rest.xml import (
+from blobsync.base.locations import SasToken
+from blobsync.store.protocol import BlobInfo
+from blobsync.store.rest.auth import SasSigner
+from blobsync.store.rest.batch import BatchPart, batch_of_deletes, batch_parts
+from blobsync.store.rest.xml import (
     BadAnswerError,
     ServiceError,
     decode_md5,
@@ -16,7 +17,6 @@ from blobsync.rest.xml import (
     service_error,
     soft_delete_days,
 )
-from blobsync.storage import BlobInfo
 
 HEAD = '<?xml version="1.0" encoding="utf-8"?><EnumerationResults ContainerName="box">'
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import ArchiveError, IgnorePatternError, NothingMatchedError
+from blobsync.base.process import Completed, SubprocessRunner
 from blobsync.code.files import Decision, code_rules, find_code, why
 from blobsync.code.git import ask_git
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.errors import ArchiveError, IgnorePatternError, NothingMatchedError
-from blobsync.process import Completed, SubprocessRunner
 from tests.fakes.runner import ScriptedRunner
 
 ACCOUNT = StorageAccount("aux_data/configs/a.yaml", "acct", "cont", "http://127.0.0.1:9/acct")

@@ -8,10 +8,10 @@ from typing import BinaryIO
 
 import pytest
 
+from blobsync.base.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
+from blobsync.base.locations import SasToken
 from blobsync.code.publish import KEPT_ARCHIVES, KEPT_SECONDS, CodePlace, RemoteCode, look, prune, publish
-from blobsync.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
-from blobsync.listener import SilentListener
-from blobsync.locations import SasToken
+from blobsync.plan.listener import SilentListener
 from tests.fakes.store import MemoryStore, Request
 
 DIGEST = "ab" * 32

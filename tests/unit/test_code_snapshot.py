@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.code.files import CodeRules, code_rules
 from blobsync.code.snapshot import CodeSnapshot, take_snapshot
 from blobsync.config.model import Cluster
-from blobsync.errors import LocalFileError, SecretsFoundError
 from tests.unit.test_secrets_scan import KEY
 
 OLD_NS = time.time_ns() - 3600 * 10**9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from blobsync.base.locations import Secret
 from blobsync.config.check import CheckedFile, check_project
 from blobsync.config.known_keys import (
     ACCOUNT,
@@ -20,7 +21,6 @@ from blobsync.config.known_keys import (
 )
 from blobsync.config.loader import load_cluster
 from blobsync.config.scaffold import EmulatorAccount, example_files, new_project
-from blobsync.locations import Secret
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
 ACCT = "aux_data/configs/acct.yaml"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import ConfigError, ExitCode
 from blobsync.config.loader import load_cluster, load_workspace
-from blobsync.errors import ConfigError, ExitCode
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
 AML = "aux_data/aml/aml.yaml"

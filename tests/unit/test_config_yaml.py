@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.config.yaml_lines import parse_document, read_document
-from blobsync.errors import ConfigError, ConfigNotFoundError
 
 
 def test_keys_know_their_lines() -> None:

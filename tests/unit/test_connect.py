@@ -6,11 +6,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
+from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import StorageAccount
-from blobsync.connect import check_copy, check_sas, connect, mint_sas, sas_url, signer_for
-from blobsync.errors import CredentialError, SasExpiredError, SasPermissionError
-from blobsync.locations import SasToken, Secret
-from blobsync.rest.auth import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.store.connect import check_copy, check_sas, connect, mint_sas, sas_url, signer_for
+from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
 
 KEY = Secret(base64.b64encode(b"k" * 64).decode())
 SAS = SasToken.parse("sv=2023-11-03&sp=rl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL")

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from blobsync.base.file_states import RemoteState
 from blobsync.direct.copy import SERVER_SIDE, CopyJob
+from blobsync.direct.pool import MIB, RunState, WorkerPool
 from blobsync.direct.upload import BlockSizes
-from blobsync.ends import RemoteEnd
-from blobsync.engines import MoveReport
-from blobsync.file_states import RemoteState
-from blobsync.storage import BlobProperties
-from blobsync.worker_pool import MIB, RunState, WorkerPool
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobProperties
+from blobsync.transfer.engines import MoveReport
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, copy, remote_state
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import ConfigError, ProcessError
+from blobsync.base.process import Completed
 from blobsync.config.model import Cluster, Docker
-from blobsync.errors import ConfigError, ProcessError
 from blobsync.jobs.describe import Wish, describe
 from blobsync.jobs.foreground import arrange, docker_argv, docker_problem
-from blobsync.process import Completed
 from tests.unit.test_slurm import ScriptedProcess
 
 IMAGE = Docker("registry/img", "7", shm_size="64g", args=("--ipc=host",))

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.ends import LocalEnd, RemoteEnd
-from blobsync.engines import Moved
-from blobsync.file_states import FileState, LocalState, RemoteState
-from blobsync.fresh_look import check, look, remote_state
-from blobsync.local_hash import hash_file
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.local.hashing import hash_file
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer.engines import Moved
+from blobsync.transfer.fresh_look import check, look, remote_state
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import action
 

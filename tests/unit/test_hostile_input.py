@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import ConfigError, PlanFileError, StorageError
+from blobsync.base.plain_json import parse_json
 from blobsync.config.yaml_lines import parse_document, read_document
-from blobsync.errors import ConfigError, PlanFileError, StorageError
-from blobsync.globs import zip_excludes
-from blobsync.ignore import parse_lines
 from blobsync.jobs.parse import log_lines, read_causes
-from blobsync.plain_json import parse_json
-from blobsync.plan_file import load
-from blobsync.selection import selector
+from blobsync.local.globs import zip_excludes
+from blobsync.local.ignore import parse_lines
+from blobsync.plan.saved_plan import load
+from blobsync.plan.selection import selector
 from tests.fakes.scripted_http import Step, scripted
 from tests.unit.test_blob_http import store
 

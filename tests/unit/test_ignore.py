@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import IgnorePatternError, LocalFileError
-from blobsync.globs import zip_excludes
-from blobsync.ignore import IgnoreRules, Rule, parse_lines, project_rules
+from blobsync.base.errors import IgnorePatternError, LocalFileError
+from blobsync.local.globs import zip_excludes
+from blobsync.local.ignore import IgnoreRules, Rule, parse_lines, project_rules
 
 GIT = ("git", "-c", "core.excludesFile=/dev/null")
 

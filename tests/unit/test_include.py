@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.plan import Action, TransferOptions
-from blobsync.reasons import Reason
+from blobsync.base.reasons import Reason
+from blobsync.plan.transfer_plan import Action, TransferOptions
 from tests.fakes.ground import World, account, cluster
 
 JPG = TransferOptions(include=("*.jpg",))

@@ -7,8 +7,8 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from blobsync.file_states import LocalState, RemoteState
-from blobsync.index import Index, Record
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.local.index import Index, Record
 
 
 def record(number: int = 1) -> Record:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import TransferCancelledError
-from blobsync.listener import SilentListener
-from blobsync.plan import FileFailure, TransferOptions
+from blobsync.base.errors import TransferCancelledError
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.transfer_plan import FileFailure, TransferOptions
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import BackendUnavailableError, JobError, JobNotFoundError, SubmissionUnknownError
 from blobsync.cli.job_words import state_text
 from blobsync.config.model import Cluster
-from blobsync.errors import BackendUnavailableError, JobError, JobNotFoundError, SubmissionUnknownError
 from blobsync.jobs.backends.base import Outcome
 from blobsync.jobs.board import SETTLE_SECONDS, Board
 from blobsync.jobs.code_choice import CodeChoice

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import ConfigError, CredentialError, SasPermissionError, UsageError
+from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
-from blobsync.errors import ConfigError, CredentialError, SasPermissionError, UsageError
 from blobsync.jobs.access import grant, rights_needed
 from blobsync.jobs.describe import Wish, describe, find_mirror, setup_lines
 from blobsync.jobs.spec import CodeRef, LogMirror
 from blobsync.jobs.submit import new_run_id
-from blobsync.locations import SasToken, Secret
 
 BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
 OTHER = StorageAccount("other.yaml", "else", "bin", "https://else.blob", account_key=Secret("a2V5"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.errors import AmbiguousJobError, JobError, JobNotFoundError
+from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, RunInfo, Secrets, State
 from tests.fakes.jobs import make_spec

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.config.loader import load_cluster
-from blobsync.errors import BackendUnavailableError, JobError
 from blobsync.jobs.board import Board
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import Home, home_of, without_secrets
 from blobsync.jobs.spec import JobRef
-from blobsync.state_dir import open_state_dir
+from blobsync.local.state_dir import open_state_dir
 from tests.fakes.jobs import make_spec
 
 ENVIRON: dict[str, str] = {**os.environ}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import BackendUnavailableError, UnsafeNameError
+from blobsync.base.errors import BackendUnavailableError, UnsafeNameError
 from blobsync.jobs.logs import FetchedLogs, LogSource, fetch_logs, follow, rank_of
 from blobsync.jobs.spec import LogFile
 

@@ -30,7 +30,7 @@ from blobsync.config.known_keys import (
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.aml_request import build_request
+from blobsync.jobs.backends.aml.request import build_request
 from blobsync.jobs.backends.base import Surroundings
 from blobsync.jobs.board import settings_of
 from blobsync.jobs.describe import Wish, describe
@@ -115,22 +115,22 @@ READ_IN: Mapping[str, str] = {
     "blob_mount_info.*.blob_mount_point": "config/entries.py",
     "blob_mount_info.*.azure_blob_config_file": "config/entries.py",
     "config_param.*.azure_blob_config_file": "config/entries.py",
-    "config_param.*.storage_type": "jobs/backends/aml_storage.py",
-    "config_param.*.file_share": "jobs/backends/aml_storage.py",
+    "config_param.*.storage_type": "jobs/backends/aml/storage.py",
+    "config_param.*.file_share": "jobs/backends/aml/storage.py",
     "config_param.*.blob_cache_timeout": "jobs/describe.py",
     "aml_config": "config/loader.py",
     "platform": "config/loader.py",
     "aks_compute": "config/loader.py",
-    "use_cli_auth": "jobs/backends/aml.py",
+    "use_cli_auth": "jobs/backends/aml/backend.py",
     "use_custom_docker": "jobs/foreground.py",
     "docker": "config/loader.py",
     "zip_options": "code/files.py",
     "ignore": "code/files.py",
     "max_file_size": "code/files.py",
     "compile_args": "code/compile.py",
-    "relay": "engine_set.py",
-    "min_nodes": "jobs/backends/aml_platforms.py",
-    "max_nodes": "jobs/backends/aml_platforms.py",
+    "relay": "project/engine_set.py",
+    "min_nodes": "jobs/backends/aml/platforms.py",
+    "max_nodes": "jobs/backends/aml/platforms.py",
     "retries": "cli/jobs.py",
     "setup": "jobs/runner.py",
     "work_dir": "jobs/runner.py",
@@ -140,16 +140,16 @@ READ_IN: Mapping[str, str] = {
     "secret_env": "jobs/describe.py",
     "slurm": "jobs/describe.py",
     "slurm.shared_root": "jobs/describe.py",
-    "local": "jobs/backends/local.py",
-    "local.slots": "jobs/backends/local.py",
-    "local.gpus": "jobs/backends/local.py",
+    "local": "jobs/backends/local/backend.py",
+    "local.slots": "jobs/backends/local/backend.py",
+    "local.gpus": "jobs/backends/local/backend.py",
     "runtime": "jobs/board.py",
-    "queue_settings": "jobs/backends/aml_platforms.py",
-    "aks_compute_global_dispatch_arg": "jobs/backends/aml_platforms.py",
+    "queue_settings": "jobs/backends/aml/platforms.py",
+    "aks_compute_global_dispatch_arg": "jobs/backends/aml/platforms.py",
     **dict.fromkeys(ACCOUNT, "config/accounts.py"),
-    **dict.fromkeys(WORKSPACE, "jobs/backends/aml_request.py"),
-    "management_endpoint": "jobs/backends/aml_client.py",
-    "api_version": "jobs/backends/aml_client.py",
+    **dict.fromkeys(WORKSPACE, "jobs/backends/aml/request.py"),
+    "management_endpoint": "jobs/backends/aml/client.py",
+    "api_version": "jobs/backends/aml/client.py",
 }
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.engines import Moved
-from blobsync.file_states import FileState, LocalState, RemoteState
-from blobsync.index import Index, PairIndex, Record
-from blobsync.ledger import Ledger, retry_with
-from blobsync.live_part import LivePart
-from blobsync.plan import Action, FileAction, FileFailure, PlanPart, Route, Shape
-from blobsync.reasons import Reason
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.local.index import Index, PairIndex, Record
+from blobsync.plan.live_part import LivePart
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, PlanPart, Route, Shape
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.transfer.engines import Moved
+from blobsync.transfer.ledger import Ledger, retry_with
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import action, local_state
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobsync.base.errors import NothingMatchedError
+from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.ends import LiveEnd, LocalEnd
-from blobsync.errors import NothingMatchedError
-from blobsync.legs import Leg, legs
-from blobsync.mapping import resolve
-from blobsync.plan import Route, TransferOptions
-from blobsync.planning import request_for
+from blobsync.plan.building import request_for
+from blobsync.plan.legs import Leg, legs
+from blobsync.plan.transfer_plan import Route, TransferOptions
+from blobsync.store.ends import LiveEnd, LocalEnd
 from tests.fakes.ground import World, account
 
 NAMES = st.sampled_from(["a", "b", "ab"])

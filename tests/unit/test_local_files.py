@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import LocalFileError, PreconditionFailedError
-from blobsync.file_states import LocalState
-from blobsync.local_errors import ChangedWhileReadError, local_error
-from blobsync.local_files import LocalFolder, SourceFile
-from blobsync.names import RelativeName, relative_name
-from blobsync.part_files import remove_leftovers
+from blobsync.base.errors import LocalFileError, PreconditionFailedError
+from blobsync.base.file_states import LocalState
+from blobsync.local.errors import ChangedWhileReadError, local_error
+from blobsync.local.files import LocalFolder, SourceFile
+from blobsync.local.names import RelativeName, relative_name
+from blobsync.local.part_files import remove_leftovers
 
 
 @pytest.fixture(params=[True, False], ids=["unnamed", "temporary name"])
@@ -223,8 +223,8 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
 _WRITER = """
 import sys, time
 from pathlib import Path
-from blobsync.local_files import LocalFolder
-from blobsync.names import relative_name
+from blobsync.local.files import LocalFolder
+from blobsync.local.names import relative_name
 part = LocalFolder(Path(sys.argv[1]), unnamed=sys.argv[2] == "True").create(relative_name("a.bin"), 10)
 print("ready", flush=True)
 time.sleep(60)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.local_tree import Entry, LinkPolicy, ignores_case, walk
-from blobsync.reasons import Reason
+from blobsync.base.reasons import Reason
+from blobsync.local.tree import Entry, LinkPolicy, ignores_case, walk
 
 
 @pytest.fixture

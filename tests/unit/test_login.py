@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import ConfigError, JobError
+from blobsync.base.errors import ConfigError, JobError
+from blobsync.base.process import SubprocessRunner
 from blobsync.jobs.login import LoginNode
-from blobsync.process import SubprocessRunner
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
+from blobsync.config.mapping import Resolution, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.errors import MappingError, OutsideProjectError, UnmappedPathError
-from blobsync.mapping import Resolution, resolve
 
 ROOT = Path("/home/me/project")
 ACCOUNT = StorageAccount("a.yaml", "acct", "cont", "https://acct.blob.core.windows.net")

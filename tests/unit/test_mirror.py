@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from blobsync.errors import MirrorRefusedError, StorageError, TransferCancelledError
-from blobsync.plan import Action, TransferOptions, TransferResult
+from blobsync.base.errors import MirrorRefusedError, StorageError, TransferCancelledError
+from blobsync.plan.transfer_plan import Action, TransferOptions, TransferResult
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from blobsync.errors import UnsafeNameError
-from blobsync.names import (
+from blobsync.base.errors import UnsafeNameError
+from blobsync.local.names import (
     blob_problem,
     case_clashes,
     is_temporary,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import EmulatorError
+from blobsync.base.process import Completed
 from blobsync.emulator.azurite import azurite_home, find_azurite, install_azurite, pinned_version
-from blobsync.errors import EmulatorError
-from blobsync.nodejs import NODE_WHEEL, NodeJs, ensure_node, find_node, last_lines
-from blobsync.process import Completed
+from blobsync.emulator.nodejs import NODE_WHEEL, NodeJs, ensure_node, find_node, last_lines
 from tests.fakes.runner import Call, ScriptedRunner
 
 NPM_CLI = Path("lib") / "node_modules" / "npm" / "bin" / "npm-cli.js"

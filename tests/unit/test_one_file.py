@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blobsync.errors import LocalFileError, MirrorRefusedError
-from blobsync.file_states import LocalState, RemoteState
-from blobsync.local_tree import way_to
-from blobsync.one_file import Names, settle, spare_links
-from blobsync.plan import Action, FileAction, PlanPart, Shape, TransferOptions
-from blobsync.reasons import Reason
-from blobsync.trusted_links import OutsideLink
+from blobsync.base.errors import LocalFileError, MirrorRefusedError
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.config.trusted_links import OutsideLink
+from blobsync.local.tree import way_to
+from blobsync.plan.one_file import Names, settle, spare_links
+from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Shape, TransferOptions
 from tests.fakes.ground import World, account, cluster
 
 NAMES = Names("/p/data", {"dl": "/p/data/d0", "dl/deeper": "/p/data/x", "fl": "/p/data/d0/g"})

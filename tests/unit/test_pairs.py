@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.file_states import FileState, LocalState, RemoteState
-from blobsync.index import Record
-from blobsync.pairs import Pair, changed, equal_content, needs_local_md5, source_is_near
-from blobsync.plan import Route
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.local.index import Record
+from blobsync.plan.pairs import Pair, changed, equal_content, needs_local_md5, source_is_near
+from blobsync.plan.transfer_plan import Route
 
 ONE, TWO = b"1" * 16, b"2" * 16
 LOCAL = LocalState(10, 1_000, 1_001, 7)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import LocalFileError, PreconditionFailedError
-from blobsync.names import is_temporary
-from blobsync.part_files import (
+from blobsync.base.errors import LocalFileError, PreconditionFailedError
+from blobsync.base.file_states import LocalState
+from blobsync.local.names import is_temporary
+from blobsync.local.part_files import (
     DISK,
     Disk,
     FolderDescriptor,
@@ -25,7 +26,6 @@ from blobsync.part_files import (
     remove_leftovers,
     unnamed_work,
 )
-from blobsync.plan import LocalState
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux has files without a name")
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.errors import UnsafeNamesError
-from blobsync.file_states import FileState, LocalState, RemoteState
-from blobsync.index import Record
-from blobsync.pairs import Pair, needs_local_md5
-from blobsync.plan import Action, FileAction, Route, TransferOptions
-from blobsync.planner import (
+from blobsync.base.errors import UnsafeNamesError
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.local.index import Record
+from blobsync.plan.decisions import (
     AZCOPY_FROM_BYTES,
     AZCOPY_FROM_FILES,
     beside,
@@ -21,7 +20,8 @@ from blobsync.planner import (
     decide_all,
     guard_mirror,
 )
-from blobsync.reasons import Reason
+from blobsync.plan.pairs import Pair, needs_local_md5
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferOptions
 
 ONE, TWO, THREE = b"1" * 16, b"2" * 16, b"3" * 16
 HERE = LocalState(10, 1_000, 1_000, 7)

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.errors import UnsafeNamesError
-from blobsync.index import Record
-from blobsync.names import MAX_PART_BYTES
-from blobsync.pairs import Pair
-from blobsync.plan import Action, FileAction, FileState, LocalState, Reason, RemoteState, Route, TransferOptions
-from blobsync.planner import beside, check_names, choose_engine, decide, decide_all, guard_mirror, leave_out
+from blobsync.base.errors import UnsafeNamesError
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.local.index import Record
+from blobsync.local.names import MAX_PART_BYTES
+from blobsync.plan.decisions import beside, check_names, choose_engine, decide, decide_all, guard_mirror, leave_out
+from blobsync.plan.pairs import Pair
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferOptions
 
 ONE, TWO = b"1" * 16, b"2" * 16
 HERE = LocalState(10, 1_000, 1_001, 7)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.base.errors import BlobsyncError
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
-from blobsync.errors import BlobsyncError
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice, code_entry
 from blobsync.jobs.describe import Wish
@@ -94,9 +94,9 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
 
 # The functions that decide whether a job is taken, without asking anybody.
 DECIDING = (
-    *("jobs/describe.py", "jobs/code_choice.py", "jobs/access.py", "jobs/backends/slurm_script.py"),
-    *("jobs/backends/__init__.py", "jobs/backends/aml_request.py", "jobs/backends/aml_platforms.py"),
-    "jobs/backends/aml_storage.py",
+    *("jobs/describe.py", "jobs/code_choice.py", "jobs/access.py", "jobs/backends/slurm/script.py"),
+    *("jobs/backends/__init__.py", "jobs/backends/aml/request.py", "jobs/backends/aml/platforms.py"),
+    "jobs/backends/aml/storage.py",
 )
 NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "describe": "the command and its options are wrong",

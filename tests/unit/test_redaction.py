@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import pytest
 
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import SasToken, Secret
+from blobsync.base.redaction import redact, redact_answer, redact_tree, register
 from blobsync.cli.output import Console, Result
-from blobsync.errors import BlobsyncError
-from blobsync.locations import SasToken, Secret
-from blobsync.redaction import redact, redact_answer, redact_tree, register
 
 # With every sign that URLs, JSON and HTML write in ways of their own.
 HELD = "q7+Zk/9w=8&x<Y>'v\"\\u~é"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.jobs.run_files import RunFiles, Status, remove_dead_secrets
+from blobsync.jobs.backends.local.run_files import RunFiles, Status, remove_dead_secrets
 from blobsync.jobs.spec import State
 
 

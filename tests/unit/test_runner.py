@@ -18,7 +18,7 @@ import pytest
 
 from blobsync.jobs import runner
 from blobsync.jobs.spec import CodeRef
-from blobsync.names import local_problem
+from blobsync.local.names import local_problem
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
 

@@ -11,9 +11,9 @@ import pytest
 from azure.storage.blob import UserDelegationKey
 from azure.storage.blob._shared_access_signature import BlobSharedAccessSignature
 
-from blobsync import sas
-from blobsync.errors import CredentialError, SasExpiredError, SasPermissionError
-from blobsync.locations import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
+from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.store import sas
 
 KEY = base64.b64encode(b"k" * 64).decode()
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)

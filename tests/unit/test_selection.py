@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.errors import IgnorePatternError
-from blobsync.selection import selector
+from blobsync.base.errors import IgnorePatternError
+from blobsync.plan.selection import selector
 
 PATHS = ("a.jpg", "b.txt", "old/c.jpg", "old/keep/d.jpg", "deep/old/e.jpg", "é #1.jpg")
 

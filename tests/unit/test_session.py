@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import UsageError
 from blobsync.cli.session import Session
-from blobsync.errors import UsageError
 
 _NOTHING: dict[str, Any] = {
     "cluster": None,

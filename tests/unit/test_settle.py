@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.ends import RemoteEnd
-from blobsync.engines import Moved, MoveReport, MoveTask
-from blobsync.errors import AccessDeniedError, TransferCancelledError
-from blobsync.listener import Listener
-from blobsync.plan import Action, FileFailure, TransferOptions, TransferResult
+from blobsync.base.errors import AccessDeniedError, TransferCancelledError
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
+from blobsync.store.ends import RemoteEnd
+from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
 

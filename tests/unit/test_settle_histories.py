@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from blobsync.file_states import FileState, LocalState, RemoteState
-from blobsync.index import Record
-from blobsync.ledger import outdated
-from blobsync.pairs import Pair, source_is_near
-from blobsync.plan import Action, FileAction, Route, TransferOptions
-from blobsync.planner import decide_all, sibling
-from blobsync.reasons import Reason
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.local.index import Record
+from blobsync.plan.decisions import decide_all, sibling
+from blobsync.plan.pairs import Pair, source_is_near
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferOptions
+from blobsync.transfer.ledger import outdated
 
 NAMES = ("a.txt", "d/b", "d/c.tar.gz")
 

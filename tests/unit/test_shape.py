@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import UsageError
 from blobsync.config.model import Cluster
-from blobsync.errors import UsageError
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Surroundings
-from blobsync.jobs.backends.slurm_script import build_script
+from blobsync.jobs.backends.slurm.script import build_script
 from blobsync.jobs.describe import Wish, describe
 from blobsync.jobs.shape import Shape, Size, find_shape
 from tests.fakes.aml_configs import PLAIN, ask

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.ends import RemoteEnd
-from blobsync.errors import AccessDeniedError, BlobsyncError, NothingMatchedError, UsageError
-from blobsync.listener import SilentListener
-from blobsync.mapping import resolve
-from blobsync.plan import Shape, TransferOptions
-from blobsync.removal import Doomed, find_blob, remove
-from blobsync.shapes import refuse_blob_above
+from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError, UsageError
+from blobsync.config.mapping import resolve
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.shapes import refuse_blob_above
+from blobsync.plan.transfer_plan import Shape, TransferOptions
+from blobsync.project.removal import Doomed, find_blob, remove
+from blobsync.store.ends import RemoteEnd
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.errors import (
+from blobsync.base.errors import (
     BackendUnavailableError,
     ConfigError,
     JobError,
@@ -18,12 +18,13 @@ from blobsync.errors import (
     ProcessTimeoutError,
     SubmissionError,
 )
-from blobsync.jobs.backends import create_backend, slurm_replies
+from blobsync.base.process import Completed, RunningProcess
+from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Accepted, Refused, Surroundings, Unknown
-from blobsync.jobs.backends.slurm import SlurmBackend
-from blobsync.jobs.backends.slurm_script import build_script
+from blobsync.jobs.backends.slurm import replies as slurm_replies
+from blobsync.jobs.backends.slurm.backend import SlurmBackend
+from blobsync.jobs.backends.slurm.script import build_script
 from blobsync.jobs.spec import JobRef, RunInfo, Secrets, State
-from blobsync.process import Completed, RunningProcess
 from tests.fakes.jobs import make_spec
 
 TWO_NODES = """\

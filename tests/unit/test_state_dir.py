@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.errors import LocalFileError
-from blobsync.state_dir import KEY_FILE, StateDir, open_state_dir, own_folder
+from blobsync.base.errors import LocalFileError
+from blobsync.local.state_dir import KEY_FILE, StateDir, open_state_dir, own_folder
 
 
 @pytest.fixture

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.ends import RemoteEnd
-from blobsync.engines import MoveReport, MoveTask
-from blobsync.errors import (
+from blobsync.base.errors import (
     CopySourceRefusedError,
     MirrorRefusedError,
     NothingMatchedError,
@@ -21,12 +19,14 @@ from blobsync.errors import (
     UnsafeNamesError,
     UsageError,
 )
-from blobsync.listener import Listener
-from blobsync.plan import Action, FileFailure, TransferOptions, TransferResult
-from blobsync.plan_file import load, save
-from blobsync.reasons import Reason
-from blobsync.shapes import both_hint
-from blobsync.storage import BlobProperties
+from blobsync.base.reasons import Reason
+from blobsync.plan.listener import Listener
+from blobsync.plan.saved_plan import load, save
+from blobsync.plan.shapes import both_hint
+from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobProperties
+from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.store import Request
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.ends import LocalEnd
-from blobsync.errors import NothingMatchedError
-from blobsync.local_tree import LinkPolicy
-from blobsync.plan import Route
-from blobsync.survey import Request
-from blobsync.verify import VerifyReport, verify
+from blobsync.base.errors import NothingMatchedError
+from blobsync.local.tree import LinkPolicy
+from blobsync.plan.survey import Request
+from blobsync.plan.transfer_plan import Route
+from blobsync.project.verify import VerifyReport, verify
+from blobsync.store.ends import LocalEnd
 from tests.fakes.ground import World, account, cluster
 
 

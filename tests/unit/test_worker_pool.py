@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.ends import LocalEnd, RemoteEnd
-from blobsync.engines import Moved, MoveTask
-from blobsync.errors import (
+from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
     ChecksumError,
     SasExpiredError,
     StorageUnreachableError,
 )
-from blobsync.plan import Route
-from blobsync.worker_pool import ATTEMPTS, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
+from blobsync.direct.pool import ATTEMPTS, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
+from blobsync.plan.transfer_plan import Route
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, action, ctrl_c_after
 

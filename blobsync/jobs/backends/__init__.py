@@ -5,15 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
-from blobsync.errors import BackendUnavailableError
+from blobsync.base.errors import BackendUnavailableError
 from blobsync.jobs.backends.base import Backend, Surroundings
 
 MODULES = {
-    "aml": "blobsync.jobs.backends.aml",
-    "itp": "blobsync.jobs.backends.aml",
-    "local": "blobsync.jobs.backends.local",
-    "singularity": "blobsync.jobs.backends.aml",
-    "slurm": "blobsync.jobs.backends.slurm",
+    "aml": "blobsync.jobs.backends.aml.backend",
+    "itp": "blobsync.jobs.backends.aml.backend",
+    "local": "blobsync.jobs.backends.local.backend",
+    "singularity": "blobsync.jobs.backends.aml.backend",
+    "slurm": "blobsync.jobs.backends.slurm.backend",
 }
 
 

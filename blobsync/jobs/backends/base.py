@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
-from blobsync.errors import BlobsyncError
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
-from blobsync.process import ProcessRunner
 
 # What a backend may be able to do beyond the protocol's required part.
 CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})

@@ -1,0 +1,311 @@
+"""The one place that starts other programs.
+
+Callers get a :class:`ProcessRunner` as an argument, the real one as default; tests pass one that plays
+a script. Nothing here knows what azcopy, sbatch or docker are.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from blobsync.base.errors import ProcessError, ProcessTimeoutError
+
+# How long a child may take to answer a request to stop, before the next, harsher one (seconds).
+TERMINATE_AFTER = 5.0
+KILL_AFTER = 5.0
+
+_STDERR_TAIL_BYTES = 16_384
+
+# The empty entry of the path is the current folder.
+_RUN_MODULE = (
+    "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a program that was waited for ended; texts are UTF-8 with undecodable bytes replaced."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class RunningProcess(Protocol):
+    """A child whose standard output is read line by line and whose standard input stays open."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def lines(self) -> Iterator[str]:
+        """Each line of standard output without its line end, until the child closes it."""
+        ...
+
+    def send_line(self, text: str) -> None:
+        """Write one line to the child's standard input; a child that is gone is not an error."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code (negative: minus the signal), or None when ``timeout`` seconds passed."""
+        ...
+
+    def stop(self) -> int:
+        """Interrupt, then terminate, then kill, and reap; returns the exit code."""
+        ...
+
+    def stderr_tail(self) -> str:
+        """The last of what the child wrote to standard error."""
+        ...
+
+
+class ProcessRunner(Protocol):
+    """The four ways in which blobsync starts programs."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run to the end. ``env`` None keeps this process's.
+
+        Raises ``ProcessError`` when it cannot start, ``ProcessTimeoutError`` when it was killed after ``timeout``.
+        """
+        ...
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> RunningProcess:
+        """Start with pipes on all three streams. Raises ``ProcessError`` when it cannot start."""
+        ...
+
+    def spawn_detached(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> int:
+        """Start in a session of its own, output appended to ``log``; it outlives us. Returns the pid."""
+        ...
+
+    def attach(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> int:
+        """Run with this terminal's own streams, to the end; returns the exit code."""
+        ...
+
+
+class SubprocessRunner:
+    """The real :class:`ProcessRunner`; patience in seconds, for children that do not stop when asked."""
+
+    def __init__(self, *, terminate_after: float = TERMINATE_AFTER, kill_after: float = KILL_AFTER) -> None:
+        self._patience = (terminate_after, kill_after)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        with _starting(argv):
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+            )
+        with process:
+            try:
+                out, err = process.communicate((input or "").encode(), timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                process.wait()
+                raise ProcessTimeoutError(f"{_program(argv)} did not finish within {timeout:g} seconds") from error
+            except BaseException:
+                process.kill()
+                raise
+        return Completed(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> RunningProcess:
+        with _starting(argv):
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                # A process group of its own: Ctrl-C in the terminal reaches us only, and we stop the
+                # child in the order that we choose.
+                start_new_session=True,
+            )
+        return _PipedProcess(process, self._patience)
+
+    def spawn_detached(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> int:
+        with _starting(argv), log.open("ab") as sink:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        # The child is not ours to wait for; without this the interpreter warns at exit.
+        process.returncode = 0
+        return process.pid
+
+    def attach(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> int:
+        with _starting(argv):
+            process = subprocess.Popen(argv, env=None if env is None else dict(env), cwd=cwd)
+        while True:
+            # The terminal sends Ctrl-C to the child as well; how that ends is the child's to decide.
+            with suppress(KeyboardInterrupt):
+                return process.wait()
+
+
+class _PipedProcess:
+    def __init__(self, process: subprocess.Popen[bytes], patience: tuple[float, float]) -> None:
+        self._process = process
+        self._patience = patience
+        self._tail = bytearray()
+        self._drain = threading.Thread(target=self._keep_tail, daemon=True)
+        self._drain.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def lines(self) -> Iterator[str]:
+        for raw in _pipe(self._process.stdout):
+            yield raw.decode("utf-8", "replace").rstrip("\r\n")
+
+    def send_line(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            stdin = _pipe(self._process.stdin)
+            stdin.write(text.encode() + b"\n")
+            stdin.flush()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        self._close()
+        return code
+
+    def stop(self) -> int:
+        for signum, patience in zip((signal.SIGINT, signal.SIGTERM), self._patience, strict=True):
+            if self._process.poll() is None:
+                self._signal(signum)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+                break
+        else:
+            self._signal(signal.SIGKILL)
+        code = self._process.wait()
+        self._close()
+        return code
+
+    def stderr_tail(self) -> str:
+        self._drain.join(timeout=1.0)
+        return bytes(self._tail).decode("utf-8", "replace").strip()
+
+    def _signal(self, signum: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signum)
+
+    def _keep_tail(self) -> None:
+        with suppress(OSError, ValueError):
+            for chunk in iter(lambda: _pipe(self._process.stderr).read1(4096), b""):  # type: ignore[attr-defined]
+                self._tail += chunk
+                del self._tail[:-_STDERR_TAIL_BYTES]
+
+    def _close(self) -> None:
+        self._drain.join(timeout=1.0)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with suppress(OSError):
+                if stream:
+                    stream.close()
+
+
+class _starting:
+    """Turns "no such program" and the like into ``ProcessError``."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = argv
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise ProcessError(f"cannot start {_program(self._argv)}: {error.strerror or error}") from error
+
+
+def python_module(name: str) -> tuple[str, ...]:
+    """The leading words of an argv that runs a module with this Python, wherever the current folder is.
+
+    ``python -m`` takes modules from the current folder first, and that may be a project that somebody handed over.
+    ``-I`` would hide what ``pip install --user`` installed as well, blobsync itself included.
+    """
+    return (sys.executable, "-c", _RUN_MODULE, name)
+
+
+def _program(argv: Sequence[str]) -> str:
+    # The program only: arguments may hold a SAS.
+    return Path(argv[0]).name if argv else "nothing"
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise ValueError("the process was started without this pipe")
+    return stream

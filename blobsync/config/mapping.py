@@ -1,0 +1,122 @@
+"""Which blob a path of the project belongs to. Pure: looks at no file and no network.
+
+The folder entry with the longest prefix wins, and a prefix covers whole names only: ``data`` covers
+``data/voc`` but not ``data2``. Paths are taken as they are written, symlinks unresolved.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
+from blobsync.base.locations import BlobUrl
+from blobsync.config.model import Cluster, FolderEntry
+from blobsync.config.nearest import did_you_mean, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Both sides of one path.
+
+    ``given`` is what the user typed, ``path`` the same from the project's root, without ``./`` or a slash at
+    its end. ``relative`` is the part below ``entry``'s prefix. ``folder_only`` says that the user ended it
+    with a slash: the folder, never a blob of that name. ``nested`` are entries with a mapping of their own
+    below this path. ``why`` is a sentence for the user.
+    """
+
+    given: str
+    path: str
+    entry: FolderEntry
+    relative: str
+    local: Path
+    remote: BlobUrl
+    folder_only: bool
+    nested: tuple[FolderEntry, ...]
+    why: str
+
+
+def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster) -> Resolution:
+    """Find the folder entry of ``given``, a path relative to ``cwd`` or absolute; both folders are absolute.
+
+    Raises ``MappingError``, ``OutsideProjectError`` or ``UnmappedPathError``.
+    """
+    path = project_relative(given, cwd=cwd, root=root)
+    covering = [entry for entry in cluster.folders if is_below(path, entry.prefix)]
+    if not covering:
+        raise _unmapped(path, cluster)
+    entry = max(covering, key=lambda entry: len(entry.prefix))
+    if entry.storage_type == "file":
+        raise MappingError(
+            f"{path} belongs to {entry.key}, an Azure file share (storage_type: file), which only jobs can use",
+            path=given,
+        )
+    relative = path[len(entry.prefix) + 1 :]
+    remote = entry.remote.child(relative)
+    if len(remote.name) > 1024:
+        raise MappingError("the blob's name would be longer than 1024 characters", path=given)
+    return Resolution(
+        given=given,
+        path=path,
+        entry=entry,
+        relative=relative,
+        local=root / path,
+        remote=remote,
+        folder_only=given.endswith(("/", "/.", "/..")) or given in (".", ".."),
+        nested=tuple(other for other in cluster.folders if other.prefix != path and is_below(other.prefix, path)),
+        why=_why(path, entry, covering, cluster),
+    )
+
+
+def project_relative(given: str, *, cwd: Path, root: Path) -> str:
+    """``given`` from the project's root, ``.`` for the root itself. Raises ``MappingError``."""
+    if not given or "\0" in given:
+        raise MappingError("a path must not be empty" if not given else "a path must not hold a NUL", path=given)
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        shown = given.encode("utf-8", "backslashreplace").decode()
+        raise MappingError(f"{shown} is not UTF-8, which blob names have to be", path=shown) from error
+    absolute = posixpath.normpath(posixpath.join(str(cwd), given))
+    if absolute.startswith("//"):
+        # POSIX lets two leading slashes mean something else, and normpath keeps them.
+        absolute = absolute[1:]
+    if not is_below(absolute, str(root)):
+        raise OutsideProjectError(
+            f"{given} is outside the project {root}", path=given, hint="give a path inside it, such as data/voc20"
+        )
+    return posixpath.relpath(absolute, str(root))
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or lies in it, by whole names."""
+    return path == folder or folder == "." or path.startswith(folder if folder.endswith("/") else f"{folder}/")
+
+
+def _unmapped(path: str, cluster: Cluster) -> UnmappedPathError:
+    known = ", ".join(cluster.prefixes) or "none"
+    below = [entry.prefix for entry in cluster.folders if is_below(entry.prefix, path)]
+    if path == ".":
+        message = f"the project itself has no blob folder, only parts of it have ({known})"
+        return UnmappedPathError(message, path=path, hint=f"name one: {below[0]}" if below else None)
+    message = f"{path} belongs to no folder entry of {cluster.file}; there are: {known}"
+    first, slash, rest = path.partition("/")
+    guess = nearest(first, cluster.prefixes)
+    if below:
+        hint = f"entries lie below it: {', '.join(below)}"
+    elif guess:
+        hint = f"did you mean {guess}{slash}{rest}?"
+    else:
+        hint = did_you_mean(path, cluster.prefixes) or f"add {first}_folder under config_param"
+    return UnmappedPathError(message, path=path, hint=hint)
+
+
+def _why(path: str, entry: FolderEntry, covering: list[FolderEntry], cluster: Cluster) -> str:
+    container = entry.account.container
+    there = f"{entry.path or 'the top'} in container {container.container} of account {container.account}"
+    lead = f"{entry.key} in {cluster.file} maps {entry.prefix} to {there}"
+    others = [other.prefix for other in covering if other is not entry]
+    if others:
+        lead += f"; it is the longest prefix of {path} (also: {', '.join(others)})"
+    return lead

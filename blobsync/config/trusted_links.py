@@ -1,0 +1,79 @@
+"""Which symlinks out of a project the user has agreed to: ``$XDG_CONFIG_HOME/blobsync/trusted-links.json``.
+
+A link may come with a project, from a stranger: behind it blobsync would read, or write, anywhere. So each such link
+needs the user's word once, for where it leads now. The word is kept outside the project, which cannot grant it itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.errors import ConfigError
+from blobsync.config.user_config import config_home, read_own
+
+
+class OutsideLink(NamedTuple):
+    """``link`` is where it stands, from the project's root; ``target`` the path without links that it leads to."""
+
+    link: str
+    target: str
+
+
+def trust_command(link: str) -> str:
+    """What the user types to agree to a link."""
+    return f"blobsync config trust-link {shlex.quote(link)}"
+
+
+def trusted_links_file(environ: Mapping[str, str]) -> Path:
+    """Where they are kept."""
+    return config_home(environ) / "trusted-links.json"
+
+
+def load_trusted_links(project: Path, environ: Mapping[str, str]) -> frozenset[OutsideLink]:
+    """What the user agreed to for the project at ``project``. Raises ``ConfigError``."""
+    return frozenset(_read(environ).get(_name(project), ()))
+
+
+def save_trusted_links(project: Path, links: Iterable[OutsideLink], environ: Mapping[str, str]) -> None:
+    """These are trusted for the project from now on, and no others. Raises ``ConfigError``."""
+    file = trusted_links_file(environ)
+    known = {name: list(each) for name, each in _read(environ).items()} | {_name(project): sorted(links)}
+    projects = {name: [list(link) for link in each] for name, each in known.items() if each}
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="ascii") as stream:
+            json.dump({"blobsync_trusted_links": 1, "projects": projects}, stream, indent=1)
+        temporary.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise ConfigError(f"cannot be written: {error.strerror}", file=str(file)) from error
+
+
+def _name(project: Path) -> str:
+    return os.path.realpath(project)
+
+
+def _read(environ: Mapping[str, str]) -> dict[str, tuple[OutsideLink, ...]]:
+    file = trusted_links_file(environ)
+    text = read_own(file)
+    if text is None:
+        return {}
+    try:
+        projects = json.loads(text)["projects"]
+        return {
+            str(name): tuple(OutsideLink(str(link), str(target)) for link, target in links)
+            for name, links in projects.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            "is not what blobsync wrote there", file=str(file), hint=f"remove {file}, and agree to your links again"
+        ) from error

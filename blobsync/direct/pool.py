@@ -1,0 +1,369 @@
+"""Threads that move files: many small ones side by side, and one large one in pieces, from one pool.
+
+What is moved is a :class:`FileJob`. A thread takes the next piece of a file that has been begun, and
+begins the next file when there is none; so at most one file more than there are threads is open, and
+memory is bounded by the pieces in flight (:class:`ByteBudget`).
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from blobsync.base.errors import (
+    AccessDeniedError,
+    BlobsyncError,
+    ContainerNotFoundError,
+    CopySourceRefusedError,
+    CredentialError,
+    StorageUnreachableError,
+    ThrottledError,
+)
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.transfer.engines import Moved, MoveReport, MoveTask
+
+MIB = 1024 * 1024
+
+# Whole files that arrived damaged are moved again so many times.
+ATTEMPTS = 4
+
+# How long an interrupted run waits for its threads (seconds); what they hold is cleaned up without them.
+_STOP_PATIENCE = 0.7
+
+# Nothing that is tried again will fare better after these; after the second kind only in a row.
+_HOPELESS = (CredentialError, ContainerNotFoundError)
+_HOPELESS_IN_A_ROW = (AccessDeniedError, CopySourceRefusedError, StorageUnreachableError, ThrottledError)
+_ROW = 16
+
+
+class Stopped(Exception):
+    """The run was interrupted: the thread is to give up its piece."""
+
+
+class TokenBucket:
+    """A cap on bytes per second, shared by all threads; a quarter of a second's worth may go at once."""
+
+    def __init__(self, mbps: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """``mbps`` is in megabits (10^6 bits) per second; None is no cap."""
+        self._rate = mbps * 1e6 / 8 if mbps else 0.0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def delay(self, count: int) -> float:
+        """Book ``count`` bytes; returns how many seconds to wait before they may go."""
+        if not self._rate:
+            return 0.0
+        with self._lock:
+            now = self._clock()
+            start = max(self._free_at, now - 0.25)
+            self._free_at = start + count / self._rate
+            return max(0.0, start - now)
+
+
+class ByteBudget:
+    """At most so many bytes in buffers at once; one buffer larger than that goes alone."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._changed = threading.Condition()
+
+    def acquire(self, count: int, stop: threading.Event) -> None:
+        """Wait for room; raises ``Stopped`` when ``stop`` is set meanwhile."""
+        with self._changed:
+            while self._used and self._used + count > self._limit:
+                self._changed.wait(0.2)
+                if stop.is_set():
+                    raise Stopped
+            self._used += count
+
+    def release(self, count: int) -> None:
+        """Give the room back."""
+        with self._changed:
+            self._used -= count
+            self._changed.notify_all()
+
+
+class RunState:
+    """What the jobs of one run share: the cap, the memory budget, the stop signal, the report."""
+
+    def __init__(self, task: MoveTask, listener: Listener, budget: int) -> None:
+        self.task = task
+        self.listener = listener
+        self.report = MoveReport()
+        self.stop = threading.Event()
+        self._bucket = TokenBucket(task.cap_mbps)
+        self._budget = ByteBudget(budget)
+        self._lock = threading.Lock()
+        self._row = 0
+
+    @contextmanager
+    def buffer(self, count: int) -> Iterator[None]:
+        """Room for ``count`` bytes of memory while the block runs."""
+        self._budget.acquire(count, self.stop)
+        try:
+            yield
+        finally:
+            self._budget.release(count)
+
+    def pace(self, count: int) -> None:
+        """Wait as the cap asks before ``count`` bytes; raises ``Stopped`` after an interrupt."""
+        delay = self._bucket.delay(count)
+        if (delay and self.stop.wait(delay)) or self.stop.is_set():
+            raise Stopped
+
+    def shown(self, action: FileAction) -> str:
+        """The file as a user would type it."""
+        return f"{self.task.shown}/{action.path}" if action.path else self.task.shown
+
+    def moved(self, moved: Moved, size: int) -> None:
+        """Report one file as moved."""
+        with self._lock:
+            self._row = 0
+            self.report.moved.append(moved)
+            self.report.bytes_moved += size
+        self.task.on_moved(moved)
+
+    def all_failed(self, error: BlobsyncError) -> MoveReport:
+        """Nothing could be begun: report every file as failed."""
+        for action in self.task.actions:
+            self.failed(action, error)
+        return self.report
+
+    def failed(self, action: FileAction, error: BlobsyncError) -> bool:
+        """Report one file as failed; whether it is useless to go on."""
+        path = self.shown(action)
+        failure = FileFailure(path, error.code, error.message, error.hint)
+        with self._lock:
+            self.report.failed.append((action, failure))
+            self._row = self._row + 1 if isinstance(error, _HOPELESS_IN_A_ROW) else 0
+            hopeless = isinstance(error, _HOPELESS) or self._row >= _ROW
+        self.listener.file_done(path, failure)
+        return hopeless
+
+
+class FileJob(abc.ABC):
+    """One file on its way. ``open``, then ``piece`` as often as ``open`` said, from any threads, then ``close``."""
+
+    def __init__(self, run: RunState, action: FileAction) -> None:
+        self.run = run
+        self.action = action
+        self.attempt = 1
+        self._counted = 0
+        self._count_lock = threading.Lock()
+
+    @abc.abstractmethod
+    def open(self) -> int:
+        """Get ready; returns the number of pieces."""
+
+    @abc.abstractmethod
+    def piece(self) -> None:
+        """Move the next piece that no other thread has taken."""
+
+    @abc.abstractmethod
+    def commit(self) -> Moved:
+        """All pieces are there: make it the file. Called once, by the thread of the last piece."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Close and remove what is not committed; the last call, and safe without an ``open``."""
+
+    def abandon(self) -> None:  # noqa: B027 - most jobs have nothing on a disk
+        """Remove what is on a disk while other threads may still be at work (interrupt)."""
+
+    def count(self, size: int) -> None:
+        """Tell the listener of bytes on their way."""
+        with self._count_lock:
+            self._counted += size
+        self.run.listener.bytes_moved(size)
+
+    def start_over(self) -> None:
+        """Take back what was counted, before another attempt."""
+        self.attempt += 1
+        self.run.listener.bytes_moved(-self._counted)
+        self._counted = 0
+
+
+class _Begun:
+    """The pool's own notes on a job that is open."""
+
+    def __init__(self, job: FileJob, pieces: int) -> None:
+        self.job = job
+        self.left_to_take = pieces
+        self.left_to_end = pieces
+        self.error: BaseException | None = None
+
+
+class WorkerPool:
+    """Runs jobs to the end on ``threads`` threads, the calling one only waiting."""
+
+    def __init__(self, run: RunState, jobs: Iterable[FileJob], threads: int) -> None:
+        self._run = run
+        self._waiting = iter(jobs)
+        self._again: deque[FileJob] = deque()
+        self._begun: deque[_Begun] = deque()
+        self._open: set[FileJob] = set()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        # Its own, so that the waiting thread is not woken for every file.
+        self._over = threading.Condition(lock)
+        self._busy = 0
+        self._started = 0
+        self._ended = 0
+        self._hopeless: BlobsyncError | None = None
+        self._bug: BaseException | None = None
+        self._threads = threads
+
+    def work(self) -> None:
+        """Return when every job is reported; re-raises what interrupts it, after cleaning up."""
+        try:
+            for _ in range(self._threads):
+                # A daemon: one that hangs in a socket must not keep an interrupted process alive.
+                threading.Thread(target=self._worker, daemon=True).start()
+                with self._changed:
+                    self._started += 1
+            with self._changed:
+                # Not Thread.join: interrupted, it takes the thread for ended (CPython 3.10 to 3.12).
+                while self._ended < self._started:
+                    self._over.wait()
+        except BaseException:
+            self._interrupt()
+            raise
+        if self._bug is not None:
+            self._interrupt()
+            raise self._bug
+
+    def _interrupt(self) -> None:
+        self._run.stop.set()
+        deadline = time.monotonic() + _STOP_PATIENCE
+        with self._changed:
+            self._changed.notify_all()
+            while self._ended < self._started and (left := deadline - time.monotonic()) > 0:
+                self._over.wait(left)
+            hanging = list(self._open)
+        for job in hanging:
+            job.abandon()
+
+    def _worker(self) -> None:
+        try:
+            while True:
+                begun = self._take()
+                if begun is None:
+                    return
+                self._advance(begun)
+        except BaseException as error:  # noqa: BLE001 - shown by the thread that waits for this one
+            # A bug of ours, in one of many threads: stop them all.
+            self._bug = error
+            self._run.stop.set()
+        finally:
+            with self._changed:
+                self._ended += 1
+                self._over.notify_all()
+
+    def _take(self) -> _Begun | None:
+        """The next piece to move, a freshly opened file included; None when there is nothing left to do."""
+        while True:
+            with self._changed:
+                while True:
+                    if self._run.stop.is_set():
+                        return None
+                    if self._begun:
+                        return self._take_piece()
+                    job = self._next_job()
+                    if job is not None:
+                        self._busy += 1
+                        self._open.add(job)
+                        break
+                    if not self._busy:
+                        self._changed.notify_all()
+                        return None
+                    self._changed.wait(0.5)
+            if (begun := self._open_job(job)) is not None:
+                return begun
+
+    def _take_piece(self) -> _Begun:
+        begun = self._begun[0]
+        begun.left_to_take -= 1
+        if not begun.left_to_take:
+            self._begun.popleft()
+        return begun
+
+    def _next_job(self) -> FileJob | None:
+        if self._again:
+            return self._again.popleft()
+        return next(self._waiting, None)
+
+    def _open_job(self, job: FileJob) -> _Begun | None:
+        if self._hopeless is not None:
+            self._close(_Begun(job, 0), self._hopeless)
+            return None
+        try:
+            pieces = job.open()
+        except (BlobsyncError, Stopped) as error:
+            self._close(_Begun(job, 0), error)
+            return None
+        begun = _Begun(job, pieces)
+        begun.left_to_take -= 1
+        if begun.left_to_take:
+            with self._changed:
+                self._begun.append(begun)
+                self._changed.notify_all()
+        return begun
+
+    def _advance(self, begun: _Begun) -> None:
+        """Move one piece; close the file after the last one."""
+        error: BaseException | None = None
+        try:
+            begun.job.piece()
+        except (BlobsyncError, Stopped) as caught:
+            error = caught
+        with self._changed:
+            begun.left_to_end -= 1
+            if error is not None:
+                # Threads that gave up for another's failure say Stopped; the failure itself is the reason.
+                if begun.error is None or isinstance(begun.error, Stopped):
+                    begun.error = error
+                # Nobody is to begin the pieces that are left.
+                begun.left_to_end -= begun.left_to_take
+                begun.left_to_take = 0
+                if begun in self._begun:
+                    self._begun.remove(begun)
+            if begun.left_to_end:
+                return
+        self._close(begun, begun.error)
+
+    def _close(self, begun: _Begun, error: BaseException | None) -> None:
+        job = begun.job
+        if error is None:
+            error = self._commit(job)
+        job.release()
+        again = isinstance(error, BlobsyncError) and self._settle(job, error)
+        with self._changed:
+            self._open.discard(job)
+            self._busy -= 1
+            if again:
+                self._again.append(job)
+            self._changed.notify_all()
+
+    def _commit(self, job: FileJob) -> BaseException | None:
+        try:
+            moved = job.commit()
+        except (BlobsyncError, Stopped) as error:
+            return error
+        self._run.moved(moved, job.action.size)
+        return None
+
+    def _settle(self, job: FileJob, error: BlobsyncError) -> bool:
+        """Report a failure, or answer True where the whole file is to be moved again."""
+        if error.code == "checksum_mismatch" and job.attempt < ATTEMPTS and not self._run.stop.is_set():
+            job.start_over()
+            return True
+        if self._run.failed(job.action, error) and self._hopeless is None:
+            self._hopeless = error
+        return False

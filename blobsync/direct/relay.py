@@ -1,0 +1,144 @@
+"""The engine that moves blobs through this machine, where the service may not fetch them itself.
+
+Memory: at most ``BUFFERS`` bytes of content at once, whatever the sizes of the blobs; nothing touches a disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from contextlib import ExitStack
+
+from blobsync.base.errors import ChecksumError
+from blobsync.base.file_states import RemoteState
+from blobsync.direct.pool import MIB, FileJob, RunState, Stopped, WorkerPool
+from blobsync.direct.reads import read_range, version_of
+from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobInfo
+from blobsync.transfer.engines import Moved, MoveReport, MoveTask
+
+BUFFERS = 64 * MIB
+
+_THREADS = 16
+_BLOCKS = BlockSizes(single=4 * MIB, block=4 * MIB)
+
+
+class RelayEngine:
+    """Blob to blob: ranged reads of one version here, blocks with their MD5 there."""
+
+    name = "relay"
+
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+        """See :class:`blobsync.transfer.engines.Engine`. Properties, metadata and tier are carried over."""
+        source, destination = task.source, task.destination
+        if not isinstance(source, RemoteEnd) or not isinstance(destination, RemoteEnd):
+            raise ValueError("a relay needs blobs at both ends")
+        run = RunState(task, listener, BUFFERS)
+        jobs = (RelayJob(run, action, source, destination) for action in task.actions)
+        pieces = sum(1 + action.size // _BLOCKS.block for action in task.actions)
+        WorkerPool(run, jobs, min(_THREADS, pieces)).work()
+        return run.report
+
+
+class RelayJob(FileJob):
+    """One blob; its blocks arrive in any order and are hashed in the blob's order."""
+
+    def __init__(self, run: RunState, action: FileAction, source: RemoteEnd, destination: RemoteEnd) -> None:
+        super().__init__(run, action)
+        self._from = source.store
+        self._to = destination.store
+        self._source = source.at(action.path)
+        self._name = destination.at(action.target or action.path)
+        self._taking = threading.Lock()
+        self._turn = threading.Condition()
+
+    def open(self) -> int:
+        self._version = version_of(self._from, self._source, self.action)
+        self._properties = self._from.properties(self._source)
+        self._whole = hashlib.md5(usedforsecurity=False)
+        self._info: BlobInfo | None = None
+        self._begun = self._hashed = 0
+        self._broken = False
+        self._ids = BlockIds()
+        size = self._version.size
+        self._block = size if size <= _BLOCKS.single else _BLOCKS.block_for(size)
+        return max(1, -(-size // self._block)) if size else 1
+
+    def piece(self) -> None:
+        with ExitStack() as held:
+            # Room is given out in the order of the blocks: whoever waits for its turn to be hashed waits for
+            # blocks that have theirs.
+            with self._taking:
+                index = self._begun
+                self._begun += 1
+                length = min(self._block, self._version.size - index * self._block)
+                held.enter_context(self.run.buffer(length))
+            try:
+                data = self._read(index, length)
+                self._hash_in_turn(index, data)
+            except BaseException:
+                with self._turn:
+                    self._broken = True
+                    self._turn.notify_all()
+                raise
+            self.run.pace(length)
+            if self._block == self._version.size:
+                self._put(data)
+            else:
+                md5 = hashlib.md5(data, usedforsecurity=False).digest()
+                self._to.put_block(self._name, self._ids[index], data, md5=md5)
+            self.count(length)
+
+    def commit(self) -> Moved:
+        md5 = self._whole.digest()
+        if self._info is None:
+            self._demand(md5)
+            self._info = self._put_list(md5)
+        size = self._version.size
+        return Moved(
+            self.action,
+            source=RemoteState(size, self._version.etag, md5),
+            destination=RemoteState(size, self._info.etag, md5),
+        )
+
+    def release(self) -> None:
+        """There is nothing on this machine to close or remove."""
+
+    def _read(self, index: int, length: int) -> bytes:
+        return b"".join(read_range(self._from, self._source, self._version, index * self._block, length))
+
+    def _hash_in_turn(self, index: int, data: bytes) -> None:
+        with self._turn:
+            while self._hashed != index:
+                if self._broken or self.run.stop.is_set():
+                    raise Stopped
+                self._turn.wait(0.2)
+        # Only the thread whose turn it is gets here.
+        self._whole.update(data)
+        with self._turn:
+            self._hashed += 1
+            self._turn.notify_all()
+
+    def _demand(self, md5: bytes) -> None:
+        if self._version.md5 not in {None, md5}:
+            raise ChecksumError(f"{self._source} arrived with another MD5 than the blob's own", path=self._source)
+
+    def _put(self, data: bytes) -> None:
+        md5 = self._whole.digest()
+        self._demand(md5)
+        condition = precondition_of(self.action)
+        self._info = self._to.put(self._name, data, md5=md5, properties=self._properties, condition=condition)
+
+    def _put_list(self, md5: bytes) -> BlobInfo:
+        blocks = [self._ids[index] for index in range(self._begun)]
+        return self._to.put_block_list(
+            self._name,
+            blocks,
+            size=self._version.size,
+            md5=md5,
+            properties=self._properties,
+            condition=precondition_of(self.action),
+        )

@@ -1,0 +1,1 @@
+"""Azure ML, ITP and Singularity, over REST."""

@@ -1,0 +1,308 @@
+"""Azure Machine Learning: computes of a workspace, attached Kubernetes (ITP), and Singularity.
+
+Jobs go there as v2 command jobs over REST. Folders are the service's own inputs and outputs, through datastores that
+hold the credentials; secret variables travel as a blob beside the code archive, which is removed when the job has
+ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from blobsync.base.errors import (
+    BackendBusyError,
+    BackendFailingError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    LostContactError,
+    StorageError,
+)
+from blobsync.config.loader import load_workspace
+from blobsync.config.model import Cluster
+from blobsync.config.user_config import load_user_config
+from blobsync.jobs.backends.aml import replies as aml_replies
+from blobsync.jobs.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
+from blobsync.jobs.backends.aml.platforms import virtual_cluster_id
+from blobsync.jobs.backends.aml.request import AmlRequest, build_request, secrets_path, warnings_for, without_bundle
+from blobsync.jobs.backends.base import (
+    Accepted,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    Refused,
+    Surroundings,
+    Unknown,
+)
+from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
+
+CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "ssh"})
+
+# Up to so many jobs are asked for one by one; more are looked for in the list first.
+_ONE_BY_ONE = 4
+# How far the list is read for them, and for a job that the history does not know.
+_NEWEST = 500
+_LIST = {"listViewType": "ActiveOnly", "jobType": "Command", "tag": "blobsync"}
+
+
+def create(around: Surroundings) -> AmlBackend:
+    """The backend of a cluster file with platform aml, itp or singularity. Raises ``ConfigError``."""
+    if around.configured is None:
+        raise BackendUnavailableError(f"cluster {around.cluster}: Azure ML needs its whole cluster file")
+    return AmlBackend(around, around.configured)
+
+
+class AmlBackend:
+    """One workspace, with one compute of it."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self, around: Surroundings, cluster: Cluster, make_credential: Callable[[], TokenCredential] | None = None
+    ) -> None:
+        """``make_credential`` stands for the identity that the environment has."""
+        self._around = around
+        self._cluster = cluster
+        self._workspace = load_workspace(cluster, environ=around.environ)
+        login = make_credential or self._credential
+
+        self._client = AmlClient(self._workspace, login, cluster.file, around.note, self._trusted_hosts)
+        self._log_urls: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        return self._cluster.platform
+
+    # -- submitting ---------------------------------------------------------------------------------------------
+
+    def plan(self, spec: JobSpec) -> Plan:
+        request = build_request(self._cluster, self._workspace, spec)
+        base = f"{self._client.base}{self._client.path}"
+        text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
+        return Plan(spec, text, request, warnings_for(self._cluster, spec), without_bundle(text))
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        request: AmlRequest = plan.request
+        spec = plan.spec
+        try:
+            self._prepare(request, secrets)
+        except BlobsyncError as error:
+            self.forget(spec)
+            return Refused(error)
+        try:
+            answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", request.job, doing="submit")
+        except (BackendFailingError, LostContactError) as error:
+            return self._unanswered(spec, error)
+        except BlobsyncError as error:
+            self.forget(spec)
+            return Refused(error)
+        return Accepted(self._ref(spec.run_id, answer))
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        found = self._client.try_call(f"jobs/{run_name(spec.run_id)}", patient=False)
+        return None if found is None else self._ref(spec.run_id, found)
+
+    def forget(self, spec: JobSpec) -> None:
+        if spec.secret_env and self._cluster.code:
+            self._drop_secrets(secrets_path(self._cluster, spec))
+
+    def _prepare(self, request: AmlRequest, secrets: Secrets) -> None:
+        for store in request.datastores:
+            path = f"datastores/{store.name}"
+            if self._client.try_call(path) is None:
+                self._client.call("PUT", path, store.body(secrets.sas), doing="submit", skipValidation="true")
+        if request.environment:
+            path, body = request.environment
+            if self._client.try_call(path) is None:
+                self._client.call("PUT", path, body, doing="submit")
+        if request.secrets_blob:
+            self._put_secrets(request.secrets_blob, secrets)
+
+    def _unanswered(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        """A lost answer is no refusal: look whether the service has the job."""
+        try:
+            found = self.locate(spec)
+        except BlobsyncError:
+            return Unknown(error)
+        if found:
+            return Accepted(found)
+        if not isinstance(error, BackendBusyError):
+            # A gateway that gave up says nothing about what the service behind it goes on to do.
+            return Unknown(error)
+        self.forget(spec)
+        return Refused(error)
+
+    def _ref(self, run_id: str, body: Any) -> JobRef:
+        return JobRef(run_id, run_id, aml_replies.studio_url(body) or self._studio_url(run_id))
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        found: dict[str, Mapping[str, Any]] = {}
+        if len(refs) > _ONE_BY_ONE:
+            wanted = {ref.run_id for ref in refs}
+            for body in islice(self._newest(), _NEWEST):
+                found[str(body["name"])] = body
+                if wanted <= found.keys():
+                    break
+        for ref in refs:
+            if ref.run_id not in found:
+                # Jobs have our ids there; what a record calls them otherwise does not get into an address.
+                found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or {}
+        return tuple(self._info(ref.run_id, found[ref.run_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        infos = (aml_replies.read_job(body) for body in islice(self._newest(), _NEWEST))
+        yield from islice((info for info in infos if not states or info.state in states), limit)
+
+    def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
+        """Our jobs among the workspace's newest whose id ends so, whoever submitted them from wherever."""
+        for body in islice(self._newest(), _NEWEST):
+            run_id = str(body.get("name") or "")
+            ours = run_id.endswith(suffix) and RUN_ID.fullmatch(run_id)
+            spec = aml_replies.read_spec(body) if ours else None
+            if spec:
+                # What the tags say of the id is not what the service calls the job.
+                yield replace(spec, run_id=run_id, cluster=self._cluster.name), self._ref(run_id, body)
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        name = run_name(ref.run_id)
+        try:
+            refusal = self._client.cancel(name)
+            state = self.get([ref])[0].state if refusal else None
+        except (BackendFailingError, LostContactError) as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        if refusal is None or (state and state.is_final):
+            # Refused because it has ended: that is what was asked for.
+            return Accepted(ref)
+        if state is State.UNKNOWN:
+            return Refused(JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}"))
+        return Refused(JobError(f"Azure ML does not cancel {name}: {refusal.sentence}"))
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        details = self._client.history(f"runs/{run_name(ref.run_id)}/details")
+        if details is None:
+            raise JobNotFoundError(f"run history does not know {run_name(ref.run_id)}")
+        files: dict[str, str] = dict(details.get("logFiles") or {})
+        if not files:
+            files = self._artifacts(run_name(ref.run_id))
+        names = list(aml_replies.log_names(files))
+        # A log's URL holds a SAS: it stays in here, and is asked for again when it may have ended.
+        self._log_urls.update({f"{run_name(ref.run_id)}/{name}": files[name] for name in names})
+        return tuple(LogFile(name, None, f"{run_name(ref.run_id)}/{name}") for name in names)
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        if log.handle not in self._log_urls:
+            raise JobError(f"the log {log.name} was not looked up")
+        return self._client.read(self._log_urls[log.handle], start, end)
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def summary(self) -> ClusterSummary:
+        waiting = list(self.list(states=(State.QUEUED, State.PREPARING, State.RUNNING), limit=100))
+        running = sum(info.state is State.RUNNING for info in waiting)
+        found = self._nodes()
+        counted = f"the jobs are blobsync's in all of the workspace {self._workspace.workspace_name}"
+        return replace(found, jobs_running=running, jobs_queued=len(waiting) - running, notes=(*found.notes, counted))
+
+    def blame(self) -> Sequence[Holder]:
+        target = self._cluster.compute_target
+        if not target or self._cluster.platform == "singularity":
+            raise JobError(
+                f"cluster {self._cluster.name} has no compute whose jobs could be listed",
+                hint="blobsync summary shows what the service tells",
+            )
+        found = self._client.history(f"computes/{target.rpartition('/')[2]}/runs")
+        return aml_replies.read_holders((found or {}).get("value") or (), self._cluster.gpu_per_node or 1)
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        state = self.get([ref])[0].state
+        if state is not State.RUNNING:
+            raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to enter")
+        place = self._workspace
+        # With '=', because a value could begin with '-'.
+        command = ["az", "ml", "job", "connect-ssh", f"--name={run_name(ref.run_id)}", f"--node-index={node}"]
+        command += [f"--resource-group={place.resource_group}", f"--workspace-name={place.workspace_name}"]
+        return (*command, f"--subscription={place.subscription_id}")
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _trusted_hosts(self) -> Sequence[str]:
+        return load_user_config(self._around.environ).trusted_hosts
+
+    def _credential(self) -> TokenCredential:
+        from blobsync.store.azure_identity import credential
+
+        return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth", default=True))
+
+    def _newest(self) -> Iterator[Mapping[str, Any]]:
+        return self._client.pages("jobs", **_LIST)
+
+    def _info(self, run_id: str, body: Mapping[str, Any], closely: bool) -> RunInfo:
+        if not body:
+            return RunInfo(run_id, State.UNKNOWN, reason="the workspace does not know it")
+        info = aml_replies.read_job(body)
+        if info.state.is_final or (closely and info.state is State.RUNNING):
+            # The times and the error are in run history only; without it the state is still worth knowing.
+            with contextlib.suppress(BackendUnavailableError, JobError):
+                details = self._client.history(f"runs/{run_name(run_id)}/details")
+                info = aml_replies.read_job(body, details)
+        if info.state.is_final:
+            self._forget_secrets(run_id, body)
+        return replace(info, run_id=run_id)
+
+    def _nodes(self) -> ClusterSummary:
+        cluster, target = self._cluster, self._cluster.compute_target
+        if cluster.platform == "singularity":
+            path = virtual_cluster_id(cluster, self._workspace)
+            body = self._client.call("GET", path, doing="summary", api_version=VIRTUAL_CLUSTER_VERSION)
+            return ClusterSummary(notes=aml_replies.read_quota(body))
+        if not target:
+            return ClusterSummary(notes=("serverless: the service finds the nodes",))
+        body = self._client.call("GET", f"computes/{target.rpartition('/')[2]}", doing="summary")
+        return aml_replies.read_compute(body, cluster.gpu_per_node or 1)
+
+    def _artifacts(self, run_id: str) -> dict[str, str]:
+        path = f"artifacts/prefix/contentinfo/ExperimentRun/dcid.{run_id}"
+        found = self._client.history(path, "artifact/v2.0", path="user_logs") or {}
+        return {str(one["path"]): str(one["contentUri"]) for one in found.get("value") or ()}
+
+    def _studio_url(self, run_id: str) -> str:
+        return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
+
+    def _put_secrets(self, blob: str, secrets: Secrets) -> None:
+        body = Secrets(env=secrets.env).to_json().encode()
+        with self._code_store() as store:
+            store.put(blob, body, md5=hashlib.md5(body).digest())
+
+    def _forget_secrets(self, run_id: str, body: Mapping[str, Any]) -> None:
+        uri = str((((body.get("properties") or {}).get("inputs") or {}).get("secrets") or {}).get("uri") or "")
+        code = self._cluster.code
+        if code and uri.endswith(f"/paths/{code.path}.d/secrets/{run_id}.json"):
+            self._drop_secrets(f"{code.path}.d/secrets/{run_id}.json")
+
+    def _drop_secrets(self, blob: str) -> None:
+        # It may be gone already; a colleague may not be allowed to.
+        with contextlib.suppress(StorageError), self._code_store() as store:
+            store.delete(blob)
+
+    def _code_store(self) -> Any:
+        from blobsync.store.connect import connect
+
+        code = self._cluster.code
+        if code is None:
+            raise JobError(f"cluster {self._cluster.name} has no code_path")
+        cli_login = self._cluster.flag("use_cli_auth")
+        return connect(code.account, environ=self._around.environ, use_cli_auth=cli_login)

@@ -1,0 +1,300 @@
+"""Azure Resource Manager and Azure ML's run history over REST, on azure-core.
+
+Three kinds of requests, kept apart: to the management endpoint with its token; to run history with a token of its
+own; and to SAS URLs of logs, and to the workspace's discovery URL, with none. Retries, with what ``Retry-After``
+says, are azure-core's.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from blobsync import __version__
+from blobsync.base.errors import (
+    BackendFailingError,
+    BackendUnavailableError,
+    ConfigError,
+    LoginRequiredError,
+    LostContactError,
+)
+from blobsync.base.trusted_hosts import (
+    Service,
+    Trusted,
+    host_of,
+    how_to_trust,
+    is_loopback,
+    is_safe_from_listeners,
+    may_get_login,
+)
+from blobsync.config.model import WorkspaceConfig
+from blobsync.jobs.backends.aml.errors import Refusal, as_error, read_refusal, wrong_place
+from blobsync.jobs.backends.aml.request import workspace_path
+
+if TYPE_CHECKING:
+    from azure.core import PipelineClient
+    from azure.core.credentials import TokenCredential
+
+API_VERSION = "2024-04-01"
+# Virtual clusters have never had a stable version; azure-ai-ml uses this one too.
+VIRTUAL_CLUSTER_VERSION = "2021-03-01-preview"
+
+# https://learn.microsoft.com/azure/machine-learning/reference-machine-learning-cloud-parity
+_ML_SCOPES = {
+    "management.azure.com": "https://ml.azure.com/.default",
+    "management.usgovcloudapi.net": "https://ml.azure.us/.default",
+    "management.chinacloudapi.cn": "https://ml.azure.cn/.default",
+}
+_RETRIES = 6
+_BACKOFF_SECONDS = 0.8
+_CONNECT_SECONDS, _READ_SECONDS = 20, 120
+_CANCEL_SECONDS = 60.0
+_NOTICED_SECONDS = 2.0
+_WITHOUT_CLI = "install the Azure CLI, then az login; or use_cli_auth: false in the cluster file"
+# How a job that has ended, or is gone, is refused.
+_NO_SUCH_STATE = (400, 404, 409)
+
+
+class AmlClient:
+    """Requests to one workspace. ``make_credential`` is called when a token is needed first.
+
+    ``cluster_file`` is for messages; ``note`` is told of waits that a user would notice; ``trusted`` are hosts beside
+    Azure's that may get the user's login.
+    """
+
+    def __init__(
+        self,
+        workspace: WorkspaceConfig,
+        make_credential: Callable[[], TokenCredential],
+        cluster_file: str = "",
+        note: Callable[[str], None] = lambda text: None,
+        trusted: Trusted = tuple,
+    ) -> None:
+        self.workspace = workspace
+        self._cluster_file = cluster_file
+        self._note = note
+        self.base = workspace.management_endpoint.rstrip("/")
+        self.path = workspace_path(workspace)
+        self.api_version = workspace.api_version or API_VERSION
+        self._make_credential = make_credential
+        self._trusted = trusted
+        check_endpoint(self.base, workspace, trusted)
+
+    # -- Azure Resource Manager ---------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: Any = None, *, doing: str = "look", **params: str) -> Any:
+        """The JSON answer. ``path`` is below the workspace, or begins with ``/subscriptions``."""
+        return self._json(self._manage(method, self._url(path), body, doing, params))
+
+    def try_call(self, path: str, *, patient: bool = True) -> Any:
+        """The same for GET, None where there is no such thing; without patience there is one more try at most."""
+        more = {} if patient else {"retry_total": 1}
+        answer = self._send(self._arm, "GET", self._url(path), more, params={"api-version": self.api_version})
+        if answer.status_code == 404:
+            wrong = wrong_place(_refusal(answer), self.workspace)
+            if wrong:
+                raise wrong
+            return None
+        return self._json(self._checked(answer, "look"))
+
+    def pages(self, path: str, **params: str) -> Iterator[Any]:
+        """The items of a list, page by page, as far as the caller reads."""
+        answer = self.call("GET", path, **params)
+        while True:
+            yield from answer.get("value") or ()
+            following = answer.get("nextLink")
+            if not following:
+                return
+            answer = self._json(self._checked(self._send(self._arm, "GET", self._own(following)), "look"))
+
+    def cancel(self, run_id: str) -> Refusal | None:
+        """Ask for a job's end and wait until the service has taken it; a refusal of this one job is returned."""
+        url = self._url(f"jobs/{run_id}/cancel")
+        answer = self._send(self._arm, "POST", url, params={"api-version": self.api_version})
+        until = time.monotonic() + _CANCEL_SECONDS
+        while answer.status_code == 202 and answer.headers.get("Location") and time.monotonic() < until:
+            time.sleep(min(float(answer.headers.get("Retry-After") or 1), 10.0))
+            answer = self._send(self._arm, "GET", self._own(answer.headers["Location"]))
+        if answer.status_code in _NO_SUCH_STATE:
+            return _refusal(answer)
+        self._checked(answer, "cancel")
+        return None
+
+    # -- run history --------------------------------------------------------------------------------------------
+
+    def history(self, path: str, /, service: str = "history/v1.0", **params: str) -> Any:
+        """The answer of the workspace's own service; None where it does not know the run."""
+        url = f"{self._api}/{service}{self.path}/{path}"
+        answer = self._send(self._ml, "GET", url, params=params)
+        if answer.status_code == 404:
+            return None
+        return self._json(self._checked(answer, "look"))
+
+    def read(self, url: str, start: int, end: int | None) -> bytes:
+        """Bytes of a log behind a SAS URL; no token goes there."""
+        self._check_foreign(url, Service.STORAGE)
+        last = "" if end is None else str(end - 1)
+        answer = self._send(self._plain, "GET", url, headers={"Range": f"bytes={start}-{last}"})
+        if answer.status_code == 416:
+            return b""
+        body: bytes = self._checked(answer, "log").content
+        # A server that does not know ranges sends all of it.
+        return body[start:end] if answer.status_code == 200 else body
+
+    @cached_property
+    def _api(self) -> str:
+        url = str((self.call("GET", "").get("properties") or {}).get("discoveryUrl") or "")
+        self._check_foreign(url, Service.MACHINE_LEARNING)
+        answer = self._json(self._checked(self._send(self._plain, "GET", url), "look"))
+        api = str(answer.get("api") or "").rstrip("/")
+        self._check_foreign(api, Service.MACHINE_LEARNING)
+        return api
+
+    # -- plumbing -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _credential(self) -> TokenCredential:
+        return self._make_credential()
+
+    @cached_property
+    def _arm(self) -> PipelineClient[Any, Any]:
+        return self._client(f"{self.base}/.default")
+
+    @cached_property
+    def _ml(self) -> PipelineClient[Any, Any]:
+        host = urlsplit(self.base).hostname or ""
+        return self._client(_ML_SCOPES.get(host, _ML_SCOPES["management.azure.com"]))
+
+    @cached_property
+    def _plain(self) -> PipelineClient[Any, Any]:
+        return self._client(None)
+
+    def _client(self, scope: str | None) -> PipelineClient[Any, Any]:
+        from azure.core import PipelineClient
+        from azure.core.pipeline import policies
+
+        note = self._note
+
+        class Retries(policies.RetryPolicy[Any, Any]):
+            """azure-core's, which says what it waits for."""
+
+            def sleep(self, settings: dict[str, Any], transport: Any, response: Any = None) -> None:
+                asked = self.get_retry_after(response) if response else None
+                seconds = asked or self.get_backoff_time(settings)
+                if seconds >= _NOTICED_SECONDS:
+                    why = f"HTTP {response.http_response.status_code}" if response else "no answer"
+                    note(f"Azure is busy ({why}): trying again in {seconds:.0f} s")
+                super().sleep(settings, transport, response)
+
+        chain: list[Any] = [
+            policies.RequestIdPolicy(),
+            policies.UserAgentPolicy(f"blobsync/{__version__}"),
+            Retries(retry_total=_RETRIES, retry_backoff_factor=_BACKOFF_SECONDS),
+        ]
+        if scope:
+            chain.append(policies.BearerTokenCredentialPolicy(self._credential, scope))
+        return PipelineClient(self.base, policies=chain)
+
+    def _manage(self, method: str, url: str, body: Any, doing: str, params: Mapping[str, str]) -> Any:
+        sent = {"api-version": self.api_version, **{name.replace("_", "-"): value for name, value in params.items()}}
+        return self._checked(self._send(self._arm, method, url, params=sent, json=body), doing)
+
+    def _send(
+        self, client: PipelineClient[Any, Any], method: str, url: str, how: Mapping[str, Any] | None = None, **more: Any
+    ) -> Any:
+        from azure.core.exceptions import AzureError, ClientAuthenticationError
+        from azure.core.rest import HttpRequest
+
+        options: dict[str, Any] = {"connection_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, **(how or {})}
+        if client is not self._plain and url.startswith("http:"):
+            options["enforce_https"] = False
+        if more.get("json") is None:
+            more.pop("json", None)
+        try:
+            return client.send_request(HttpRequest(method, url, **more), **options)
+        except ClientAuthenticationError as error:
+            raise LoginRequiredError(
+                f"no identity is signed in to Azure that can use the workspace: {_first_line(error)}",
+                hint=_WITHOUT_CLI if "not found on path" in str(error) else "az login",
+            ) from error
+        except AzureError as error:
+            host = urlsplit(url).netloc
+            raise BackendFailingError(
+                f"there is no connection to {host} ({_cause(error)})",
+                hint="check the network, and management_endpoint in the workspace file",
+            ) from error
+
+    def _checked(self, answer: Any, doing: str) -> Any:
+        if answer.status_code < 300:
+            return answer
+        raise as_error(_refusal(answer), self.workspace, doing, self._cluster_file)
+
+    def _json(self, answer: Any) -> Any:
+        try:
+            return answer.json() if answer.content else {}
+        except ValueError as error:
+            raise LostContactError(
+                f"{urlsplit(answer.request.url).netloc} answers with something that is no JSON",
+                hint="check management_endpoint in the workspace file",
+            ) from error
+
+    def _url(self, path: str) -> str:
+        if path.startswith("/subscriptions"):
+            return f"{self.base}{path}"
+        return f"{self.base}{self.path}/{path}".rstrip("/")
+
+    def _own(self, url: str) -> str:
+        """A link that the service gave; the token goes to the management endpoint only."""
+        if urlsplit(url)[:2] != urlsplit(self.base)[:2]:
+            raise BackendUnavailableError(f"Azure names {urlsplit(url).netloc} to go on, which is not {self.base}")
+        return url
+
+    def _check_foreign(self, url: str, service: Service) -> None:
+        """An address that an answer names: a token goes there, or what is read from there is believed."""
+        host = host_of(url) or "none"
+        if not is_safe_from_listeners(url):
+            raise BackendUnavailableError(f"Azure names an address that is not https: {host}")
+        if is_loopback(url) and not is_loopback(self.base):
+            raise BackendUnavailableError(f"Azure names an address on this machine: {host}")
+        if not may_get_login(url, service, self._trusted):
+            raise BackendUnavailableError(
+                f"Azure names {host}, which is not {service.value}: nothing is sent there",
+                hint=how_to_trust(url, "your own configuration file"),
+            )
+
+
+def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted = tuple) -> None:
+    """Tokens go to Azure and to hosts of the user's, over https; over http to this machine only: ``ConfigError``."""
+    parts = urlsplit(endpoint)
+    hint = None
+    if host_of(endpoint) is None or parts.query or parts.username:
+        problem = "is no URL such as https://management.azure.com"
+    elif not is_safe_from_listeners(endpoint):
+        problem = "must be https; http only on this machine"
+    elif not may_get_login(endpoint, Service.MANAGEMENT, trusted):
+        problem = f"names {host_of(endpoint)}, which is not {Service.MANAGEMENT.value}: your login does not go there"
+        hint = how_to_trust(endpoint, "your own configuration file")
+    else:
+        return
+    raise ConfigError(problem, file=workspace.file, key="management_endpoint", hint=hint)
+
+
+def _refusal(answer: Any) -> Refusal:
+    return read_refusal(answer.status_code, answer.text(), answer.headers)
+
+
+def _cause(error: Exception) -> str:
+    """What the operating system says; azure-core wraps it in the names of classes and addresses of objects."""
+    found = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(error))
+    if found:
+        return found[1].strip().lower()
+    return "no answer in time" if "timed out" in str(error) else type(error).__name__
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,165 @@
+"""What Azure ML's refusals mean: the service's own sentence and code, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blobsync.base.errors import (
+    BackendBusyError,
+    BackendDeniedError,
+    BackendFailingError,
+    BackendUnavailableError,
+    BlobsyncError,
+    ConfigError,
+    JobError,
+    JobNotFoundError,
+    LoginRequiredError,
+    SubmissionError,
+)
+from blobsync.base.plain_json import parse_json
+from blobsync.config.model import WorkspaceConfig
+
+_MAX_CHARS = 600
+_MAX_DETAILS = 5
+_QUOTA = ("quota", "limitexceeded")
+_GONE = ("unknown", "not found", "notfound", "could not find", "be found", "not exist", "no such")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that is no success. ``code`` and ``message`` are the service's; ``request_id`` is for support."""
+
+    status: int
+    code: str
+    message: str
+    request_id: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The service's own words, with what support asks for."""
+        known = [self.code or "no code", f"HTTP {self.status}"]
+        if self.request_id:
+            known.append(f"request {self.request_id}")
+        return f"{self.message or 'no reason given'} ({', '.join(known)})"
+
+    def says(self, *words: str) -> bool:
+        """Whether the code or the message holds one of these, whatever its case."""
+        text = f"{self.code} {self.message}".lower()
+        return any(word in text for word in words)
+
+
+def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
+    """ARM's and run history's error document; other texts are taken as they are."""
+    request_id = headers.get("x-ms-correlation-request-id") or headers.get("x-ms-request-id") or ""
+    try:
+        document = parse_json(body)
+    except ValueError:
+        # Gateways answer with pages.
+        return Refusal(status, "", _cut(re.sub(r"<[^>]*>", " ", body)), request_id)
+    error = document.get("error") if isinstance(document, Mapping) else None
+    if not isinstance(error, Mapping):
+        error = document if isinstance(document, Mapping) else {}
+    code, message = str(error.get("code") or ""), str(error.get("message") or "")
+    told = [text for text in _details(error) if text not in message][:_MAX_DETAILS]
+    if told:
+        message = f"{message.rstrip('. ')}: {'; '.join(told)}" if message else "; ".join(told)
+    return Refusal(status, code, _cut(message), request_id)
+
+
+def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_file: str = "") -> BlobsyncError:
+    """The error to raise. ``doing`` is ``submit``, ``look``, ``cancel`` or ``summary``."""
+    said = refusal.sentence
+    if refusal.status == 401:
+        return LoginRequiredError(
+            f"Azure does not accept the login: {said}",
+            hint="az login, with --tenant where the subscription belongs to another one",
+        )
+    if "notregistered" in refusal.code.lower() or "subscriptionregistration" in refusal.code.lower():
+        return BackendUnavailableError(
+            f"Azure refuses this: {said}", hint="az provider register --namespace Microsoft.MachineLearningServices"
+        )
+    wrong = wrong_place(refusal, workspace)
+    if wrong:
+        return wrong
+    if refusal.status == 403:
+        return BackendDeniedError(f"Azure refuses this: {said}", hint=_forbidden_hint(refusal))
+    if refusal.status in (408, 429) or refusal.status >= 500:
+        kind = BackendBusyError if refusal.status in (429, 503) else BackendFailingError
+        return kind(f"Azure ML does not answer as it should: {said}", hint="try again in a while")
+    if _lacks_compute(refusal):
+        where = f" --resource-group {workspace.resource_group} --workspace-name {workspace.workspace_name}"
+        return ConfigError(
+            f"Azure ML says: {said}",
+            file=cluster_file or None,
+            key="compute_target",
+            hint=f"az ml compute list{where} shows what there is",
+        )
+    if doing == "submit":
+        return SubmissionError(f"Azure ML does not take the job: {said}", hint=_submission_hint(refusal))
+    if refusal.status == 404:
+        return JobNotFoundError(f"Azure ML does not know it: {said}")
+    return JobError(f"Azure ML refuses: {said}")
+
+
+def wrong_place(refusal: Refusal, workspace: WorkspaceConfig) -> ConfigError | None:
+    """The workspace file names what is not there: a 404 then says nothing about the thing that was asked for."""
+    said, file, code = f"Azure says: {refusal.sentence}", workspace.file, refusal.code.lower()
+    if refusal.status not in (400, 403, 404, 409):
+        # SubscriptionRequestsThrottled, for one, is nothing that the file could change.
+        return None
+    if "subscription" in code:
+        hint = "az account list shows yours; az login, with --tenant, where it belongs to another tenant"
+        return ConfigError(said, file=file, key="subscription_id", hint=hint)
+    if "resourcegroup" in code:
+        hint = f"az group list --subscription {workspace.subscription_id} shows them"
+        return ConfigError(said, file=file, key="resource_group", hint=hint)
+    missing = code in ("parentresourcenotfound", "workspacenotfound")
+    if refusal.status == 404 and (missing or refusal.says(f"workspaces/{workspace.workspace_name.lower()}'")):
+        hint = f"az ml workspace list --resource-group {workspace.resource_group} shows them"
+        return ConfigError(said, file=file, key="workspace_name", hint=hint)
+    return None
+
+
+def _lacks_compute(refusal: Refusal) -> bool:
+    # Not the quota of a compute, nor an image that its identity may not pull.
+    other = refusal.says(*_QUOTA, "image", "environment", "identity")
+    return refusal.status in (400, 404) and refusal.says("compute") and refusal.says(*_GONE) and not other
+
+
+def _forbidden_hint(refusal: Refusal) -> str:
+    if refusal.says("policy"):
+        return "a policy of the organisation forbids it: ask who looks after the subscription"
+    if refusal.says("network", "firewall", "private endpoint"):
+        return "the workspace takes requests from certain networks only: work from there, or over its VPN"
+    return "ask for the role AzureML Data Scientist on the workspace; a role that is new takes some minutes"
+
+
+def _submission_hint(refusal: Refusal) -> str:
+    if refusal.says(*_QUOTA):
+        return "ask for fewer nodes (-n), wait, or ask for more quota; blobsync summary shows what is used"
+    if refusal.says("image", "environment"):
+        return "check docker.image, or docker.environment, in the cluster file: the workspace has to be able to pull it"
+    if refusal.says("datastore", "storage", "sas"):
+        return "check the storage account file: its key or SAS is what the workspace uses"
+    return "blobsync submit --dry-run ... shows what it was given"
+
+
+def _details(error: Mapping[str, Any]) -> list[str]:
+    """ARM's general message hides the telling ones, innermost in ``details``."""
+    found: list[str] = []
+    inner = error.get("details")
+    for detail in inner if isinstance(inner, list) else ():
+        if not isinstance(detail, Mapping):
+            continue
+        message, target = str(detail.get("message") or ""), str(detail.get("target") or "")
+        named = f"{target}: {message}" if target and message and target not in message else message
+        found += _details(detail) or ([named] if named else [])
+    return list(dict.fromkeys(found))
+
+
+def _cut(text: str) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= _MAX_CHARS else f"{plain[: _MAX_CHARS - 3]}..."

@@ -1,0 +1,321 @@
+"""From a job's specification and its cluster file to what Azure ML is asked for. Pure; no secret in it.
+
+Field names and shapes: Microsoft.MachineLearningServices 2024-04-01 (mfe.json of azure-rest-api-specs).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blobsync.base.errors import ConfigError
+from blobsync.config.job_notes import NESTED_HINT, enclosing, nested_sentence
+from blobsync.config.model import Cluster, WorkspaceConfig
+from blobsync.jobs.backends.aml import platforms as aml_platforms
+from blobsync.jobs.backends.aml import storage as aml_storage
+from blobsync.jobs.backends.aml.replies import spec_tags
+from blobsync.jobs.backends.aml.storage import Datastore
+from blobsync.jobs.spec import FolderLink, JobSpec
+
+ENVIRONMENT = "blobsync"
+# As large as the machine's memory, in effect: what ACT asked for, and what PyTorch's data loaders need.
+_SHM_SIZE = "1024g"
+_NAME_CHARS = 250
+# A command line takes 128 kB in one argument on Linux; the runner needs about 20.
+_COMMAND_CHARS = 100_000
+_PACKED = re.compile(r'(?<=b64decode\(\\")[A-Za-z0-9+/=]+')
+
+_INPUT_MODES = {"download": "Download", "ro_mount": "ReadOnlyMount"}
+_OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload"}
+_RUNNER_OPTIONS = ("keep_root", "sync_seconds")
+_IDENTITIES = {
+    "amltoken": "AMLToken",
+    "aml_token": "AMLToken",
+    "managed": "Managed",
+    "user": "UserIdentity",
+    "user_identity": "UserIdentity",
+    "useridentity": "UserIdentity",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AmlRequest:
+    """Everything that is sent, in this order: datastores, environment, job. ``secrets_blob`` is a path or empty."""
+
+    job: Mapping[str, Any]
+    datastores: tuple[Datastore, ...]
+    environment: tuple[str, Mapping[str, Any]] | None
+    secrets_blob: str = ""
+
+    def render(self, job_path: str, base: str) -> str:
+        """What ``--dry-run`` prints."""
+        shown: list[tuple[str, Mapping[str, Any]]] = [
+            (f"{base}/datastores/{store.name}", store.shown_body()) for store in self.datastores
+        ]
+        if self.environment:
+            shown.append((f"{base}/{self.environment[0]}", self.environment[1]))
+        shown.append((job_path, self.job))
+        return "\n".join(f"# PUT {path}\n{json.dumps(body, indent=2, sort_keys=True)}" for path, body in shown)
+
+
+def without_bundle(text: str) -> str:
+    """A rendered request without the packed runner, which nobody can read."""
+    return _PACKED.sub(lambda packed: f"({len(packed[0])} characters: the runner and the specification)", text)
+
+
+def workspace_path(workspace: WorkspaceConfig) -> str:
+    """The workspace's path below the management endpoint."""
+    return (
+        f"/subscriptions/{workspace.subscription_id}/resourceGroups/{workspace.resource_group}"
+        f"/providers/Microsoft.MachineLearningServices/workspaces/{workspace.workspace_name}"
+    )
+
+
+def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -> AmlRequest:
+    """Raises ``ConfigError`` for what Azure ML cannot do."""
+    check(cluster, spec)
+    base = workspace_path(workspace)
+    code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
+    folders = [aml_storage.for_folder(cluster, folder.name, folder.container) for folder in spec.folders]
+    secrets_blob = secrets_path(cluster, spec)
+    home = aml_storage.make(cluster.code.account, given=cluster.code.datastore_name) if cluster.code else None
+    inputs, outputs = _data(spec, code, folders)
+    if secrets_blob and home:
+        inputs["secrets"] = _input("uri_file", "Download", home.uri(secrets_blob))
+    environment_id, environment = _environment(cluster, spec, base)
+    used = [store for store in (code, *folders, home if secrets_blob else None) if store]
+    env = {**spec.env, **aml_platforms.extra_environment(cluster, spec)}
+    properties: dict[str, Any] = {
+        "jobType": "Command",
+        "displayName": (spec.name or shlex.join(spec.argv))[:_NAME_CHARS],
+        "experimentName": cluster.experiment_name or spec.run_id.rsplit("_", 2)[0],
+        "command": command_line(cluster, spec, inputs, outputs),
+        "environmentId": environment_id,
+        "computeId": _compute_id(cluster, workspace, base),
+        "inputs": inputs,
+        "outputs": outputs,
+        "distribution": distribution(cluster, spec),
+        "resources": _resources(cluster, spec, workspace),
+        "limits": {"jobLimitsType": "Command", "timeout": f"PT{spec.timeout_s}S"} if spec.timeout_s else None,
+        "environmentVariables": env,
+        "tags": spec_tags(spec),
+        "identity": identity(cluster, used),
+        "services": _services(cluster),
+        "queueSettings": aml_platforms.queue_settings(cluster, spec),
+    }
+    job = {"properties": {key: value for key, value in properties.items() if value not in (None, {})}}
+    return AmlRequest(job, tuple({store.name: store for store in used}.values()), environment, secrets_blob)
+
+
+def check(cluster: Cluster, spec: JobSpec) -> None:
+    """What would only fail on a node, an hour later."""
+    for folder in spec.folders:
+        if folder.mode == "link":
+            raise ConfigError(
+                "mode link needs a file system that the nodes share with you; Azure ML has none",
+                file=cluster.file,
+                key=f"config_param.{folder.name}_folder",
+                hint="leave mode out, or use mount, download or upload",
+            )
+    for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
+        key = f"config_param.{name}_folder"
+        raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
+
+
+def warnings_for(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
+    """What the user should know before the job is accepted."""
+    found = []
+    if cluster.platform == "aml" and cluster.compute_target and spec.preemptible:
+        found.append("preemption_allowed: on Azure ML the compute cluster decides (low priority), not the job")
+    if cluster.platform == "aml" and cluster.compute_target and cluster.text("sla_tier"):
+        found.append("sla_tier: only serverless jobs have one; a compute cluster has its own")
+    return tuple(found)
+
+
+def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
+    """The blob that brings secret variables to the node; empty where the job has none."""
+    if not spec.secret_env:
+        return ""
+    if cluster.code is None:
+        raise ConfigError(
+            "secret variables go to the nodes through the container of code_path, and there is none",
+            file=cluster.file,
+            key="config_param.code_path",
+        )
+    return f"{cluster.code.path}.d/secrets/{spec.run_id}.json"
+
+
+def command_line(cluster: Cluster, spec: JobSpec, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
+    """Python with the runner and the specification as one literal; Azure ML puts the paths in."""
+    from blobsync.jobs import runner
+    from blobsync.jobs.backends.aml import start as aml_start
+
+    options = [
+        f"--{name.replace('_', '-')}={cluster.text('runtime.' + name)}"
+        for name in _RUNNER_OPTIONS
+        if cluster.text(f"runtime.{name}")
+    ]
+    bundle = {
+        "runner": Path(runner.__file__).read_text(encoding="utf-8"),
+        "start": Path(aml_start.__file__).read_text(encoding="utf-8"),
+        "job": json.loads(spec.to_json()),
+        "options": options,
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(bundle, sort_keys=True).encode(), 9)).decode()
+    program = (
+        f'import base64,json,sys,zlib;b=json.loads(zlib.decompress(base64.b64decode("{packed}")));'
+        'exec(b["start"]);sys.exit(main(b,sys.argv[1:]))'
+    )
+    words = [f'"{name}=${{{{inputs.{name}}}}}"' for name in ("code", "secrets") if name in inputs]
+    for number, folder in enumerate(spec.folders):
+        name = folder_key(folder)
+        kind = "inputs" if name in inputs else "outputs"
+        words.append(f'"folder.{number}=${{{{{kind}.{name}}}}}"')
+    python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"
+    line = " ".join([shlex.quote(python), "-c", f"'{program}'", *words])
+    if len(line) > _COMMAND_CHARS:
+        raise ConfigError(
+            f"the command with its environment takes {len(line)} characters, more than a node can start",
+            file=cluster.file,
+            key="env",
+        )
+    return line
+
+
+def folder_key(folder: FolderLink) -> str:
+    """The name of a folder's input or output."""
+    return re.sub(r"\W", "_", folder.name, flags=re.ASCII) + "_folder"
+
+
+def distribution(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
+    """Who starts the processes; nobody has to where there is one."""
+    if spec.world_size == 1:
+        return None
+    launcher = cluster.text("launcher") or "mpi"
+    kinds = {"mpi": "Mpi", "pytorch": "PyTorch"}
+    if launcher not in kinds:
+        raise ConfigError(
+            f"{spec.world_size} processes need launcher mpi or pytorch", file=cluster.file, key="launcher"
+        )
+    return {"distributionType": kinds[launcher], "processCountPerInstance": spec.procs_per_node}
+
+
+def identity(cluster: Cluster, stores: list[Datastore]) -> dict[str, Any] | None:
+    """Who the job is; where a container has neither key nor SAS, the user, unless the file says otherwise."""
+    given = cluster.value("identity")
+    if isinstance(given, Mapping):
+        given_values = {str(key): value for key, value in given.items()}
+        kind = str(given_values.pop("type", given_values.pop("identityType", "managed")))
+        names = {"client_id": "clientId", "object_id": "objectId", "resource_id": "resourceId"}
+        more = {names.get(key, key): value for key, value in given_values.items()}
+    elif given:
+        kind, more = str(given), {}
+        if kind.startswith("/subscriptions/"):
+            kind, more = "managed", {"resourceId": kind}
+    elif cluster.platform == "aml" and any(store.credential == "identity" for store in stores):
+        kind, more = "user", {}
+    else:
+        return None
+    if cluster.platform == "singularity":
+        # It takes an identity through a variable only.
+        return None
+    if kind.lower() not in _IDENTITIES:
+        raise ConfigError(f"{kind!r} is none of user, managed, aml_token", file=cluster.file, key="identity")
+    return {"identityType": _IDENTITIES[kind.lower()], **more}
+
+
+def _data(spec: JobSpec, code: Datastore | None, folders: list[Datastore]) -> tuple[dict[str, Any], dict[str, Any]]:
+    inputs: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
+    if spec.code and code:
+        kind = "uri_file" if spec.code.blob.endswith(".zip") else "uri_folder"
+        inputs["code"] = _input(kind, "Download", code.uri(spec.code.blob))
+    for folder, store in zip(spec.folders, folders, strict=True):
+        name, uri = folder_key(folder), store.uri(folder.path)
+        if folder.mode in _INPUT_MODES:
+            # Only parts are wanted: they are copied out of a mount, so that the rest never travels.
+            mode = "ReadOnlyMount" if folder.include else _INPUT_MODES[folder.mode]
+            inputs[name] = _input("uri_folder", mode, uri)
+        else:
+            outputs[name] = {"jobOutputType": "uri_folder", "mode": _OUTPUT_MODES[folder.mode], "uri": uri}
+    return inputs, outputs
+
+
+def _input(kind: str, mode: str, uri: str) -> dict[str, Any]:
+    return {"jobInputType": kind, "mode": mode, "uri": uri}
+
+
+def _environment(cluster: Cluster, spec: JobSpec, base: str) -> tuple[str, tuple[str, Mapping[str, Any]] | None]:
+    named = cluster.docker.environment
+    if named:
+        return environment_id(cluster, named, base), None
+    if not spec.image:
+        raise ConfigError(
+            "names no image to run in",
+            file=cluster.file,
+            key="docker",
+            hint="docker: {image: REGISTRY/NAME:TAG}, or docker: {environment: 'azureml:NAME:VERSION'}",
+        )
+    image = spec.image
+    if cluster.docker.address and not image.startswith(f"{cluster.docker.address}/"):
+        image = f"{cluster.docker.address}/{image}"
+    version = hashlib.sha256(image.encode()).hexdigest()[:16]
+    place = f"environments/{ENVIRONMENT}/versions/{version}"
+    return f"{base}/{place}", (place, {"properties": {"image": image, "isAnonymous": True}})
+
+
+def environment_id(cluster: Cluster, text: str, base: str) -> str:
+    """``azureml:NAME:VERSION``, ``azureml:NAME@LABEL``, a registry's ``azureml://`` id, or an ARM id."""
+    if text.startswith(("/subscriptions/", "azureml://")):
+        return text
+    match = re.fullmatch(r"(?:azureml:)?([\w.-]+)(?::([\w.-]+)|@([\w.-]+))", text, flags=re.ASCII)
+    if not match:
+        raise ConfigError(
+            f"{text!r} is no environment", file=cluster.file, key="docker.environment", hint="azureml:NAME:VERSION"
+        )
+    name, version, label = match.groups()
+    return f"{base}/environments/{name}/" + (f"versions/{version}" if version else f"labels/{label}")
+
+
+def _compute_id(cluster: Cluster, workspace: WorkspaceConfig, base: str) -> str | None:
+    if cluster.platform == "singularity":
+        return aml_platforms.virtual_cluster_id(cluster, workspace)
+    target = cluster.compute_target
+    if target:
+        return target if target.startswith("/") else f"{base}/computes/{target}"
+    if cluster.platform == "itp" or not cluster.text("instance_type"):
+        raise ConfigError(
+            "names no compute",
+            file=cluster.file,
+            key="compute_target",
+            hint="the compute's name in the workspace; or instance_type: Standard_NC24rs_v3 for serverless",
+        )
+    return None
+
+
+def _resources(cluster: Cluster, spec: JobSpec, workspace: WorkspaceConfig) -> dict[str, Any]:
+    docker = cluster.docker
+    found: dict[str, Any] = {
+        "instanceCount": spec.nodes,
+        "instanceType": cluster.text("instance_type") if cluster.platform != "singularity" else None,
+        "shmSize": docker.shm_size or (_SHM_SIZE if cluster.platform == "aml" else None),
+        "dockerArgs": shlex.join(docker.args) if docker.args else None,
+        "properties": aml_platforms.resource_properties(cluster, spec, workspace),
+    }
+    return {key: value for key, value in found.items() if value not in (None, {})}
+
+
+def _services(cluster: Cluster) -> dict[str, Any] | None:
+    key = cluster.text("ssh_public_key")
+    if not key or cluster.platform != "aml":
+        return None
+    nodes = {"nodesValueType": "All"}
+    return {"ssh": {"jobServiceType": "SSH", "nodes": nodes, "properties": {"sshPublicKeys": key}}}

@@ -1,0 +1,237 @@
+"""This machine: jobs wait their turn in a small queue and outlive the terminal that submitted them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, ProcessError, SubmissionError
+from blobsync.base.process import python_module
+from blobsync.base.user_data import state_home
+from blobsync.jobs import runner
+from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
+from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
+from blobsync.jobs.backends.local.run_files import RunFiles, Status
+from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.local.errors import local_error
+
+CAPABILITIES = frozenset({"blame", "live_logs"})
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRequest:
+    """The run's directory, and the command that its supervisor starts on this machine."""
+
+    files: RunFiles
+    command: tuple[str, ...]
+
+
+def create(around: Surroundings) -> LocalBackend:
+    """The backend of a cluster file with ``platform: local``, or with none."""
+    return LocalBackend(around)
+
+
+class LocalBackend:
+    """Processes of this machine. The queue is the user's own, across projects."""
+
+    name = "local"
+    capabilities = CAPABILITIES
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._runs = around.state_dir / "jobs"
+        self._queue_dir = queue_folder(around.environ)
+
+    def plan(self, spec: JobSpec) -> Plan:
+        if spec.nodes != 1:
+            raise SubmissionError(
+                f"this machine is one node, and the job asks for {spec.nodes}",
+                hint="use --nodes 1, or a cluster with more nodes",
+            )
+        files = self._files(spec.run_id)
+        root = Path(str(spec.options["in_place"])) if spec.code is None else files.root
+        settings = self._around.settings
+        command = (
+            *(str(settings.get("python") or sys.executable), str(files.runner), "node"),
+            *("--job", str(files.job), "--secrets", str(files.secrets), "--run-dir", str(files.folder)),
+            *("--root", str(root), "--node-rank", "0"),
+            *("--keep-root", str(settings.get("keep_root") or "failed")),
+            *("--sync-seconds", str(settings.get("sync_seconds") or 60)),
+        )
+        shown = ("# on this machine, when it is its turn:", shlex.join(command), f"# with {files.job}:", spec.to_json())
+        return Plan(spec, "\n".join(shown), LocalRequest(files, command))
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        known = self.locate(plan.spec)
+        if known:
+            return Accepted(known)
+        try:
+            return Accepted(self._start(plan, secrets))
+        except BlobsyncError as error:
+            refusal = error
+        except OSError as error:
+            refusal = local_error(error, error.filename or plan.request.files.folder)
+        self.forget(plan.spec)
+        return Refused(refusal)
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        files = self._files(spec.run_id)
+        return JobRef(spec.run_id, spec.run_id, str(files.folder)) if files.state.exists() else None
+
+    def forget(self, spec: JobSpec) -> None:
+        LocalQueue(self._queue_dir).leave(spec.run_id)
+        self._files(spec.run_id).remove()
+
+    def _start(self, plan: Plan, secrets: Secrets) -> JobRef:
+        request: LocalRequest = plan.request
+        files, spec = request.files, plan.spec
+        capacity = self._capacity()
+        if capacity.wants(spec.gpus_per_node) > len(capacity.gpus):
+            raise SubmissionError(
+                f"this machine has {len(capacity.gpus)} GPUs, and the job asks for {spec.gpus_per_node}",
+                hint=f"use -n {len(capacity.gpus)}",
+            )
+        ticket = LocalQueue(self._queue_dir).enter(spec.run_id, spec.gpus_per_node)
+        local = {
+            "slots": capacity.slots,
+            "gpus": capacity.gpus,
+            "queue": str(self._queue_dir),
+            "ticket": str(ticket),
+            "runner": request.command,
+        }
+        files.make(
+            {
+                files.job: spec.to_json(),
+                files.local: json.dumps(local),
+                files.runner: Path(runner.__file__).read_text(encoding="utf-8"),
+                # Last: whoever finds them finds whose they are.
+                files.secrets: secrets.to_json(),
+            }
+        )
+        files.write_status(Status(State.QUEUED))
+        self._around.process.spawn_detached(
+            (*python_module("blobsync.jobs.backends.local.supervisor"), str(files.folder)),
+            log=files.log,
+            env=self._around.environ,
+            cwd=files.folder,
+        )
+        return JobRef(spec.run_id, spec.run_id, str(files.folder))
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        order = [entry.run_id for entry in LocalQueue(self._queue_dir).entries()]
+        return tuple(_info(ref.run_id, self._files(ref.run_id), order) for ref in refs)
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        folders = [path.parent for path in self._runs.glob("*/state.json") if RUN_ID.fullmatch(path.parent.name)]
+        newest = sorted(folders, key=lambda path: (path / "job.json").stat().st_mtime, reverse=True)
+        infos = self.get([JobRef(path.name, path.name, str(path)) for path in newest])
+        yield from [info for info in infos if not states or info.state in states][:limit]
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        files = self._files(ref.run_id)
+        status = files.read_status()
+        if status is None:
+            return Refused(JobNotFoundError(f"this machine does not know {ref.run_id}: there is no {files.folder}"))
+        if not status.state.is_final:
+            try:
+                files.cancel.touch()
+            except OSError as error:
+                return Refused(local_error(error, files.cancel))
+        return Accepted(ref)
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        return self._files(ref.run_id).logs()
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        try:
+            with open(log.handle, "rb") as source:
+                source.seek(start)
+                return source.read(-1 if end is None else max(0, end - start))
+        except OSError as error:
+            raise JobError(f"the log {log.name} cannot be read: {error.strerror}") from error
+
+    def summary(self) -> ClusterSummary:
+        capacity = self._capacity()
+        entries = LocalQueue(self._queue_dir).entries()
+        running = [entry for entry in entries if entry.running]
+        held = sum(len(entry.held) for entry in running)
+        slots = f"{capacity.slots} at a time of the jobs that use no GPU"
+        return ClusterSummary(
+            1,
+            int(not running),
+            len(capacity.gpus),
+            len(capacity.gpus) - held,
+            len(running),
+            len(entries) - len(running),
+            (slots,),
+        )
+
+    def blame(self) -> Sequence[Holder]:
+        user = self._around.environ.get("USER", "")
+        return tuple(
+            Holder(user, entry.run_id, "", State.RUNNING if entry.running else State.QUEUED, len(entry.held), 1)
+            for entry in LocalQueue(self._queue_dir).entries()
+        )
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        raise JobError(f"{ref.run_id} runs on this machine: there is nothing to connect to", hint=f"cd {ref.place}")
+
+    def _files(self, run_id: str) -> RunFiles:
+        # Where a record says that a run lies is for people: only the state folder holds runs.
+        return RunFiles(self._runs / run_name(run_id))
+
+    def _capacity(self) -> Capacity:
+        own = self._around.settings.get("local")
+        settings: Mapping[str, Any] = own if isinstance(own, Mapping) else {}
+        visible = self._around.environ.get("CUDA_VISIBLE_DEVICES")
+        if settings.get("gpus") is not None:
+            gpus = _numbers(int(settings["gpus"]))
+        elif visible is not None:
+            # Numbers or names; CUDA takes -1 for the end of the list.
+            names = [name.strip() for name in visible.split(",")]
+            gpus = tuple(takewhile(lambda name: name not in ("", "-1"), names))
+        else:
+            gpus = _numbers(self._count_gpus())
+        return Capacity(max(1, int(settings.get("slots") or 1)), gpus)
+
+    def _count_gpus(self) -> int:
+        try:
+            done = self._around.process.run(("nvidia-smi", "-L"), timeout=30)
+        except ProcessError:
+            return 0
+        return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(count))
+
+
+def queue_folder(environ: Mapping[str, str]) -> Path:
+    """The user's queue on this machine: GPUs do not belong to a project."""
+    return state_home(environ) / "local-queue"
+
+
+def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
+    status = files.read_status()
+    if status and not status.state.is_final and files.supervisor_is_gone():
+        # It writes how the job ended, and then goes: what was read before may be older than that.
+        status = files.read_status()
+        if status and not status.state.is_final:
+            ended = files.state.stat().st_mtime
+            return RunInfo(
+                run_id, State.FAILED, None, 0, "its supervisor died, or the machine went down", status.started, ended
+            )
+    if status is None:
+        return RunInfo(run_id, State.UNKNOWN, reason="its directory is gone")
+    state, reason = status.state, ""
+    if state is State.QUEUED and run_id in order:
+        reason = f"{order.index(run_id)} jobs before it" if order.index(run_id) else ""
+    if not state.is_final and files.cancel.exists():
+        state = State.CANCELING
+    return RunInfo(run_id, state, status.exit_code, 0, reason, status.started, status.ended, ("localhost",))

@@ -1,0 +1,159 @@
+"""The files of one run of the ``local`` backend, and the state that its supervisor writes down."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from blobsync.base.plain_json import parse_json
+from blobsync.jobs.login import LOG_FOLDERS, telling
+from blobsync.jobs.spec import LogFile, State
+
+# A run whose supervisor has not shown up after this many seconds will not run.
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What ``state.json`` holds."""
+
+    state: State
+    exit_code: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Every file of a run, named in one place."""
+
+    folder: Path
+
+    @property
+    def job(self) -> Path:
+        """The specification."""
+        return self.folder / "job.json"
+
+    @property
+    def local(self) -> Path:
+        """What the supervisor has to know beside the specification."""
+        return self.folder / "local.json"
+
+    @property
+    def secrets(self) -> Path:
+        """SAS tokens and secret environment values; gone when the run is over."""
+        return self.folder / "secrets.json"
+
+    @property
+    def runner(self) -> Path:
+        return self.folder / "runner.py"
+
+    @property
+    def root(self) -> Path:
+        """Where the code is unpacked."""
+        return self.folder / "root"
+
+    @property
+    def log(self) -> Path:
+        """What the supervisor and the runner say."""
+        return self.folder / "system_logs" / "supervisor.txt"
+
+    @property
+    def cancel(self) -> Path:
+        """Its existence asks the supervisor to end the run."""
+        return self.folder / "cancel"
+
+    @property
+    def lock(self) -> Path:
+        """Locked as long as the supervisor lives."""
+        return self.folder / "supervisor.lock"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state.json"
+
+    def make(self, texts: Mapping[Path, str]) -> None:
+        """Make the folder and write its first files, readable by their owner only."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in LOG_FOLDERS:
+            (self.folder / name).mkdir(exist_ok=True)
+        for path, text in texts.items():
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as target:
+                target.write(text)
+
+    def remove(self) -> None:
+        """Everything of a run that never began; safe to repeat."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def phase(self) -> State:
+        """``RUNNING`` once the runner has made the node ready and started the command."""
+        return State.RUNNING if (self.folder / "phase").exists() else State.PREPARING
+
+    def write_status(self, status: Status) -> None:
+        fresh = self.state.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(status)))
+        fresh.replace(self.state)
+
+    def read_status(self) -> Status | None:
+        """None when there is no such run (any more); ``UNKNOWN`` where the file is not what we write."""
+        try:
+            values = parse_json(self.state.read_text())
+            gpus = tuple(str(gpu) for gpu in values["gpus"])
+            code = values["exit_code"]
+            code = None if code is None else int(code)
+            return Status(State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError, KeyError, OverflowError):
+            return Status(State.UNKNOWN)
+
+    def supervisor_is_gone(self) -> bool:
+        """Whether nobody looks after a run that has not ended: it was killed, or the machine went down."""
+        # A submission that was killed in between has written its first files and no state.
+        began = self.state if self.state.exists() else self.local
+        if time.time() - began.stat().st_mtime < START_SECONDS and not self.lock.exists():
+            return False
+        try:
+            with self.lock.open("r") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return True
+        except BlockingIOError:
+            return False
+        return True
+
+    def logs(self) -> tuple[LogFile, ...]:
+        """The logs of all ranks and of the node, sorted by name."""
+        found = [path for name in LOG_FOLDERS for path in sorted((self.folder / name).glob("*")) if path.is_file()]
+        logs = (LogFile(path.relative_to(self.folder).as_posix(), path.stat().st_size, str(path)) for path in found)
+        return telling(sorted(logs, key=lambda log: log.name))
+
+
+def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
+    """Remove the secrets of runs below ``jobs`` that nobody looks after any more; returns what was removed.
+
+    A supervisor does so at the end of a run; for one that was killed, the next command does. A runner whose supervisor
+    is gone has read them long ago, and ends. Folders of other backends stay as they are: their nodes still read them.
+    """
+    removed = []
+    for secrets in jobs.glob("*/secrets.json"):
+        files = RunFiles(secrets.parent)
+        # The folder of a run may go while we look.
+        with suppress(OSError):
+            if files.local.is_file() and files.supervisor_is_gone():
+                secrets.unlink()
+                removed.append(secrets)
+    return tuple(removed)
+
+
+def _time(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,116 @@
+"""Runs one job of the ``local`` backend, detached from the terminal that submitted it.
+
+    python -m blobsync.jobs.backends.local.supervisor RUN_DIR
+
+It waits for its turn, starts the runner, and writes ``state.json`` whenever something changes. A file called
+``cancel`` in the run's directory ends it. As long as it lives it keeps ``supervisor.lock`` locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
+from blobsync.jobs.backends.local.run_files import RunFiles, Status
+from blobsync.jobs.spec import JobSpec, State
+
+POLL_SECONDS = 0.2
+# After being asked to end, the runner has this long before its processes are killed.
+PATIENCE_SECONDS = 10.0
+
+
+class Supervisor:
+    """One run, from its place in the queue to its exit code."""
+
+    def __init__(self, files: RunFiles, process: ProcessRunner, environ: Mapping[str, str]) -> None:
+        self._files = files
+        self._process = process
+        self._environ = environ
+        self._spec = JobSpec.from_json(files.job.read_text())
+        values = json.loads(files.local.read_text())
+        self._capacity = Capacity(values["slots"], tuple(values["gpus"]))
+        self._queue = LocalQueue(Path(values["queue"]))
+        self._ticket = Path(values["ticket"])
+        self._arguments: list[str] = values["runner"]
+
+    def run(self) -> None:
+        """Wait, run, tell; secrets go when nothing needs them any more."""
+        gpus = self._spec.gpus_per_node
+        try:
+            with self._queue.claimed(self._ticket, self._spec.run_id, gpus):
+                given = self._wait_for_turn()
+                if given is None:
+                    self._files.write_status(Status(State.CANCELED, ended=time.time()))
+                else:
+                    self._run(given)
+        finally:
+            self._files.secrets.unlink(missing_ok=True)
+
+    def _wait_for_turn(self) -> tuple[str, ...] | None:
+        while not self._files.cancel.exists():
+            given = self._queue.try_start(self._spec.run_id, self._capacity)
+            if given is not None:
+                return given
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _run(self, gpus: tuple[str, ...]) -> None:
+        started = time.time()
+        self._files.write_status(Status(State.PREPARING, started=started, gpus=gpus))
+        env = dict(self._environ)
+        if gpus or not self._spec.gpus_per_node:
+            # A job that asked for none must not take those of the others.
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        child = self._process.start(self._arguments, env=env)
+        code = self._wait(child, started, gpus)
+        if said := child.stderr_tail():
+            with self._files.log.open("a") as log:
+                log.write(said + "\n")
+        if self._files.cancel.exists():
+            state = State.CANCELED
+        else:
+            state = State.FAILED if code else State.COMPLETED
+        self._files.write_status(Status(state, code, started, time.time(), gpus))
+
+    def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
+        told, asked = State.PREPARING, 0.0
+        while True:
+            code = child.wait(POLL_SECONDS)
+            if code is not None:
+                return code
+            state = self._files.phase()
+            if self._files.cancel.exists():
+                state = State.CANCELING
+                if time.monotonic() - asked > PATIENCE_SECONDS:
+                    # The second time the runner kills what did not listen.
+                    with suppress(ProcessLookupError):
+                        os.kill(child.pid, signal.SIGTERM)
+                    asked = time.monotonic()
+            if state is not told:
+                told = state
+                self._files.write_status(Status(state, started=started, gpus=gpus))
+
+
+def main(run_dir: str) -> int:
+    """Supervise the run whose directory this is; a second supervisor of the same run ends at once."""
+    files = RunFiles(Path(run_dir))
+    with files.lock.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        Supervisor(files, SubprocessRunner(), os.environ).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

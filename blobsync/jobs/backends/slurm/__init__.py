@@ -1,0 +1,1 @@
+"""Slurm: its commands, here or on a login node that ssh reaches."""

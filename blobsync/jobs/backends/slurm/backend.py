@@ -1,0 +1,276 @@
+"""Slurm: sbatch, squeue, sacct and scancel, on this machine or on a login node.
+
+Made for Slurm 22.05 and later. Its JSON output differs between versions, so the fixed-width output of
+``squeue -O`` and the parsable one of ``sacct`` are read instead. Where there is no accounting, a job is
+forgotten minutes after its end; then its own ``exit_code`` file says how it went.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.base.errors import (
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    LostContactError,
+    SubmissionError,
+)
+from blobsync.jobs.backends.base import (
+    Accepted,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    Refused,
+    Surroundings,
+    Unknown,
+)
+from blobsync.jobs.backends.slurm import replies as slurm_replies
+from blobsync.jobs.backends.slurm.script import build_script
+from blobsync.jobs.login import LoginNode
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.local.names import local_problem
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
+# A submission whose answer got lost is looked for in the accounting of so many days; sacct's own is today only.
+_LOOK_BACK = "now-7days"
+
+CAPABILITIES = frozenset({"array", "blame", "live_logs", "nodes", "requeue", "ssh"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmRequest:
+    """Everything that is handed over except secrets."""
+
+    folder: str
+    script: str
+    command: tuple[str, ...]
+
+
+def create(around: Surroundings) -> SlurmBackend:
+    """The backend of a cluster file with ``platform: slurm``."""
+    return SlurmBackend(around)
+
+
+class SlurmBackend:
+    """One cluster with Slurm."""
+
+    name = "slurm"
+    capabilities = CAPABILITIES
+
+    def __init__(self, around: Surroundings) -> None:
+        self._settings = around.settings
+        self._python = str(around.settings.get("python") or "python3")
+        ssh = around.settings.get("ssh")
+        self._login = LoginNode(around.process, str(ssh) if ssh else None, around.environ, self._python)
+        root = around.settings.get("job_root")
+        self._job_root = str(root) if root else "~/.blobsync/jobs" if ssh else str(around.state_dir / "jobs")
+
+    def plan(self, spec: JobSpec) -> Plan:
+        folder = f"{self._job_root}/{run_name(spec.run_id)}"
+        script = build_script(spec, {**self._settings, **spec.options})
+        request = SlurmRequest(folder, script, ("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
+        shown = (
+            f"# {shlex.join(self._login.argv(request.command))}",
+            f"# with {folder}/job.sh:",
+            script,
+            f"# and {folder}/job.json:",
+            spec.to_json(),
+        )
+        return Plan(spec, "\n".join(shown), request)
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        request: SlurmRequest = plan.request
+        spec, files = (
+            plan.spec,
+            {"job.sh": request.script, "job.json": plan.spec.to_json(), "runner.py": _runner_source()},
+        )
+        try:
+            folder = self._login.write(request.folder, {**files, "secrets.json": secrets.to_json()})
+            # An answer that was lost on the way must not make a second job.
+            known = self.locate(spec)
+        except BlobsyncError as error:
+            return self._refused(spec, error)
+        if known:
+            return Accepted(known)
+        try:
+            done = self._login.run(("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
+        except LostContactError as error:
+            return self._look_again(spec, error)
+        except BlobsyncError as error:
+            return self._refused(spec, error)
+        number = slurm_replies.submitted_id(done.stdout)
+        if done.returncode == 0 and _NUMBER.fullmatch(number):
+            return Accepted(JobRef(spec.run_id, number, folder))
+        refusal = SubmissionError(
+            f"Slurm does not take the job: {slurm_replies.complaint(done.stderr)}",
+            hint="blobsync submit --dry-run ... shows what it was given",
+        )
+        if done.returncode == 0 or slurm_replies.may_have_submitted(done.stderr):
+            return self._look_again(spec, refusal)
+        return self._refused(spec, refusal)
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        name = run_name(spec.run_id)
+        known = next(iter(slurm_replies.read_squeue(self._squeue("--me", "-n", name))), None)
+        known = known or next(iter(self._accounting(f"--name={name}", "-S", _LOOK_BACK)), None)
+        # What Slurm has forgotten has left its number behind.
+        folder, written = self._login.find(f"{self._job_root}/{name}")
+        known = known or (written if _NUMBER.fullmatch(written) else None)
+        return JobRef(spec.run_id, known, folder) if known else None
+
+    def forget(self, spec: JobSpec) -> None:
+        self._login.clear(f"{self._job_root}/{run_name(spec.run_id)}")
+
+    def _look_again(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        with suppress(BlobsyncError):
+            known = self.locate(spec)
+            if known:
+                return Accepted(known)
+        return Unknown(error)
+
+    def _refused(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        try:
+            self.forget(spec)
+        except BlobsyncError:
+            place = f"{self._job_root}/{spec.run_id}/secrets.json on {self._login.where}"
+            error.hint = f"{error.hint or 'correct that'}; then remove {place}, if it is there"
+        return Refused(error)
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        if not refs:
+            return ()
+        ids = {_number(ref): ref.run_id for ref in refs}
+        found = _of_these(ids, slurm_replies.read_squeue(self._squeue("-j", ",".join(ids))))
+        missing = [number for number in ids if number not in found]
+        if missing:
+            found = {**_of_these(ids, self._accounting("-j", ",".join(missing))), **found}
+        lost = [ref for ref in refs if ref.native_id not in found]
+        over = [_place(ref) for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
+        codes: dict[str, tuple[int, float] | None] = {}
+        if lost or over:
+            answers = self._login.exit_codes([_place(ref) for ref in lost], over)
+            codes = {ref.run_id: answers[number] for number, ref in enumerate(lost)}
+        return tuple(
+            slurm_replies.as_run_info(ref.run_id, found[ref.native_id])
+            if ref.native_id in found
+            else _from_exit_code(ref.run_id, codes[ref.run_id])
+            for ref in refs
+        )
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        mine = slurm_replies.read_squeue(self._squeue("--me"))
+        ours = [job for job in mine.values() if job.comment.startswith("blobsync:")]
+        newest = sorted(ours, key=lambda job: int(job.job_id), reverse=True)
+        infos = [slurm_replies.as_run_info(job.name, job) for job in newest]
+        yield from [info for info in infos if not states or info.state in states][:limit]
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        try:
+            # The name keeps another cluster's job of this number alive.
+            done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", _number(ref)))
+            if done.returncode and "Invalid job id" not in done.stderr:
+                error = JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
+                return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
+            # It says the same of a job that it does not know.
+            if self.get([ref])[0].state is State.UNKNOWN:
+                return Refused(JobNotFoundError(f"Slurm does not know {ref.native_id} ({ref.run_id})"))
+        except LostContactError as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        return self._login.logs(_place(ref))
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        return self._login.read(log.handle, start, end)
+
+    def summary(self) -> ClusterSummary:
+        nodes = self._ask(("sinfo", "-h", "-N", "-O", slurm_replies.SINFO_FORMAT))
+        return slurm_replies.read_summary(nodes, self._squeue().splitlines())
+
+    def blame(self) -> Sequence[Holder]:
+        return slurm_replies.read_holders(self._squeue().splitlines())
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        info = self.get([ref])[0]
+        if node >= len(info.nodes):
+            raise JobError(f"{ref.run_id} is {info.state} and has no node {node}")
+        inside = ("srun", "--overlap", "--jobid", _number(ref), "-w", info.nodes[node], "-N1", "-n1", "--pty", "bash")
+        argv = self._login.argv(inside)
+        return (argv[0], "-t", *argv[1:]) if argv[0] == "ssh" else argv
+
+    def _squeue(self, *selection: str) -> str:
+        done = self._login.run(("squeue", "-h", "-t", "all", "-O", slurm_replies.SQUEUE_FORMAT, *selection))
+        # Asked for one job only that it has forgotten, squeue fails instead of answering nothing.
+        if done.returncode and "Invalid job id" not in done.stderr:
+            raise _unavailable("squeue", done.stderr)
+        return done.stdout
+
+    def _accounting(self, *selection: str) -> Mapping[str, slurm_replies.SlurmJob]:
+        try:
+            done = self._login.run(("sacct", "-n", "--parsable2", "-X", "-o", slurm_replies.SACCT_FORMAT, *selection))
+        except LostContactError:
+            raise
+        except BackendUnavailableError:
+            return {}
+        # Without slurmdbd it says that accounting is disabled; our exit_code file is next in line.
+        return {} if done.returncode else slurm_replies.read_sacct(done.stdout)
+
+    def _ask(self, command: Sequence[str]) -> Sequence[str]:
+        done = self._login.run(command)
+        if done.returncode:
+            raise _unavailable(command[0], done.stderr)
+        return done.stdout.splitlines()
+
+
+def _number(ref: JobRef) -> str:
+    if not _NUMBER.fullmatch(ref.native_id):
+        raise JobError(f"{ref.native_id!a}, recorded for {ref.run_id}, is no number of a Slurm job")
+    return ref.native_id
+
+
+def _place(ref: JobRef) -> str:
+    """The job's own folder: files are removed there, so that a record must not name another one."""
+    if (
+        not ref.place.startswith("/")
+        or ref.place != f"{posixpath.dirname(ref.place).rstrip('/')}/{run_name(ref.run_id)}"
+    ):
+        raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is not its folder")
+    if local_problem(ref.place[1:]):
+        raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is no folder")
+    return ref.place
+
+
+def _of_these(
+    names: Mapping[str, str], found: Mapping[str, slurm_replies.SlurmJob]
+) -> dict[str, slurm_replies.SlurmJob]:
+    """Without other jobs of these numbers: another cluster counts as well, and Slurm begins anew some day."""
+    return {number: job for number, job in found.items() if job.name in ("", names.get(number))}
+
+
+def _from_exit_code(run_id: str, answer: tuple[int, float] | None) -> RunInfo:
+    if answer is None:
+        return RunInfo(run_id, State.UNKNOWN, reason="Slurm has forgotten it, and it left no exit code")
+    code, ended = answer
+    return RunInfo(run_id, State.FAILED if code else State.COMPLETED, exit_code=code, ended=ended)
+
+
+def _unavailable(program: str, stderr: str) -> BackendUnavailableError:
+    return BackendUnavailableError(f"{program} gives no answer: {slurm_replies.complaint(stderr)}")
+
+
+def _runner_source() -> str:
+    from blobsync.jobs import runner
+
+    return Path(runner.__file__).read_text(encoding="utf-8")

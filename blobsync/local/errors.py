@@ -1,0 +1,55 @@
+"""What the operating system says about a local file, as errors that name the file and the next step."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from blobsync.base.errors import BlobsyncError, LocalFileError
+
+_HINTS = {
+    errno.ENOSPC: "free some space, then run the same command again: what is done is kept",
+    errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
+    errno.EROFS: "the file system is mounted read-only: choose another folder, or remount it",
+    errno.EACCES: "check the permissions of the file and its folder with 'ls -ld'",
+    errno.EPERM: "check the permissions of the file and its folder with 'ls -ld'",
+    errno.EISDIR: "a folder stands where the file belongs: move it away, then run the same command again",
+    errno.ENOTDIR: "a file or a link stands where a folder belongs: move it away, then run the same command again",
+    errno.ELOOP: "a link stands where a file or folder belongs: move it away, then run the same command again",
+    errno.ENAMETOOLONG: "this file system has no room for such a name: leave the file out with --exclude",
+    errno.EINVAL: "this file system refuses such a name: leave the file out with --exclude",
+    errno.ENOENT: "it disappeared while blobsync was at work: run the same command again",
+    errno.EMFILE: "too many open files: raise the limit with 'ulimit -n 4096'",
+    errno.EIO: "the disk or the mount reports damage: look at 'dmesg'",
+}
+
+
+def where_to_look(path: Path) -> str:
+    """What to do about a path where nothing is: a word that lists the nearest folder above it that exists."""
+    nearest = next(folder for folder in path.parents if folder.is_dir())
+    return f"'ls {shlex.quote(str(nearest))}' shows what is there"
+
+
+class ChangedWhileReadError(BlobsyncError):
+    """The source is not the file that was planned any more, so that what was read is worth nothing."""
+
+    code = "changed_while_read"
+
+
+def local_error(error: OSError, path: Path | str) -> LocalFileError:
+    """``error`` as a sentence that names ``path``, with what to do next."""
+    number = error.errno or 0
+    reason = error.strerror or type(error).__name__
+    return LocalFileError(f"{path}: {reason}", hint=_HINTS.get(number), path=str(path))
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Turn an ``OSError`` of the block into a ``LocalFileError`` about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise local_error(error, path) from error

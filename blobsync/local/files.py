@@ -1,0 +1,271 @@
+"""Local files, written below one folder that nothing leads out of, and read so that a change is noticed.
+
+Everything below a destination folder is reached through directory descriptors that follow no symlink: a
+link inside the folder that leads out of it is refused, whatever is swapped while we work.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from blobsync.base.errors import LocalFileError, PreconditionFailedError
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.config.mapping import is_below
+from blobsync.local.errors import ChangedWhileReadError, naming
+from blobsync.local.names import RelativeName
+from blobsync.local.part_files import FolderDescriptor, PartFile, unnamed_work
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_GROW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class SourceFile:
+    """A regular file that is read in pieces, from any thread, and must not change meanwhile."""
+
+    def __init__(self, path: Path, expected: FileState | None = None) -> None:
+        """Raises ``LocalFileError``, or ``ChangedWhileReadError`` when it is not ``expected`` any more."""
+        self._path = path
+        with naming(path):
+            self._fd = os.open(path, _READ)
+            found = os.fstat(self._fd)
+        self.state = LocalState.of(found)
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
+            raise LocalFileError(f"{path}: not a regular file", path=str(path))
+        if isinstance(expected, LocalState) and not expected.same_file(self.state):
+            self.close()
+            raise self._changed()
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Exactly ``length`` bytes; a file that became shorter raises ``ChangedWhileReadError``."""
+        with naming(self._path):
+            data = os.pread(self._fd, length, offset)
+            if len(data) < length:
+                data = self._read_on(data, offset, length)
+        if len(data) != length:
+            raise self._changed()
+        return data
+
+    def check_unchanged(self) -> None:
+        """Raises ``ChangedWhileReadError`` when the file was written to since it was opened."""
+        with naming(self._path):
+            now = LocalState.of(os.fstat(self._fd))
+        if not now.same_file(self.state):
+            raise self._changed()
+
+    def close(self) -> None:
+        """Safe to call again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read_on(self, data: bytes, offset: int, length: int) -> bytes:
+        # A read may be short without being at the end (signals, network mounts, 2 GiB limits).
+        pieces = [data]
+        got = len(data)
+        while data and got < length:
+            data = os.pread(self._fd, length - got, offset + got)
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def _changed(self) -> ChangedWhileReadError:
+        return ChangedWhileReadError(
+            f"{self._path} changed while it was being read",
+            hint="run the same command again once nothing writes to it",
+            path=str(self._path),
+        )
+
+
+class GrowingFile:
+    """A file that is only ever written at its end, such as the copy of a log; made by ``LocalFolder.grow``."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        """Takes over ``fd``."""
+        self._fd = fd
+        self._path = path
+        self.size = os.fstat(fd).st_size
+
+    def append(self, data: bytes) -> None:
+        """All of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
+        with naming(self._path):
+            while data:
+                written = os.write(self._fd, data)
+                self.size += written
+                data = data[written:]
+
+    def restart(self) -> None:
+        """Begin with an empty file again."""
+        with naming(self._path):
+            os.ftruncate(self._fd, 0)
+        self.size = 0
+
+
+class LocalFolder:
+    """A destination folder; every file below it is made through its descriptor.
+
+    Safe for several threads. Its descriptors are closed with the last reference to it and to its files.
+    """
+
+    def __init__(self, root: Path, boundary: Path | tuple[Path, ...] | None = None, *, unnamed: bool = True) -> None:
+        """Make ``root`` where it is missing. Links are followed inside ``boundary`` (default: ``root``) only.
+
+        ``unnamed`` False gives each file a temporary name from the start, as is done where it has to be.
+        """
+        self._root = root
+        self._unnamed = unnamed and unnamed_work()
+        with naming(root):
+            given = boundary if isinstance(boundary, tuple) else (boundary,) if boundary else ()
+            self._boundary = tuple(os.path.realpath(place) for place in given or (root,))
+            real = os.path.realpath(root)
+            self._demand_inside(real, root)
+            os.makedirs(real, exist_ok=True)
+            self._top = self._descriptor(os.open(real, _FOLDER | os.O_NOFOLLOW))
+        # Files come folder by folder: the last one is kept open for the next file.
+        self._last: tuple[list[str], FolderDescriptor] = ([], self._top)
+
+    def create(self, relative: RelativeName, size: int = 0) -> PartFile:
+        """A new temporary file that will become ``relative`` (of ``size`` bytes), missing folders included.
+
+        Raises ``LocalFileError``; ``..``, an absolute name or a link that leads out is one.
+        """
+        parts, path = self._parts(relative), self._root / relative
+        with naming(path):
+            folder = self._parent(parts[:-1])
+            try:
+                return PartFile(folder, parts[-1], path, size)
+            except OSError:
+                if os.fstat(folder.fd).st_nlink:
+                    raise
+                # Somebody removed the folder that was kept open.
+                self._last = ([], self._top)
+                return PartFile(self._parent(parts[:-1]), parts[-1], path, size)
+
+    def remove(self, relative: RelativeName, expected: FileState | None) -> None:
+        """Delete a file, through no link at all; one that is gone is fine.
+
+        Raises ``PreconditionFailedError`` when it is not ``expected`` any more, and ``LocalFileError``.
+        """
+        parts, path = self._parts(relative), self._root / relative
+        with naming(path), suppress(FileNotFoundError):
+            folder = self._open_plainly(parts[:-1])
+            try:
+                found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+                if not isinstance(expected, LocalState) or not expected.same_file(LocalState.of(found)):
+                    raise PreconditionFailedError("it changed since the plan was made", path=str(path))
+                os.unlink(parts[-1], dir_fd=folder)
+            finally:
+                os.close(folder)
+
+    def remove_if_empty(self, relative: RelativeName) -> None:
+        """The same for a folder; one that holds something, or cannot be removed, stays."""
+        parts = self._parts(relative)
+        with suppress(OSError):
+            folder = self._open_plainly(parts[:-1])
+            try:
+                os.rmdir(parts[-1], dir_fd=folder)
+            finally:
+                os.close(folder)
+
+    @contextmanager
+    def grow(self, relative: RelativeName) -> Iterator[GrowingFile]:
+        """The file ``relative``, made when missing, to be written on at its end; closed when left.
+
+        Raises ``LocalFileError``, also for a link or anything else that is no regular file.
+        """
+        parts, path = self._parts(relative), self._root / relative
+        with naming(path):
+            folder = self._parent(parts[:-1])
+            fd = os.open(parts[-1], _GROW, 0o644, dir_fd=folder.fd)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise LocalFileError(f"{path}: not a regular file", path=str(path))
+            yield GrowingFile(fd, path)
+        finally:
+            os.close(fd)
+
+    def _parts(self, relative: RelativeName) -> list[str]:
+        # The type says that the gate has passed it; what is opened next would not notice a mistake.
+        parts = relative.split("/")
+        if not all(parts) or "." in parts or ".." in parts or "\x00" in relative:
+            raise LocalFileError(f"{relative!r} is no name below {self._root}", path=relative)
+        return parts
+
+    def _parent(self, parts: list[str]) -> FolderDescriptor:
+        known, folder = self._last
+        if known != parts:
+            folder = self._descriptor(self._open_parent(parts)) if parts else self._top
+            self._last = (parts, folder)
+        return folder
+
+    def _open_plainly(self, parts: list[str]) -> int:
+        folder = os.dup(self._top.fd)
+        for part in parts:
+            try:
+                below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = below
+        return folder
+
+    def _descriptor(self, fd: int) -> FolderDescriptor:
+        return FolderDescriptor(fd, unnamed=self._unnamed)
+
+    def _open_parent(self, parts: list[str]) -> int:
+        folder = os.dup(self._top.fd)
+        for depth, part in enumerate(parts):
+            try:
+                below = _open_folder(folder, part)
+            except OSError as error:
+                # O_NOFOLLOW on a link: ELOOP, or ENOTDIR together with O_DIRECTORY.
+                if error.errno not in {errno.ELOOP, errno.ENOTDIR}:
+                    raise
+                below = self._through_link("/".join(parts[: depth + 1]), error)
+            finally:
+                os.close(folder)
+            folder = below
+        return folder
+
+    def _through_link(self, relative: str, error: OSError) -> int:
+        """Follow a link of the user's that stays inside the boundary, from there on without links."""
+        path = self._root / relative
+        if not path.is_symlink():
+            raise error
+        real = os.path.realpath(path)
+        place = self._demand_inside(real, path)
+        folder = os.open(place, _FOLDER | os.O_NOFOLLOW)
+        for part in Path(real).relative_to(place).parts:
+            try:
+                below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = below
+        return folder
+
+    def _demand_inside(self, real: str, path: Path) -> str:
+        """The part of the boundary that ``real`` is in."""
+        for place in self._boundary:
+            if is_below(real, place):
+                return place
+        raise LocalFileError(
+            f"{path} leads to {real}, outside of {self._boundary[0]}",
+            hint="blobsync writes through no link that leaves the project without your consent:"
+            " blobsync config trust-link PATH gives it",
+            path=str(path),
+        )
+
+
+def _open_folder(folder: int, part: str) -> int:
+    try:
+        return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(part, dir_fd=folder)
+        return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)

@@ -1,0 +1,25 @@
+"""The content of a local file, as an MD5 that belongs to one state of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from blobsync.base.file_states import LocalState
+
+_READ_BYTES = 1 << 20
+
+
+def hash_file(file: Path) -> LocalState | None:
+    """A local file with the MD5 of its bytes; None when it cannot be read, or changed while it was."""
+    try:
+        with file.open("rb", buffering=0) as stream:
+            before = LocalState.of(os.fstat(stream.fileno()))
+            digest = hashlib.md5(usedforsecurity=False)
+            while chunk := stream.read(_READ_BYTES):
+                digest.update(chunk)
+            after = LocalState.of(os.fstat(stream.fileno()), digest.digest())
+    except OSError:
+        return None
+    return after if after.same_file(before) else None

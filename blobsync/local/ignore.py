@@ -1,0 +1,319 @@
+"""Which patterns leave a file out of the code archive, exactly as git reads ignore files.
+
+Three kinds of files are read, in every folder that is not left out itself: ``.gitignore``, then
+``.amlignore``, then ``.blobsyncignore``; the ``ignore`` list of the cluster file comes last. A later kind
+wins over an earlier one, a deeper file over one above it, a later line over an earlier one, and below a
+folder that is left out nothing can be taken in again. ``zip_options`` of the cluster file (``-x``, as ACT
+hands it to ``zip``) leave out for good.
+
+``.git/info/exclude`` and the user's global excludes are not read: two clones make the same archive.
+
+pathspec translates the patterns. Where its version 1.1 departs from what git 2.39 does, the pattern is
+prepared for it here:
+
+=====================  ==================================================================================
+``foo/**``             matches what is below ``foo``, not ``foo`` itself, so ``!foo/keep`` can work
+``[!a]``               never matches ``/``
+``[[:space:]]``        and the other POSIX classes; ``\\`` escapes inside brackets, too
+``?``                  is one byte: git compares bytes, so everything here is done on the bytes of a name
+trailing tab, CR       belong to the pattern; only unescaped spaces are dropped
+``***``                as a whole path part is the same as ``**``
+=====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+from blobsync.base.errors import IgnorePatternError, LocalFileError
+from blobsync.local.globs import MAX_PATTERN_BYTES, bracket, byte_text, first_place, regex_class
+
+# In rising order of precedence.
+IGNORE_FILES = (".gitignore", ".amlignore", ".blobsyncignore")
+
+# Nobody writes an ignore file of this size (bytes); something else has that name.
+_MAX_IGNORE_FILE = 4 * 1024 * 1024
+_MAX_PATTERNS = 20_000
+
+# How pathspec 1.1 translates: a pattern that may match anywhere, "/**/" in the middle, one byte of a name, and the end.
+_ANYWHERE = "^(?:.+/)?"
+_FOLDERS_BETWEEN = "(?:/.+)?/"
+_ANY = "[^/]"
+_ENDS = ("(?:(?:/)|$)", "(?:/)")
+
+# Stand-ins for what pathspec must not see; names and patterns hold only U+0000 to U+00FF (one per byte).
+_FIRST_STAND_IN = 0xE000
+_ANY_STAND_IN = "\U00010000"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One pattern. ``file`` is as a user would type it; ``line`` counts from 1, 0 for a list in a config."""
+
+    pattern: str
+    file: str
+    line: int
+    takes_in: bool
+    by_name: bool
+    regex: re.Pattern[str]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was written for blobsync, and not for git or Azure ML."""
+        return self.file.endswith((IGNORE_FILES[-1], ": ignore"))
+
+    @property
+    def where(self) -> str:
+        """``.gitignore:3``."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class PatternList:
+    """The patterns of one file; ``base`` is the length of the folder's path that holds it, with its ``/``."""
+
+    rules: tuple[Rule, ...]
+    any_name: re.Pattern[str] | None
+    any_path: re.Pattern[str] | None
+    base: int = 0
+
+    def last_match(self, path: str, name: str) -> Rule | None:
+        """The rule that decides ``path`` (byte text, ``/`` at the end of a folder), None where none matches."""
+        path = path[self.base :]
+        # Most files match nothing: one look at all patterns together tells.
+        by_name = self.any_name is not None and self.any_name.fullmatch(name)
+        by_path = self.any_path is not None and self.any_path.fullmatch(path)
+        if not by_name and not by_path:
+            return None
+        for rule in reversed(self.rules):
+            if rule.regex.fullmatch(name if rule.by_name else path):
+                return rule
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRules:
+    """What applies in one folder: for each kind of file, in rising precedence, the lists from the top down.
+
+    ``above`` is the project's root as byte text, seen from the top of the repository around it (``proj/``).
+    """
+
+    kinds: tuple[tuple[PatternList, ...], ...] = ((),) * (len(IGNORE_FILES) + 1)
+    above: str = ""
+
+    def entering(self, folder: Path, path: str, names: Iterable[str]) -> IgnoreRules:
+        """The rules below ``folder`` that holds ``names``; ``path`` is the folder from the root, with ``/``."""
+        rules = self
+        for kind, name in enumerate(IGNORE_FILES):
+            if name in names:
+                base = len(self.above + byte_text(path))
+                rules = rules._adding(kind, parse_lines(_read(folder / name), f"{path}{name}", base=base))
+        return rules
+
+    def decide(self, path: str, *, folder: bool) -> Rule | None:
+        """The rule that decides an entry whose parents are all in; None where no pattern matches.
+
+        The answer leaves the entry out unless its ``takes_in`` is set.
+        """
+        subject = self.above + byte_text(path) + ("/" if folder else "")
+        name = subject[subject.rfind("/", 0, -1) + 1 :]
+        for lists in reversed(self.kinds):
+            for patterns in reversed(lists):
+                if rule := patterns.last_match(subject, name):
+                    return rule
+        return None
+
+    def _adding(self, kind: int, patterns: PatternList) -> IgnoreRules:
+        if not patterns.rules:
+            return self
+        kinds = list(self.kinds)
+        kinds[kind] = (*kinds[kind], patterns)
+        return IgnoreRules(tuple(kinds), self.above)
+
+
+def project_rules(root: Path, ignore: Sequence[str] = (), config_file: str = "") -> IgnoreRules:
+    """The rules that hold above the files of the project at ``root``.
+
+    They are the ``.gitignore`` files of the repository around it and the list ``ignore`` of ``config_file``.
+    A project that the repository leaves out as a whole gets none of the repository's rules.
+    """
+    real = Path(os.path.realpath(root))
+    top = next((folder for folder in (real, *real.parents) if os.path.lexists(folder / ".git")), real)
+    parts = real.relative_to(top).parts
+    rules = IgnoreRules()
+    for depth, _ in enumerate(parts):
+        file = top.joinpath(*parts[:depth]) / IGNORE_FILES[0]
+        base = len(byte_text("".join(f"{part}/" for part in parts[:depth])))
+        rules = rules._adding(0, parse_lines(_read(file), os.path.relpath(file, real), base=base))
+        rule = rules.decide("/".join(parts[: depth + 1]), folder=True)
+        if rule is not None and not rule.takes_in:
+            rules, parts = IgnoreRules(), ()
+            break
+    above = byte_text("".join(f"{part}/" for part in parts))
+    listed = parse_lines("\n".join(ignore), f"{config_file}: ignore", base=len(above), numbered=False)
+    return IgnoreRules(rules.kinds, above)._adding(len(IGNORE_FILES), listed)
+
+
+def parse_lines(text: str, file: str, *, base: int = 0, numbered: bool = True) -> PatternList:
+    """The patterns of an ignore file; ``text`` has one character per byte, ``file`` is for messages.
+
+    Raises ``IgnorePatternError`` for a pattern that could never match anything, which git takes in silence.
+    """
+    rules: list[Rule] = []
+    for number, raw in enumerate(text.removeprefix("\xef\xbb\xbf").split("\n"), start=1):
+        line = _without_trailing_spaces(raw.removesuffix("\r"))
+        if not line or line.startswith("#"):
+            continue
+        try:
+            if len(rules) == _MAX_PATTERNS:
+                raise ValueError(f"it is one of more than {_MAX_PATTERNS:,}")
+            rule = _rule(line, file, number if numbered else 0)
+        except ValueError as error:
+            where = f"{file}:{number}" if numbered else file
+            raise IgnorePatternError(
+                f"{where}: bad pattern '{_shown(line[:200])}': {error}",
+                hint="a backslash before a special character makes it an ordinary one",
+                path=file,
+            ) from error
+        if rule is not None:
+            rules.append(rule)
+    names = [rule.regex for rule in rules if rule.by_name]
+    paths = [rule.regex for rule in rules if not rule.by_name]
+    return PatternList(tuple(rules), _any(names), _any(paths), base)
+
+
+def _rule(line: str, file: str, number: int) -> Rule | None:
+    takes_in = line.startswith("!")
+    body = line[1:] if takes_in else line
+    if body in {"", "/"}:
+        return None
+    if len(body) > MAX_PATTERN_BYTES:
+        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES} bytes")
+    plain, classes = _with_stand_ins(body)
+    stem, slash = (plain[:-1], "/") if plain.endswith("/") else (plain, "")
+    if "/" in body[:-1] and "/" not in stem:
+        # The only slash is inside brackets; git counts it as one that anchors the pattern.
+        stem = f"/{stem}"
+    by_name = "/" not in stem
+    head, separator, last = stem.rpartition("/")
+    head = "/".join("**" if len(part) > 1 and not part.strip("*") else part for part in head.split("/"))
+    # "?*" is one part that is not empty, as "*" is, but is translated without a short cut that would match
+    # whole subtrees; and "foo/**" becomes "foo/**/?*", which is everything below foo and not foo itself.
+    if last == "*" or (last and not last.strip("*") and by_name):
+        last = "?*"
+    elif last and not last.strip("*"):
+        last = "**/?*"
+    regex, _ = GitIgnoreSpecPattern.pattern_to_regex(f"{'!' * takes_in}{head}{separator}{last}{slash}")
+    if regex is None:
+        return None
+    # The name of pathspec's group would clash where patterns are joined.
+    regex = _in_linear_time(regex.replace("?P<ps_d>", "?:"))
+    for stand_in, text in classes.items():
+        regex = regex.replace(stand_in, text)
+    compiled = re.compile(regex, re.DOTALL)
+    return Rule(_shown(line), file, number, takes_in, by_name, compiled)
+
+
+def _in_linear_time(regex: str) -> str:
+    """The expression that pathspec made, with its stars taking the first place each (see ``first_place``).
+
+    In a name nothing but ``*`` is translated to the texts that are looked for here: brackets are stand-ins as yet, and
+    what stands for itself is escaped.
+    """
+    anchor, lead = ("^", "") if not regex.startswith(_ANYWHERE) else (_ANYWHERE, "^")
+    end = next(end for end in _ENDS if regex.endswith(end))
+    *between, last = regex[len(anchor) : -len(end)].split(_FOLDERS_BETWEEN)
+    parts = [_stars(part) for part in between]
+    last = _stars(last)
+    if not parts:
+        return f"{anchor}{last}{end}"
+    # "a/**/b": the part before a "**" ends with a slash, so that its own end is fixed by where it begins.
+    first = first_place("(?:.+?/)??", f"{parts[0]}/") if lead else f"{parts[0]}/"
+    middle = "".join(first_place("(?:.+?/)??", f"{part}/") for part in parts[1:])
+    return f"^{first}{middle}(?:.+/)?{last}{end}"
+
+
+def _stars(part: str) -> str:
+    """The part of a pattern between two ``**``, with the stars of each folder's or file's name."""
+    names = []
+    for name in part.replace(_ANY, _ANY_STAND_IN).split("/"):
+        first, *between = name.split(f"{_ANY_STAND_IN}*")
+        if between:
+            places = [first_place(f"{_ANY_STAND_IN}*?", piece) for piece in between[:-1] if piece]
+            first = f"{first}{''.join(places)}{_ANY_STAND_IN}*{between[-1]}"
+        names.append(first)
+    return "/".join(names).replace(_ANY_STAND_IN, _ANY)
+
+
+def _with_stand_ins(body: str) -> tuple[str, dict[str, str]]:
+    """The pattern with one character for every bracket and odd white space, and what each stands for."""
+    out: list[str] = []
+    classes: dict[str, str] = {}
+
+    def stand_in(regex: str) -> None:
+        mark = chr(_FIRST_STAND_IN + len(classes))
+        classes[mark] = regex
+        out.append(mark)
+
+    at = 0
+    while at < len(body):
+        character = body[at]
+        at += 1
+        if character == "[":
+            allowed, at = bracket(body, at)
+            stand_in(regex_class(allowed - {ord("/")}))
+            continue
+        escaped = character == "\\"
+        if escaped:
+            if at == len(body):
+                raise ValueError("it ends with a backslash")
+            character = body[at]
+            at += 1
+        if character.isspace() and character != " ":
+            stand_in(re.escape(character))
+        elif escaped and character != "/":
+            out.append(f"\\{character}")
+        else:
+            out.append(character)
+    return "".join(out), classes
+
+
+def _any(patterns: Sequence[re.Pattern[str]]) -> re.Pattern[str] | None:
+    if not patterns:
+        return None
+    return re.compile("|".join(f"(?:{pattern.pattern})" for pattern in patterns), re.DOTALL)
+
+
+def _without_trailing_spaces(line: str) -> str:
+    """As git: spaces at the end go, unless a backslash stands before them."""
+    end = len(line.rstrip(" "))
+    backslashes = end - len(line[:end].rstrip("\\"))
+    return line[: end + 1] if backslashes % 2 else line[:end]
+
+
+def _read(file: Path) -> str:
+    """An ignore file, one character per byte; empty where there is none. As in git, a link is not followed."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            data = stream.read(_MAX_IGNORE_FILE + 1)
+    except (FileNotFoundError, IsADirectoryError):
+        return ""
+    except OSError as error:
+        if file.is_symlink():
+            return ""
+        raise LocalFileError(
+            f"{file}: {error.strerror}", hint=f"make it readable: chmod u+r '{file}'", path=str(file)
+        ) from error
+    if len(data) > _MAX_IGNORE_FILE:
+        raise IgnorePatternError(f"{file}: more than {_MAX_IGNORE_FILE} bytes is no ignore file", path=str(file))
+    return data.decode("latin-1")
+
+
+def _shown(line: str) -> str:
+    return line.encode("latin-1").decode("utf-8", "replace")

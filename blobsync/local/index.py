@@ -1,0 +1,246 @@
+"""The index: which local files and blobs were last seen to be equal, and how each side looked then.
+
+It only ever saves time. A lost, corrupt or locked index means that files are compared by their MD5
+again, never that anything is taken for equal that is not.
+
+One SQLite file per project, used by several processes at once. The rollback journal is kept (not WAL):
+project folders live on network file systems, where WAL's shared memory does not work
+(https://www.sqlite.org/wal.html, "Disadvantages").
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+
+_T = TypeVar("_T")
+
+_SCHEMA_VERSION = 1
+_LOCK_PATIENCE_SECONDS = 30.0
+# Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
+_BATCH = 500
+
+_SELECT = (
+    "SELECT path, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag FROM pairs WHERE root = ? AND path IN (MARKS)"
+)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS roots (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, remote TEXT NOT NULL, UNIQUE (source, remote));
+CREATE TABLE IF NOT EXISTS pairs (
+    root INTEGER NOT NULL, path TEXT NOT NULL, size INTEGER NOT NULL, md5 BLOB,
+    mtime_ns INTEGER, ctime_ns INTEGER, inode INTEGER, source_etag TEXT, etag TEXT NOT NULL,
+    PRIMARY KEY (root, path)) WITHOUT ROWID;
+"""
+
+
+class Record(NamedTuple):
+    """One verified pair. ``near`` is the local file, or the source blob of a copy; ``remote`` the blob."""
+
+    near: FileState
+    remote: RemoteState
+
+    @property
+    def md5(self) -> bytes | None:
+        """The content both sides had, where it is known."""
+        return self.near.md5 or self.remote.md5
+
+
+class Index:
+    """Opens on first use. ``on_trouble`` is told in one sentence when the file had to be given up."""
+
+    def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
+        self._file = file
+        self._on_trouble = on_trouble
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._roots: dict[tuple[str, str], int] = {}
+
+    def pair(self, source: str, remote: str) -> PairIndex:
+        """The records between two roots: a project-relative folder (or container URL) and a blob URL."""
+        return PairIndex(self, source, remote)
+
+    def close(self) -> None:
+        """Let go of the file; the next use opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                with suppress(sqlite3.Error):
+                    self._connection.close()
+            self._connection = None
+            self._roots.clear()
+
+    def _get(self, key: tuple[str, str], paths: Sequence[str]) -> dict[str, Record]:
+        def read(db: sqlite3.Connection) -> dict[str, Record]:
+            root = self._root(db, key, make=False)
+            found: dict[str, Record] = {}
+            if root is None:
+                return found
+            for start in range(0, len(paths), _BATCH):
+                batch = [path for path in paths[start : start + _BATCH] if _storable(path)]
+                marks = ",".join("?" * len(batch))
+                rows = db.execute(_SELECT.replace("MARKS", marks), (root, *batch))
+                found.update((row[0], _record(row)) for row in rows)
+            return found
+
+        return self._do(read) or {}
+
+    def _put(self, key: tuple[str, str], records: Mapping[str, Record]) -> None:
+        rows = [_row(path, record) for path, record in records.items() if _storable(path)]
+
+        def write(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                root = self._root(db, key, make=True)
+                db.executemany(
+                    "INSERT OR REPLACE INTO pairs (root, path, size, md5, mtime_ns, ctime_ns, inode, source_etag,"
+                    " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    [(root, *row) for row in rows],
+                )
+
+        self._do(write)
+
+    def _forget(self, key: tuple[str, str], paths: Iterable[str]) -> None:
+        gone = [path for path in paths if _storable(path)]
+
+        def write(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                root = self._root(db, key, make=False)
+                db.executemany("DELETE FROM pairs WHERE root = ? AND path = ?", [(root, path) for path in gone])
+
+        self._do(write)
+
+    def _root(self, db: sqlite3.Connection, key: tuple[str, str], *, make: bool) -> int | None:
+        if key not in self._roots:
+            if make:
+                db.execute("INSERT OR IGNORE INTO roots (source, remote) VALUES (?, ?)", key)
+            row = db.execute("SELECT id FROM roots WHERE source = ? AND remote = ?", key).fetchone()
+            if row is None:
+                return None
+            self._roots[key] = int(row[0])
+        return self._roots[key]
+
+    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        """Run ``work``; on a broken file start a new one and try once more, else go on without."""
+        with self._lock:
+            for attempt in (1, 2):
+                try:
+                    return work(self._open())
+                except sqlite3.OperationalError as error:
+                    # Locked for too long, disk full, read-only: the file itself may be fine.
+                    self.close()
+                    self._on_trouble(f"the index {self._file} cannot be used ({error}); comparing by content instead")
+                    return None
+                except sqlite3.DatabaseError as error:
+                    self.close()
+                    if attempt == 1:
+                        self._set_aside(error)
+        return None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._file, timeout=_LOCK_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._connection = connection
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if connection.execute("PRAGMA user_version").fetchone()[0] != _SCHEMA_VERSION:
+                with _transaction(connection):
+                    _make_tables(connection)
+        return self._connection
+
+    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+        broken = self._file.with_name(f"{self._file.name}.broken-{int(time.time())}")
+        with suppress(OSError):
+            self._file.replace(broken)
+        self._on_trouble(
+            f"the index {self._file} was damaged ({error}) and is kept as {broken.name}; comparing by content instead"
+        )
+
+
+class PairIndex:
+    """The records between two roots; paths are relative to both. Nothing here raises."""
+
+    def __init__(self, index: Index, source: str, remote: str) -> None:
+        self._index = index
+        self._key = (source, remote)
+
+    def get(self, paths: Sequence[str]) -> dict[str, Record]:
+        """Those of ``paths`` that were verified before."""
+        return self._index._get(self._key, paths)
+
+    def put(self, records: Mapping[str, Record]) -> None:
+        """Remember these, in one transaction."""
+        if records:
+            self._index._put(self._key, records)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """These are no longer known to be equal."""
+        self._index._forget(self._key, paths)
+
+
+class _transaction:
+    """BEGIN IMMEDIATE: a reader that turns writer half-way could be refused without waiting."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._db.execute("COMMIT")
+        else:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version not in (0, _SCHEMA_VERSION):
+        # Another version's index: only time is lost by starting over.
+        db.execute("DROP TABLE IF EXISTS pairs")
+        db.execute("DROP TABLE IF EXISTS roots")
+    for statement in _SCHEMA.split(";"):
+        if statement.strip():
+            db.execute(statement)
+    db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+def _storable(path: str) -> bool:
+    # Names that are not UTF-8 arrive as surrogates, which SQLite does not take; they never have a record.
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _record(row: tuple[str, int, bytes | None, int | None, int, int, str | None, str]) -> Record:
+    _, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag = row
+    near: FileState
+    if mtime_ns is None:
+        near = RemoteState(size, source_etag or "", md5)
+    else:
+        near = LocalState(size, mtime_ns, ctime_ns, inode % (1 << 64), md5)
+    return Record(near, RemoteState(size, etag, md5))
+
+
+def _row(path: str, record: Record) -> tuple[object, ...]:
+    near, remote = record.near, record.remote
+    stamps: tuple[object, ...] = (None, None, None, near.etag) if isinstance(near, RemoteState) else _stamps(near)
+    return (path, remote.size, record.md5, *stamps, remote.etag)
+
+
+def _stamps(near: LocalState) -> tuple[object, ...]:
+    return (near.mtime_ns, near.ctime_ns, _signed(near.inode), None)
+
+
+def _signed(number: int) -> int:
+    # Inodes are unsigned 64 bits on some file systems; SQLite's integers are signed.
+    return number - (1 << 64) if number >= 1 << 63 else number

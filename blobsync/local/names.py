@@ -1,0 +1,122 @@
+"""Which names can exist at a destination; pure.
+
+A blob name is almost any text; a path on a disk is not, and some names would even lead out of the folder
+they are meant for. The questions here answer with a reason in words, or None where the name is fine.
+
+:func:`relative_name` and :func:`safe_name` are the gate: only they make a :data:`RelativeName` or a :data:`SafeName`,
+and whatever joins a name from outside (a blob's, a log's, a job's id) to a path takes one of these two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NewType
+
+from blobsync.base.errors import UnsafeNameError
+from blobsync.base.locations import MAX_NAME_CHARS
+
+# Parts with '/' between them, below a folder and never out of it: ``user_logs/std_log.txt``.
+RelativeName = NewType("RelativeName", str)
+# One such part: ``me_1718000000_0badcafe``.
+SafeName = NewType("SafeName", str)
+
+# Linux: NAME_MAX and PATH_MAX of limits.h.
+MAX_PART_BYTES = 255
+_MAX_PATH_BYTES = 4095
+
+# Our own unfinished downloads, and azcopy's after it was killed. Never uploaded, never listed as data.
+TEMPORARY_NAME = re.compile(r"^(\.blobsync-[0-9a-f]{8}\.part|\.azDownload-[0-9a-fA-F-]{36}-.*)$")
+
+# The service refuses these in a blob's name: "Naming and Referencing Containers, Blobs, and Metadata".
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_SEGMENTS = 254
+
+
+def is_temporary(name: str) -> bool:
+    """Whether the last part of a path is the unfinished file of a download."""
+    return TEMPORARY_NAME.match(name) is not None
+
+
+def relative_name(name: str, root: str = "", *, allowed: re.Pattern[str] | None = None) -> RelativeName:
+    """``name`` as one that may be joined to the folder ``root``. Raises ``UnsafeNameError``.
+
+    ``allowed`` is the form that all of it must have, where such names have one.
+    """
+    problem = local_problem(name, root)
+    if problem is None and allowed is not None and not allowed.fullmatch(name):
+        problem = "is not of the form that such names have"
+    if problem:
+        raise UnsafeNameError(f"the name {name!a} {problem}", path=ascii(name))
+    return RelativeName(name)
+
+
+def safe_name(name: str, *, allowed: re.Pattern[str] | None = None) -> SafeName:
+    """The same for a single part."""
+    if "/" in name:
+        raise UnsafeNameError(f"the name {name!a} has a '/' in it", path=ascii(name))
+    return SafeName(relative_name(name, allowed=allowed))
+
+
+def local_problem(relative: str, root: str = "") -> str | None:
+    """Why the blob ``relative`` (below the mapped folder) must not or cannot be a file below ``root``."""
+    if "\x00" in relative:
+        return "holds a NUL character"
+    for part in relative.split("/"):
+        if part == "":
+            return "has an empty part ('//', or a '/' at an end)"
+        if part in {".", ".."}:
+            return f"has the part '{part}', which would lead somewhere else"
+        if len(part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
+            return f"has a part of more than {MAX_PART_BYTES} bytes"
+        if _SURROGATE.search(part):
+            return "is not valid Unicode"
+    if is_temporary(relative.rpartition("/")[2]):
+        return "has the form of an unfinished download"
+    # A folder's own path may hold bytes that are no UTF-8.
+    if len(f"{root}/{relative}".encode("utf-8", "surrogatepass")) > _MAX_PATH_BYTES:
+        return f"makes a path of more than {_MAX_PATH_BYTES} bytes"
+    return None
+
+
+def blob_problem(name: str) -> str | None:
+    """Why the service would not take ``name`` (the whole blob name)."""
+    if _SURROGATE.search(name):
+        return "is not valid UTF-8"
+    if found := _CONTROL.search(name):
+        return f"holds the control character {found.group()!a}"
+    if len(name) > MAX_NAME_CHARS:
+        return f"makes a blob name of more than {MAX_NAME_CHARS} characters"
+    if name.count("/") >= _MAX_SEGMENTS:
+        return f"makes a blob name of more than {_MAX_SEGMENTS} parts"
+    if any(part in {".", ".."} for part in name.split("/")):
+        return "has a part that is '.' or '..', which URLs cannot carry"
+    return None
+
+
+def shape_clashes(names: Iterable[str], new: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Names that are a file for one and a folder for another, ``x`` beside ``x/y``, where one of the two is ``new``.
+
+    What is there already, and stays as it is, is nobody's mistake of now.
+    """
+    fresh = set(new)
+    known = fresh.union(names)
+    folders: dict[str, str] = {}
+    for name in sorted(known, key=lambda name: name not in fresh):
+        parent = name.rpartition("/")[0]
+        while parent and parent not in folders:
+            folders[parent] = name
+            parent = parent.rpartition("/")[0]
+    for name in sorted(known & folders.keys()):
+        if name in fresh or folders[name] in fresh:
+            yield name, f"is a file beside '{folders[name]}', which makes it a folder"
+
+
+def case_clashes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Names that a disk without upper and lower case would take for one."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(name.casefold(), name)
+        if other != name:
+            yield name, f"differs from '{other}' in upper and lower case only, and this disk knows no difference"

@@ -1,0 +1,280 @@
+"""Files that appear whole or not at all, and the removal of what killed runs left of them.
+
+Where the file system can, a file has no name until it is complete (``O_TMPFILE``): a run that is killed leaves
+nothing of it. Elsewhere (NFS, Lustre, FUSE) it is written under a temporary name in its final directory and renamed
+at the end; such a file is locked (``flock``) while its writer lives, so that a later run can tell the leftovers of a
+killed run from the work of a live one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.errors import PreconditionFailedError
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.local.errors import naming
+from blobsync.local.names import is_temporary
+
+# Linux alone has them.
+_TMPFILE = getattr(os, "O_TMPFILE", 0)
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MODE = 0o644
+
+# What file systems and old kernels answer that know nothing of O_TMPFILE.
+_NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS})
+
+# Where the file system has no locks (some network mounts), only what nobody touched for a day is dead.
+_DEAD_WITHOUT_LOCK = 24 * 3600.0
+
+
+def unnamed_work(tmpfile: int = _TMPFILE, descriptors: str = "/proc/self/fd") -> bool:
+    """Whether files without a name can be given one: that goes through /proc, which some containers lack."""
+    return tmpfile != 0 and os.access(descriptors, os.F_OK)
+
+
+def _temporary_name() -> str:
+    return f".blobsync-{os.urandom(4).hex()}.part"
+
+
+def _lock(fd: int) -> None:
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _open_unnamed(folder: int) -> int:
+    return os.open(".", os.O_RDWR | _TMPFILE | os.O_CLOEXEC, _MODE, dir_fd=folder)
+
+
+class Disk(NamedTuple):
+    """What is asked of the file system where file systems differ, or others come in between."""
+
+    new_name: Callable[[], str] = _temporary_name
+    lock: Callable[[int], None] = _lock
+    open_unnamed: Callable[[int], int] = _open_unnamed
+    write: Callable[[int, bytes, int], int] = os.pwrite
+
+
+DISK = Disk()
+
+
+class FolderDescriptor:
+    """An open directory that several files share; closed with the last reference to it."""
+
+    __slots__ = ("fd", "unnamed")
+
+    def __init__(self, fd: int, *, unnamed: bool) -> None:
+        """Takes over ``fd``; ``unnamed``: files below it may be without a name until they are complete."""
+        self.fd = fd
+        self.unnamed = unnamed
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class PartFile:
+    """A file that is not there yet: written at any offset from any thread, then committed or discarded."""
+
+    def __init__(self, folder: FolderDescriptor, name: str, path: Path, size: int, disk: Disk = DISK) -> None:
+        """Will become ``name`` in ``folder``, ``path`` for people; made by ``LocalFolder.create``."""
+        self._disk = disk
+        self._folder = folder
+        self._name = name
+        self._path = path
+        self._temporary = ""
+        self._fd = self._create()
+        try:
+            self._probe(size)
+        except BaseException:
+            self.discard()
+            raise
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """All of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
+        with naming(self._path):
+            written = self._disk.write(self._fd, data, offset)
+            while written < len(data):
+                written += self._disk.write(self._fd, data[written:], offset + written)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """What was written before."""
+        with naming(self._path):
+            return os.pread(self._fd, length, offset)
+
+    def take(self, staged: Path) -> None:
+        """Become ``staged``, a complete file of this file system that nobody writes to; it is moved from there."""
+        with naming(self._path):
+            fd = os.open(staged, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                self._disk.lock(fd)
+                os.fchmod(fd, self._mode)
+                self._give_temporary_name()
+                os.replace(staged, self._temporary, dst_dir_fd=self._folder.fd)
+            except OSError:
+                os.close(fd)
+                raise
+            os.close(self._fd)
+            self._fd = fd
+
+    def commit(self, expected: FileState | None, md5: bytes | None = None) -> LocalState:
+        """Put it under its final name and tell what it is there.
+
+        Raises ``PreconditionFailedError``, and leaves the present file alone, when that is not ``expected``
+        (None: no file) any more. The permissions of a file that is replaced are kept.
+        """
+        try:
+            with naming(self._path):
+                if expected is not None or self._temporary or not self._link(self._name):
+                    self._demand(expected)
+                    self._give_temporary_name()
+                    folder = self._folder.fd
+                    os.replace(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+                    self._temporary = ""
+                # After the rename: it moves the change time.
+                state = LocalState.of(os.fstat(self._fd), md5)
+        except BaseException:
+            self.discard()
+            raise
+        self.close()
+        return state
+
+    def discard(self) -> None:
+        """Remove it; safe to call again, and after a commit."""
+        self.abandon()
+        self.close()
+
+    def abandon(self) -> None:
+        """Remove the name only: a thread that is still writing must not find its descriptor reused."""
+        if self._temporary:
+            with suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._folder.fd)
+
+    def close(self) -> None:
+        """Release the descriptor and with it the lock."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @property
+    def _mode(self) -> int:
+        return stat.S_IMODE(os.fstat(self._fd).st_mode)
+
+    def _create(self) -> int:
+        if self._folder.unnamed:
+            try:
+                return self._disk.open_unnamed(self._folder.fd)
+            except OSError as error:
+                if error.errno not in _NO_UNNAMED:
+                    raise
+                self._folder.unnamed = False
+        fd, self._temporary = self._create_locked()
+        return fd
+
+    def _create_locked(self) -> tuple[int, str]:
+        while True:
+            name = self._disk.new_name()
+            try:
+                fd = os.open(name, _CREATE, _MODE, dir_fd=self._folder.fd)
+            except FileExistsError:
+                continue
+            self._disk.lock(fd)
+            if os.fstat(fd).st_nlink:
+                return fd, name
+            # A cleanup came between creating and locking, and took it for a dead run's.
+            os.close(fd)
+
+    def _probe(self, size: int) -> None:
+        """Find out before the bytes move that the file system has no room for the name, or for such a size."""
+        with suppress(FileNotFoundError):
+            os.stat(self._name, dir_fd=self._folder.fd, follow_symlinks=False)
+        # Sparse: takes no space yet.
+        os.ftruncate(self._fd, size)
+
+    def _link(self, name: str) -> bool:
+        """Name the unnamed file in one step; False where something has this name already."""
+        try:
+            # Followed, the link in /proc is the open file itself: see open(2) about O_TMPFILE.
+            os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=self._folder.fd, follow_symlinks=True)
+        except FileExistsError:
+            return False
+        return True
+
+    def _give_temporary_name(self) -> None:
+        if not self._temporary:
+            self._disk.lock(self._fd)
+            while not self._link(name := self._disk.new_name()):
+                pass
+            self._temporary = name
+
+    def _demand(self, expected: FileState | None) -> None:
+        try:
+            found = os.stat(self._name, dir_fd=self._folder.fd)
+        except FileNotFoundError:
+            if expected is None:
+                return
+            raise self._changed() from None
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not isinstance(expected, LocalState) or not expected.same_file(LocalState.of(found)):
+            raise self._changed()
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_ISREG(found.st_mode) and mode != self._mode:
+            os.fchmod(self._fd, mode)
+
+    def _changed(self) -> PreconditionFailedError:
+        return PreconditionFailedError(
+            f"{self._path} changed since it was looked at, and was left alone",
+            hint="run the same command again",
+            path=str(self._path),
+        )
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove the temporary files that dead runs left in ``folder`` itself; returns how many.
+
+    Each stands beside the file that it should have become, so that the run which finishes the work comes by.
+    Leaves those of running processes, and is silent about what it cannot read or remove: they are never taken
+    for data anyway.
+    """
+    try:
+        # azcopy's own temporary files are not locked, so that nobody can tell whether it still runs.
+        ours = [name for name in os.listdir(folder) if name.startswith(".blobsync-") and is_temporary(name)]
+    except OSError:
+        return 0
+    return sum(remove_leftover(os.path.join(folder, name)) for name in ours)
+
+
+def remove_leftover(
+    path: str, *, flock: Callable[[int, int], None] = fcntl.flock, now: Callable[[], float] = time.time
+) -> bool:
+    """Remove one temporary file unless its writer lives; whether it was removed."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not _is_dead(fd, flock, now):
+            return False
+        os.unlink(path)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _is_dead(fd: int, flock: Callable[[int, int], None], now: Callable[[], float]) -> bool:
+    try:
+        flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return now() - os.fstat(fd).st_mtime > _DEAD_WITHOUT_LOCK
+    return True

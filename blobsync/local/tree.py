@@ -1,0 +1,191 @@
+"""Walks a local folder once: every file with its ``stat``, and every entry that cannot or will not move."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.errors import LocalFileError
+from blobsync.base.file_states import LocalState
+from blobsync.base.reasons import Reason
+from blobsync.config.mapping import is_below
+from blobsync.config.project_root import PROJECT_MARK
+from blobsync.config.trusted_links import OutsideLink
+from blobsync.local.names import is_temporary
+from blobsync.local.state_dir import NAME as STATE_DIR_NAME
+
+
+class Entry(NamedTuple):
+    """``state`` is None for what is left out, and ``reason`` then says why; ``detail`` is the system's word."""
+
+    path: str
+    state: LocalState | None
+    reason: Reason | None = None
+    detail: str = ""
+
+
+class LinkPolicy(NamedTuple):
+    """What to do about symlinks: ``follow``, ``skip`` or ``error``.
+
+    ``project`` is its real path, ``shown`` the walked folder from the project's root. ``entered`` are the real paths
+    outside the project that the way to this folder leads to, and ``trusted`` the links out of the project that the
+    user has agreed to.
+    """
+
+    mode: str
+    project: str
+    shown: str = ""
+    entered: tuple[str, ...] = ()
+    trusted: frozenset[OutsideLink] = frozenset()
+
+    def refusal(self, path: str, real: str, chain: tuple[str, ...]) -> Reason | None:
+        """Why the link ``path`` (below the walked folder) to ``real`` is not followed; None where it is.
+
+        ``chain`` are the real paths of the folders that the walk went through links to.
+        """
+        if self.mode == "skip":
+            return Reason.SYMLINK_SKIPPED
+        if self.mode == "error":
+            return Reason.SYMLINK_REFUSED
+        if is_below(real, self.project):
+            return Reason.SYMLINK_PROTECTED if is_protected(real, self.project) else None
+        if OutsideLink(f"{self.shown}/{path}", real) in self.trusted:
+            return None
+        # What was entered with consent may lead around within itself.
+        places = (*self.entered, *(place for place in chain if not is_below(place, self.project)))
+        return None if any(is_below(real, place) for place in places) else Reason.SYMLINK_OUTSIDE
+
+
+class Way(NamedTuple):
+    """The links on the way to a path: where consented ones leave the project to, and those without consent."""
+
+    entered: tuple[str, ...]
+    untrusted: tuple[OutsideLink, ...]
+
+
+def way_to(root: Path, path: str, trusted: frozenset[OutsideLink]) -> Way:
+    """Look at each part of ``path`` (from the project's root, which ``root`` is).
+
+    Raises ``LocalFileError`` for a link into a folder of the project that holds no data.
+    """
+    project = os.path.realpath(root)
+    entered: list[str] = []
+    untrusted: list[OutsideLink] = []
+    # Who agrees to a link agrees to what lies in it.
+    opened: list[str] = []
+    parts = path.split("/")
+    for count in range(1, len(parts) + 1):
+        link = "/".join(parts[:count])
+        if not os.path.islink(root / link):
+            continue
+        real = os.path.realpath(root / link)
+        if is_below(real, project):
+            if real == project or is_protected(real, project):
+                raise LocalFileError(
+                    f"{link} is {Reason.SYMLINK_PROTECTED.value}, where no data is", hint=f"remove {link}", path=link
+                )
+            continue
+        if OutsideLink(link, real) in trusted or any(is_below(real, place) for place in entered):
+            entered.append(real)
+        elif not any(is_below(real, place) for place in opened):
+            untrusted.append(OutsideLink(link, real))
+        opened.append(real)
+    return Way(tuple(entered), tuple(untrusted))
+
+
+def is_protected(real: str, project: str) -> bool:
+    """Whether a link to ``real``, inside the project, would open its configuration, its state or its repository."""
+    parts = Path(real).relative_to(project).parts
+    return ".git" in parts or STATE_DIR_NAME in parts or parts[:1] == (PROJECT_MARK,)
+
+
+def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) -> Iterator[Entry]:
+    """Every file below ``root``, in no particular order, each folder read once.
+
+    Unfinished downloads and blobsync's own folder are passed over. A folder or entry that cannot be read
+    is yielded with reason ``UNREADABLE``: whoever deletes must know that the tree was not seen whole. ``followed``
+    gets each link that was followed, with the real path that it leads to.
+    """
+    known = {} if followed is None else followed
+    stack: list[tuple[str, str, tuple[str, ...]]] = [(os.fspath(root), "", (os.path.realpath(root),))]
+    while stack:
+        folder, prefix, chain = stack.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    found = _look(entry, prefix, links, chain, known)
+                    if isinstance(found, Entry):
+                        yield found
+                    elif found is not None:
+                        stack.append(found)
+        except OSError as error:
+            yield Entry(prefix.rstrip("/"), None, Reason.UNREADABLE, error.strerror or str(error))
+
+
+def _look(
+    entry: os.DirEntry[str], prefix: str, links: LinkPolicy, chain: tuple[str, ...], followed: dict[str, str]
+) -> Entry | tuple[str, str, tuple[str, ...]] | None:
+    """One entry: a finding, a folder to walk, or None for what is passed over."""
+    name = entry.name
+    path = prefix + name
+    if name.startswith(".") and (is_temporary(name) or name == STATE_DIR_NAME):
+        return None
+    try:
+        if entry.is_symlink():
+            return _link(entry, path, links, chain, followed)
+        if entry.is_dir(follow_symlinks=False):
+            return entry.path, f"{path}/", chain
+        status = entry.stat(follow_symlinks=False)
+    except OSError as error:
+        return Entry(path, None, Reason.UNREADABLE, error.strerror or str(error))
+    if not stat.S_ISREG(status.st_mode):
+        return Entry(path, None, Reason.NOT_A_FILE)
+    return Entry(path, LocalState.of(status))
+
+
+def _link(
+    entry: os.DirEntry[str], path: str, links: LinkPolicy, chain: tuple[str, ...], followed: dict[str, str]
+) -> Entry | tuple[str, str, tuple[str, ...]]:
+    real = os.path.realpath(entry.path)
+    refusal = links.refusal(path, real, chain)
+    if refusal is not None:
+        return Entry(path, None, refusal, f"to {real}")
+    try:
+        status = os.stat(real)
+    except FileNotFoundError:
+        return Entry(path, None, Reason.UNREADABLE, f"a symlink to {os.readlink(entry.path)}, which is not there")
+    if stat.S_ISDIR(status.st_mode):
+        # A folder within itself: following would never end.
+        if any(
+            above == real or above.startswith(real.rstrip("/") + "/")
+            for above in (*chain, os.path.realpath(os.path.dirname(entry.path)))
+        ):
+            return Entry(path, None, Reason.UNREADABLE, f"a symlink loop back to {real}")
+        followed[path] = real
+        return entry.path, f"{path}/", (*chain, real)
+    if not stat.S_ISREG(status.st_mode):
+        return Entry(path, None, Reason.NOT_A_FILE)
+    followed[path] = real
+    return Entry(path, LocalState.of(status))
+
+
+def ignores_case(folder: Path) -> bool:
+    """Whether the disk takes ``A`` and ``a`` for one name (macOS, FAT, many network shares).
+
+    Found out without writing: by another spelling of something that is there already, in ``folder`` or above.
+    """
+    for place in (folder, *folder.parents):
+        try:
+            with os.scandir(place) as entries:
+                name = next((entry.name for entry in entries if entry.name.swapcase() != entry.name), None)
+            if name is not None:
+                return os.path.samefile(place / name, place / name.swapcase())
+        except FileNotFoundError:
+            if place.exists():
+                return False
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,365 @@
+"""Decides what happens to each file. Pure: facts in, :class:`~blobsync.plan.transfer_plan.TransferPlan` parts out.
+
+For a pair of files, with S and D = changed at the source / at the destination since the record was made:
+
+    there is         record  S  D   decision
+    ---------------  ------  -  -   -----------------------------------------------------------------
+    source only      any     .  .   transfer (new)
+    destination only any     .  .   nothing; with --mirror delete (extra)
+    both             yes     -  -   unchanged (as last verified)
+    both             yes     x  -   transfer (changed since verified)
+    both             yes     -  x   newer_at_destination; with --overwrite transfer
+    both             yes     x  x   equal content: unchanged, recorded; else a conflict
+    both             no             equal size and MD5: unchanged, recorded; else a conflict
+
+A conflict is left alone, unless ``--overwrite`` (transfer) or ``--keep`` settle it. After ``--keep`` both ends
+hold the same, so that neither ``u`` nor ``d`` has anything left to do:
+
+    --keep                    decision                     what is done, in this order
+    ------------------------  ---------------------------  ---------------------------------------------------
+    the source's side         transfer                     the destination's version is replaced
+    the destination's side    adopt                        recorded: the source's version is taken account of;
+                                                           the source's version is replaced
+    both                      transfer, with a name aside  the destination's version is copied aside, there;
+                                                           it is replaced; the copy is brought to the source
+
+What ``-f`` or ``--from-path`` name is only read: "adopt" is then a skip with the same record (the destination is
+newer from then on), and the copy aside is not brought. So each step leaves a state from which a later run goes on
+after a kill, and no version goes before it exists elsewhere or was given up by name.
+
+Clocks take no part in any of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+from blobsync.base.errors import MirrorRefusedError, UnsafeNamesError
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.reasons import Reason
+from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
+from blobsync.plan.pairs import Pair, changed, equal_content, source_is_near
+from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, FileFailure, Route, TransferOptions
+
+
+def decide(
+    pair: Pair, route: Route, options: TransferOptions, *, both_ends: bool = True, shown: str = ""
+) -> FileAction | None:
+    """One file's action by the table above; None where there is nothing to do or say.
+
+    ``both_ends`` says that ``--keep`` may write at the source's end, too; ``shown`` is what a pair without a path
+    of its own (a part of shape file) is called.
+    """
+    source, destination = pair.source, pair.destination
+    if pair.left_out is not None:
+        if source is None and destination is not None and not options.mirror:
+            return None
+        seen = source or destination
+        return FileAction(pair.path, Action.SKIP, pair.left_out, seen.size if seen else 0)
+    if source is None:
+        if destination is None or not options.mirror:
+            return None
+        return FileAction(pair.path, Action.DELETE, Reason.EXTRA, destination.size, None, destination)
+    if destination is None:
+        return FileAction(pair.path, Action.TRANSFER, Reason.NEW, source.size, source, None)
+    if pair.record is not None:
+        found = _decide_known(pair, source, destination, route, options)
+        return _settle(found, route, options, both_ends=both_ends, shown=shown)
+    same = equal_content(source, destination)
+    if same:
+        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
+    if same is None:
+        reason = Reason.NO_MD5
+    elif source.size != destination.size:
+        reason = Reason.NEVER_VERIFIED
+    else:
+        reason = Reason.CONTENT_DIFFERS
+    found = FileAction(pair.path, Action.CONFLICT, reason, source.size, source, destination)
+    return _settle(found, route, options, both_ends=both_ends, shown=shown)
+
+
+def _decide_known(
+    pair: Pair, source: FileState, destination: FileState, route: Route, options: TransferOptions
+) -> FileAction:
+    record = pair.record
+    assert record is not None
+    near, far = (source, destination) if source_is_near(route) else (destination, source)
+    near_changed = changed(near, record.near, record.md5)
+    far_changed = changed(far, record.remote, record.md5)
+    source_changed, destination_changed = (
+        (near_changed, far_changed) if source_is_near(route) else (far_changed, near_changed)
+    )
+    if not source_changed and not destination_changed:
+        if _vouched(near, record.near) and _vouched(far, record.remote):
+            # The index has it just as it is: nothing to record, so the states need no memory.
+            return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size)
+        # With the content that both are known to have.
+        known = (replace(source, md5=record.md5), replace(destination, md5=record.md5))
+        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size, *known)
+    if not destination_changed:
+        return FileAction(pair.path, Action.TRANSFER, Reason.CHANGED_HERE, source.size, source, destination)
+    if not source_changed:
+        if options.overwrite:
+            return FileAction(pair.path, Action.TRANSFER, Reason.OVERWRITE, source.size, source, destination)
+        return FileAction(
+            pair.path, Action.NEWER_AT_DESTINATION, Reason.DESTINATION_CHANGED, destination.size, source, destination
+        )
+    if equal_content(source, destination):
+        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
+    return FileAction(pair.path, Action.CONFLICT, Reason.BOTH_CHANGED, source.size, source, destination)
+
+
+def _vouched(now: FileState, then: FileState) -> bool:
+    """Whether the record shows this side exactly as it is now."""
+    if isinstance(now, LocalState):
+        return isinstance(then, LocalState) and now.same_file(then)
+    return not isinstance(then, LocalState) and now.etag == then.etag
+
+
+def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_ends: bool, shown: str) -> FileAction:
+    """A conflict, settled where the user said how; anything else as it is."""
+    if action.action is not Action.CONFLICT:
+        return action
+    if options.overwrite:
+        return replace(action, action=Action.TRANSFER, reason=Reason.OVERWRITE)
+    source_side = "remote" if route is Route.DOWNLOAD else "local"
+    assert action.destination is not None
+    if options.keep == "both":
+        aside = beside(action.path or shown, _other(source_side), action.destination)
+        return replace(action, action=Action.TRANSFER, reason=Reason.KEEP_BOTH, aside=aside)
+    if options.keep == source_side:
+        return replace(action, action=Action.TRANSFER, reason=Reason.KEEP_SOURCE)
+    if options.keep is None:
+        return action
+    if not both_ends:
+        return replace(action, action=Action.SKIP, reason=Reason.KEEP_DESTINATION)
+    return replace(action, action=Action.ADOPT, reason=Reason.KEEP_DESTINATION, size=action.destination.size)
+
+
+def _other(side: str) -> str:
+    return "local" if side == "remote" else "remote"
+
+
+def beside(path: str, side: str, state: FileState, turn: int = 0) -> str:
+    """The name (without folder) for the second of two versions: ``a.jpg`` -> ``a.remote-1f2e3d4c.jpg``.
+
+    The eight digits come from the version itself, so that the same command again finds it already there; ``turn``
+    gives another name where that one is taken.
+    """
+    stamp = f"{state.size}:{state.mtime_ns}" if isinstance(state, LocalState) else f"{state.size}:{state.etag}"
+    digits = hashlib.sha256(f"{stamp}:{turn}".encode() if turn else stamp.encode()).hexdigest()[:8]
+    name = PurePosixPath(path)
+    mark = f".{side}-{digits}"
+    stem, suffix = name.stem, name.suffix
+    if len(suffix.encode()) > MAX_PART_BYTES // 2:
+        stem, suffix = name.name, ""
+    room = MAX_PART_BYTES - len((mark + suffix).encode())
+    return stem.encode()[:room].decode(errors="ignore") + mark + suffix
+
+
+_BESIDE = re.compile(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
+
+
+def decide_all(
+    pairs: Iterable[Pair], route: Route, options: TransferOptions, *, both_ends: bool = True, shown: str = ""
+) -> tuple[tuple[FileAction, ...], list[str]]:
+    """The actions of one part in the order of their paths, and the files that only the destination has.
+
+    ``shown`` is the part as a user would type it. Raises ``UnsafeNamesError`` where an end names a file twice.
+    """
+    actions: list[FileAction] = []
+    extras: list[str] = []
+    asides: dict[str, Pair] = {}
+    for pair in pairs:
+        if pair.source is None and pair.destination is not None:
+            extras.append(pair.path)
+        if options.keep == "both" and _BESIDE.search(pair.path):
+            asides[pair.path] = pair
+        action = decide(pair, route, options, both_ends=both_ends, shown=shown)
+        if action is not None:
+            actions.append(action)
+    if asides:
+        actions = [_with_free_name(action, route, asides) for action in actions]
+        kept = {sibling(action.path, action.aside) for action in actions if action.aside}
+        actions = [action for action in actions if action.action is not Action.DELETE or action.path not in kept]
+    actions.sort(key=lambda action: action.path)
+    _refuse_repeats(actions, shown)
+    return tuple(actions), extras
+
+
+def _refuse_repeats(actions: Sequence[FileAction], shown: str) -> None:
+    """A listing that tells a name twice makes one file both present and surplus: nothing is safe to do with it."""
+    twice = {one.path for one, other in pairwise(actions) if one.path == other.path}
+    if twice:
+        names = tuple((f"{shown}/{name}", "is listed twice") for name in sorted(twice))
+        raise UnsafeNamesError(
+            f"{names[0][0]} is listed twice, and {len(twice)} files in all are, so nothing was moved",
+            names=names,
+            hint="run the same command again; if it stays so, something between here and the service answers falsely",
+        )
+
+
+def sibling(path: str, name: str) -> str:
+    """``name`` in the folder that ``path`` is in."""
+    folder = path.rpartition("/")[0]
+    return f"{folder}/{name}" if folder else name
+
+
+def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
+    """The copy aside gets a name that is free at both ends, or holds at the destination what is to be there."""
+    if action.aside is None:
+        return action
+    version = action.destination
+    assert version is not None
+
+    def is_free(name: str) -> bool:
+        there = asides.get(sibling(action.path, name))
+        if there is None:
+            return True
+        if there.destination is None or not equal_content(there.destination, version):
+            return False
+        return there.source is None or equal_content(there.source, version) is True
+
+    side = "local" if route is Route.DOWNLOAD else "remote"
+    names = (beside(action.path, side, version, turn) for turn in itertools.count())
+    return replace(action, aside=next(name for name in names if is_free(name)))
+
+
+def guard_mirror(
+    actions: Iterable[FileAction],
+    at_destination: int,
+    source_files: int,
+    unreadable: int,
+    options: TransferOptions,
+    shown: str = "",
+) -> FileFailure | None:
+    """Why the deletions look like a mistake, so that the plan for ``shown`` can only be looked at; None: they do not.
+
+    ``at_destination`` and ``source_files`` are how many files each side has; ``unreadable`` how many entries
+    of the source could not be seen.
+    """
+    deletions = sum(action.action is Action.DELETE for action in actions)
+    if not deletions:
+        return None
+    code = MirrorRefusedError.code
+    if source_files == 0:
+        return FileFailure(
+            shown,
+            code,
+            f"--mirror would delete all {deletions} files of the destination, because the source is empty",
+            "check the source; to remove the destination on purpose use 'blobsync rm'",
+        )
+    if unreadable:
+        return FileFailure(
+            shown,
+            code,
+            f"--mirror is refused: {unreadable} entries of the source could not be read, so what is missing there"
+            " is not known",
+            "make them readable, or leave --mirror out",
+        )
+    share = 100.0 * deletions / max(at_destination, 1)
+    if deletions > options.max_delete_files or share > options.max_delete_percent:
+        return FileFailure(
+            shown,
+            code,
+            f"--mirror would delete {deletions} of {at_destination} files ({share:.0f} %), more than the limit of"
+            f" {options.max_delete_files} files or {options.max_delete_percent:g} %",
+            "'blobsync plan' with the same words lists them; if they are to go, raise --max-delete (a count, or N%)",
+        )
+    return None
+
+
+# The crossover between this process and azcopy, read from `./dev bench --crossover` (docs/performance.md). By bytes it
+# is where downloads of 4 GB take both the same time. By files there is none up to 50,000 on two cores, except that
+# over TLS downloads of 20,000 take both the same time, too; but only azcopy uses more cores than one for requests.
+AZCOPY_FROM_BYTES = 4 << 30
+AZCOPY_FROM_FILES = 50_000
+_BULK = f"{AZCOPY_FROM_BYTES >> 30} GiB or {AZCOPY_FROM_FILES:,} files"
+
+
+def is_bulk(files: int, size: int) -> bool:
+    """Whether so many files of so many bytes are more than this process should carry itself."""
+    return files >= AZCOPY_FROM_FILES or size >= AZCOPY_FROM_BYTES
+
+
+def choose_engine(requested: str, files: int, size: int, azcopy_problem: str | None) -> EngineChoice:
+    """The engine for ``files`` files of ``size`` bytes that differ.
+
+    ``azcopy_problem`` says why azcopy cannot be used, None where it can.
+    """
+    if requested != "auto":
+        return EngineChoice(requested, f"--engine {requested} was given")
+    if files == 0:
+        return EngineChoice("direct", "nothing to move")
+    if not is_bulk(files, size):
+        return EngineChoice("direct", f"azcopy pays from {_BULK} on")
+    if azcopy_problem is not None:
+        return EngineChoice("direct", f"azcopy would pay, but is not used because {azcopy_problem}")
+    return EngineChoice("azcopy", f"it pays from {_BULK} on")
+
+
+def leave_out(
+    actions: Sequence[FileAction], shown: str, problem: Callable[[str], str | None]
+) -> tuple[tuple[FileAction, ...], list[FileFailure]]:
+    """Without the files whose names the destination cannot hold (``problem`` says why); each of them is a failure."""
+    kept, failures = [], []
+    for action in actions:
+        why = next((found for name in _writes(action) if (found := problem(name))), None)
+        if why is None:
+            kept.append(action)
+        else:
+            path = f"{shown}/{action.path}" if action.path else shown
+            failures.append(
+                FileFailure(path, UnsafeNamesError.code, f"left out: its name {why}", "rename it, or --exclude it")
+            )
+    return tuple(kept), failures
+
+
+def _writes(action: FileAction) -> Iterator[str]:
+    if action.action is Action.TRANSFER:
+        yield action.path
+        if action.aside and action.path:
+            yield sibling(action.path, action.aside)
+
+
+def check_names(
+    actions: Sequence[FileAction],
+    others: Iterable[str],
+    shown: str,
+    problem: Callable[[str], str | None],
+    *,
+    one_case: bool = False,
+    from_blobs: bool = True,
+) -> None:
+    """Refuse, all at once, names that cannot exist at the destination (``UnsafeNamesError``).
+
+    ``others`` are the names that are there already, ``problem`` the destination's own rule; ``one_case`` says that
+    it takes ``A`` and ``a`` for one name; ``from_blobs`` that the names come from a container.
+    """
+    writes = [name for action in actions for name in _writes(action)]
+    if not writes:
+        return
+    bad = [(name, why) for name in writes if (why := problem(name))]
+    every = [*writes, *(action.path for action in actions if action.action is not Action.DELETE), *others]
+    clashes = list(shape_clashes(every, writes))
+    bad += clashes
+    bad += case_clashes(every) if one_case else ()
+    if bad:
+        names = tuple((f"{shown}/{name}" if name else shown, why) for name, why in bad)
+        listed = "; ".join(f"{name!r} {why}" for name, why in names[:20])
+        more = f"; and {len(names) - 20} more" if len(names) > 20 else ""
+        blob = next((f"{shown}/{name}" for name, _ in clashes if (name in writes) == from_blobs), None)
+        raise UnsafeNamesError(
+            f"{len(names)} name{'s' if len(names) != 1 else ''} cannot be written at the destination, so nothing was"
+            f" moved: {listed}{more}",
+            names=names,
+            hint="rename them at the source, or leave them out with --exclude"
+            + (f"; 'blobsync rm --blob {shlex.quote(blob)}' removes that blob alone" if blob else ""),
+        )

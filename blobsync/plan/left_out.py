@@ -1,0 +1,60 @@
+"""Local entries that take no part: what is said of them, and of the blobs that stay out because of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blobsync.base.reasons import Reason
+from blobsync.config.trusted_links import trust_command
+from blobsync.plan.transfer_plan import FileFailure
+
+# What the user has to mend before the tree counts as seen.
+FAULTS = (Reason.UNREADABLE, Reason.SYMLINK_REFUSED)
+# A download writes neither over nor through these.
+LINKS = (Reason.SYMLINK_OUTSIDE, Reason.SYMLINK_SKIPPED, Reason.SYMLINK_REFUSED, Reason.SYMLINK_PROTECTED)
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """``entries`` by path, with reason and detail; ``hits`` counts the blobs at or below each."""
+
+    entries: dict[str, tuple[Reason, str]] = field(default_factory=dict)
+    hits: dict[str, int] = field(default_factory=dict)
+
+    def hit(self, path: str) -> tuple[Reason, str] | None:
+        """Why ``path`` is, or lies below, an entry that takes no part; None where it does not."""
+        at = path if self.entries else ""
+        while at:
+            if at in self.entries:
+                self.hits[at] = self.hits.get(at, 0) + 1
+                return self.entries[at]
+            at = at.rpartition("/")[0]
+        return None
+
+    def stays_out(self, shown: str) -> tuple[list[FileFailure], list[str]]:
+        """Blobs that do not come down, for a link of the user's stands where they belong: failures and warnings."""
+        failures: list[FileFailure] = []
+        warnings: list[str] = []
+        for path, count in self.hits.items():
+            reason, detail = self.entries[path]
+            files = "1 file stays" if count == 1 else f"{count} files stay"
+            text = f"{shown}/{path}: {files} out, it is {reason.value} ({detail})"
+            if reason is Reason.SYMLINK_SKIPPED:
+                warnings.append(text)
+            elif reason is Reason.SYMLINK_OUTSIDE:
+                hint = f"to follow it: {trust_command(f'{shown}/{path}')}"
+                failures.append(FileFailure(f"{shown}/{path}", "link_untrusted", text, hint))
+            else:
+                failures.append(
+                    FileFailure(f"{shown}/{path}", "link_refused", text, "replace it by a folder or a file")
+                )
+        return failures, warnings
+
+
+def source_said(shown: str, reason: Reason, detail: str) -> FileFailure | str:
+    """What is said of an entry at the source: a failure where it should have taken part, else a warning."""
+    said = f"{reason.value} ({detail})" if detail else reason.value
+    if reason in FAULTS:
+        return FileFailure(shown, "unreadable", f"{shown}: {said}", "make it readable, or --exclude it")
+    way_out = f"; to follow it: {trust_command(shown)}" if reason is Reason.SYMLINK_OUTSIDE else ""
+    return f"{shown}: left out, {said}{way_out}"

@@ -1,0 +1,51 @@
+"""Who wants to know how a command goes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from blobsync.plan.transfer_plan import FileFailure
+
+
+class Listener(Protocol):
+    """Who wants to know how it goes; called from any thread, must be quick and must not raise."""
+
+    def phase(self, name: str) -> None:
+        """``surveying``, ``hashing``, ``moving``, ``verifying``, ``deleting``."""
+        ...
+
+    def expect(self, files: int, size: int) -> None:
+        """The totals that the coming moves add up to."""
+        ...
+
+    def seen(self, files: int) -> None:
+        """So many more entries looked at while surveying or verifying."""
+        ...
+
+    def bytes_moved(self, count: int) -> None:
+        """So many more bytes on their way; negative where a retry starts over."""
+        ...
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None:
+        """One file is finished, or failed."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A sentence for the user that is no failure."""
+        ...
+
+
+class SilentListener:
+    """Ignores everything; the default of library calls."""
+
+    def phase(self, name: str) -> None: ...
+
+    def expect(self, files: int, size: int) -> None: ...
+
+    def seen(self, files: int) -> None: ...
+
+    def bytes_moved(self, count: int) -> None: ...
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None: ...
+
+    def note(self, text: str) -> None: ...

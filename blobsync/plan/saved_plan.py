@@ -1,0 +1,168 @@
+"""Saved plans: JSON without secrets, made anew and compared before they are applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from blobsync.base.errors import PlanFileError
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.plain_json import parse_json
+from blobsync.plan.transfer_plan import PlanPart, TransferOptions, TransferPlan, verb
+
+VERSION = 1
+
+# What the file may hold for an option of this type.
+_FORMS: Mapping[str, Callable[[object], bool]] = {
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: _is_number(value) and isinstance(value, int),
+    "float": lambda value: _is_number(value),
+    "float | None": lambda value: value is None or (_is_number(value) and value != 0),
+    "str": lambda value: isinstance(value, str),
+    "str | None": lambda value: value is None or isinstance(value, str),
+    "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
+
+
+def save(plan: TransferPlan, command: str, file: Path) -> None:
+    """Write the plan for ``command`` (``u`` or ``d``). Raises ``PlanFileError`` when the file cannot be written."""
+    document = {
+        "blobsync_plan": VERSION,
+        "command": command,
+        "cluster": plan.cluster,
+        "from_cluster": plan.from_cluster,
+        "paths": list(plan.paths),
+        "options": asdict(plan.options),
+        "created_at": plan.created_at,
+        "engine": plan.engine.name,
+        "parts": [_part(plan, part) for part in plan.parts],
+    }
+    try:
+        file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PlanFileError(f"cannot write the plan to {file}: {error.strerror}", hint="choose another file") from error
+
+
+def _part(plan: TransferPlan, part: PlanPart) -> dict[str, object]:
+    return {
+        "path": part.path,
+        "shape": part.shape.value,
+        "source": str(part.source),
+        "destination": str(part.destination),
+        "actions": [
+            {
+                "path": action.path,
+                "action": verb(plan, action),
+                "reason": action.reason.value,
+                "size": action.size,
+                "source": _state(action.source),
+                "destination": _state(action.destination),
+                "aside": action.aside,
+            }
+            for action in part.actions
+        ],
+    }
+
+
+def _state(state: FileState | None) -> dict[str, object] | None:
+    if state is None:
+        return None
+    md5 = state.md5.hex() if state.md5 else None
+    if isinstance(state, LocalState):
+        return {"size": state.size, "mtime_ns": state.mtime_ns, "inode": state.inode, "md5": md5}
+    return {"size": state.size, "etag": state.etag, "md5": md5}
+
+
+class SavedPlan:
+    """A plan file as read. Its words are enough to make the plan again; its actions to see that it still holds."""
+
+    def __init__(self, document: Mapping[str, object], file: Path) -> None:
+        self._document = document
+        self.file = file
+        try:
+            self.command = _text(document["command"])
+            if self.command not in ("u", "d"):
+                raise ValueError(f"there is no command {self.command[:20]!a}")
+            self.cluster = _text(document["cluster"])
+            self.from_cluster = None if document["from_cluster"] is None else _text(document["from_cluster"])
+            self.paths = tuple(_text(path) for path in _sequence(document["paths"]))
+            self.options = _options(document["options"])
+            self._parts = _sequence(document["parts"])
+            _by_path(self._parts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanFileError(
+                f"{file} is not a complete plan: {error}", hint="make it again with 'plan --save'"
+            ) from error
+
+    def check(self, plan: TransferPlan) -> None:
+        """Raises ``PlanFileError`` naming what changed when ``plan``, made just now, would do something else."""
+        now = [_part(plan, part) for part in plan.parts]
+        if now == self._parts:
+            return
+        before, after = _by_path(self._parts), _by_path(now)
+        differing = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+        names = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+        raise PlanFileError(
+            f"{self.file} no longer holds: since it was made, something changed for {names or 'the paths themselves'}",
+            hint="make the plan again with 'blobsync plan ... --save', and look at it",
+        )
+
+
+def load(file: Path) -> SavedPlan:
+    """Read a plan file. Raises ``PlanFileError``."""
+    try:
+        document = parse_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanFileError(f"cannot read the plan {file}: {error.strerror}", hint="check the name") from error
+    except ValueError as error:
+        raise PlanFileError(
+            f"{file} is not a plan: {error}", hint="make one with 'blobsync plan ... --save'"
+        ) from error
+    if not isinstance(document, dict) or document.get("blobsync_plan") != VERSION:
+        raise PlanFileError(
+            f"{file} is not a plan of this version of blobsync", hint="make one with 'blobsync plan ... --save'"
+        )
+    return SavedPlan(document, file)
+
+
+def _by_path(parts: Sequence[object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for part in parts:
+        if isinstance(part, dict):
+            for action in _sequence(part["actions"]):
+                if not isinstance(action, dict):
+                    raise TypeError("an action is missing")
+                found[f"{_text(part['path'])}/{_text(action['path'])}".rstrip("/")] = action
+    return found
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text is missing")
+    return value
+
+
+def _sequence(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError("a list is missing")
+    return value
+
+
+def _options(value: object) -> TransferOptions:
+    if not isinstance(value, dict):
+        raise TypeError("options are missing")
+    known = {each.name for each in fields(TransferOptions)}
+    if unknown := set(value) - known:
+        raise ValueError(f"unknown options {', '.join(sorted(unknown))}")
+    for each in fields(TransferOptions):
+        if each.name in value and not _FORMS[str(each.type)](value[each.name]):
+            raise ValueError(f"{each.name} is not what it can be")
+    words: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+    return TransferOptions(**words)

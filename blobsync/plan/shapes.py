@@ -1,0 +1,84 @@
+"""A blob ``t`` beside blobs ``t/...``: no file system can hold both.
+
+So blobsync makes no such pair, and says how to end one.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from contextlib import suppress
+
+from blobsync.base.ahead import side_by_side
+from blobsync.base.errors import AccessDeniedError, ShapeConflictError
+from blobsync.plan.transfer_plan import Shape
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.protocol import BlobInfo
+
+_THREADS = 8
+
+
+def both_hint(shown: str) -> str:
+    """What to do where ``shown`` is a blob and a folder."""
+    name = shlex.quote(shown)
+    return f"'{shown}/' (with the slash) means the folder; 'blobsync rm --blob {name}' removes the blob alone"
+
+
+def blob_hint(shown: str, end: LiveEnd, what: str) -> str:
+    """The end of a hint where ``what`` stands in the way at ``end``: how to remove it, where it is a blob."""
+    if isinstance(end, LocalEnd) or not what.endswith("file"):
+        return ""
+    return f", or remove the blob with 'blobsync rm --blob {shlex.quote(shown)}'"
+
+
+def refuse_blob_above(end: RemoteEnd, shape: Shape, shown: str, relative: str) -> None:
+    """Raises ``ShapeConflictError`` where a file at ``end``, or below it, would lie below the name of a blob.
+
+    ``shown`` is ``end`` as a user would type it, and ``relative`` its part below the folder entry.
+    One HEAD for each name above, side by side: nobody else can tell, since a listing of the folder begins below them.
+    """
+    parts = end.name.split("/") if end.name else []
+    depth = len(parts) + 1 if shape is Shape.FOLDER else len(parts)
+    above = ["/".join(parts[:count]) for count in range(1, depth)]
+
+    def look(name: str) -> BlobInfo | None:
+        # A SAS of a single folder may not look above it.
+        with suppress(AccessDeniedError):
+            return end.store.head(name)
+        return None
+
+    for blob in side_by_side(look, above, _THREADS):
+        if blob is not None and not blob.is_folder_stub:
+            there = end.store.container.blob(blob.name)
+            raise ShapeConflictError(
+                f"{shown}: nothing was moved, because there is a blob {there}, which would be a folder as well",
+                hint=_way_out(shown, relative, end.name[len(blob.name) :].count("/")),
+                path=shown,
+            )
+
+
+def _way_out(shown: str, relative: str, levels: int) -> str:
+    """``levels`` says how many names above ``shown`` the blob is."""
+    if levels > (relative.count("/") + 1 if relative else 0):
+        return "use another path in the cluster file: no folder entry has that blob"
+    blob = "/".join(shown.split("/")[: -levels or None])
+    return f"'blobsync rm --blob {shlex.quote(blob)}' removes that blob alone; or use another name here"
+
+
+class HiddenClashes:
+    """Finds, among names that a plan leaves out, those that would clash with the names that it has."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._folders = {folder for name in self._names for folder in folders_of(name)}
+
+    def concern(self, name: str) -> bool:
+        """Whether ``name`` is a folder of one of the names, or lies below one."""
+        return name in self._folders or any(folder in self._names for folder in folders_of(name))
+
+
+def folders_of(name: str) -> Iterable[str]:
+    """``a/b/c`` -> ``a/b``, ``a``."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name

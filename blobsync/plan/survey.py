@@ -1,0 +1,392 @@
+"""Looks at both ends once, and pairs up what is there: the only look before deciding.
+
+The local side is walked while the first pages of the listing arrive. Files are read (MD5) only where
+nothing else can tell: equal size and no record that still holds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from blobsync.base.ahead import Ahead, side_by_side
+from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.local.errors import where_to_look
+from blobsync.local.hashing import hash_file
+from blobsync.local.index import PairIndex
+from blobsync.local.names import is_temporary, local_problem
+from blobsync.local.tree import LinkPolicy, walk
+from blobsync.plan.left_out import FAULTS, LINKS, LeftOut, source_said
+from blobsync.plan.pairs import Pair, needs_local_md5, source_is_near
+from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
+from blobsync.plan.transfer_plan import FileFailure, Route, Shape
+from blobsync.store.blob_hash import blob_md5
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.protocol import BlobInfo
+
+_BATCH = 2000
+
+
+class Request(NamedTuple):
+    """What is to be looked at: the ends of one PATH. ``shown`` is the PATH from the project's root.
+
+    ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part.
+    ``records`` are the index's, and ``record_path`` is where the part lies below the index's two roots.
+    """
+
+    shown: str
+    route: Route
+    source: LiveEnd
+    destination: LiveEnd
+    links: LinkPolicy
+    records: PairIndex
+    record_path: str
+    folder_only: bool = False
+    wanted: Callable[[str], bool] | None = None
+    compare_content: bool = False
+
+
+@dataclass(slots=True)
+class Survey:
+    """Both ends of one PATH. ``pairs`` can be gone through once; the counts are complete after that.
+
+    ``blocked`` are links at the destination that files would have to go through and may not. ``followed`` are the
+    local links that count as what they lead to, with their real paths.
+    """
+
+    shape: Shape
+    pairs: Iterator[Pair]
+    source_files: int = 0
+    destination_files: int = 0
+    unreadable: list[FileFailure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    # Names at the destination that were not asked for, and would clash with names at the source.
+    clashes: list[str] = field(default_factory=list)
+    # A tool that lists the source by itself would find more there than the pairs.
+    has_hidden: bool = False
+    blocked: list[FileFailure] = field(default_factory=list)
+    followed: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Side(NamedTuple):
+    """What one end turned out to be: a file, or the entries of a folder (empty when nothing is there).
+
+    ``hidden`` gets the blobs that are no data although they look like some, as the entries are gone through.
+    """
+
+    file: FileState | None
+    entries: Iterator[tuple[str, FileState | None, Reason | None, str]]
+    is_folder: bool
+    hidden: Sequence[str] = ()
+    followed: Mapping[str, str] = MappingProxyType({})
+
+
+def survey(request: Request, seen: Callable[[int], None]) -> Survey:
+    """Look at both ends. ``seen`` is told how many more entries were looked at.
+
+    Raises ``NothingMatchedError`` when the source is not there, ``ShapeConflictError`` when one side is a
+    file and the other a folder, and whatever the store raises.
+    """
+    looks = [Ahead(_look_at, end, request) for end in (request.source, request.destination)]
+    source, destination = (look.result() for look in looks)
+    shape = _shape(request, source, destination)
+    found = Survey(shape, iter(()), followed=source.followed or destination.followed)
+    if shape is Shape.FILE:
+        found.source_files = 1
+        found.destination_files = int(destination.file is not None)
+        pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)])
+    else:
+        pairs = _pair_up(request, source.entries, destination.entries, found)
+    found.pairs = _counted(_complete(request, _noting_hidden(pairs, source, found)), seen)
+    return found
+
+
+def _noting_hidden(pairs: Iterator[Pair], source: _Side, found: Survey) -> Iterator[Pair]:
+    yield from pairs
+    found.has_hidden = bool(source.hidden)
+
+
+def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
+    if source.file is not None and source.is_folder:
+        raise _both(request.shown, "source", request.source)
+    if source.file is None and not source.is_folder:
+        what = "folder" if request.folder_only else "file or folder"
+        blobs = "'blobsync ls' shows what is there, 'blobsync resolve PATH' where a path lives"
+        raise NothingMatchedError(
+            f"{request.shown}: there is no such {what} at the source, {_where(request.source)}",
+            hint=where_to_look(request.source.root) if isinstance(request.source, LocalEnd) else blobs,
+            path=request.shown,
+        )
+    if source.file is not None:
+        if destination.is_folder:
+            raise _mixed(request.shown, "a file at the source, but a folder", request.destination)
+        return Shape.FILE
+    if destination.file is not None:
+        raise _mixed(request.shown, "a folder at the source, but a file", request.destination)
+    return Shape.FOLDER
+
+
+def _both(shown: str, side: str, end: LiveEnd) -> ShapeConflictError:
+    return ShapeConflictError(
+        f"{shown} is both a blob and a folder at the {side}: {_where(end)} and {_where(end)}/...",
+        hint=both_hint(shown),
+        path=shown,
+    )
+
+
+def _mixed(shown: str, what: str, end: LiveEnd) -> ShapeConflictError:
+    return ShapeConflictError(
+        f"{shown} is {what} at the destination, {_where(end)}",
+        hint=f"move one of the two out of the way, or use another path{blob_hint(shown, end, what)}",
+        path=shown,
+    )
+
+
+def _where(end: LiveEnd) -> str:
+    return str(end.root) if isinstance(end, LocalEnd) else str(end.store.container.blob(end.name))
+
+
+def _look_at(end: LiveEnd, request: Request) -> _Side:
+    if isinstance(end, LocalEnd):
+        return _look_at_disk(end.root, request)
+    return _look_at_blobs(end, request)
+
+
+def _look_at_disk(root: Path, request: Request) -> _Side:
+    try:
+        status = os.stat(root)
+    except (FileNotFoundError, NotADirectoryError):
+        return _Side(None, iter(()), is_folder=False)
+    except OSError as error:
+        raise LocalFileError(
+            f"{request.shown}: cannot look at {root}: {error.strerror}",
+            hint="check its permissions and those of the folders above it",
+            path=request.shown,
+        ) from error
+    if root.is_dir():
+        followed: dict[str, str] = {}
+        entries = ((e.path, e.state, e.reason, e.detail) for e in walk(root, request.links, followed))
+        return _Side(None, entries, is_folder=True, followed=followed)
+    if request.folder_only:
+        return _Side(None, iter(()), is_folder=False)
+    if not root.is_file():
+        raise LocalFileError(f"{request.shown}: {root} is neither a file nor a folder", path=request.shown)
+    return _Side(LocalState.of(status), iter(()), is_folder=False)
+
+
+def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
+    """HEAD of the exact name beside the first page of the folder: two requests, file or folder or both."""
+    prefix = f"{end.name}/" if end.name else ""
+    hidden: list[str] = []
+    listing = (blob for blob in end.store.list_blobs(prefix) if not _is_marker(blob, hidden, len(prefix)))
+    head = Ahead(end.store.head, end.name) if end.name and not request.folder_only else None
+    first = list(islice(listing, 1))
+    blob = head.result() if head else None
+    file = None if blob is None or blob.is_folder_stub else _state(blob)
+    start = len(prefix)
+    entries = ((blob.name[start:], _state(blob), None, "") for blob in chain(first, listing))
+    return _Side(file, entries, is_folder=bool(first), hidden=hidden)
+
+
+def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
+    """Blobs that only say "here is a folder" and hold no data: ``hdi_isfolder``, or an empty ``name/``.
+
+    ``hidden`` gets those that azcopy would take for data, or whose name (from ``start`` on) is not one for a disk.
+    """
+    if blob.is_folder_stub:
+        if local_problem(blob.name[start:]):
+            hidden.append(blob.name)
+        return True
+    # Once for each blob of a listing: almost no last part begins with a dot.
+    last = blob.name.rfind("/") + 1
+    if (blob.size == 0 and blob.name[-1:] == "/") or (
+        blob.name[last : last + 1] == "." and is_temporary(blob.name[last:])
+    ):
+        hidden.append(blob.name)
+        return True
+    return False
+
+
+def _state(blob: BlobInfo) -> RemoteState:
+    return RemoteState(blob.size, blob.etag, blob.md5)
+
+
+def _pair_up(
+    request: Request,
+    source: Iterable[tuple[str, FileState | None, Reason | None, str]],
+    destination: Iterable[tuple[str, FileState | None, Reason | None, str]],
+    found: Survey,
+) -> Iterator[Pair]:
+    """Hold one side in memory (the local one where there is one), stream the other past it."""
+    held_is_source = source_is_near(request.route)
+    left_out = LeftOut()
+    held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
+    streamed = destination if held_is_source else source
+    hidden: HiddenClashes | None = None
+    for path, state, reason, detail in streamed:
+        if request.wanted is not None and not request.wanted(path):
+            if held_is_source:
+                hidden = hidden or HiddenClashes(held)
+                found.clashes += [path] if hidden.concern(path) else []
+            continue
+        if reason is not None:
+            _note(request, found, path, reason, detail, is_source=not held_is_source)
+            continue
+        _count(found, is_source=not held_is_source)
+        if (why := left_out.hit(path)) is not None:
+            pair = Pair(path, None, state) if held_is_source else Pair(path, state, None)
+            yield pair._replace(left_out=why[0], detail=why[1])
+            continue
+        other = held.pop(path, None)
+        yield Pair(path, other, state) if held_is_source else Pair(path, state, other)
+    if held_is_source:
+        named = (item for item in left_out.entries.items() if item[1][0] not in FAULTS)
+        yield from (Pair(path, None, None, left_out=why[0], detail=why[1]) for path, why in named)
+    else:
+        failures, warnings = left_out.stays_out(request.shown)
+        found.blocked += failures
+        found.warnings += warnings
+    while held:
+        path, state = held.popitem()
+        yield Pair(path, state, None) if held_is_source else Pair(path, None, state)
+
+
+def _hold(
+    request: Request,
+    entries: Iterable[tuple[str, FileState | None, Reason | None, str]],
+    found: Survey,
+    left_out: LeftOut,
+    *,
+    is_source: bool,
+) -> dict[str, FileState]:
+    held: dict[str, FileState] = {}
+    for path, state, reason, detail in entries:
+        if request.wanted is not None and not request.wanted(path):
+            continue
+        if state is None:
+            reason = reason or Reason.UNREADABLE
+            if is_source or reason in LINKS:
+                left_out.entries[path] = (reason, detail)
+            _note(request, found, path, reason, detail, is_source=is_source)
+            continue
+        _count(found, is_source=is_source)
+        held[path] = state
+    return held
+
+
+def _count(found: Survey, *, is_source: bool) -> None:
+    if is_source:
+        found.source_files += 1
+    else:
+        found.destination_files += 1
+
+
+def _note(request: Request, found: Survey, path: str, reason: Reason, detail: str, *, is_source: bool) -> None:
+    """Something at one side that takes no part: a failure where it should have, else a warning."""
+    shown = f"{request.shown}/{path}" if path else request.shown
+    if is_source:
+        said = source_said(shown, reason, detail)
+        if isinstance(said, FileFailure):
+            found.unreadable.append(said)
+        else:
+            found.warnings.append(said)
+    elif reason is Reason.UNREADABLE:
+        found.warnings.append(f"{shown} at the destination: {reason.value} ({detail})")
+
+
+def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:
+    """Add each pair's record, and the MD5s that are needed to decide, a batch at a time."""
+    threads = max(2, os.cpu_count() or 2)
+    while batch := list(islice(pairs, _BATCH)):
+        batch = _with_records(request, batch)
+        unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.route)]
+        read = side_by_side(partial(_with_local_md5, request), [batch[at] for at in unknown], threads)
+        for at, pair in zip(unknown, read, strict=True):
+            batch[at] = pair
+        if request.compare_content:
+            batch = list(side_by_side(partial(_with_remote_md5, request), batch, threads))
+        yield from batch
+
+
+def _with_records(request: Request, batch: list[Pair]) -> list[Pair]:
+    both = [pair for pair in batch if pair.source is not None and pair.destination is not None]
+    if not both:
+        return batch
+    at = {pair.path: below(request.record_path, pair.path) for pair in both}
+    records = request.records.get(list(at.values()))
+    if not records:
+        return batch
+    # Not `replace`: this line runs once for each file of an unchanged tree.
+    return [
+        Pair(pair.path, pair.source, pair.destination, records.get(at[pair.path])) if pair.path in at else pair
+        for pair in batch
+    ]
+
+
+def below(record_path: str, path: str) -> str:
+    """Where a part's file lies below the roots of the index."""
+    return f"{record_path}/{path}" if record_path and path else record_path or path
+
+
+def _with_local_md5(request: Request, pair: Pair) -> Pair:
+    near = source_is_near(request.route)
+    end = request.source if near else request.destination
+    state = pair.source if near else pair.destination
+    if not isinstance(end, LocalEnd) or not isinstance(state, LocalState):
+        return pair
+    hashed = _hash_file(end.at(pair.path), state)
+    return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
+
+
+def _hash_file(file: Path, state: LocalState) -> LocalState:
+    """The state with its MD5; as it was, where the file cannot be read or changed since it was looked at."""
+    hashed = hash_file(file)
+    return hashed if hashed is not None and hashed.same_file(state) else state
+
+
+def _is_on_record(pair: Pair, route: Route) -> bool:
+    """Whether the record still tells what the blob holds."""
+    blob = pair.destination if source_is_near(route) else pair.source
+    return pair.record is not None and isinstance(blob, RemoteState) and blob.etag == pair.record.remote.etag
+
+
+def _with_remote_md5(request: Request, pair: Pair) -> Pair:
+    """Read blobs that have no MD5, where size alone would leave a doubt."""
+    if pair.source is None or pair.destination is None or _is_on_record(pair, request.route):
+        return pair
+    if pair.source.size != pair.destination.size:
+        return pair
+    source = _read_content(request.source, pair.path, pair.source)
+    destination = _read_content(request.destination, pair.path, pair.destination)
+    return pair._replace(source=source, destination=destination)
+
+
+def _read_content(end: LiveEnd, path: str, state: FileState) -> FileState:
+    if state.md5 is not None:
+        return state
+    if isinstance(state, LocalState):
+        return _hash_file(end.at(path), state) if isinstance(end, LocalEnd) else state
+    if not isinstance(end, RemoteEnd):
+        return state
+    try:
+        return replace(state, md5=blob_md5(end, path, state.etag))
+    except BlobsyncError:
+        return state
+
+
+def _counted(pairs: Iterator[Pair], seen: Callable[[int], None]) -> Iterator[Pair]:
+    count = 0
+    for pair in pairs:
+        count += 1
+        if count % 1000 == 0:
+            seen(1000)
+        yield pair
+    seen(count % 1000)

@@ -1,0 +1,250 @@
+"""What will be done, as values: a ``TransferPlan`` can be printed, saved, compared and carried out later.
+
+The planner makes these, ``transfer`` carries them out, nothing else changes them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blobsync.base.errors import ExitCode, MirrorRefusedError
+from blobsync.base.file_states import FileState
+from blobsync.base.locations import BlobUrl
+from blobsync.base.reasons import Reason
+
+
+class Route(str, enum.Enum):
+    """Between which two ends the bytes move."""
+
+    UPLOAD = "upload"
+    DOWNLOAD = "download"
+    SAME_ACCOUNT = "same-account"
+    CROSS_ACCOUNT = "cross-account"
+
+
+class Shape(str, enum.Enum):
+    """Whether a PATH is one file or a folder of them."""
+
+    FILE = "file"
+    FOLDER = "folder"
+
+
+class Action(str, enum.Enum):
+    """What happens to one file. ``TRANSFER`` is shown as upload, download or copy, after the route; ``ADOPT``,
+    the way back (the source's side takes over the destination's version), as its opposite."""
+
+    TRANSFER = "transfer"
+    ADOPT = "adopt"
+    DELETE = "delete"
+    UNCHANGED = "unchanged"
+    NEWER_AT_DESTINATION = "newer_at_destination"
+    CONFLICT = "conflict"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class FileAction:
+    """One file's decision.
+
+    ``path`` is relative to the part's two ends, ``""`` for a part of shape file. ``source`` and
+    ``destination`` are what each side was when the plan was made, None for "not there"; they are dropped
+    (None) for files that the index already knows to be equal. ``aside`` is the name beside the file under which
+    the destination's version stays (``--keep both``). ``target`` is the name that an engine writes to where it
+    differs from ``path``; plans have none.
+    """
+
+    path: str
+    action: Action
+    reason: Reason
+    size: int
+    source: FileState | None = None
+    destination: FileState | None = None
+    target: str | None = None
+    aside: str | None = None
+
+
+End = Path | BlobUrl
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """One PATH of the command: its two ends and what happens to each file between them.
+
+    ``path`` is what a user would type from the project's root (``data/voc20``). ``whole`` says that every
+    file which the source folder holds is to be transferred, so that the folder can be handed over as such.
+    """
+
+    path: str
+    shape: Shape
+    source: End
+    destination: End
+    actions: tuple[FileAction, ...] = ()
+    whole: bool = False
+
+    def shown(self, action: FileAction) -> str:
+        """The file of ``action`` as a user would type it."""
+        return "/".join(part for part in (self.path, action.path) if part)
+
+    def shown_aside(self, action: FileAction) -> str:
+        """The name aside as a user would type it."""
+        folder = self.shown(action).rpartition("/")[0]
+        return "/".join(part for part in (folder, action.aside) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """``name`` is ``azcopy``, ``direct`` or ``relay``; ``why`` is one sentence for the user."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileFailure:
+    """One file that is not as planned, why, and what to do. ``code`` is an error code of ``errors``."""
+
+    path: str
+    code: str
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferOptions:
+    """How a transfer is to be done; the defaults are the commands' defaults.
+
+    ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``. ``keep``: ``local``, ``remote`` or ``both``, for
+    files that changed on both sides: both ends get it (in a copy between blobs ``local`` means the source, which
+    is only read). ``links``:
+    ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
+    each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
+    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
+    is the source's path where it differs. ``receipt`` uploads the receipt beside the data.
+    """
+
+    engine: str = "auto"
+    mirror: bool = False
+    max_delete_files: int = 1000
+    max_delete_percent: float = 10.0
+    overwrite: bool = False
+    keep: str | None = None
+    links: str = "follow"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    compare_content: bool = False
+    cap_mbps: float | None = None
+    relay: bool = False
+    from_path: str | None = None
+    receipt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """Everything that one command will do. Made by ``planner``, carried out by ``transfer``.
+
+    ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made anew and
+    compared before it is applied. ``source_complete`` is False where part of the source could not be read:
+    ``unreadable`` names what. ``extras`` counts files that only the destination has. ``refusals`` say why the plan can
+    be looked at, but not carried out (``--mirror`` would delete too much).
+    """
+
+    route: Route
+    cluster: str
+    from_cluster: str | None
+    paths: tuple[str, ...]
+    options: TransferOptions
+    parts: tuple[PlanPart, ...]
+    engine: EngineChoice
+    warnings: tuple[str, ...] = ()
+    unreadable: tuple[FileFailure, ...] = ()
+    extras: int = 0
+    refusals: tuple[FileFailure, ...] = ()
+    created_at: float = field(default=0.0, compare=False)
+
+    def each(self) -> Iterator[tuple[PlanPart, FileAction]]:
+        """Every file of every part, in order."""
+        for part in self.parts:
+            for action in part.actions:
+                yield part, action
+
+    def count(self, kind: Action) -> int:
+        """How many files get this action."""
+        return sum(action.action is kind for _, action in self.each())
+
+    def demand_allowed(self) -> None:
+        """Raises ``MirrorRefusedError`` for a plan that is only to be looked at."""
+        if self.refusals:
+            first = self.refusals[0]
+            raise MirrorRefusedError(first.message, hint=first.hint, path=first.path)
+
+    @property
+    def settles_both_ends(self) -> bool:
+        """Whether ``--keep`` may write at the source's end, too: not where ``-f`` or ``--from-path`` name it."""
+        return self.from_cluster is None and self.options.from_path is None
+
+    @property
+    def files_to_transfer(self) -> int:
+        """Files that will move, in both directions."""
+        return self.count(Action.TRANSFER) + self.count(Action.ADOPT) + len(self._brought())
+
+    @property
+    def bytes_to_transfer(self) -> int:
+        """Bytes that will move, from the sizes where they are now."""
+        moving = sum(action.size for _, action in self.each() if action.action in (Action.TRANSFER, Action.ADOPT))
+        return moving + sum(action.destination.size for action in self._brought() if action.destination)
+
+    def _brought(self) -> list[FileAction]:
+        """Those whose destination's version goes aside, and is brought to the source's end."""
+        return [action for _, action in self.each() if action.aside and self.settles_both_ends]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """How a plan was carried out; counts are files.
+
+    ``verified`` counts the files of the plan whose destination was seen to be equal, by a fresh look or by
+    the service's own answer to the write; ``transferred`` are those of them that moved now.
+    """
+
+    plan: TransferPlan
+    transferred: int
+    verified: int
+    deleted: int
+    bytes_transferred: int
+    seconds: float
+    failures: tuple[FileFailure, ...] = ()
+    azcopy_job_ids: tuple[str, ...] = ()
+    receipt: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Everything planned is done and verified, and no conflict was left."""
+        return not self.failures and not self.plan.count(Action.CONFLICT)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 all done and verified; 3 some files failed or conflict; 1 nothing of the plan is verified."""
+        if self.ok:
+            return ExitCode.DONE
+        if self.failures and not self.verified and not self.deleted:
+            return ExitCode.FAILED
+        return ExitCode.PARTIAL
+
+
+# What `plan` calls a transfer, by route.
+VERBS = {
+    Route.UPLOAD: "upload",
+    Route.DOWNLOAD: "download",
+    Route.SAME_ACCOUNT: "copy",
+    Route.CROSS_ACCOUNT: "copy",
+}
+
+
+def verb(plan: TransferPlan, action: FileAction) -> str:
+    """The action as users read it: ``upload``, ``download``, ``copy``, ``delete``, ``unchanged``, ..."""
+    if action.action is Action.ADOPT:
+        return "download" if plan.route is Route.UPLOAD else "upload"
+    return VERBS[plan.route] if action.action is Action.TRANSFER else action.action.value

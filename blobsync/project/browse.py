@@ -1,0 +1,148 @@
+"""What lies in the containers, named as a user would type it: ``ls``, ``du``, ``stat`` and ``rm``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from blobsync.base.errors import NothingMatchedError
+from blobsync.base.file_states import LocalState
+from blobsync.config.mapping import Resolution
+from blobsync.local.hashing import hash_file
+from blobsync.local.index import Index
+from blobsync.store.connections import Connections
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobInfo
+
+# Names of one Blob Batch request, times the threads of the store: what one call of delete_many may hold.
+_DELETE_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A blob, or a folder (``path`` ends with ``/`` and nothing else is known). Bytes; seconds since 1970."""
+
+    path: str
+    size: int | None = None
+    last_modified: float | None = None
+    md5: bytes | None = None
+    tier: str | None = None
+    etag: str | None = None
+    content_type: str | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.path.endswith("/") and self.size is None
+
+
+def _entry(shown: str, blob: BlobInfo) -> Entry:
+    return Entry(shown, blob.size, blob.last_modified, blob.md5, blob.tier, blob.etag, blob.content_type)
+
+
+def list_path(
+    connections: Connections, place: Resolution, inner: Sequence[Resolution], *, recursive: bool
+) -> Iterator[Entry]:
+    """The blob ``place``, or what lies below that folder: one level, or with ``recursive`` everything.
+
+    ``inner`` are nested folder entries: their prefixes hide what the outer container has there, and with
+    ``recursive`` their own blobs follow. Streams; holds one page. Raises ``NothingMatchedError``.
+    """
+    end = connections.end(place.remote)
+    blob = None if place.folder_only or not end.name else end.store.head(end.name)
+    if blob is not None and not blob.is_folder_stub:
+        yield _entry(place.path, blob)
+        return
+    found = False
+    hidden = tuple(f"{other.path}/" for other in inner)
+    for entry in _below(end, place.path, recursive=recursive):
+        if not entry.path.startswith(hidden) if hidden else True:
+            found = True
+            yield entry
+    for other in inner:
+        if recursive:
+            for entry in _below(connections.end(other.remote), other.path, recursive=True):
+                found = True
+                yield entry
+        elif "/" not in other.path[len(place.path) + 1 :]:
+            found = True
+            yield Entry(f"{other.path}/")
+    if not found:
+        raise nothing_at(place)
+
+
+def nothing_at(place: Resolution) -> NothingMatchedError:
+    """The error for a path with neither a blob nor a folder."""
+    return NothingMatchedError(
+        f"{place.path}: there is neither a blob nor a folder of that name, at {place.remote}",
+        hint="'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one",
+        path=place.path,
+    )
+
+
+def _below(end: RemoteEnd, shown: str, *, recursive: bool) -> Iterator[Entry]:
+    prefix = f"{end.name}/" if end.name else ""
+    start = len(prefix)
+    listing: Iterator[BlobInfo | str] = end.store.list_blobs(prefix) if recursive else end.store.list_folder(prefix)
+    for item in listing:
+        if isinstance(item, str):
+            yield Entry(f"{shown}/{item[start:]}")
+        elif not item.is_folder_stub and item.name != prefix:
+            yield _entry(f"{shown}/{item.name[start:]}", item)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a path holds: blobs and bytes."""
+
+    path: str
+    count: int
+    size: int
+
+
+def usage(entries: Iterator[Entry], path: str) -> Usage:
+    """Add up a recursive listing."""
+    count = size = 0
+    for entry in entries:
+        count += 1
+        size += entry.size or 0
+    return Usage(path, count, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One path from all three sides: ``local``, ``remote``, and what the index last verified."""
+
+    path: str
+    local: LocalState | None
+    local_is_folder: bool
+    remote: Entry | None
+    remote_is_folder: bool
+    verified_md5: bytes | None
+    equal: bool | None
+
+
+def status(connections: Connections, index: Index, place: Resolution) -> Status:
+    """Look at one path on every side. Raises ``NothingMatchedError`` when it is nowhere."""
+    end = connections.end(place.remote)
+    blob = None if place.folder_only or not end.name else end.store.head(end.name)
+    if blob is not None and blob.is_folder_stub:
+        blob = None
+    folder = next(iter(_below(end, place.path, recursive=False)), None) is not None
+    local = None if place.local.is_dir() else hash_file(place.local)
+    if blob is None and not folder and not os.path.lexists(place.local):
+        raise nothing_at(place)
+    records = index.pair(place.entry.prefix, str(place.entry.remote)).get([place.relative])
+    record = records.get(place.relative)
+    equal: bool | None = None
+    if local is not None and blob is not None:
+        equal = local.size == blob.size and (local.md5 == blob.md5 if blob.md5 else None)
+    return Status(
+        path=place.path,
+        local=local,
+        local_is_folder=place.local.is_dir(),
+        remote=_entry(place.path, blob) if blob else None,
+        remote_is_folder=folder,
+        verified_md5=record.md5 if record else None,
+        equal=equal,
+    )

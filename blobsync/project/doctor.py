@@ -1,0 +1,291 @@
+"""Tries what transfers need, one storage account after the other, and says how to mend what does not work.
+
+Nothing of the user's is changed: the one blob that is written has a name of its own and is removed again.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import secrets
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from blobsync.azcopy.binary import Found, find
+from blobsync.azcopy.confine import Landlock
+from blobsync.base.environment import environment
+from blobsync.base.errors import (
+    AzcopyError,
+    AzcopyNotFoundError,
+    BlobsyncError,
+    CredentialError,
+    LoginRequiredError,
+    StorageError,
+)
+from blobsync.base.locations import ContainerUrl
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.store import sas
+from blobsync.store.connect import check_sas, connect, signer_for
+from blobsync.store.protocol import BlobInfo, Precondition
+from blobsync.store.rest.errors import MAX_SKEW_SECONDS, describe_skew
+from blobsync.store.rest.http import RetryPolicy
+from blobsync.store.rest.pool import Timeouts
+from blobsync.store.rest.store import RestBlobStore
+
+# A minute of difference is worth a word; a quarter of an hour is where the service refuses signatures.
+WARN_SKEW_SECONDS = 60.0
+
+# Who asks a doctor wants an answer, not the patience of a transfer.
+_RETRY = RetryPolicy(tries=3, patience=20.0)
+_TIMEOUTS = Timeouts(connect=5.0, read=15.0)
+
+# Names of this form are never uploaded nor downloaded by blobsync.
+_PROBE = ".blobsync-{}.part"
+
+
+class Status(str, enum.Enum):
+    """``ok`` (tried, and it works), ``warn`` (something will not work that may never be needed), ``fail``, or
+    ``untried`` (nobody knows)."""
+
+    OK = "ok"
+    UNTRIED = "untried"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came out of one check. ``about`` is the storage account file, or ``azcopy``; ``hint`` what to do."""
+
+    about: str
+    name: str
+    status: Status
+    detail: str
+    hint: str | None = None
+
+
+Connect = Callable[[StorageAccount], RestBlobStore]
+_UNCONFINED = "the kernel cannot confine it (no Landlock): it is given each name to download, or is not used"
+
+FindAzcopy = Callable[[Mapping[str, str]], Found]
+
+
+def examine(
+    cluster: Cluster,
+    *,
+    environ: Mapping[str, str] | None = None,
+    connect: Connect | None = None,
+    find_azcopy: FindAzcopy = find,
+    now: datetime | None = None,
+) -> Iterator[Finding]:
+    """Check every storage account of ``cluster`` once, as far as each gets, and azcopy.
+
+    Findings come as they are made. Raises nothing for what does not work: that is a finding.
+    """
+    environ = environment(environ)
+    connect = connect or _connector(environ, cluster.flag("use_cli_auth"))
+    for account, path in _accounts(cluster):
+        moment = now or datetime.now(timezone.utc)
+        yield from examine_account(account, path, connect=connect, now=moment, environ=environ)
+    yield _azcopy(environ, find_azcopy)
+
+
+def examine_account(
+    account: StorageAccount, path: str, *, connect: Connect, now: datetime, environ: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work."""
+    about = account.file
+    folder = f"{path}/" if path else ""
+    # A credential is what it looks like only when the service has taken it: until then, it is not called good.
+    looks = list(_credential(account, now, environ))
+    try:
+        store = connect(account)
+    except CredentialError:
+        yield from looks
+        return
+    with store:
+        reached: list[Finding] = []
+        try:
+            reached.append(_clock(about, store))
+            found = _first_file(store, folder)
+        except LoginRequiredError as error:
+            yield _failed(about, "credential", error)
+            return
+        except BlobsyncError as error:
+            yield from (*map(_untried, looks), *reached, _failed(about, "listing", error))
+            return
+        yield from (*looks, *reached)
+        yield Finding(about, "listing", Status.OK, f"{account.container.container}/{folder} can be listed")
+        if found is not None:
+            yield _reading(about, store, found)
+        yield _writing(about, store, folder, account)
+        yield _recovery(about, store)
+
+
+def _connector(environ: Mapping[str, str], use_cli_auth: bool) -> Connect:
+    return lambda account: connect(
+        account, environ=environ, use_cli_auth=use_cli_auth, retry=_RETRY, timeouts=_TIMEOUTS
+    )
+
+
+def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
+    """Each container once, with the first blob folder that is used in it."""
+    found: dict[ContainerUrl, tuple[StorageAccount, str]] = {}
+    for entry in cluster.folders:
+        found.setdefault(entry.account.container, (entry.account, entry.path))
+    if cluster.code is not None:
+        folder = cluster.code.path.rpartition("/")[0]
+        found.setdefault(cluster.code.account.container, (cluster.code.account, folder))
+    return list(found.values())
+
+
+def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        signer_for(account, environ=environ)
+    except CredentialError as error:
+        yield _failed(account.file, "credential", error)
+        return
+    if account.credential == "sas":
+        yield from _own_sas(account, now)
+    elif account.credential == "key":
+        detail = "account_key; whatever leaves this process is a SAS of the one container, minted from it"
+        yield Finding(account.file, "credential", Status.OK, detail)
+    else:
+        detail = "an identity (azure-identity); azcopy gets a user delegation SAS of the one container"
+        yield Finding(account.file, "credential", Status.OK, detail)
+
+
+def _own_sas(account: StorageAccount, now: datetime) -> Iterator[Finding]:
+    about = account.file
+    try:
+        warnings = check_sas(account, "rl", now=now)
+    except BlobsyncError as error:
+        yield _failed(about, "credential", error)
+        return
+    token = account.sas_token
+    assert token is not None
+    rights = f"may {sas.rights_in_words(token.permissions)}" if token.permissions else "rights not shown"
+    ends = f"ends {token.field('se')}" if token.expires_at else "its end is held by an access policy"
+    yield Finding(about, "credential", Status.OK, f"sas_token: {sas.kind(token)}, {rights}, {ends}")
+    for warning in warnings:
+        yield Finding(about, "credential", Status.WARN, warning, "get a new one in time")
+    if token.field("srt"):
+        yield Finding(
+            about,
+            "credential",
+            Status.WARN,
+            "an account SAS opens every container of the account, and azcopy shows it to others on this machine",
+            "a SAS of the container, account_key or an identity is narrower",
+        )
+    lacking = "".join(letter for letter in "wd" if token.permissions and letter not in token.permissions)
+    if lacking:
+        what = {"w": "uploads", "d": "rm and --mirror", "wd": "uploads, rm and --mirror"}[lacking]
+        yield Finding(about, "credential", Status.WARN, f"no right to {sas.rights_in_words(lacking)}: no {what}")
+
+
+def _clock(about: str, store: RestBlobStore) -> Finding:
+    skew = store.clock_skew()
+    if skew is None:
+        return Finding(about, "clock", Status.WARN, "the service does not tell its time")
+    if abs(skew) < WARN_SKEW_SECONDS:
+        return Finding(about, "clock", Status.OK, f"{abs(skew):.0f} s from the service's")
+    status = Status.FAIL if abs(skew) >= MAX_SKEW_SECONDS else Status.WARN
+    detail = f"this machine's clock is {describe_skew(skew)} the service's"
+    return Finding(about, "clock", status, detail, "set the clock: timedatectl set-ntp true")
+
+
+def _first_file(store: RestBlobStore, folder: str) -> BlobInfo | None:
+    """A blob with bytes in it, if there is one on the first look."""
+    for number, entry in enumerate(store.list_folder(folder)):
+        if isinstance(entry, BlobInfo) and entry.size:
+            return entry
+        if number >= 1000:
+            break
+    return None
+
+
+def _reading(about: str, store: RestBlobStore, blob: BlobInfo) -> Finding:
+    try:
+        with store.open(blob.name, length=1) as reader:
+            reader.read(1)
+    except BlobsyncError as error:
+        return _failed(about, "reading", error)
+    return Finding(about, "reading", Status.OK, "a blob can be read")
+
+
+def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAccount) -> Finding:
+    name = folder + _PROBE.format(secrets.token_hex(4))
+    body = b"blobsync doctor"
+    md5 = hashlib.md5(body).digest()
+    token = account.sas_token if account.credential == "sas" else None
+    try:
+        if token is not None and token.permissions and "d" not in token.permissions:
+            # A blob could not be removed again; a block that is never committed is no blob.
+            store.put_block(name, b64encode(b"000000").decode(), body, md5=md5)
+            return Finding(about, "writing", Status.OK, "works; deleting is not allowed and was not tried")
+        store.put(name, body, md5=md5, condition=Precondition(absent=True))
+    except BlobsyncError as error:
+        status = Status.WARN if token is not None and "w" not in token.permissions else Status.FAIL
+        return _failed(about, "writing", error, status)
+    return _removing(about, store, name, body)
+
+
+def _removing(about: str, store: RestBlobStore, name: str, body: bytes) -> Finding:
+    try:
+        with store.open(name) as reader:
+            same = reader.read(len(body) + 1) == body
+        store.delete(name)
+    except StorageError as error:
+        return Finding(
+            about,
+            "writing",
+            Status.WARN,
+            f"writing works, reading back and removing does not ({error.message}): {name} stays",
+            error.hint,
+        )
+    if not same:
+        return Finding(about, "writing", Status.FAIL, "what was written came back changed", "check the proxy")
+    return Finding(about, "writing", Status.OK, "a blob was written, read and removed")
+
+
+def _recovery(about: str, store: RestBlobStore) -> Finding:
+    try:
+        recovery = store.recovery()
+    except BlobsyncError as error:
+        return _failed(about, "recovery", error, Status.WARN)
+    ways = []
+    if recovery.soft_delete_days:
+        ways.append(f"soft delete keeps deleted blobs for {recovery.soft_delete_days} days")
+    if recovery.versioning:
+        ways.append("versioning keeps what is replaced")
+    if ways:
+        return Finding(about, "recovery", Status.OK, "; ".join(ways))
+    if recovery.soft_delete_days is None:
+        detail = "not known: the service does not tell this credential whether soft delete is on"
+        return Finding(about, "recovery", Status.UNTRIED, detail, "ask the owner of the account")
+    detail = "neither soft delete nor versioning: what is deleted or replaced is gone"
+    return Finding(about, "recovery", Status.OK, detail)
+
+
+def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> Finding:
+    try:
+        found = find_azcopy(environ)
+    except AzcopyNotFoundError as error:
+        detail = f"{error.message}; without it every transfer takes the direct engine"
+        return Finding("azcopy", "program", Status.WARN, detail, error.hint)
+    except AzcopyError as error:
+        return _failed("azcopy", "program", error)
+    kept = "the kernel confines it to its own folders" if Landlock().is_possible else _UNCONFINED
+    return Finding("azcopy", "program", Status.OK, f"{found.version_text} at {found.path} ({found.origin}); {kept}")
+
+
+def _untried(finding: Finding) -> Finding:
+    if finding.status is not Status.OK:
+        return finding
+    return replace(finding, status=Status.UNTRIED, detail=f"{finding.detail}; the service has not taken it")
+
+
+def _failed(about: str, name: str, error: BlobsyncError, status: Status = Status.FAIL) -> Finding:
+    return Finding(about, name, status, error.message, error.hint)

@@ -1,0 +1,66 @@
+"""Puts the engines together for one plan: which credentials each gets, and whether the relay may step in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from blobsync.base.locations import BlobUrl, SasToken
+from blobsync.local.state_dir import StateDir
+from blobsync.plan.legs import Ground
+from blobsync.plan.transfer_plan import TransferPlan
+from blobsync.store.ends import RemoteEnd
+from blobsync.transfer.carry_out import Engines
+from blobsync.transfer.engines import Engine
+
+# A copy by the service is granted read access for as long as the plan's bytes need at this pace, and an
+# hour more: slower than any link that a terabyte is sent over on purpose.
+_BYTES_PER_SECOND = 10_000_000
+_MARGIN_SECONDS = 3600
+
+
+def lifetime_seconds(plan: TransferPlan) -> int:
+    """How long a SAS that is minted for this plan has to live."""
+    return _MARGIN_SECONDS + plan.bytes_to_transfer // _BYTES_PER_SECOND
+
+
+def engine_set(ground: Ground, state: StateDir, plan: TransferPlan, environ: Mapping[str, str]) -> Engines:
+    """The engines of one plan; each is made when it is first needed."""
+    seconds = lifetime_seconds(plan)
+    copies = [
+        (part.source.container, part.destination.container)
+        for part in plan.parts
+        if isinstance(part.source, BlobUrl) and isinstance(part.destination, BlobUrl)
+    ]
+
+    def mint(end: RemoteEnd, rights: str) -> SasToken | None:
+        from blobsync.store.connect import check_copy, mint_sas
+
+        account = ground.connections.account(end.store.container)
+        for source, destination in copies:
+            if source == end.store.container:
+                check_copy(account, ground.connections.account(destination), environ)
+        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=ground.cluster.flag("use_cli_auth"))
+
+    def direct() -> Engine:
+        from blobsync.direct.engine import DirectEngine
+
+        return DirectEngine(source_sas=lambda end: mint(end, "r"))
+
+    def relay() -> Engine:
+        from blobsync.direct.relay import RelayEngine
+
+        return RelayEngine()
+
+    def azcopy() -> Engine:
+        from blobsync.azcopy.driver import AzcopyEngine
+
+        return AzcopyEngine(state_dir=state.folder("transfers"), mint=mint, environ=environ)
+
+    allowed = plan.options.relay or ground.cluster.relay == "auto" or _is_emulator(plan)
+    return Engines({"direct": direct, "relay": relay, "azcopy": azcopy}, relay_allowed=allowed)
+
+
+def _is_emulator(plan: TransferPlan) -> bool:
+    """Emulators lack the requests for copies from a URL; there is nothing to be asked about on loopback."""
+    ends = [end for part in plan.parts for end in (part.source, part.destination)]
+    return all("//127.0.0.1:" in str(end) or "//localhost:" in str(end) for end in ends)

@@ -1,0 +1,181 @@
+"""``rm``: finds the blobs of a path, deletes them, looks whether they are gone, and leaves a receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blobsync.base.ahead import side_by_side
+from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageError
+from blobsync.config.mapping import Resolution
+from blobsync.local.index import Index
+from blobsync.plan.listener import Listener
+from blobsync.plan.shapes import both_hint
+from blobsync.plan.transfer_plan import FileFailure
+from blobsync.project.browse import nothing_at
+from blobsync.store.connections import Connections
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobInfo
+from blobsync.transfer import receipts
+
+# Names of one Blob Batch request, times the threads of the store: what one call of delete_many may hold.
+_DELETE_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """What ``rm`` of one path deletes: blobs below one end, as they were when they were listed."""
+
+    place: Resolution
+    blobs: tuple[BlobInfo, ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(blob.size for blob in self.blobs)
+
+
+@dataclass(slots=True)
+class Removal:
+    """How ``rm`` ended; ``gone`` are the blobs as a user would type them, and as they were.
+
+    ``unsure`` are those that an interrupt left unknown, ``receipt`` is the file that names them all.
+    """
+
+    gone: list[tuple[str, BlobInfo]] = field(default_factory=list)
+    unsure: list[tuple[str, BlobInfo]] = field(default_factory=list)
+    failures: list[FileFailure] = field(default_factory=list)
+    receipt: Path | None = None
+
+    @property
+    def bytes_deleted(self) -> int:
+        """The sizes of what is gone."""
+        return sum(blob.size for _, blob in self.gone)
+
+
+def find_blob(connections: Connections, place: Resolution) -> Doomed:
+    """The one blob of that name, whatever is below it. Raises ``NothingMatchedError`` and ``UsageError``."""
+    if place.folder_only:
+        raise UsageError(f"{place.given} with a slash at its end is no blob", hint=f"--blob {place.path}")
+    end = connections.end(place.remote)
+    blob = end.store.head(end.name) if end.name else None
+    if blob is None:
+        raise NothingMatchedError(
+            f"{place.path}: there is no blob of exactly that name, {place.remote}",
+            hint=f"'blobsync ls {place.path}' shows what is below it",
+            path=place.path,
+        )
+    return Doomed(place, (blob,))
+
+
+def find_doomed(connections: Connections, place: Resolution, inner: Sequence[Resolution]) -> Iterator[Doomed]:
+    """Everything that ``rm`` of this path would delete; nested folder entries are part of it, each its own.
+
+    Raises ``NothingMatchedError``, and ``ShapeConflictError`` where a blob and a folder have the name.
+    """
+    end = connections.end(place.remote)
+    blob = None if place.folder_only or not end.name else end.store.head(end.name)
+    prefix = f"{end.name}/" if end.name else ""
+    hidden = tuple(f"{prefix}{other.path[len(place.path) + 1 :]}/" for other in inner)
+    blobs = [item for item in end.store.list_blobs(prefix) if not (hidden and item.name.startswith(hidden))]
+    if blob is not None and blobs and not blob.is_folder_stub:
+        raise ShapeConflictError(
+            f"{place.path} is both a blob and a folder: {place.remote} and {place.remote}/...",
+            hint=both_hint(place.path),
+            path=place.path,
+        )
+    if blob is not None:
+        blobs.append(blob)
+    others = [doomed for other in inner for doomed in _nested(connections, other)]
+    if not blobs and not others:
+        raise nothing_at(place)
+    if blobs:
+        yield Doomed(place, tuple(blobs))
+    yield from others
+
+
+def _nested(connections: Connections, place: Resolution) -> Iterator[Doomed]:
+    try:
+        yield from find_doomed(connections, place, ())
+    except NothingMatchedError:
+        return
+
+
+def remove(
+    connections: Connections,
+    index: Index,
+    doomed: Sequence[Doomed],
+    listener: Listener,
+    receipt_folder: Path,
+    cluster: str,
+) -> Removal:
+    """Delete in batches, then look whether they are gone; a receipt names them, also after an interrupt."""
+    listener.phase("deleting")
+    listener.expect(sum(len(each.blobs) for each in doomed), 0)
+    result = Removal()
+    whole = False
+    try:
+        for each in doomed:
+            _remove(connections, index, each, listener, result)
+        whole = True
+    finally:
+        if result.gone or result.unsure or result.failures:
+            _leave_receipt(result, doomed, listener, receipt_folder, cluster, interrupted=not whole)
+    return result
+
+
+def _leave_receipt(
+    result: Removal, doomed: Sequence[Doomed], listener: Listener, folder: Path, cluster: str, *, interrupted: bool
+) -> None:
+    places = [str(each.place.remote) for each in doomed]
+    deletions = receipts.Deletions(result.gone, result.unsure)
+    try:
+        result.receipt = receipts.write_removal(
+            folder, cluster, places, deletions, result.failures, interrupted=interrupted
+        )
+    except OSError as error:
+        listener.note(f"no receipt was written to {folder}: {error.strerror}")
+
+
+def _remove(connections: Connections, index: Index, doomed: Doomed, listener: Listener, result: Removal) -> None:
+    end = connections.end(doomed.place.remote)
+    shown = _shown(doomed.place, end)
+    failed: dict[str, str] = {}
+    for start in range(0, len(doomed.blobs), _DELETE_CHUNK):
+        chunk = doomed.blobs[start : start + _DELETE_CHUNK]
+        # From here on the service may have deleted them, whatever becomes of the answer.
+        result.unsure += [(shown(blob.name), blob) for blob in chunk]
+        failed.update(end.store.delete_many([blob.name for blob in chunk]))
+        for blob in chunk:
+            listener.file_done(shown(blob.name), None)
+    for name in _still_there(end, doomed):
+        failed.setdefault(name, "it is still there")
+    for name, reason in sorted(failed.items()):
+        result.failures.append(
+            FileFailure(shown(name), "delete_failed", f"{shown(name)}: not deleted, {reason}", "run the command again")
+        )
+    gone = [blob for blob in doomed.blobs if blob.name not in failed]
+    result.gone += [(shown(blob.name), blob) for blob in gone]
+    result.unsure.clear()
+    prefix = len(end.name) + 1 if end.name else 0
+    base = doomed.place.relative
+    paths = (blob.name[prefix:] if blob.name != end.name else "" for blob in gone)
+    index.pair(doomed.place.entry.prefix, str(doomed.place.entry.remote)).forget(
+        "/".join(part for part in (base, path) if part) for path in paths
+    )
+
+
+def _still_there(end: RemoteEnd, doomed: Doomed) -> set[str]:
+    names = {blob.name for blob in doomed.blobs}
+    if len(names) <= 16:
+        return {blob.name for blob in side_by_side(end.store.head, names, 8) if blob is not None}
+    listing = end.store.list_blobs(f"{end.name}/" if end.name else "")
+    found = {blob.name for blob in listing if blob.name in names}
+    # The blob of the folder's own name is below no slash.
+    return found | ({end.name} if end.name in names and end.store.head(end.name) is not None else set())
+
+
+def _shown(place: Resolution, end: RemoteEnd) -> Callable[[str], str]:
+    start = len(end.name)
+    return lambda name: place.path + name[start:] if end.name else f"{place.path}/{name}"

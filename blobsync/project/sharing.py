@@ -1,0 +1,120 @@
+"""Links to give away: for a blob, and for a folder in the ways that the service has.
+
+A link holds a signature, and whoever has it has its rights until it ends. Only an account with a hierarchical
+namespace can sign for one folder (``sr=d``); elsewhere a folder is one link for each of its blobs, or a link that opens
+the whole container, which nobody gets without asking for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from blobsync.base.errors import UsageError
+from blobsync.config.mapping import Resolution
+from blobsync.project.browse import list_path, nothing_at
+from blobsync.store.connect import sas_url
+from blobsync.store.connections import Connections
+from blobsync.store.rest.store import RestBlobStore
+
+
+@dataclass(frozen=True, slots=True)
+class LinkWish:
+    """What the links are to allow: letters of rights, for how many seconds.
+
+    ``each`` asks for one link per blob of a folder, ``container`` for one that opens the whole container.
+    """
+
+    rights: str
+    seconds: int
+    each: bool = False
+    container: bool = False
+    use_cli_auth: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """``scope`` is what the link opens: ``blob``, ``folder`` or ``container``. ``url`` is a secret."""
+
+    path: str
+    url: str
+    scope: str
+    warning: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Link({self.path!r}, {self.scope})"
+
+
+def make_links(
+    connections: Connections,
+    place: Resolution,
+    inner: Sequence[Resolution],
+    wish: LinkWish,
+    environ: Mapping[str, str],
+) -> Iterator[Link]:
+    """The links for one path; ``inner`` are nested folder entries.
+
+    Raises ``NothingMatchedError``, ``CredentialError``, and ``UsageError`` for a folder that no one link can be for.
+    """
+    if wish.each and wish.container:
+        raise UsageError("--each and --container exclude each other")
+    end = connections.end(place.remote)
+    blob = None if place.folder_only or not end.name else end.store.head(end.name)
+    is_blob = blob is not None and not blob.is_folder_stub
+    entries = list_path(connections, place, inner, recursive=True)
+    first = next(entries, None)
+    if first is None:
+        raise nothing_at(place)
+    if wish.container:
+        yield _link(place, wish, "container", environ, _warn_of_container(place))
+    elif is_blob:
+        yield _link(place, wish, "blob", environ)
+    elif wish.each:
+        for entry in chain([first], entries):
+            yield _link(_place_of(entry.path, place, inner), wish, "blob", environ)
+    elif end.name and isinstance(end.store, RestBlobStore) and end.store.has_folders():
+        yield _link(place, wish, "folder", environ, _warn_of_nested(inner))
+    else:
+        raise UsageError(
+            f"{place.path} is a folder, and {place.entry.account.account_name} can sign for one blob or for the whole "
+            f"container {place.entry.account.container_name}, not for a folder",
+            hint="--each makes a link for each blob; --container makes one that opens everything in the container",
+        )
+
+
+def _place_of(path: str, place: Resolution, inner: Sequence[Resolution]) -> Resolution:
+    """A listed blob, by its name as it was listed: ``..`` in a name means nothing to the service."""
+    owner = next((other for other in inner if path.startswith(f"{other.path}/")), place)
+    return replace(owner, path=path, remote=owner.remote.child(path[len(owner.path) + 1 :]))
+
+
+def _link(
+    place: Resolution, wish: LinkWish, scope: str, environ: Mapping[str, str], warning: str | None = None
+) -> Link:
+    account = place.entry.account
+    url = sas_url(
+        account,
+        place.remote,
+        wish.rights,
+        wish.seconds,
+        scope=scope,
+        environ=environ,
+        use_cli_auth=wish.use_cli_auth,
+    )
+    return Link(place.path, url, scope, warning)
+
+
+def _warn_of_container(place: Resolution) -> str:
+    account = place.entry.account
+    return (
+        f"this link opens everything in the container {account.container_name} of {account.account_name}, "
+        f"not only {place.path}"
+    )
+
+
+def _warn_of_nested(inner: Sequence[Resolution]) -> str | None:
+    if not inner:
+        return None
+    named = ", ".join(other.path for other in inner)
+    return f"this link does not open {named}: such a folder entry lives elsewhere and needs a link of its own"

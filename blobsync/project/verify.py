@@ -1,0 +1,180 @@
+"""``verify``: are the local files, the index and the blobs three equal pictures of the same data?
+
+Nothing is moved. A file is ``equal`` when the index vouches for both sides as they are now or their size
+and MD5 agree; ``deep`` reads every byte on both sides instead of believing either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from blobsync.base.ahead import side_by_side
+from blobsync.base.errors import BlobsyncError, ExitCode, NothingMatchedError
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.local.hashing import hash_file
+from blobsync.plan.pairs import Pair, changed, equal_content
+from blobsync.plan.survey import Request, survey
+from blobsync.plan.transfer_plan import FileFailure, Route
+from blobsync.store.blob_hash import blob_md5
+from blobsync.store.ends import LocalEnd, RemoteEnd
+
+# The classes of a file, with what they mean; the order is that of the summary.
+CLASSES = {
+    "equal": "the same on both sides",
+    "changed_here": "the local file changed since it was last verified",
+    "changed_there": "the blob changed since it was last verified",
+    "differs": "both sides differ",
+    "damaged": "the bytes are not those that the MD5 beside them was made of",
+    "unknown": "equal size, but nothing to compare the content by; --deep reads it",
+    "local_only": "only here",
+    "remote_only": "only in the container",
+    "unreadable": "could not be read",
+    "left_out": "a symlink that is not followed, or neither a file nor a folder",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One file and its class."""
+
+    path: str
+    status: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """Counts by class, the files that are not equal, and the bytes that are."""
+
+    counts: dict[str, int]
+    not_equal: tuple[Finding, ...]
+    bytes_equal: int
+    unreadable: tuple[FileFailure, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 all equal; 3 some equal, some not; 1 none equal."""
+        if not self.not_equal and not self.unreadable:
+            return ExitCode.DONE
+        return ExitCode.PARTIAL if self.counts.get("equal") else ExitCode.FAILED
+
+
+def verify(requests: Sequence[Request], seen: Callable[[int], None], *, deep: bool = False) -> VerifyReport:
+    """Compare the two ends of each request, which has the local one as its source.
+
+    Raises ``NothingMatchedError`` when neither side has anything of the first's name, nor of the others'.
+    """
+    report = VerifyReport({}, (), 0)
+    nothing: NothingMatchedError | None = None
+    compared = False
+    for request in requests:
+        try:
+            report = _together(report, _verify(request, seen, deep=deep))
+            compared = True
+        except NothingMatchedError as error:
+            nothing = nothing or error
+    if nothing is not None and not compared:
+        raise nothing
+    return report
+
+
+def _together(one: VerifyReport, other: VerifyReport) -> VerifyReport:
+    statuses = (*one.counts, *other.counts)
+    counts = {status: one.counts.get(status, 0) + other.counts.get(status, 0) for status in statuses}
+    return VerifyReport(
+        counts,
+        tuple(sorted((*one.not_equal, *other.not_equal), key=lambda finding: finding.path)),
+        one.bytes_equal + other.bytes_equal,
+        (*one.unreadable, *other.unreadable),
+    )
+
+
+def _verify(request: Request, seen: Callable[[int], None], *, deep: bool) -> VerifyReport:
+    try:
+        found = survey(request, seen)
+        pairs: Iterator[Pair] = found.pairs
+    except NothingMatchedError:
+        there = request._replace(route=Route.DOWNLOAD, source=request.destination, destination=request.source)
+        found = survey(there, seen)
+        pairs = (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
+    counts: dict[str, int] = {}
+    not_equal: list[Finding] = []
+    bytes_equal = 0
+    for finding in _classify_all(request, pairs, deep=deep):
+        counts[finding.status] = counts.get(finding.status, 0) + 1
+        if finding.status == "equal":
+            bytes_equal += finding.size
+        elif finding.status != "left_out":
+            not_equal.append(finding)
+    not_equal.sort(key=lambda finding: finding.path)
+    return VerifyReport(counts, tuple(not_equal), bytes_equal, tuple(found.unreadable))
+
+
+def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Iterator[Finding]:
+    if not deep:
+        for pair in pairs:
+            yield from _one(request, pair, classify(pair))
+        return
+    threads = max(4, os.cpu_count() or 2)
+    for pair, status in side_by_side(lambda pair: (pair, _classify_deep(request, pair)), pairs, threads):
+        yield from _one(request, pair, status)
+
+
+def _one(request: Request, pair: Pair, status: str | None) -> Iterator[Finding]:
+    if status is not None:
+        state = pair.source or pair.destination
+        shown = f"{request.shown}/{pair.path}" if pair.path else request.shown
+        yield Finding(shown, status, state.size if state else 0)
+
+
+def classify(pair: Pair) -> str | None:
+    """The class of one pair (the local file is its source); None for entries that take no part."""
+    local, remote, record = pair.source, pair.destination, pair.record
+    if local is None or remote is None:
+        if local is None and remote is None:
+            return None if pair.left_out is None else "left_out"
+        return "local_only" if remote is None else "remote_only"
+    same = equal_content(local, remote)
+    if same:
+        return "equal"
+    if record is None:
+        return "unknown" if same is None else "differs"
+    here, there = changed(local, record.near, record.md5), changed(remote, record.remote, record.md5)
+    if not here and not there:
+        return "equal"
+    if here and there:
+        return "differs"
+    return "changed_here" if here else "changed_there"
+
+
+def _classify_deep(request: Request, pair: Pair) -> str | None:
+    if pair.source is None or pair.destination is None:
+        return classify(pair)
+    local, remote = _read_local(request, pair), _read_remote(request, pair)
+    if local is None or remote is None:
+        return "unreadable"
+    believed = pair.destination.md5
+    if believed is not None and believed != remote.md5:
+        return "damaged"
+    return classify(pair._replace(source=local, destination=remote))
+
+
+def _read_local(request: Request, pair: Pair) -> FileState | None:
+    end = request.source
+    if not isinstance(end, LocalEnd) or not isinstance(pair.source, LocalState):
+        return None
+    # A stat of its own: the record must not vouch for bytes that were read just now.
+    state = hash_file(end.at(pair.path))
+    return None if state is None else replace(state, mtime_ns=-1)
+
+
+def _read_remote(request: Request, pair: Pair) -> FileState | None:
+    end, state = request.destination, pair.destination
+    if not isinstance(end, RemoteEnd) or not isinstance(state, RemoteState):
+        return None
+    try:
+        return replace(state, md5=blob_md5(end, pair.path, state.etag))
+    except BlobsyncError:
+        return None

@@ -1,0 +1,81 @@
+"""Identities: tokens from azure-identity. The one module that imports ``azure.*``, and only when it must.
+
+The import takes a third of a second, and asking the sources in turn may take more; a command whose storage
+account has a key or a SAS never comes here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from blobsync.base.errors import LoginRequiredError
+from blobsync.base.locations import Secret
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from azure.core.credentials import TokenCredential
+
+# One scope for the Blob service of every cloud:
+# https://learn.microsoft.com/azure/storage/blobs/authorize-access-azure-active-directory
+STORAGE_SCOPE = "https://storage.azure.com/.default"
+
+TokenProvider = Callable[[], tuple[Secret, float]]
+
+
+def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> TokenProvider:
+    """What gives a token for the Blob service, and its end in seconds since 1970.
+
+    The order is azure-identity's own: environment, workload identity, managed identity, Azure CLI,
+    PowerShell, Azure Developer CLI. ``use_cli_auth`` asks the Azure CLI only. ``BLOBSYNC_LOGIN=device-code``
+    signs in with a code on another device. The provider raises ``LoginRequiredError``.
+    """
+    if use_cli_auth:
+        source = "cli"
+    else:
+        source = "device-code" if environ.get("BLOBSYNC_LOGIN") == "device-code" else "default"
+
+    def provide() -> tuple[Secret, float]:
+        from azure.core.exceptions import ClientAuthenticationError
+
+        try:
+            token = _credential(source).get_token(STORAGE_SCOPE)
+        except ClientAuthenticationError as error:
+            raise LoginRequiredError(
+                "no identity is signed in to Azure that can use the storage account",
+                hint="az login; or put account_key or sas_token into the storage account file",
+            ) from error
+        return Secret(token.token), float(token.expires_on)
+
+    return provide
+
+
+def credential(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> TokenCredential:
+    """The same identity, for services that take azure-core's credentials."""
+    if use_cli_auth:
+        return _credential("cli")
+    return _credential("device-code" if environ.get("BLOBSYNC_LOGIN") == "device-code" else "default")
+
+
+@lru_cache(maxsize=3)
+def _credential(source: str) -> TokenCredential:
+    # One for the process: each keeps its tokens, and the Azure CLI needs a second for every answer.
+    from azure.identity import AzureCliCredential, DefaultAzureCredential, DeviceCodeCredential
+
+    # Without a handler Python prints its warnings about each source that has no identity.
+    logging.getLogger("azure").addHandler(logging.NullHandler())
+    if source == "cli":
+        return AzureCliCredential()
+    if source == "device-code":
+        return DeviceCodeCredential(prompt_callback=_show_device_code)
+    return DefaultAzureCredential()
+
+
+def _show_device_code(address: str, code: str, expires: datetime) -> None:
+    # On a terminal the rest of a progress bar may stand in this line.
+    erase = "\x1b[K" if sys.stderr.isatty() else ""
+    sys.stderr.write(f"{erase}To sign in, open {address} and enter the code {code} (until {expires:%H:%M} UTC).\n")

@@ -1,0 +1,249 @@
+"""From a storage account file to a store, and to the SAS tokens that are handed to others.
+
+Which credential signs our own requests: the SAS of the file, else its account key, else an identity; ``auth``
+forces one. What is handed to azcopy, to another account, to a node or to a person is minted for it, from the key or
+an identity where there is one: one container or one blob, the rights that are asked for, an end in sight. No
+credential goes to a host that it was not written for (``trusted_hosts``). Nothing here
+uses the network before the first request, but for :func:`mint_sas` and :func:`sas_url` with an identity, which ask
+for a user delegation key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+
+from blobsync.base.environment import environment
+from blobsync.base.errors import CredentialError
+from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.base.trusted_hosts import Service, host_of, how_to_trust, is_safe_from_listeners, may_get_login
+from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
+from blobsync.config.user_config import load_user_config, user_config_file
+from blobsync.store import sas
+from blobsync.store.protocol import BlobStore
+from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.pool import Timeouts
+from blobsync.store.rest.store import RestBlobStore
+
+# https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at
+# most; a quarter of an hour is left for clocks that differ.
+MAX_DELEGATION_SECONDS = 7 * 86_400 - 900
+
+
+def connect(
+    account: StorageAccount,
+    *,
+    environ: Mapping[str, str] | None = None,
+    use_cli_auth: bool = False,
+    retry: RetryPolicy | None = None,
+    timeouts: Timeouts | None = None,
+) -> RestBlobStore:
+    """The container of ``account``, with the credential to use it. Touches no network.
+
+    ``retry`` and ``timeouts`` None are those for transfers. Raises ``CredentialError`` for a credential that
+    cannot work: missing, malformed, ended.
+    """
+    environ = environment(environ)
+    signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
+    check_sas(account, "")
+    http = BlobHttp(account.container, signer, environ=environ, retry=retry, timeouts=timeouts)
+    return RestBlobStore(account.container, http)
+
+
+def signer_for(
+    account: StorageAccount, *, environ: Mapping[str, str] | None = None, use_cli_auth: bool = False
+) -> Signer:
+    """What signs requests to ``account``; raises ``CredentialError``."""
+    environ = environment(environ)
+    credential = account.credential
+    check_host(account, credential, environ)
+    if credential == "sas":
+        return SasSigner(_own_sas(account))
+    if credential == "key":
+        return SharedKeySigner(account.account_name, _own_key(account))
+    if not account.blob_endpoint.startswith("https:"):
+        # To this machine, too: any of its users may listen there.
+        raise CredentialError(
+            f"{account.file}: neither account_key nor sas_token, and an identity needs an https blob_endpoint",
+            hint="put sas_token or account_key into the file",
+        )
+    from blobsync.store.azure_identity import token_provider
+
+    return BearerSigner(token_provider(environ, use_cli_auth=use_cli_auth))
+
+
+def check_host(account: StorageAccount, credential: str, environ: Mapping[str, str]) -> None:
+    """Refuse to let ``credential`` (sas, key, identity) go to a host that it is not for: ``CredentialError``."""
+    endpoint = account.blob_endpoint
+    host = host_of(endpoint) or "that host"
+    if not is_safe_from_listeners(endpoint) and account.account_name != EMULATOR_ACCOUNT:
+        raise CredentialError(
+            f"{account.file}: blob_endpoint is plain http, and others on the way to {host} could read the credential",
+            hint="write https://; plain http is for this machine (127.0.0.1) only",
+        )
+    if credential != "identity" and credential not in account.from_environment:
+        return
+    if not may_get_login(endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts):
+        what = "your login" if credential == "identity" else "a secret of your environment"
+        raise CredentialError(
+            f"{account.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: "
+            f"{what} does not go there",
+            hint=how_to_trust(endpoint, str(user_config_file(environ))),
+        )
+
+
+def check_copy(source: StorageAccount, destination: StorageAccount, environ: Mapping[str, str]) -> None:
+    """Refuse to hand a SAS for ``source`` to another service that may not have it: ``CredentialError``.
+
+    In a copy the destination's service reads the source, with a SAS that it is given.
+    """
+    granting = source.granting_credential
+    if granting != "identity" and granting not in source.from_environment:
+        return
+    if not may_get_login(destination.blob_endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts):
+        host = host_of(destination.blob_endpoint) or "that host"
+        trust = how_to_trust(destination.blob_endpoint, str(user_config_file(environ)))
+        raise CredentialError(
+            f"{destination.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: it does not get a "
+            f"SAS for {source.container} that is made with what the project does not own",
+            hint=f"--engine relay gives it none; or, {trust}",
+        )
+
+
+def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: datetime | None = None) -> tuple[str, ...]:
+    """Check the file's own SAS, where that is what will be used, before anything starts.
+
+    ``needs`` are letters of rights, ``seconds`` is how long the work may take. Returns warnings, and raises
+    ``SasExpiredError``, ``SasPermissionError`` or ``CredentialError``.
+    """
+    if account.credential != "sas":
+        return ()
+    return sas.check(_own_sas(account), account.container, needs, now=now or _now(), seconds=seconds)
+
+
+def mint_sas(
+    account: StorageAccount,
+    rights: str,
+    seconds: int,
+    *,
+    environ: Mapping[str, str] | None = None,
+    use_cli_auth: bool = False,
+) -> SasToken:
+    """A SAS of the one container, with ``rights`` (letters such as ``rl``), good for ``seconds``.
+
+    Signed with the account key, also where a SAS stands beside it, or with a user delegation key of the identity
+    (seven days at most). Where the file has a SAS only, or says ``auth: sas``, that is what there is: it is checked
+    for the rights and returned as it is.
+    """
+    environ = environment(environ)
+    if account.granting_credential == "sas":
+        check_host(account, "sas", environ)
+        check_sas(account, rights, seconds=seconds)
+        return _own_sas(account)
+    return _mint(account, account.container, rights, seconds, environ=environ, use_cli_auth=use_cli_auth)
+
+
+def sas_url(
+    account: StorageAccount,
+    target: BlobUrl,
+    rights: str,
+    seconds: int,
+    *,
+    scope: str = "blob",
+    environ: Mapping[str, str] | None = None,
+    use_cli_auth: bool = False,
+) -> str:
+    """A URL to give away, good for ``seconds``; ``scope`` is what it opens: the ``blob``, the ``folder`` (a directory
+    of an account with a hierarchical namespace), or the ``container`` around it.
+
+    It holds a signature: whoever has it has the rights. Raises ``CredentialError`` where the file has only
+    a SAS, unless that grants no more than the container and ``rights``: a narrower one cannot be made from it.
+    """
+    environ = environment(environ)
+    if account.granting_credential == "sas":
+        check_host(account, "sas", environ)
+        return f"{target}?{_own_sas_to_give_away(account, rights, scope).reveal()}"
+    opened = target.container if scope == "container" else target
+    minted = _mint(account, opened, rights, seconds, scope=scope, environ=environ, use_cli_auth=use_cli_auth)
+    return f"{target}?{minted.reveal()}"
+
+
+def _own_sas_to_give_away(account: StorageAccount, rights: str, scope: str) -> SasToken:
+    own = _own_sas(account)
+    check_sas(account, rights)
+    if own.field("srt"):
+        raise CredentialError(
+            f"{account.file} has an account SAS only: a link with it would open every container of the account",
+            hint="use account_key or an identity, or a SAS of the container",
+        )
+    if scope != "container":
+        raise CredentialError(
+            f"{account.file} has a SAS of the container only: none that opens less can be made of it",
+            hint="use account_key or an identity; --container gives that SAS away, and with it the whole container",
+        )
+    if set(own.permissions) != set(rights):
+        raise CredentialError(
+            f"{account.file} has a SAS only, with the rights {own.permissions}: none with fewer can be made of it",
+            hint="use account_key or an identity, or ask for exactly its rights with --permission",
+        )
+    return own
+
+
+def recovery_sentence(store: BlobStore) -> str:
+    """Whether blobs that are deleted from ``store`` can be had back, and how; asks the service."""
+    if not isinstance(store, RestBlobStore):
+        return f"whether blobs deleted from {store.container} can be restored is not known"
+    found = store.recovery()
+    if found.versioning:
+        return (
+            f"{store.container} keeps versions: what is deleted can be restored by copying its last version back"
+            " (az storage blob list --include v, then az storage blob copy start --source-uri URL?versionid=...)"
+        )
+    if found.soft_delete_days:
+        return (
+            f"{store.container} keeps deleted blobs for {found.soft_delete_days} days: restore them with"
+            " 'az storage blob undelete', or in the portal"
+        )
+    if found.soft_delete_days == 0:
+        return f"{store.container} has neither versioning nor soft delete: what is deleted is gone"
+    return f"whether blobs deleted from {store.container} can be restored could not be seen with this credential"
+
+
+def _mint(
+    account: StorageAccount,
+    target: ContainerUrl | BlobUrl,
+    rights: str,
+    seconds: int,
+    *,
+    scope: str = "container",
+    environ: Mapping[str, str],
+    use_cli_auth: bool = False,
+) -> SasToken:
+    now = _now()
+    folder = scope == "folder"
+    if account.granting_credential == "key":
+        check_host(account, "key", environ)
+        key = _own_key(account)
+        SharedKeySigner(account.account_name, key)  # says so when the key is no base64
+        return sas.mint(target, rights, key=key, expires=now + timedelta(seconds=seconds), folder=folder)
+    ends = now + timedelta(seconds=min(seconds, MAX_DELEGATION_SECONDS))
+    with connect(account, environ=environ, use_cli_auth=use_cli_auth) as store:
+        delegation = store.user_delegation_key(now, ends)
+    return sas.mint(target, rights, key=delegation, expires=ends, folder=folder)
+
+
+def _own_sas(account: StorageAccount) -> SasToken:
+    if account.sas_token is None:
+        raise CredentialError(f"{account.file} says auth: sas and has no sas_token", hint="add it, or drop auth")
+    return account.sas_token
+
+
+def _own_key(account: StorageAccount) -> Secret:
+    if account.account_key is None:
+        raise CredentialError(f"{account.file} says auth: key and has no account_key", hint="add it, or drop auth")
+    return account.account_key
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

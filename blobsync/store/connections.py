@@ -1,0 +1,59 @@
+"""One store for each container that a command touches, and the way back from a URL to its account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from blobsync.base.errors import PlanFileError
+from blobsync.base.locations import BlobUrl, ContainerUrl
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobStore
+
+Connect = Callable[[StorageAccount], BlobStore]
+# Looks at a credential before anything starts: the rights that are needed, to warnings. Raises CredentialError.
+CheckRights = Callable[[StorageAccount, str], tuple[str, ...]]
+
+
+def _no_check(account: StorageAccount, needs: str) -> tuple[str, ...]:
+    return ()
+
+
+class Connections:
+    """Stores are made on first use and kept; making one touches no network."""
+
+    def __init__(self, clusters: Sequence[Cluster], connect: Connect, check_rights: CheckRights = _no_check) -> None:
+        self._connect = connect
+        self._check_rights = check_rights
+        self._stores: dict[ContainerUrl, BlobStore] = {}
+        self._accounts: dict[ContainerUrl, StorageAccount] = {}
+        for cluster in clusters:
+            code = [cluster.code.account] if cluster.code else []
+            for account in [*(entry.account for entry in cluster.folders), *code]:
+                self._accounts.setdefault(account.container, account)
+
+    def account(self, container: ContainerUrl) -> StorageAccount:
+        """The account file behind a container URL; ``PlanFileError`` when no cluster in use has it."""
+        found = self._accounts.get(container)
+        if found is None:
+            raise PlanFileError(
+                f"{container} belongs to no folder entry of this cluster", hint="make the plan again, or pass -c or -f"
+            )
+        return found
+
+    def store(self, container: ContainerUrl) -> BlobStore:
+        """The store of a container."""
+        if container not in self._stores:
+            self._stores[container] = self._connect(self.account(container))
+        return self._stores[container]
+
+    def check(self, end: RemoteEnd, needs: str) -> tuple[str, ...]:
+        """Whether the credential of this end can do what is coming, as far as it shows; returns warnings.
+
+        ``needs`` are letters of SAS rights. Raises ``CredentialError``.
+        """
+        return self._check_rights(self.account(end.store.container), needs)
+
+    def end(self, url: BlobUrl) -> RemoteEnd:
+        """A blob or folder with its store."""
+        return RemoteEnd(self.store(url.container), url.name)

@@ -1,0 +1,171 @@
+"""What the rest of blobsync asks of a blob container.
+
+One protocol with two implementations held to one contract suite: the REST client (``rest.store``) and,
+as its oracle in the tests, the Azure SDK. Implementations are safe to use from several threads, retry
+what the service says may be retried, and raise only errors of ``blobsync.base.errors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from blobsync.base.locations import ContainerUrl, SasToken
+
+# https://learn.microsoft.com/rest/api/storageservices/understanding-block-blobs--append-blobs--and-page-blobs
+MAX_BLOCKS = 50_000
+MAX_BLOCK_BYTES = 4000 * 1024 * 1024
+MAX_BLOB_BYTES = MAX_BLOCKS * MAX_BLOCK_BYTES
+
+
+class BlobInfo(NamedTuple):
+    """One blob as a listing, a HEAD or a write shows it. Sizes in bytes, times in seconds since 1970 (UTC).
+
+    ``md5`` is the 16-byte Content-MD5 property, None where the blob has none. ``is_folder_stub`` marks the
+    zero-byte ``hdi_isfolder`` blobs (and ADLS directories) that stand for a folder and hold no data.
+    """
+
+    name: str
+    size: int
+    etag: str
+    md5: bytes | None = None
+    last_modified: float = 0.0
+    tier: str | None = None
+    content_type: str | None = None
+    blob_type: str = "BlockBlob"
+    is_folder_stub: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlobProperties:
+    """What a write sets beside the bytes; empty values mean the service's default."""
+
+    content_type: str = ""
+    content_encoding: str = ""
+    content_language: str = ""
+    content_disposition: str = ""
+    cache_control: str = ""
+    tier: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Precondition(NamedTuple):
+    """What must hold at the destination for a write to happen.
+
+    ``etag`` set: the blob must still be that version. ``absent``: there must be no blob of that name.
+    Neither: write whatever is there. A condition that fails raises ``PreconditionFailedError``.
+    """
+
+    etag: str | None = None
+    absent: bool = False
+
+
+ANYTHING = Precondition()
+
+
+class BlobReader(Protocol):
+    """The body of one GET; close it, or use it as a context manager."""
+
+    @property
+    def info(self) -> BlobInfo:
+        """The whole blob's facts (``size`` is the blob's, not the range's)."""
+        ...
+
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes; empty at the end. A body cut short raises ``StorageError``."""
+        ...
+
+
+class BlobStore(Protocol):
+    """One container, with the right to use it."""
+
+    @property
+    def container(self) -> ContainerUrl: ...
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Every blob whose name starts with ``prefix``, in the service's order, page by page."""
+        ...
+
+    def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
+        """One level below ``prefix``: blobs, and sub-folders as names that end with ``/``."""
+        ...
+
+    def head(self, name: str) -> BlobInfo | None:
+        """The blob, or None where there is none."""
+        ...
+
+    def properties(self, name: str) -> BlobProperties:
+        """What a copy has to carry over; raises ``BlobNotFoundError``."""
+        ...
+
+    def open(
+        self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None
+    ) -> AbstractContextManager[BlobReader]:
+        """GET; with ``etag``, ``PreconditionFailedError`` when the blob is another version now."""
+        ...
+
+    def put(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        md5: bytes,
+        properties: BlobProperties = ...,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        """Put Blob. ``md5`` goes along as Content-MD5: the service refuses a body that does not match."""
+        ...
+
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+        """Put Block, checked by the service like :meth:`put`. ``block_id`` is already base64."""
+        ...
+
+    def put_block_list(
+        self,
+        name: str,
+        block_ids: Sequence[str],
+        *,
+        size: int,
+        md5: bytes,
+        properties: BlobProperties = ...,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        """Commit the blocks as one blob; ``md5`` of the whole is stored as its Content-MD5 property.
+
+        An empty ``md5`` (a server-side copy of a blob that has none) stores none.
+        """
+        ...
+
+    def put_from_url(
+        self,
+        name: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        condition: Precondition = ANYTHING,
+        tier: str = "",
+    ) -> BlobInfo:
+        """Put Blob From URL: the service fetches the source, properties and metadata included, the tier not.
+
+        Raises ``CopySourceRefusedError`` when the service may not or cannot read the source.
+        """
+        ...
+
+    def put_block_from_url(
+        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+    ) -> None:
+        """Put Block From URL for one range of the source, in bytes."""
+        ...
+
+    def delete(self, name: str, *, etag: str | None = None) -> bool:
+        """Delete the blob and its snapshots; False where there was none."""
+        ...
+
+    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Delete in batches; returns the failures as name -> reason. A blob that is not there is no failure.
+
+        A name that is in ``etags`` is deleted only while the blob is that version.
+        """
+        ...

@@ -1,0 +1,159 @@
+"""Who signs requests to the Blob service, and how.
+
+Three signers, one per kind of credential. Each gets the request just before it is sent (and again before
+each retry, because a signature carries the time) and returns the query string to send. Rules:
+https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import threading
+import time
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
+from typing import Protocol
+from urllib.parse import quote
+
+from blobsync.base.errors import CredentialError
+from blobsync.base.locations import SasToken, Secret
+
+# A bearer token is renewed this long before it ends, so that no request carries one that ends on its way.
+RENEW_SECONDS_BEFORE = 300.0
+
+_SIGNED_HEADERS = (
+    "Content-Encoding",
+    "Content-Language",
+    "Content-Length",
+    "Content-MD5",
+    "Content-Type",
+    "Date",
+    "If-Modified-Since",
+    "If-Match",
+    "If-None-Match",
+    "If-Unmodified-Since",
+    "Range",
+)
+
+
+class Signer(Protocol):
+    """Adds what proves the right to make a request."""
+
+    def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
+        """Complete ``headers`` in place; return the query string, without ``?``.
+
+        ``path`` is percent-encoded as it will be sent; ``query`` values are not encoded yet.
+        ``headers`` must hold Content-Length where there is a body.
+        """
+        ...
+
+    def renew(self) -> bool:
+        """Forget a credential that the service has just refused; True where a new one may do better."""
+        ...
+
+    def ended(self) -> bool:
+        """Whether the credential is known to be past its end."""
+        ...
+
+
+class SharedKeySigner:
+    """Account key: an HMAC over the request, the key itself never travels."""
+
+    def __init__(self, account: str, key: Secret, *, clock: Callable[[], float] = time.time) -> None:
+        try:
+            self._key = base64.b64decode(key.reveal(), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise CredentialError(
+                f"the account_key of {account} is not base64 text",
+                hint="copy the key again from the portal: Storage account, Access keys",
+            ) from error
+        self._account = account
+        self._clock = clock
+
+    def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
+        headers["x-ms-date"] = formatdate(self._clock(), usegmt=True)
+        text = string_to_sign(self._account, method, path, query, headers)
+        digest = hmac.new(self._key, text.encode(), hashlib.sha256).digest()
+        headers["Authorization"] = f"SharedKey {self._account}:{base64.b64encode(digest).decode()}"
+        return encode_query(query)
+
+    def renew(self) -> bool:
+        return False
+
+    def ended(self) -> bool:
+        return False
+
+
+class SasSigner:
+    """SAS token: appended to the query, and to nothing that is kept."""
+
+    def __init__(self, token: SasToken, *, clock: Callable[[], float] = time.time) -> None:
+        self._token = token
+        self._clock = clock
+
+    def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
+        own = encode_query(query)
+        return f"{own}&{self._token.reveal()}" if own else self._token.reveal()
+
+    def renew(self) -> bool:
+        return False
+
+    def ended(self) -> bool:
+        ends = self._token.expires_at
+        return ends is not None and ends.timestamp() <= self._clock()
+
+
+class BearerSigner:
+    """Identity: an OAuth token from ``provider``, which returns its text and end (seconds since 1970)."""
+
+    def __init__(self, provider: Callable[[], tuple[Secret, float]], *, clock: Callable[[], float] = time.time) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: Secret | None = None
+        self._ends = 0.0
+
+    def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
+        headers["x-ms-date"] = formatdate(self._clock(), usegmt=True)
+        headers["Authorization"] = f"Bearer {self._current().reveal()}"
+        return encode_query(query)
+
+    def renew(self) -> bool:
+        with self._lock:
+            self._token = None
+        return True
+
+    def ended(self) -> bool:
+        return False
+
+    def _current(self) -> Secret:
+        with self._lock:
+            if self._token is None or self._clock() > self._ends - RENEW_SECONDS_BEFORE:
+                self._token, self._ends = self._provider()
+            return self._token
+
+
+def string_to_sign(account: str, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> str:
+    """What a Shared Key signature covers, service versions 2015-02-21 and later."""
+    lines = [method]
+    for name in _SIGNED_HEADERS:
+        value = headers.get(name, "")
+        lines.append("" if name == "Content-Length" and value == "0" else value)
+    own = {name.lower(): value for name, value in headers.items() if name[:5].lower() == "x-ms-"}
+    lines += [f"{name}:{own[name]}" for name in sorted(own, key=_service_order)]
+    lines.append(f"/{account}{path}")
+    lines += sorted(f"{name.lower()}:{value}" for name, value in query.items())
+    return "\n".join(lines)
+
+
+def encode_query(query: Mapping[str, str]) -> str:
+    """The query of a URL, every reserved character percent-encoded."""
+    return "&".join([f"{name}={quote(value, safe='')}" for name, value in query.items()])
+
+
+def _service_order(header: str) -> str:
+    # The service sorts like a dictionary does: '-' does not count, '_' comes before digits and letters.
+    return header.replace("-", "").replace("_", " ")

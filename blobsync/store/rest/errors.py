@@ -1,0 +1,290 @@
+"""What the Blob service's refusals mean: its error codes as errors of ours, each with what to do next.
+
+Codes: https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes and
+.../common-rest-api-error-codes. Nothing here does I/O. No text of the service is passed on whole: the
+detail of a failed authentication quotes signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from blobsync.base.errors import (
+    AccessDeniedError,
+    BlobNotFoundError,
+    ChecksumError,
+    ContainerNotFoundError,
+    CopySourceRefusedError,
+    PreconditionFailedError,
+    SasExpiredError,
+    StorageError,
+    ThrottledError,
+)
+from blobsync.base.locations import ContainerUrl
+from blobsync.base.redaction import redact
+from blobsync.store.rest.xml import ServiceError, parse_http_date, service_error
+
+# The service refuses signatures made more than this many seconds away from its own clock:
+# https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key#specifying-the-date-header
+MAX_SKEW_SECONDS = 900.0
+
+RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class Answer(NamedTuple):
+    """What is known about an answer that is not the one hoped for; ``headers`` with lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+    @property
+    def error(self) -> ServiceError:
+        """The service's code, from the header (the answer to a HEAD has no body) or from the body."""
+        found = service_error(self.body) if self.body else ServiceError()
+        code = self.headers.get("x-ms-error-code") or found.code
+        return ServiceError(code, found.message, found.detail)
+
+
+class _Meaning(NamedTuple):
+    kind: type[StorageError]
+    sentence: str
+    hint: str | None = None
+
+
+_RIGHTS_HINT = (
+    "give the SAS the missing right, or the identity the role Storage Blob Data Contributor (reading: Reader); "
+    "`blobsync doctor` shows what works"
+)
+_NETWORK_HINT = (
+    "the account's network rules (firewall, private endpoint) may not admit this machine, or the SAS lacks "
+    "the right: see Networking in the portal; `blobsync doctor` shows what works"
+)
+_RELAY_HINT = "--relay streams the bytes through this machine instead"
+
+_MEANINGS: dict[str, _Meaning] = {
+    "AuthenticationFailed": _Meaning(
+        AccessDeniedError,
+        "{account} does not accept the credential: a wrong key, or a SAS that is damaged or for another container",
+        "check account_key or sas_token in the storage account file; `blobsync doctor` tests it",
+    ),
+    "InvalidAuthenticationInfo": _Meaning(
+        AccessDeniedError,
+        "{account} cannot read the credential: malformed, ended, or for another tenant",
+        "check sas_token or account_key, or sign in again: az login",
+    ),
+    "NoAuthenticationInformation": _Meaning(
+        AccessDeniedError, "{account} asks for a credential and got none", "set sas_token or account_key, or az login"
+    ),
+    "AuthorizationPermissionMismatch": _Meaning(
+        AccessDeniedError, "the credential for {account} has no right to {what} {where}", _RIGHTS_HINT
+    ),
+    "InsufficientAccountPermissions": _Meaning(
+        AccessDeniedError, "the credential for {account} has no right to {what} {where}", _RIGHTS_HINT
+    ),
+    "AuthorizationResourceTypeMismatch": _Meaning(
+        AccessDeniedError,
+        "the account SAS for {account} does not cover this kind of resource: to {what} {where} it needs srt=co",
+        "make one with the resource types Container and Object, or a SAS of the container",
+    ),
+    "AuthorizationServiceMismatch": _Meaning(
+        AccessDeniedError, "the account SAS for {account} is not for the Blob service", "make one with ss=b"
+    ),
+    "AuthorizationProtocolMismatch": _Meaning(
+        AccessDeniedError, "the SAS for {account} is for https only", "use an https blob_endpoint"
+    ),
+    "AuthorizationSourceIPMismatch": _Meaning(
+        AccessDeniedError,
+        "the SAS for {account} does not admit this machine's address",
+        "make a SAS for this address range (sip), or without one",
+    ),
+    "AuthorizationFailure": _Meaning(
+        AccessDeniedError, "{account} does not let this machine {what} {where}", _NETWORK_HINT
+    ),
+    "PublicAccessNotPermitted": _Meaning(
+        AccessDeniedError, "{account} has no public access and got no credential", "set sas_token or account_key"
+    ),
+    "KeyBasedAuthenticationNotPermitted": _Meaning(
+        AccessDeniedError,
+        "{account} does not allow account keys, nor SAS made from them",
+        "use an identity: take account_key and sas_token out of the file and run az login",
+    ),
+    "AccountIsDisabled": _Meaning(
+        AccessDeniedError,
+        "the storage account {account} is disabled",
+        "see its state, and the subscription's, in Azure",
+    ),
+    "ContainerNotFound": _Meaning(
+        ContainerNotFoundError,
+        "there is no container {container} in {account}",
+        "check container_name, or create it: az storage container create --account-name {account} --name {container}",
+    ),
+    "ContainerBeingDeleted": _Meaning(
+        ContainerNotFoundError, "the container {container} in {account} is being deleted", "try again in a minute"
+    ),
+    "InvalidResourceName": _Meaning(StorageError, "{where}: the service does not allow this name"),
+    "InvalidUri": _Meaning(StorageError, "{where}: the service does not allow this name"),
+    "BlobNotFound": _Meaning(BlobNotFoundError, "there is no blob {where}"),
+    "BlobArchived": _Meaning(
+        StorageError, "{where} is in the archive tier and cannot be read", "az storage blob set-tier --tier Hot"
+    ),
+    "BlobBeingRehydrated": _Meaning(StorageError, "{where} is on its way out of the archive tier", "try again later"),
+    "LeaseIdMissing": _Meaning(
+        AccessDeniedError, "{where} is leased by someone else and cannot be changed", "az storage blob lease break"
+    ),
+    "BlobImmutableDueToPolicy": _Meaning(
+        AccessDeniedError, "{where} is under an immutability policy and cannot be changed"
+    ),
+    "SnapshotsPresent": _Meaning(StorageError, "{where} has snapshots that the service will not delete"),
+    "InvalidBlobType": _Meaning(
+        StorageError, "{where} is a page or append blob: blobsync writes block blobs only", "blobsync rm it first"
+    ),
+    "ConditionNotMet": _Meaning(PreconditionFailedError, "{where} changed since it was looked at", "run it again"),
+    "TargetConditionNotMet": _Meaning(
+        PreconditionFailedError, "{where} changed since it was looked at", "run it again"
+    ),
+    "BlobAlreadyExists": _Meaning(PreconditionFailedError, "{where} exists by now", "run it again"),
+    "Md5Mismatch": _Meaning(ChecksumError, "{where}: the bytes that arrived are not the bytes that were sent"),
+    "InvalidMd5": _Meaning(ChecksumError, "{where}: the service cannot read the Content-MD5"),
+    "InvalidBlockList": _Meaning(
+        StorageError, "{where}: some of its blocks are gone; another writer of the same blob?", "run it again"
+    ),
+    "InvalidBlockId": _Meaning(
+        StorageError, "{where}: another program left uncommitted blocks of other names there", "blobsync rm it first"
+    ),
+    "RequestBodyTooLarge": _Meaning(StorageError, "{where}: too large for one request"),
+    "ServerBusy": _Meaning(ThrottledError, "{account} is busy or over its request limit", "try again later"),
+    "OperationTimedOut": _Meaning(ThrottledError, "{account} did not finish in time", "try again later"),
+    "InternalError": _Meaning(ThrottledError, "{account} reports an internal error", "try again later"),
+    "FeatureVersionMismatch": _Meaning(StorageError, "{account} does not know this version of the REST interface"),
+}
+
+_COPY_REFUSALS: dict[str, str] = {
+    "CannotVerifyCopySource": "{account} may not read the source",
+    "APINotImplemented": "{account} does not copy from a URL (an emulator?)",
+    "NotImplemented": "{account} does not copy from a URL (an emulator?)",
+    "UnsupportedHeader": "{account} does not copy from a URL",
+    "UnsupportedQueryParameter": "{account} does not copy from a URL",
+    "InvalidSourceBlobUrl": "{account} does not take this source",
+    "InvalidSourceBlobType": "{account} does not copy this type of blob",
+    "SourceConditionNotMet": "the source changed since it was looked at",
+    "CopyAcrossAccountsNotSupported": "{account} does not copy from another account",
+    "CopySourceAccountBlocked": "{account} does not copy from that account",
+    "AuthorizationFailure": "{account} does not let this machine copy, or may not read the source",
+    "InvalidAuthenticationInfo": "{account} may not read the source, which is of another tenant",
+}
+
+_BY_STATUS: dict[int, str] = {
+    401: "InvalidAuthenticationInfo",
+    403: "AuthorizationFailure",
+    404: "BlobNotFound",
+    412: "ConditionNotMet",
+    304: "ConditionNotMet",
+}
+
+
+def translate(
+    answer: Answer,
+    what: str,
+    container: ContainerUrl,
+    name: str = "",
+    *,
+    now: float,
+    copying: bool = False,
+    sas_ended: bool = False,
+) -> StorageError | SasExpiredError:
+    """The error for an answer.
+
+    ``what`` is the verb for sentences (``read``, ``write``, ``list``, ``delete``), ``name`` the blob, empty
+    for the container itself; ``now`` is this machine's clock in seconds since 1970; ``copying`` says
+    that the service had to read another blob, ``sas_ended`` that our SAS is past its end.
+    """
+    error = answer.error
+    if answer.status == 403 and (sas_ended or _sas_time_refused(error)) and not _clock_sentence(answer, now):
+        return SasExpiredError(
+            f"the SAS for {container.account} is not valid now: ended, or not yet begun",
+            hint="put a new sas_token into the storage account file",
+        )
+    held = f"{container.account}/{container.container}"
+    where = f"{_shown(name)} in {held}" if name else held
+    words = {"what": what, "where": where, "account": container.account, "container": container.container}
+    meaning = _copy_meaning(answer) if copying else None
+    meaning = meaning or _clock_meaning(answer, now) or _MEANINGS.get(_code(answer, name)) or _unknown(answer)
+    return meaning.kind(
+        redact(meaning.sentence.format(**words)),
+        status=answer.status,
+        service_code=error.code,
+        request_id=answer.headers.get("x-ms-request-id", ""),
+        hint=meaning.hint.format(**words) if meaning.hint else None,
+        path=name or None,
+    )
+
+
+def _code(answer: Answer, name: str) -> str:
+    """The service's code, or the one that the status stands for where there is none."""
+    error = answer.error
+    if answer.status == 400 and "contentmd5" in error.message.lower():
+        # Azurite has no code of its own for it.
+        return "Md5Mismatch"
+    if "failed to authenticate" in error.message.lower():
+        # Azurite calls a wrong signature AuthorizationFailure, which in Azure means the network rules.
+        return "AuthenticationFailed"
+    code = error.code or _BY_STATUS.get(answer.status, "")
+    if code in ("BlobNotFound", "ResourceNotFound"):
+        return "BlobNotFound" if name else "ContainerNotFound"
+    return code
+
+
+def _copy_meaning(answer: Answer) -> _Meaning | None:
+    code = answer.error.code
+    if code in _COPY_REFUSALS:
+        return _Meaning(CopySourceRefusedError, _COPY_REFUSALS[code], _RELAY_HINT)
+    if answer.status in (400, 500, 501) and not code:
+        return _Meaning(CopySourceRefusedError, _COPY_REFUSALS["NotImplemented"], _RELAY_HINT)
+    return None
+
+
+def _clock_meaning(answer: Answer, now: float) -> _Meaning | None:
+    if answer.status not in (401, 403) or answer.error.code not in ("AuthenticationFailed", "AuthorizationFailure", ""):
+        return None
+    sentence = _clock_sentence(answer, now)
+    return _Meaning(AccessDeniedError, sentence, "set the clock: timedatectl set-ntp true") if sentence else None
+
+
+def _unknown(answer: Answer) -> _Meaning:
+    kind = ThrottledError if answer.status in RETRYABLE_STATUS else StorageError
+    said = ": ".join(part for part in (answer.error.code, answer.error.message) if part)
+    said = said.replace("{", "{{").replace("}", "}}")
+    return _Meaning(kind, f"cannot {{what}} {{where}}: the service answered {answer.status} {said}".rstrip())
+
+
+def skew_seconds(headers: Mapping[str, str], now: float) -> float | None:
+    """How far this machine's clock is ahead of the service's, from the answer's Date; None without one."""
+    theirs = parse_http_date(headers.get("date", ""))
+    return now - theirs if theirs else None
+
+
+def describe_skew(seconds: float) -> str:
+    """``1 h 5 min ahead of`` or ``20 min behind``."""
+    minutes = round(abs(seconds) / 60)
+    amount = f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+    return f"{amount} ahead of" if seconds > 0 else f"{amount} behind"
+
+
+def _clock_sentence(answer: Answer, now: float) -> str | None:
+    skew = skew_seconds(answer.headers, now)
+    if skew is None or abs(skew) < MAX_SKEW_SECONDS:
+        return None
+    return f"this machine's clock is {describe_skew(skew)} the service's, so that it refuses our signatures"
+
+
+def _sas_time_refused(error: ServiceError) -> bool:
+    # The detail says "Signature not valid in the specified time frame", with the times.
+    text = f"{error.message} {error.detail}".lower()
+    return error.code == "AuthenticationFailed" and "time frame" in text
+
+
+def _shown(name: str) -> str:
+    # Blob names may hold line ends and terminal escapes.
+    return name if name.isprintable() else name.encode("unicode_escape").decode()

@@ -1,0 +1,95 @@
+"""Blob facts and properties as HTTP headers, in both directions.
+
+Header names: https://learn.microsoft.com/rest/api/storageservices/put-blob and .../get-blob-properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from blobsync.base.errors import StorageError
+from blobsync.base.locations import SasToken
+from blobsync.store.protocol import BlobInfo, BlobProperties, Precondition
+from blobsync.store.rest.http import Reply
+from blobsync.store.rest.xml import BadAnswerError, checked_date, checked_etag, checked_size, decode_md5
+
+# Field of BlobProperties, header that sets it, header that shows it.
+_PROPERTY_HEADERS = (
+    ("content_type", "x-ms-blob-content-type", "Content-Type"),
+    ("content_encoding", "x-ms-blob-content-encoding", "Content-Encoding"),
+    ("content_language", "x-ms-blob-content-language", "Content-Language"),
+    ("content_disposition", "x-ms-blob-content-disposition", "Content-Disposition"),
+    ("cache_control", "x-ms-blob-cache-control", "Cache-Control"),
+)
+
+
+def read_info(name: str, reply: Reply) -> BlobInfo:
+    """What a Get Blob says about the whole blob, also when it answers with a range of it."""
+    headers = reply.headers
+    if reply.status == 206:
+        # Of a range, Content-MD5 would be the range's own.
+        total = (headers.get("Content-Range") or "").rpartition("/")[2]
+        return info(name, headers, total, decode_md5(headers.get("x-ms-blob-content-md5")))
+    return whole_info(name, headers)
+
+
+def whole_info(name: str, headers: Mapping[str, str]) -> BlobInfo:
+    """What the answer to a HEAD, or to a GET of the whole blob, says."""
+    return info(name, headers, headers.get("Content-Length"), decode_md5(headers.get("Content-MD5")))
+
+
+def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: bytes | None) -> BlobInfo:
+    """What the headers of an answer say about a blob of ``size`` bytes with this Content-MD5.
+
+    Raises ``StorageError`` where a number or a mark in it cannot be one.
+    """
+    try:
+        size = size if isinstance(size, int) else checked_size(size)
+        etag, date = checked_etag(headers.get("ETag")), checked_date(headers.get("Last-Modified"))
+    except BadAnswerError as error:
+        raise StorageError(f"cannot understand the answer about the blob {name!a}: {error}", path=name) from error
+    return BlobInfo(
+        name,
+        size,
+        etag,
+        md5,
+        date,
+        headers.get("x-ms-access-tier"),
+        headers.get("Content-Type"),
+        headers.get("x-ms-blob-type") or "BlockBlob",
+        (headers.get("x-ms-meta-hdi_isfolder") or "").lower() == "true",
+    )
+
+
+def properties_of(headers: Mapping[str, str]) -> BlobProperties:
+    """What a copy has to carry over, from the answer to Get Blob Properties."""
+    plain = {field: headers.get(shown) or "" for field, _, shown in _PROPERTY_HEADERS}
+    metadata = {key[10:]: value for key, value in headers.items() if key.lower().startswith("x-ms-meta-")}
+    inferred = headers.get("x-ms-access-tier-inferred", "").lower() == "true"
+    tier = "" if inferred else headers.get("x-ms-access-tier") or ""
+    return BlobProperties(**plain, tier=tier, metadata=metadata)
+
+
+def add_properties(headers: dict[str, str], properties: BlobProperties) -> None:
+    """Put ``properties`` into the headers of a write."""
+    for field, sent, _ in _PROPERTY_HEADERS:
+        value = getattr(properties, field)
+        if value:
+            headers[sent] = value
+    if properties.tier:
+        headers["x-ms-access-tier"] = properties.tier
+    for key, value in properties.metadata.items():
+        headers[f"x-ms-meta-{key}"] = value
+
+
+def add_condition(headers: dict[str, str], condition: Precondition) -> None:
+    """Put ``condition`` into the headers of a write."""
+    if condition.absent:
+        headers["If-None-Match"] = "*"
+    elif condition.etag:
+        headers["If-Match"] = f'"{condition.etag}"'
+
+
+def with_sas(url: str, sas: SasToken | None) -> str:
+    """The value of ``x-ms-copy-source``."""
+    return f"{url}?{sas.reveal()}" if sas else url

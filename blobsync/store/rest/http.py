@@ -1,0 +1,288 @@
+"""HTTP to one storage account: connections, signatures, retries, and what a broken connection means.
+
+urllib3 keeps the connections, TLS and proxies. Retrying is done here instead of by its ``Retry`` class:
+each try has to be signed anew, the service's own rules apply
+(https://learn.microsoft.com/azure/architecture/best-practices/retry-service-specific#azure-storage), and a
+request costs a third less CPU without it. The secondary endpoint of an account is never read: it may lag.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NameResolutionError,
+    NewConnectionError,
+    ProxyError,
+    ReadTimeoutError,
+    SSLError,
+)
+from urllib3.response import BaseHTTPResponse
+
+from blobsync.base.errors import StorageError, StorageUnreachableError
+from blobsync.base.locations import ContainerUrl
+from blobsync.base.redaction import redact
+from blobsync.config.model import EMULATOR_ACCOUNT
+from blobsync.store.rest.auth import Signer
+from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
+from blobsync.store.rest.pool import Timeouts, pool_for, proxy_for
+
+# https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
+# Old enough for every sovereign cloud and Azurite, new enough for 4000 MiB blocks, Put Blob From URL with
+# OAuth, and listings that encode names XML cannot hold.
+API_VERSION = "2023-11-03"
+
+# A socket's timeout holds for one whole call of sendall, whatever gets through meanwhile; larger bodies go in
+# pieces, so that a slow line is not taken for a dead one.
+_PIECE = 128 * 1024
+
+# Bytes. A page of a listing has 5,000 names of up to 1,024 characters, each up to 9 bytes where it is encoded; that
+# all of them are so long was never seen. All other answers are far smaller.
+_MAX_BODY = 64 << 20
+
+_NO_RETRIES = urllib3.Retry(False)
+_FIRST_CONTACT_TRIES = 3
+
+
+class RetryPolicy(NamedTuple):
+    """How often a request is tried and how long to wait in between, in seconds.
+
+    ``longest_asked`` bounds what ``Retry-After`` may ask for; no try begins after ``patience``.
+    """
+
+    tries: int = 7
+    base: float = 0.3
+    longest: float = 20.0
+    longest_asked: float = 90.0
+    patience: float = 240.0
+
+    def wait(self, failures: int, asked: str | None) -> float:
+        """Exponential with jitter, or what ``Retry-After`` (seconds) asks for if that is longer."""
+        doubled = self.base * float(2 ** (failures - 1))
+        own = min(self.longest, doubled) * random.uniform(0.5, 1.0)
+        if asked and asked.isascii() and asked.strip().isdigit():
+            return max(own, min(self.longest_asked, float(asked)))
+        return own
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer of the service. ``attempts`` above 1: an earlier try may have had its effect already."""
+
+    status: int
+    response: BaseHTTPResponse
+    attempts: int
+    read: bytes | None = None
+    headers: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.headers = self.response.headers
+
+    @property
+    def body(self) -> bytes:
+        """The whole body; of a streamed reply what is left of it."""
+        if self.read is None:
+            self.read = _whole_body(self.response)
+        return self.read
+
+    def answer(self) -> Answer:
+        """The form in which ``rest.errors`` takes it; ends a streamed reply."""
+        try:
+            body = self.body
+        except (HTTPError, OSError):
+            # Why a request was refused stands in the status and a header as well.
+            body = b""
+        self.response.release_conn()
+        return Answer(self.status, {name.lower(): value for name, value in self.headers.items()}, body)
+
+
+class BlobHttp:
+    """Sends signed requests to one container's endpoint; safe to use from several threads.
+
+    ``environ`` is asked for proxies and CA bundles only.
+    """
+
+    def __init__(
+        self,
+        container: ContainerUrl,
+        signer: Signer,
+        *,
+        environ: Mapping[str, str],
+        retry: RetryPolicy | None = None,
+        timeouts: Timeouts | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        parts = urlsplit(container.endpoint)
+        self._host = parts.hostname or ""
+        self._port = parts.port
+        self.signer = signer
+        self._retry = retry or RetryPolicy()
+        self._closing = threading.Event()
+        self._answered = False
+        self._account = container.account
+        self.clock = clock
+        self.root = f"{parts.path.rstrip('/')}/{container.container}"
+        self.service_root = f"{parts.path.rstrip('/')}/"
+        scheme = parts.scheme or "https"
+        proxy = proxy_for(scheme, parts.netloc, environ)
+        # A plain-http proxy wants the whole URL in the request line.
+        self._prefix = f"{scheme}://{parts.netloc}" if proxy and scheme == "http" else ""
+        self._pool = pool_for(scheme, self._host, parts.port, proxy, environ, timeouts or Timeouts())
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        stream: bool = False,
+        retry_bare_500: bool = True,
+    ) -> Reply:
+        """Send until the service gives an answer that will not change by asking again.
+
+        ``path`` is percent-encoded. With ``stream`` the body is left unread in ``Reply.response``.
+        ``retry_bare_500`` False takes a 500 without an error code as the answer: Azure always gives a code,
+        emulators do so for requests that they lack.
+        Raises ``StorageUnreachableError`` when no answer comes.
+        """
+        failures = 0
+        started = time.monotonic()
+        while True:
+            asked = None
+            late = time.monotonic() - started > self._retry.patience
+            try:
+                response = self._once(method, path, query, headers, body)
+                body_read = None if stream else _whole_body(response)
+            except (HTTPError, OSError) as error:
+                failures += 1
+                if late or failures >= self._tries(error):
+                    raise self._unreachable(error, failures) from error
+            else:
+                self._answered = True
+                status = response.status
+                bare_500 = status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
+                refused = status == 401 and failures == 0 and self.signer.renew()
+                patient = status in RETRYABLE_STATUS and not bare_500 and not late and failures + 1 < self._retry.tries
+                if not refused and not patient:
+                    return Reply(status, response, failures + 1, body_read)
+                failures += 1
+                asked = response.headers.get("Retry-After")
+                response.drain_conn()
+            self.pause(failures, asked)
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> BaseHTTPResponse:
+        signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
+        if body is not None:
+            signed["Content-Length"] = str(len(body))
+        text = self.signer.sign(method, path, query, signed)
+        return self._pool.urlopen(
+            method,
+            f"{self._prefix}{path}?{text}" if text else self._prefix + path,
+            body=body if body is None or len(body) <= _PIECE else cast("list[bytes]", _pieces(body)),
+            headers=signed,
+            retries=_NO_RETRIES,
+            redirect=False,
+            assert_same_host=False,
+            preload_content=False,
+            decode_content=False,
+        )
+
+    def pause(self, failures: int, asked: str | None = None) -> None:
+        """Wait before the next try; raises ``StorageUnreachableError`` when the store is closed meanwhile."""
+        if self._closing.wait(self._retry.wait(failures, asked)):
+            raise StorageUnreachableError(f"the connection to {self._account} was closed")
+
+    def resumes(self, failures: int) -> bool:
+        """Whether a body that broke ``failures`` times in a row is worth another try."""
+        return failures < self._retry.tries and not self._closing.is_set()
+
+    def close(self) -> None:
+        """End waiting retries and idle connections."""
+        self._closing.set()
+        self._pool.close()
+
+    def _tries(self, error: Exception) -> int:
+        if _is_certificate_problem(error):
+            return 1
+        # A wrong host name or port should not take half a minute to say so; a network that worked a
+        # moment ago gets the patience.
+        if not self._answered and isinstance(_inner(error), (ConnectTimeoutError, NewConnectionError, SSLError)):
+            return min(_FIRST_CONTACT_TRIES, self._retry.tries)
+        return self._retry.tries
+
+    def _unreachable(self, error: Exception, tries: int) -> StorageUnreachableError:
+        sentence, hint = describe_failure(error, self._host)
+        here = self._host.startswith("127.")
+        if here and self._account == EMULATOR_ACCOUNT and isinstance(_inner(error), NewConnectionError):
+            sentence = f"the emulator is not running at {self._host}, port {self._port}"
+            hint = f"blobsync emulator start --port {self._port}"
+        tried = f" ({tries} tries)" if tries > 1 else ""
+        return StorageUnreachableError(redact(sentence) + tried, hint=hint)
+
+
+def _whole_body(response: BaseHTTPResponse) -> bytes:
+    """All that is left of an answer that is no blob's content. Raises ``StorageError`` where it is far too much."""
+    body = response.read(_MAX_BODY + 1)
+    if len(body) > _MAX_BODY:
+        response.close()
+        raise StorageError(
+            f"an answer of more than {_MAX_BODY >> 20} MiB is none of a blob service's",
+            hint="check blob_endpoint: something else answers there",
+        )
+    response.release_conn()
+    return body
+
+
+def _pieces(body: bytes) -> list[memoryview]:
+    view = memoryview(body)
+    return [view[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
+
+
+def describe_failure(error: Exception, host: str) -> tuple[str, str | None]:
+    """One sentence for a request that got no answer, and what to do about it."""
+    if isinstance(error, ProxyError):
+        return f"the proxy on the way to {host} refused or failed", "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+    inner = _inner(error)
+    if _is_certificate_problem(error):
+        return (
+            f"{host} shows a TLS certificate that this machine does not trust",
+            "behind a proxy that opens TLS, set SSL_CERT_FILE to its CA bundle",
+        )
+    if isinstance(inner, SSLError):
+        return f"the TLS connection to {host} failed", "check that blob_endpoint is an https endpoint"
+    if isinstance(inner, NameResolutionError):
+        return f"there is no host {host}", "check account_name and blob_endpoint, and this machine's DNS"
+    if isinstance(inner, NewConnectionError):
+        return f"{host} refuses connections or cannot be reached", "check blob_endpoint and the network"
+    if isinstance(inner, ConnectTimeoutError):
+        return f"{host} does not answer: connecting timed out", "check the network, the firewall and the proxy"
+    if isinstance(inner, ReadTimeoutError):
+        return f"{host} stopped answering in the middle of a request", "check the network; run it again"
+    return f"the connection to {host} broke", "check the network; run it again"
+
+
+def _inner(error: Exception) -> Exception:
+    cause = getattr(error, "original_error", None) or getattr(error, "reason", None)
+    return cause if isinstance(cause, HTTPError) else error
+
+
+def _is_certificate_problem(error: Exception) -> bool:
+    return isinstance(_inner(error), SSLError) and "certificate" in str(error).lower()

@@ -1,0 +1,91 @@
+"""Reading one blob as a stream that survives broken connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import final
+
+from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
+
+from blobsync.base.errors import StorageError
+from blobsync.store.protocol import BlobInfo
+from blobsync.store.rest.headers import read_info
+from blobsync.store.rest.http import BlobHttp, Reply
+
+
+@final
+class RestBlobReader:
+    """The body of a Get Blob; see ``storage.BlobReader``."""
+
+    def __init__(
+        self,
+        get: Callable[[str, int, int | None, str | None], Reply],
+        name: str,
+        start: int,
+        length: int | None,
+        etag: str | None,
+        http: BlobHttp,
+    ) -> None:
+        self._get = get
+        self._name = name
+        self._http = http
+        self._at = start
+        try:
+            reply = get(name, start, None if length is None else start + length, etag)
+        except StorageError as error:
+            # 416: an empty blob has no range at all, not even the one that starts at 0.
+            if error.status != 416 or start:
+                raise
+            reply = get(name, 0, None, etag)
+        self._info = read_info(name, reply)
+        self._end = self._info.size if length is None else min(self._info.size, start + length)
+        self._response: BaseHTTPResponse | None = reply.response
+
+    @property
+    def info(self) -> BlobInfo:
+        return self._info
+
+    def __enter__(self) -> RestBlobReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back; one with unread bytes on it is closed."""
+        response, self._response = self._response, None
+        if response is not None:
+            if self._at < self._end:
+                response.close()
+            response.release_conn()
+
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes, empty at the end."""
+        failures = 0
+        while self._at < self._end:
+            broken: Exception | None = None
+            try:
+                if self._response is None:
+                    self._response = self._get(self._name, self._at, self._end, self._info.etag).response
+                piece = self._response.read(min(limit, self._end - self._at))
+                if piece:
+                    self._at += len(piece)
+                    if self._at >= self._end:
+                        self._response.release_conn()
+                    return piece
+            except (HTTPError, OSError) as error:
+                broken = error
+            failures += 1
+            if self._response is not None:
+                self._response.close()
+                self._response = None
+            if not self._http.resumes(failures):
+                raise StorageError(
+                    f"{self._name}: the body ended at byte {self._at} of {self._end}", path=self._name
+                ) from broken
+            self._http.pause(failures)
+        return b""

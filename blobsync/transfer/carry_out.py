@@ -1,0 +1,352 @@
+"""Carries a plan out: moves, looks again, records, deletes extras, and says exactly what is not as planned."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.errors import StorageError
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.local.hashing import hash_file
+from blobsync.local.part_files import remove_leftovers
+from blobsync.plan.listener import Listener
+from blobsync.plan.live_part import LivePart
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, PlanPart, Route, TransferPlan, TransferResult
+from blobsync.store.ends import LocalEnd
+from blobsync.transfer import extras, receipts, settle
+from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
+from blobsync.transfer.fresh_look import look
+from blobsync.transfer.interrupted import ByteTally, cancelled
+from blobsync.transfer.ledger import Ledger, retry_with
+
+# What another try can mend, by failure code, and the engine that gets it ("same" is the one that failed).
+_RETRIES = {
+    "changed_while_read": "direct",
+    "azcopy_cannot_carry": "direct",
+    "credential_expired": "same",
+    "copy_source_refused": "relay",
+}
+# The other engines have tried these again themselves; azcopy gives such a file up.
+_RETRIES_AFTER_AZCOPY = {"checksum_mismatch": "direct", "azcopy_failed": "direct", "service_busy": "direct"}
+
+
+class Engines(NamedTuple):
+    """How to get each engine by name; made on first use, so that azcopy need not be there if it is not needed.
+
+    ``relay_allowed`` says whether a copy that the service refuses may go through this machine.
+    """
+
+    make: Mapping[str, Callable[[], Engine]]
+    relay_allowed: bool = False
+
+
+@dataclass(slots=True)
+class _Run:
+    plan: TransferPlan
+    engines: Engines
+    listener: Listener
+    ledgers: list[Ledger]
+    bytes_moved: int = 0
+    gone: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
+    deleting: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
+    brought: int = 0
+    azcopy_job_ids: list[str] = field(default_factory=list)
+    other_failures: list[FileFailure] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+
+def carry_out(
+    plan: TransferPlan, parts: Sequence[LivePart], engines: Engines, listener: Listener, receipt_folder: Path
+) -> TransferResult:
+    """Do what the plan says; ``parts`` are its parts with their live ends, in the same order.
+
+    A receipt of what is verified and deleted goes to ``receipt_folder``, also after an interrupt. Failures of single
+    files are in the result. Raises ``MirrorRefusedError`` for a plan whose deletions look like a mistake,
+    ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the engines raise when
+    nothing can work (no azcopy, no network).
+    """
+    plan.demand_allowed()
+    tally = ByteTally(listener)
+    run = _Run(plan, engines, tally, [Ledger(live, plan.route) for live in parts])
+    try:
+        _carry_out(run)
+    except KeyboardInterrupt as stop:
+        _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
+        raise cancelled(plan, run.ledgers, tally.bytes) from stop
+    finally:
+        for ledger in run.ledgers:
+            ledger.save()
+    return _with_receipt(run, _result(run, (*_failures(run), *_imbalance(run))), receipt_folder)
+
+
+def _carry_out(run: _Run) -> None:
+    for ledger in run.ledgers:
+        ledger.record_unchanged()
+        ledger.record_settled()
+    run.listener.expect(run.plan.files_to_transfer, run.plan.bytes_to_transfer)
+    run.listener.phase("moving")
+    for ledger in tuple(run.ledgers):
+        actions = [action for action in ledger.live.part.actions if action.action is Action.TRANSFER]
+        _move_and_retry(run, ledger, [each for each in actions if each.aside is None], run.plan.engine.name)
+        _keep_both(run, ledger, [each for each in actions if each.aside is not None])
+        _move_back(run, settle.adopted(ledger.live), ledger.route)
+    for ledger in run.ledgers:
+        _verify(run, ledger)
+    if run.plan.options.mirror:
+        _delete_extras(run)
+
+
+def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
+    if actions:
+        _clean_up(ledger, actions)
+        _move(run, ledger, actions, engine)
+        _retry(run, ledger, actions, engine)
+
+
+def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
+    """No version of a conflict is replaced before it is safe under another name, nor one that nobody has seen."""
+    if not actions:
+        return
+    is_copy = ledger.route not in (Route.UPLOAD, Route.DOWNLOAD)
+    # What is uploaded or downloaded passes this machine anyway. azcopy replaces whatever is there by then.
+    first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
+    names = [first, *(["relay"] if first == "direct" and run.engines.relay_allowed else [])]
+    aside = settle.set_aside(ledger.live, actions, [run.engines.make[name] for name in names])
+    for action, failure in aside.failed:
+        ledger.failed(action, failure)
+        run.listener.file_done(failure.path, failure)
+    _move_and_retry(run, ledger, [kept.action for kept in aside.kept], first if is_copy else "direct")
+    copies = settle.brought(ledger.live, aside.kept) if run.plan.settles_both_ends else None
+    if copies is not None:
+        run.brought += len(copies.part.actions)
+        _move_back(run, copies, ledger.route)
+
+
+def _move_back(run: _Run, live: LivePart | None, route: Route) -> None:
+    """What ``--keep`` brings to the source's end, with an account of its own."""
+    if live is not None:
+        ledger = Ledger(live, settle.opposite(route))
+        run.ledgers.append(ledger)
+        _move_and_retry(run, ledger, live.part.actions, "direct")
+
+
+def _clean_up(ledger: Ledger, actions: Sequence[FileAction]) -> None:
+    """What a killed download left unfinished goes before its files are moved anew."""
+    destination = ledger.live.destination
+    if isinstance(destination, LocalEnd):
+        for folder in {destination.at(action.path).parent for action in actions}:
+            remove_leftovers(folder)
+
+
+def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
+    live = ledger.live
+    task = MoveTask(
+        ledger.route,
+        live.part.path,
+        live.source,
+        live.destination,
+        actions,
+        whole_folder=live.part.whole and len(actions) == len(live.part.actions),
+        cap_mbps=run.plan.options.cap_mbps,
+        on_moved=lambda moved: _one_moved(run, ledger, moved),
+    )
+    report: MoveReport = run.engines.make[engine]().move(task, run.listener)
+    run.bytes_moved += report.bytes_moved
+    run.azcopy_job_ids += report.azcopy_job_ids
+    for moved in report.moved:
+        ledger.moved(moved)
+    for action, failure in report.failed:
+        ledger.failed(action, failure)
+    for action in ledger.unreported(actions):
+        failure = _not_reported(live.part.shown(action), engine)
+        ledger.failed(action, failure)
+        run.listener.file_done(failure.path, failure)
+    run.other_failures += [_stray(f"{live.part.path}/{name}") for name in report.strays]
+
+
+def _not_reported(shown: str, engine: str) -> FileFailure:
+    """Silence is no success, whatever may have arrived."""
+    return FileFailure(
+        shown,
+        "not_reported",
+        f"{shown}: the {engine} engine did not say what became of it",
+        "run the same command again: only what is not verified moves",
+    )
+
+
+def _stray(shown: str) -> FileFailure:
+    return FileFailure(
+        shown,
+        "not_asked_for",
+        f"{shown}: azcopy took this blob along although the plan does not have it; nothing of it was kept",
+        "run the same command again: it may be new. If it comes up again, the server shows azcopy names"
+        " that it does not show blobsync; do not trust it",
+    )
+
+
+def _one_moved(run: _Run, ledger: Ledger, moved: Moved) -> None:
+    if ledger.moved(moved):
+        shown = ledger.live.part.shown(moved.action)
+        run.listener.file_done(shown, ledger.failures.get(moved.action.path))
+
+
+def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str) -> None:
+    """Give the files that another engine or a second try can carry that one chance."""
+    by_engine: dict[str, list[FileAction]] = {}
+    for action in actions:
+        failure = ledger.failures.get(action.path)
+        engine = _second_engine(run, failure.code, first) if failure else None
+        if failure and engine:
+            attempted = first == "azcopy" and failure.code in _RETRIES_AFTER_AZCOPY
+            there = _written_before(ledger, action) if attempted else None
+            if there is not None:
+                ledger.failures.pop(action.path)
+                ledger.moved(there)
+            else:
+                by_engine.setdefault(engine, []).append(action)
+    for engine, again in by_engine.items():
+        fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
+        for action in fresh:
+            ledger.failures.pop(action.path, None)
+        if fresh:
+            run.listener.note(f"{len(fresh)} files get a second try with the {engine} engine")
+            _move(run, ledger, fresh, engine)
+
+
+def _second_engine(run: _Run, code: str, first: str) -> str | None:
+    engine = _RETRIES.get(code) or (_RETRIES_AFTER_AZCOPY.get(code) if first == "azcopy" else None)
+    if engine == "relay" and not run.engines.relay_allowed:
+        return None
+    return first if engine == "same" else engine
+
+
+def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
+    """The file, where azcopy got it there before it gave it up.
+
+    Only by its content can a blob be told to be azcopy's. Any other version than the plan's is somebody's, and stays.
+    """
+    end = ledger.live.destination
+    if isinstance(end, LocalEnd):
+        return None
+    try:
+        blob = end.store.head(end.at(action.path))
+    except StorageError:
+        return None
+    if blob is None or blob.md5 is None or blob.size != action.size:
+        return None
+    source = ledger.live.source
+    state = hash_file(source.at(action.path)) if isinstance(source, LocalEnd) else action.source
+    return Moved(action, source=state) if state is not None and state.md5 == blob.md5 else None
+
+
+def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
+    source = ledger.live.source
+    if isinstance(source, LocalEnd):
+        try:
+            return LocalState.of(os.stat(source.at(action.path)))
+        except OSError:
+            return None
+    return action.source
+
+
+def _verify(run: _Run, ledger: Ledger) -> None:
+    """The fresh look, for everything that the engine could not see itself."""
+    if not ledger.pending:
+        return
+    run.listener.phase("verifying")
+    pending = list(ledger.pending.values())
+    states = look(ledger.live.destination, pending, run.listener.seen)
+    for moved in pending:
+        ledger.seen(moved, states.get(moved.action.path))
+        shown = ledger.live.part.shown(moved.action)
+        if failure := ledger.failures.get(moved.action.path):
+            run.listener.file_done(shown, failure)
+
+
+def _delete_extras(run: _Run) -> None:
+    if any(ledger.failures or ledger.strangers for ledger in run.ledgers) or run.plan.unreadable:
+        count = run.plan.count(Action.DELETE)
+        if count:
+            run.listener.note(f"{count} extra files stay: nothing is deleted after a transfer with failures")
+        return
+    for ledger in run.ledgers:
+        doomed = [action for action in ledger.live.part.actions if action.action is Action.DELETE]
+        if not doomed:
+            continue
+        run.listener.phase("deleting")
+        run.deleting = [(ledger.live.part, action) for action in doomed]
+        failures = extras.delete(ledger.live.destination, doomed, run.listener.seen)
+        gone = [action for action in doomed if action.path not in failures]
+        run.gone += [(ledger.live.part, action) for action in gone]
+        run.deleting = []
+        ledger.forget(action.path for action in gone)
+        for path, reason in failures.items():
+            shown = f"{ledger.live.part.path}/{path}"
+            run.other_failures.append(
+                FileFailure(shown, "delete_failed", f"{shown}: not deleted, {reason}", "run it again")
+            )
+
+
+def _failures(run: _Run) -> tuple[FileFailure, ...]:
+    moved = [failure for ledger in run.ledgers for _, failure in sorted(ledger.failures.items())]
+    strangers = [failure for ledger in run.ledgers for _, failure in sorted(ledger.strangers.items())]
+    return (
+        *run.plan.unreadable,
+        *(_with_way_out(failure) for failure in moved),
+        *strangers,
+        *run.other_failures,
+    )
+
+
+def _imbalance(run: _Run) -> list[FileFailure]:
+    """What is planned is transferred or failed. Anything else is a fault of ours, and must not look like success."""
+    planned = run.plan.count(Action.TRANSFER) + run.plan.count(Action.ADOPT) + run.brought
+    done = sum(len(ledger.verified) for ledger in run.ledgers)
+    failed = sum(len(ledger.failures) for ledger in run.ledgers)
+    if planned == done + failed:
+        return []
+    shown = ", ".join(part.path for part in run.plan.parts)
+    said = f"{shown}: {planned} files were planned, {done} are verified and {failed} failed: that does not add up"
+    hint = "this is a fault in blobsync itself; check with 'blobsync verify'"
+    return [FileFailure(shown, "account_wrong", said, hint)]
+
+
+def _with_way_out(failure: FileFailure) -> FileFailure:
+    """A copy that the service refused can always go through this machine: say how."""
+    if failure.code != "copy_source_refused":
+        return failure
+    return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")
+
+
+def _result(run: _Run, failures: tuple[FileFailure, ...]) -> TransferResult:
+    verified = sum(len(ledger.verified) for ledger in run.ledgers)
+    return TransferResult(
+        plan=run.plan,
+        transferred=verified,
+        verified=verified + run.plan.count(Action.UNCHANGED),
+        deleted=len(run.gone),
+        bytes_transferred=sum(
+            (moved.source or moved.action.source or moved.action).size
+            for ledger in run.ledgers
+            for moved in ledger.verified.values()
+        ),
+        seconds=time.monotonic() - run.started,
+        failures=failures,
+        azcopy_job_ids=tuple(run.azcopy_job_ids),
+    )
+
+
+def _with_receipt(run: _Run, result: TransferResult, folder: Path, *, interrupted: bool = False) -> TransferResult:
+    if not (result.transferred or result.deleted or result.failures or run.deleting):
+        return result
+    deletions = receipts.Deletions(run.gone, run.deleting)
+    try:
+        file = receipts.write_transfer(folder, result, run.ledgers, deletions, interrupted=interrupted)
+        return replace(result, receipt=file)
+    except OSError as error:
+        run.listener.note(f"no receipt was written to {folder}: {error.strerror}")
+        return result

@@ -1,0 +1,49 @@
+"""Deletes what ``--mirror`` found at the destination only: the versions that the plan saw, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.file_states import RemoteState
+from blobsync.local.files import LocalFolder
+from blobsync.local.names import relative_name
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.transfer.engines import Moved
+from blobsync.transfer.fresh_look import look
+
+
+def delete(end: LiveEnd, doomed: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:
+    """Delete, then look; returns why by the path of each that is not gone. ``seen`` as in ``survey``."""
+    failures = _delete_files(end, doomed) if isinstance(end, LocalEnd) else _delete_blobs(end, doomed)
+    # That nobody complained is no success either.
+    still_there = look(end, [Moved(action) for action in doomed if action.path not in failures], seen)
+    return {**dict.fromkeys(still_there, "it is still there"), **failures}
+
+
+def _delete_blobs(end: RemoteEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
+    """Only the versions that the plan saw: what somebody put there since is not extra."""
+    paths = {end.at(action.path): action.path for action in doomed}
+    seen = {end.at(each.path): each.destination.etag for each in doomed if isinstance(each.destination, RemoteState)}
+    return {paths.get(name, name): reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
+
+
+def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
+    failures: dict[str, str] = {}
+    folders: set[str] = set()
+    below = LocalFolder(end.root, end.boundary)
+    for action in doomed:
+        try:
+            below.remove(relative_name(action.path), action.destination)
+        except BlobsyncError as error:
+            failures[action.path] = error.message
+            continue
+        parent = action.path.rpartition("/")[0]
+        while parent and parent not in folders:
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
+    for folder in sorted(folders, key=lambda path: path.count("/"), reverse=True):
+        # Only folders that the deletions left empty go.
+        below.remove_if_empty(relative_name(folder))
+    return failures

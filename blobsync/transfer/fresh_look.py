@@ -1,0 +1,98 @@
+"""The look at the destination that decides about success.
+
+What an engine or a subprocess believes is never enough: a file counts as moved when its destination was
+seen, after the move, with the size and the MD5 that the plan asks for. The service's own answer to a write
+(the ETag and the MD5 it computed) is such a look; a listing or a HEAD afterwards is another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from blobsync.base.ahead import side_by_side
+from blobsync.base.file_states import FileState, RemoteState
+from blobsync.local.hashing import hash_file
+from blobsync.plan.transfer_plan import FileFailure
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.protocol import BlobInfo
+from blobsync.transfer.engines import Moved
+
+# Below this many files single HEADs need fewer requests than a listing of the folder might.
+_HEADS_AT_MOST = 64
+_HEAD_THREADS = 16
+
+
+def check(shown: str, moved: Moved, destination: FileState | None) -> FileFailure | None:
+    """Compare one file's destination, as it was seen, with what was to arrive; None when it is equal."""
+    if destination is None:
+        return FileFailure(shown, "missing_after_transfer", f"{shown}: is not at the destination", _AGAIN)
+    source = moved.source or moved.action.source
+    size = source.size if source is not None else moved.action.size
+    if destination.size != size:
+        return FileFailure(
+            shown,
+            "size_mismatch",
+            f"{shown}: has {destination.size} bytes at the destination, {size} at the source",
+            _AGAIN,
+        )
+    expected = source.md5 if source is not None else None
+    if expected is None:
+        return None
+    if destination.md5 is None:
+        return FileFailure(shown, "md5_missing", f"{shown}: arrived without an MD5 to check it by", _AGAIN)
+    if destination.md5 != expected:
+        return FileFailure(
+            shown, "md5_mismatch", f"{shown}: other content at the destination than at the source", _AGAIN
+        )
+    return None
+
+
+_AGAIN = "run the same command again: only what is not verified moves"
+
+
+def look(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None]) -> dict[str, FileState]:
+    """The present state of each moved file's destination, by the action's path; absent ones are left out."""
+    names = {m.action.path: m.action.target or m.action.path for m in moved}
+    if isinstance(end, LocalEnd):
+        return _look_on_disk(end, names, seen)
+    if len(names) <= _HEADS_AT_MOST:
+        return _look_by_head(end, names, seen)
+    return _look_by_listing(end, names, seen)
+
+
+def _look_on_disk(end: LocalEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
+    found: dict[str, FileState] = {}
+    states = side_by_side(lambda name: hash_file(end.at(name)), names.values(), max(2, os.cpu_count() or 2))
+    for path, state in zip(names, states, strict=True):
+        seen(1)
+        if state is not None:
+            found[path] = state
+    return found
+
+
+def _look_by_head(end: RemoteEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
+    found: dict[str, FileState] = {}
+    blobs = side_by_side(lambda name: end.store.head(end.at(name)), names.values(), _HEAD_THREADS)
+    for path, blob in zip(names, blobs, strict=True):
+        seen(1)
+        if blob is not None:
+            found[path] = remote_state(blob)
+    return found
+
+
+def _look_by_listing(end: RemoteEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
+    wanted = {end.at(name): path for path, name in names.items()}
+    found: dict[str, FileState] = {}
+    for count, blob in enumerate(end.store.list_blobs(f"{end.name}/" if end.name else ""), 1):
+        if count % 1000 == 0:
+            seen(1000)
+        path = wanted.get(blob.name)
+        if path is not None:
+            found[path] = remote_state(blob)
+    return found
+
+
+def remote_state(blob: BlobInfo) -> RemoteState:
+    """What the plan remembers of a blob."""
+    return RemoteState(blob.size, blob.etag, blob.md5)

@@ -1,0 +1,70 @@
+"""What to say of a transfer that Ctrl-C ended: what is done, what is left, and what had moved for nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from blobsync.base.errors import TransferCancelledError
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileFailure, Route, TransferPlan
+from blobsync.transfer.ledger import Ledger
+
+_VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}
+
+
+class ByteTally:
+    """Passes everything on to a listener, and adds up the bytes; for any thread."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._lock = threading.Lock()
+        self.bytes = 0
+
+    def phase(self, name: str) -> None:
+        self._listener.phase(name)
+
+    def expect(self, files: int, size: int) -> None:
+        self._listener.expect(files, size)
+
+    def seen(self, files: int) -> None:
+        self._listener.seen(files)
+
+    def bytes_moved(self, count: int) -> None:
+        with self._lock:
+            self.bytes += count
+        self._listener.bytes_moved(count)
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None:
+        self._listener.file_done(path, failure)
+
+    def note(self, text: str) -> None:
+        self._listener.note(text)
+
+
+def cancelled(plan: TransferPlan, ledgers: Sequence[Ledger], moved_bytes: int) -> TransferCancelledError:
+    """``moved_bytes`` are all that went over the line in this run, those of unfinished files included."""
+    done = sum(len(ledger.verified) for ledger in ledgers)
+    unsure = sum(len(ledger.pending) for ledger in ledgers)
+    total = plan.files_to_transfer
+    rest = f", {unsure} moved but not yet verified" if unsure else ""
+    return TransferCancelledError(
+        f"stopped: {done} of {total} files are done and verified{rest}, {total - done - unsure} are left"
+        + _again(plan, moved_bytes - _arrived(ledgers)),
+        hint="run the same command again: only what is not verified moves",
+    )
+
+
+def _arrived(ledgers: Sequence[Ledger]) -> int:
+    """The bytes of files that are whole where they belong, and do not move a second time."""
+    there = [moved for ledger in ledgers for moved in (*ledger.verified.values(), *ledger.pending.values())]
+    return sum((moved.source or moved.action.source or moved.action).size for moved in there)
+
+
+def _again(plan: TransferPlan, size: int) -> str:
+    if size <= 0:
+        return ""
+    # azcopy tells totals only, so that files which it had finished may be among them.
+    most = "up to " if plan.engine.name == "azcopy" else ""
+    verb = _VERBS.get(plan.route, "copied")
+    return f"; {most}{size:,} bytes of unfinished files were {verb} and will be {verb} again"

@@ -1,0 +1,212 @@
+"""Keeps the account of a transfer: what is verified, what failed, what still has to be looked at.
+
+Engines report from many threads; verified pairs go to the index while the transfer runs, so that a run
+that is killed has on record what it had finished.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.local.hashing import hash_file
+from blobsync.local.index import Record
+from blobsync.plan.live_part import LivePart
+from blobsync.plan.pairs import source_is_near
+from blobsync.plan.survey import below
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
+from blobsync.store.ends import LocalEnd
+from blobsync.transfer.engines import Moved
+from blobsync.transfer.fresh_look import check
+
+_FLUSH_FILES = 500
+_FLUSH_SECONDS = 2.0
+# A file that changed this shortly before it was read may change again within the same clock tick of its file
+# system, with the same size, and `stat` would not show it: such a file is read again next time.
+# Linux ticks every 1 to 10 ms; file systems without fractions of a second every 1 or 2 s.
+_TICK_NS = 20_000_000
+_COARSE_TICK_NS = 2_000_000_000
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The account of one part. ``verified`` holds the moved files whose destination was seen to be right.
+
+    A planned file is in one of ``verified``, ``pending`` and ``failures``, or nothing is known of it. What an engine
+    gave up stays failed until the file is given to an engine again. ``strangers`` are files that engines reported and
+    the plan does not name. ``now_ns`` is the clock of file times (nanoseconds since 1970), ``steady`` one in seconds
+    that is never set back.
+    """
+
+    live: LivePart
+    route: Route
+    verified: dict[str, Moved] = field(default_factory=dict)
+    pending: dict[str, Moved] = field(default_factory=dict)
+    failures: dict[str, FileFailure] = field(default_factory=dict)
+    strangers: dict[str, FileFailure] = field(default_factory=dict)
+    now_ns: Callable[[], int] = time.time_ns
+    steady: Callable[[], float] = time.monotonic
+    _planned: frozenset[str] = field(init=False)
+    _unsaved: dict[str, Record] = field(default_factory=dict)
+    _saved_at: float = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        actions = self.live.part.actions
+        self._planned = frozenset(action.path for action in actions if action.action is Action.TRANSFER)
+        self._saved_at = self.steady()
+
+    def moved(self, moved: Moved) -> bool:
+        """An engine has one file in place; whether that is news.
+
+        Its own eyes count only where it saw the service's answer.
+        """
+        path = moved.action.path
+        if self._is_stranger(moved.action) or path in self.verified or path in self.failures:
+            return False
+        if self._saw_enough(moved):
+            self.seen(moved, moved.destination)
+        else:
+            with self._lock:
+                self.pending[path] = moved
+        return True
+
+    def seen(self, moved: Moved, destination: FileState | None) -> None:
+        """The destination was looked at: verified, or a failure."""
+        path = moved.action.path
+        source = self._read(path, moved.source or moved.action.source)
+        moved = moved._replace(source=source)
+        shown = self.live.part.shown(moved.action)
+        failure = check(shown, moved, destination)
+        if failure is None and isinstance(source, LocalState) and source.md5 is None:
+            failure = _not_the_planned_one(shown)
+        with self._lock:
+            self.pending.pop(path, None)
+            if failure is not None:
+                self.failures[path] = failure
+                return
+            self.verified[path] = moved._replace(destination=destination)
+        self._remember(path, source, destination)
+
+    def failed(self, action: FileAction, failure: FileFailure) -> None:
+        """An engine gave one file up, whatever it said of it before."""
+        if self._is_stranger(action):
+            return
+        with self._lock:
+            self.pending.pop(action.path, None)
+            self.verified.pop(action.path, None)
+            self.failures[action.path] = failure
+
+    def unreported(self, actions: Iterable[FileAction]) -> list[FileAction]:
+        """Those of which no engine said what became of them."""
+        known = self.verified.keys() | self.pending.keys() | self.failures.keys()
+        return [action for action in actions if action.path not in known]
+
+    def _is_stranger(self, action: FileAction) -> bool:
+        if action.path in self._planned:
+            return False
+        shown = self.live.part.shown(action)
+        with self._lock:
+            self.strangers[action.path] = FileFailure(
+                shown,
+                "not_planned",
+                f"{shown}: an engine reported it, and the plan does not name it",
+                "look at what is there with 'blobsync verify'; this is a fault in blobsync itself",
+            )
+        return True
+
+    def record_unchanged(self) -> None:
+        """Pairs that were found equal by content are on record from now on."""
+        for action in self.live.part.actions:
+            if action.action is Action.UNCHANGED:
+                self._remember(action.path, action.source, action.destination)
+        self.save()
+
+    def record_settled(self) -> None:
+        """Where the destination's version is to stay, the source's is taken account of: only the destination
+        counts as changed from then on, until the source changes again."""
+        for action in self.live.part.actions:
+            if action.reason is not Reason.KEEP_DESTINATION:
+                continue
+            source = self._read(action.path, action.source)
+            if source is not None:
+                self._remember(action.path, source, outdated(source, self.route))
+        self.save()
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """These were deleted on purpose."""
+        self.live.records.forget(below(self.live.record_path, path) for path in paths)
+
+    def save(self) -> None:
+        """Write what is verified to the index."""
+        with self._lock:
+            records, self._unsaved = self._unsaved, {}
+            self._saved_at = self.steady()
+        self.live.records.put(records)
+
+    def _saw_enough(self, moved: Moved) -> bool:
+        """Whether the engine saw a destination that can be compared with the source."""
+        shown, source = moved.destination, moved.source or moved.action.source
+        if shown is None:
+            return False
+        if not isinstance(shown, RemoteState) or shown.md5 is not None:
+            return True
+        # The service computed no MD5: enough only where there is none to compare it with.
+        return self.route is not Route.UPLOAD and (source is None or source.md5 is None)
+
+    def _read(self, path: str, source: FileState | None) -> FileState | None:
+        """A local source with what it holds, as long as it is the same file; an upload is compared with that, also
+        where the engine did not read it itself."""
+        if not isinstance(source, LocalState) or source.md5 is not None:
+            return source
+        assert isinstance(self.live.source, LocalEnd)
+        hashed = hash_file(self.live.source.at(path))
+        return hashed if hashed is not None and hashed.same_file(source) else source
+
+    def _remember(self, path: str, source: FileState | None, destination: FileState | None) -> None:
+        near, remote = (source, destination) if source_is_near(self.route) else (destination, source)
+        if near is None or not isinstance(remote, RemoteState):
+            return
+        if isinstance(near, LocalState) and source_is_near(self.route):
+            near = _distrust_fresh(near, self.now_ns())
+        with self._lock:
+            self._unsaved[below(self.live.record_path, path)] = Record(near, remote)
+            due = len(self._unsaved) >= _FLUSH_FILES or self.steady() - self._saved_at > _FLUSH_SECONDS
+        if due:
+            self.save()
+
+
+def _not_the_planned_one(shown: str) -> FileFailure:
+    return FileFailure(
+        shown,
+        "changed_while_read",
+        f"{shown}: the file is not the one any more that was planned, so that nothing can tell what arrived",
+        "run the same command again",
+    )
+
+
+def outdated(source: FileState, route: Route) -> FileState:
+    """A destination that last held what the source holds: no present one looks like it."""
+    if source_is_near(route):
+        return RemoteState(source.size, "", source.md5)
+    return LocalState(source.size, -1, -1, 0, source.md5)
+
+
+def _distrust_fresh(near: LocalState, now_ns: int) -> LocalState:
+    last = max(near.mtime_ns, near.ctime_ns)
+    tick = _COARSE_TICK_NS if near.mtime_ns % 1_000_000_000 == 0 and near.ctime_ns % 1_000_000_000 == 0 else _TICK_NS
+    return replace(near, mtime_ns=0) if now_ns - last < tick else near
+
+
+def retry_with(actions: Sequence[FileAction], states: dict[str, FileState | None]) -> list[FileAction]:
+    """The same actions for sources that look different now; those that are gone are left out."""
+    again = []
+    for action in actions:
+        state = states.get(action.path)
+        if state is not None:
+            again.append(replace(action, source=state, size=state.size))
+    return again

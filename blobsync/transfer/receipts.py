@@ -1,0 +1,166 @@
+"""Receipts: for each transfer and removal a JSON file that names what was verified and deleted, with sizes and MD5s."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.redaction import redact_tree
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, PlanPart, TransferResult
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobInfo, BlobProperties
+from blobsync.transfer.ledger import Ledger
+
+VERSION = 1
+_KEEP = 200
+_OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.json")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deletions(Generic[_T]):
+    """What was deleted, and what an interrupt left unknown: asked for, and not looked at since."""
+
+    gone: Sequence[_T]
+    unsure: Sequence[_T]
+
+
+def write_transfer(
+    folder: Path,
+    result: TransferResult,
+    ledgers: Sequence[Ledger],
+    deletions: Deletions[tuple[PlanPart, FileAction]],
+    *,
+    interrupted: bool = False,
+) -> Path:
+    """Write the receipt of ``result`` into ``folder`` and forget the oldest beyond the newest 200.
+
+    Streamed: a million files need no second copy in memory. Raises ``OSError``.
+    """
+
+    def entries(found: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[dict[str, object]]:
+        return (_deleted(part.shown(action), action.destination or action) for part, action in found)
+
+    lists = {
+        "files": _files(ledgers),
+        "deleted_files": entries(deletions.gone),
+        "deletions_not_known": entries(deletions.unsure),
+    }
+    return _write(folder, {**_head(result), "interrupted": interrupted}, lists)
+
+
+def write_removal(
+    folder: Path,
+    cluster: str,
+    places: Sequence[str],
+    deletions: Deletions[tuple[str, BlobInfo]],
+    failures: Sequence[FileFailure],
+    *,
+    interrupted: bool = False,
+) -> Path:
+    """The same for ``rm``; ``places`` are the URLs that it was about. Raises ``OSError``."""
+    head: dict[str, object] = {
+        **_stamp(),
+        "route": "rm",
+        "cluster": cluster,
+        "places": list(places),
+        "deleted": len(deletions.gone),
+        "failed": len(failures),
+        "failures": [{"path": failure.path, "code": failure.code} for failure in failures],
+        "interrupted": interrupted,
+    }
+
+    def entries(found: Iterable[tuple[str, BlobInfo]]) -> Iterator[dict[str, object]]:
+        return (_deleted(shown, blob) for shown, blob in found)
+
+    lists = {"deleted_files": entries(deletions.gone), "deletions_not_known": entries(deletions.unsure)}
+    return _write(folder, head, lists)
+
+
+def _write(folder: Path, head: Mapping[str, object], lists: Mapping[str, Iterator[dict[str, object]]]) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    file = folder / f"{stamp}-{os.urandom(4).hex()}.json"
+    part = file.with_suffix(".part")
+    with part.open("w", encoding="utf-8", errors="surrogateescape") as out:
+        out.write(json.dumps(redact_tree(head), indent=1)[:-2])
+        for name, entries in lists.items():
+            out.write(f',\n "{name}": [')
+            for count, entry in enumerate(entries):
+                out.write(("," if count else "") + "\n  " + json.dumps(redact_tree(entry)))
+            out.write("\n ]")
+        out.write("\n}\n")
+    os.replace(part, file)
+    ours = sorted(path for path in folder.glob("*.json") if _OUR_NAME.fullmatch(path.name))
+    for old in ours[:-_KEEP]:
+        old.unlink(missing_ok=True)
+    return file
+
+
+def publish(file: Path, end: RemoteEnd) -> str:
+    """Upload a receipt beside the data that it is about, as ``<folder or file>.receipts/<name>``.
+
+    Returns the blob's URL. Raises what the store raises.
+    """
+    body = file.read_bytes()
+    name = f"{end.name}.receipts/{file.name}" if end.name else f".receipts/{file.name}"
+    properties = BlobProperties(content_type="application/json")
+    end.store.put(name, body, md5=hashlib.md5(body).digest(), properties=properties)
+    return str(end.store.container.blob(name))
+
+
+def _stamp() -> dict[str, object]:
+    return {"blobsync_receipt": VERSION, "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+
+
+def _head(result: TransferResult) -> dict[str, object]:
+    plan = result.plan
+    return {
+        **_stamp(),
+        "route": plan.route.value,
+        "cluster": plan.cluster,
+        "from_cluster": plan.from_cluster,
+        "engine": plan.engine.name,
+        "parts": [
+            {"path": part.path, "source": str(part.source), "destination": str(part.destination)} for part in plan.parts
+        ],
+        "transferred": result.transferred,
+        "verified": result.verified,
+        "unchanged": plan.count(Action.UNCHANGED),
+        "deleted": result.deleted,
+        "conflicts": plan.count(Action.CONFLICT),
+        "failed": len(result.failures),
+        "bytes_transferred": result.bytes_transferred,
+        "seconds": round(result.seconds, 3),
+        "failures": [{"path": failure.path, "code": failure.code} for failure in result.failures],
+    }
+
+
+def _files(ledgers: Sequence[Ledger]) -> Iterator[dict[str, object]]:
+    for ledger in ledgers:
+        part = ledger.live.part
+        for moved in ledger.verified.values():
+            yield {
+                "path": part.shown(moved.action),
+                "size": moved.action.size if moved.source is None else moved.source.size,
+                "md5": _md5(moved.source, moved.destination),
+                "route": ledger.route.value,
+            }
+
+
+def _deleted(shown: str, was: FileState | BlobInfo | FileAction) -> dict[str, object]:
+    """A file as it was before it was deleted."""
+    md5 = None if isinstance(was, FileAction) else was.md5
+    etag = was.etag if isinstance(was, (RemoteState, BlobInfo)) else None
+    return {"path": shown, "size": was.size, "md5": md5.hex() if md5 else None, "etag": etag}
+
+
+def _md5(*states: FileState | None) -> str | None:
+    return next((state.md5.hex() for state in states if state is not None and state.md5 is not None), None)

@@ -1,0 +1,226 @@
+"""Settles conflicts as ``--keep`` says, so that both ends hold the same afterwards and nothing that is kept is lost.
+
+Three steps, each of which leaves a state that a later run goes on from:
+
+    set_aside     the destination's version is copied to a name of its own beside the file, at the destination
+    (the move)    the source's version takes the file's name, only while the version set aside is still there
+    the way back  the copy goes to the source's end, too; or (``adopt``) the destination's version itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.reasons import Reason
+from blobsync.local.files import LocalFolder, SourceFile
+from blobsync.local.hashing import hash_file
+from blobsync.local.names import relative_name
+from blobsync.plan.decisions import sibling
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.live_part import LivePart
+from blobsync.plan.pairs import equal_content
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
+from blobsync.store.blob_hash import blob_md5
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.transfer.engines import Engine, Moved, MoveTask
+from blobsync.transfer.fresh_look import check, remote_state
+
+_COPY_BYTES = 1 << 20
+
+
+class Kept(NamedTuple):
+    """A conflict whose destination's version is safe under another name: ``state`` is the copy as it was seen."""
+
+    action: FileAction
+    state: FileState
+
+
+class Aside(NamedTuple):
+    """How :func:`set_aside` ended for each file."""
+
+    kept: list[Kept]
+    failed: list[tuple[FileAction, FileFailure]]
+
+
+def adopted(live: LivePart) -> LivePart | None:
+    """The part that brings adopted versions to the source's end; None where there are none."""
+    return _turned_round(
+        live,
+        [
+            replace(action, action=Action.TRANSFER, source=action.destination, destination=action.source)
+            for action in live.part.actions
+            if action.action is Action.ADOPT
+        ],
+    )
+
+
+def brought(live: LivePart, kept: Sequence[Kept]) -> LivePart | None:
+    """The part that brings the copies to the source's end; None where they are all there already."""
+    folders = _folders(live)
+    moves = []
+    for action, state in kept:
+        path = folders.aside(action)
+        if not _holds(folders.live.source, path, state):
+            moves.append(FileAction(path, Action.TRANSFER, Reason.KEEP_BOTH, state.size, state))
+    return _turned_round(folders.live, moves)
+
+
+def opposite(route: Route) -> Route:
+    """The way back."""
+    return Route.UPLOAD if route is Route.DOWNLOAD else Route.DOWNLOAD
+
+
+def _turned_round(live: LivePart, actions: Sequence[FileAction]) -> LivePart | None:
+    if not actions:
+        return None
+    part = replace(
+        live.part, source=live.part.destination, destination=live.part.source, actions=tuple(actions), whole=False
+    )
+    return live._replace(part=part, source=live.destination, destination=live.source)
+
+
+def set_aside(live: LivePart, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]) -> Aside:
+    """Copy the destination's version of each file to its name aside.
+
+    ``engines`` copy from blob to blob; each gets what the one before it could not.
+    """
+    folders = _folders(live)
+    if isinstance(folders.live.destination, LocalEnd):
+        return _aside_here(folders, folders.live.destination, actions)
+    return _aside_there(folders, folders.live.destination, actions, engines)
+
+
+class _Folders(NamedTuple):
+    """A part as folders at both ends; ``file`` is the destination's name in its folder where the shape is file."""
+
+    live: LivePart
+    file: str
+
+    def path(self, action: FileAction) -> str:
+        """The destination's file."""
+        return action.path or self.file
+
+    def aside(self, action: FileAction) -> str:
+        """Its name aside."""
+        return sibling(self.path(action), action.aside or "")
+
+
+def _folders(live: LivePart) -> _Folders:
+    if live.part.shape is Shape.FOLDER:
+        return _Folders(live, "")
+    # A file that is a folder entry itself: what is beside it belongs to no entry, and is on no record.
+    record_path = live.record_path.rpartition("/")[0] if live.record_path else ".."
+    name = live.destination.root.name if isinstance(live.destination, LocalEnd) else _last(live.destination.name)
+    part = replace(live.part, path=live.part.path.rpartition("/")[0], shape=Shape.FOLDER)
+    source, destination = _parent(live.source), _parent(live.destination)
+    return _Folders(live._replace(part=part, source=source, destination=destination, record_path=record_path), name)
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _parent(end: LiveEnd) -> LiveEnd:
+    if isinstance(end, LocalEnd):
+        return end._replace(root=end.root.parent)
+    return end._replace(name=end.name.rpartition("/")[0])
+
+
+def _aside_there(
+    folders: _Folders, end: RemoteEnd, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]
+) -> Aside:
+    """Blobs: only the version that the plan saw is read, and only a name that is free is written."""
+    waiting = {folders.path(action): action for action in actions}
+    kept: list[Kept] = []
+    failures: dict[str, FileFailure] = {}
+    for engine in engines:
+        if not waiting:
+            break
+        copies = [
+            FileAction(path, Action.TRANSFER, Reason.KEEP_BOTH, version.size, version, target=folders.aside(action))
+            for path, action in waiting.items()
+            if (version := action.destination) is not None
+        ]
+        task = MoveTask(Route.SAME_ACCOUNT, folders.live.part.path, end, end, copies)
+        report = engine().move(task, SilentListener())
+        failures |= {copy.path: failure for copy, failure in report.failed}
+        for moved in [*report.moved, *(Moved(copy, copy.source) for copy, _ in report.failed)]:
+            state = _copy_seen(end, moved)
+            if state is not None:
+                kept.append(Kept(waiting.pop(moved.action.path), state))
+    return Aside(kept, [(action, _not_kept(folders, action, failures.get(path))) for path, action in waiting.items()])
+
+
+def _copy_seen(end: RemoteEnd, moved: Moved) -> FileState | None:
+    """The copy as the service shows it, an earlier run's as well; None unless it holds the version."""
+    version = moved.source or moved.action.source
+    state = moved.destination
+    with suppress(BlobsyncError):
+        if state is None:
+            blob = end.store.head(end.at(moved.action.target or ""))
+            state = remote_state(blob) if blob else None
+        if state is not None and version is not None and version.md5 is None and not isinstance(version, LocalState):
+            version = replace(version, md5=blob_md5(end, moved.action.path, version.etag))
+    return state if check("", moved._replace(source=version), state) is None else None
+
+
+def _aside_here(folders: _Folders, end: LocalEnd, actions: Sequence[FileAction]) -> Aside:
+    """Local files: a copy of the bytes, since a second link to them would change with the first."""
+    found = Aside([], [])
+    for action in actions:
+        path = folders.path(action)
+        try:
+            state = _copy(end, path, folders.aside(action), action.destination)
+        except BlobsyncError as error:
+            failure = FileFailure(path, error.code, error.message, error.hint)
+            found.failed.append((action, _not_kept(folders, action, failure)))
+        else:
+            found.kept.append(Kept(action, state))
+    return found
+
+
+def _copy(end: LocalEnd, path: str, name: str, expected: FileState | None) -> FileState:
+    source = SourceFile(end.at(path), expected)
+    try:
+        version = hash_file(end.at(path))
+        if version is not None and _holds(end, name, version):
+            source.check_unchanged()
+            return version
+        part = LocalFolder(end.root, end.boundary).create(relative_name(name), source.state.size)
+        try:
+            for offset in range(0, source.state.size, _COPY_BYTES):
+                part.write_at(offset, source.read_at(offset, min(_COPY_BYTES, source.state.size - offset)))
+            source.check_unchanged()
+            return part.commit(None, version.md5 if version else None)
+        finally:
+            part.discard()
+    finally:
+        source.close()
+
+
+def _holds(end: LiveEnd, path: str, version: FileState) -> bool:
+    """Whether the file is there with the same bytes, as far as can be seen."""
+    state: FileState | None = None
+    if isinstance(end, LocalEnd):
+        state = hash_file(end.at(path))
+    else:
+        with suppress(BlobsyncError):
+            blob = end.store.head(end.at(path))
+            state = remote_state(blob) if blob else None
+    return state is not None and equal_content(state, version) is True
+
+
+def _not_kept(folders: _Folders, action: FileAction, failure: FileFailure | None) -> FileFailure:
+    shown = folders.live.part.shown(replace(action, path=folders.path(action)))
+    why = failure.message if failure else "it was not there afterwards"
+    return FileFailure(
+        shown,
+        failure.code if failure else "missing_after_transfer",
+        f"{shown}: left alone, because the other version could not be kept beside it as {action.aside}: {why}",
+        (failure.hint if failure else None) or "run the same command again",
+    )
