@@ -179,7 +179,7 @@ class Code:
                 f"{self._project.root} cannot be written, and init --folder needs a place in it",
                 hint="make the project's folder writable, or use 'blobsync init'",
             ) from error
-        _link_tree(state.snapshot, tree)
+        _copy_tree(state.snapshot, tree)
         folder = FolderEntry(str(inside), entry.account, entry.path.removesuffix(".zip"))
         cluster = replace(self._project.cluster, folders=(folder,))
         project = Project(self._project.root, self._project.root, cluster, environ=self._project.environ)
@@ -308,15 +308,18 @@ class _Archive:
         return self._file, self.size
 
 
-def _link_tree(snapshot: CodeSnapshot, tree: Path) -> None:
-    """A folder of links to the files of the code; links to folders are left out, blobs know none."""
+def _copy_tree(snapshot: CodeSnapshot, tree: Path) -> None:
+    """A folder with the files of the code; links to folders are left out, blobs know none.
+
+    Not of links to them: a transfer follows none into ``aux_data``, and code is small.
+    """
     shutil.rmtree(tree, ignore_errors=True)
     for hashed in snapshot.files:
         source = snapshot.root / hashed.path
         if hashed.file.mode != "link" or source.is_file():
-            link = tree / hashed.path
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(source)
+            target = tree / hashed.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
 
 
 def _steadily(action: Callable[[], _T]) -> _T:

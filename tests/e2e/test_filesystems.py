@@ -229,7 +229,10 @@ def test_a_file_that_does_not_hold_still(
     thread.join()
     now = read_tree(project.data)
     there = container.contents("data/")
-    if done.code == 0:
+    if done.code == 0 and "restless.bin" not in there:
+        # On a busy machine it may vanish before it is looked at: then it was never part of the plan.
+        assert how == "vanishes" and done.data["planned"] == 2, str(done)
+    elif done.code == 0:
         # What is there is a file that was here: the one before the change, or the one after it.
         assert there["restless.bin"] in {hashes(files)["restless.bin"], now.get("restless.bin")}, str(done)
     else:
