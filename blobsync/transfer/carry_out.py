@@ -50,7 +50,6 @@ class _Run:
     engines: Engines
     listener: Listener
     ledgers: list[Ledger]
-    bytes_moved: int = 0
     gone: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
     deleting: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
     brought: int = 0
@@ -155,7 +154,6 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str)
         on_moved=lambda moved: _one_moved(run, ledger, moved),
     )
     report: MoveReport = run.engines.make[engine]().move(task, run.listener)
-    run.bytes_moved += report.bytes_moved
     run.azcopy_job_ids += report.azcopy_job_ids
     for moved in report.moved:
         ledger.moved(moved)

@@ -68,12 +68,13 @@ class Ledger:
         path = moved.action.path
         if self._is_stranger(moved.action) or path in self.verified or path in self.failures:
             return False
+        news = path not in self.pending
         if self._saw_enough(moved):
             self.seen(moved, moved.destination)
         else:
             with self._lock:
                 self.pending[path] = moved
-        return True
+        return news
 
     def seen(self, moved: Moved, destination: FileState | None) -> None:
         """The destination was looked at: verified, or a failure."""

@@ -145,6 +145,15 @@ def test_only_the_first_word_about_a_file_is_news() -> None:
     assert (set(ours.ledger.verified), ours.ledger.pending) == ({"a"}, {})
 
 
+def test_what_an_engine_sees_later_counts_though_it_is_no_news() -> None:
+    ours, one = books()
+    assert ours.ledger.moved(Moved(one))
+    assert not ours.ledger.moved(Moved(one))
+    assert set(ours.ledger.pending) == {"a"}
+    assert not ours.ledger.moved(Moved(one, destination=BLOB))
+    assert (set(ours.ledger.verified), ours.ledger.pending) == ({"a"}, {})
+
+
 def test_a_failure_stays_until_the_file_is_given_out_again() -> None:
     ours, one = books()
     ours.ledger.failed(one, FAILED)

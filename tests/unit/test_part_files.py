@@ -184,6 +184,14 @@ def test_a_cleanup_leaves_what_is_being_worked_on(tmp_path: Path, *, unnamed: bo
     assert names(folder) == ["a"]
 
 
+def test_a_file_is_locked_before_it_gets_a_temporary_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    there: list[list[str]] = []
+    one = part(tmp_path, disk=Disk(lock=lambda fd: there.append(names(tmp_path))))
+    one.commit(state(tmp_path / "a"))
+    assert there == [["a"]]
+
+
 def test_a_new_file_is_locked_while_it_has_a_name(tmp_path: Path) -> None:
     one = part(tmp_path, unnamed=False)
     assert is_locked(tmp_path / names(tmp_path)[0])

@@ -1,0 +1,450 @@
+"""How a plan is carried out, step by step: which engine gets what, who hears of it, and what a second try may do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.direct.engine import DirectEngine
+from blobsync.engines import Engine, Listener, LocalEnd, MoveReport, MoveTask, RemoteEnd, SilentListener
+from blobsync.errors import LocalFileError, StorageError, TransferCancelledError
+from blobsync.plan import Action, FileFailure, Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.planning import live_parts
+from blobsync.relay import RelayEngine
+from blobsync.transfer import Engines, carry_out, route_of
+from tests.fakes import liars
+from tests.fakes.ground import World, account, cluster
+from tests.fakes.liars import LyingEngine
+from tests.fakes.store import MemoryStore, Request
+
+AZCOPY = TransferOptions(engine="azcopy")
+FILES = {"a": b"aaa", "b": b"bb", "sub/c": b""}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "project", cluster("eu", data=account("eu")), cluster("us", data=account("us")))
+
+
+def write(world: World, files: dict[str, bytes]) -> None:
+    for name, body in files.items():
+        path = world.root / "data/x" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+
+def add(world: World, store: str, files: dict[str, bytes]) -> None:
+    for name, body in files.items():
+        world.store(store).add(f"store/data/x/{name}", body)
+
+
+@dataclass
+class Heard(SilentListener):
+    """Everything that a listener is told."""
+
+    phases: list[str] = field(default_factory=list)
+    expected: list[tuple[int, int]] = field(default_factory=list)
+    done: list[tuple[str, str | None]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def phase(self, name: str) -> None:
+        self.phases.append(name)
+
+    def expect(self, files: int, size: int) -> None:
+        self.expected.append((files, size))
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None:
+        self.done.append((path, failure.code if failure else None))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def carry(
+    world: World,
+    plan: TransferPlan,
+    engines: Engines | dict[str, Callable[[], Engine]],
+    *,
+    heard: Heard | None = None,
+    receipts: Path | None = None,
+) -> TransferResult:
+    """Carry a plan out with these engines."""
+    ground = world.ground(copy=plan.from_cluster is not None)
+    parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
+    made = engines if isinstance(engines, Engines) else Engines(engines)
+    return carry_out(plan, parts, made, heard or Heard(), receipts or world.root)
+
+
+def codes(result: TransferResult) -> dict[str, str]:
+    return {failure.path: failure.code for failure in result.failures}
+
+
+def none_is_needed() -> Engine:
+    raise AssertionError("there is nothing to move")
+
+
+def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> None:
+    write(world, FILES)
+    heard = Heard()
+    carry(
+        world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: LyingEngine(liars.the_truth)}, heard=heard
+    )
+    assert heard.expected == [(3, 5)]
+    assert heard.phases == ["moving", "verifying"]
+    assert heard.done == []
+    world.store("eu").blobs.clear()
+    heard = Heard()
+    direct = replace(AZCOPY, engine="direct")
+    carry(world, world.plan("u", "data/x", options=direct), {"direct": DirectEngine}, heard=heard)
+    # What the service confirms at once needs no look.
+    assert heard.phases == ["moving"]
+    assert sorted(heard.done) == [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
+
+
+def test_a_file_that_is_found_wrong_is_told_once(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    heard = Heard()
+    lying = lambda: LyingEngine(liars.all_moved, works=False)  # noqa: E731 - an engine is made by a call
+    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lying}, heard=heard)
+    assert heard.done == [("data/x/a", "missing_after_transfer")]
+
+
+@pytest.mark.parametrize("calls_back", [False, True])
+def test_a_file_is_told_when_the_engine_has_it_in_place(world: World, *, calls_back: bool) -> None:
+    write(world, {"a": b"aaa"})
+    heard = Heard()
+    engine = LyingEngine(liars.everything_twice, calls_back=calls_back)
+    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: engine}, heard=heard)
+    assert heard.done == ([("data/x/a", None)] * calls_back)
+
+
+def test_nothing_to_move_needs_no_engine(world: World) -> None:
+    write(world, FILES)
+    world.run("u", "data/x")
+    result = carry(world, world.plan("u", "data/x"), {"direct": none_is_needed, "azcopy": none_is_needed})
+    assert (result.exit_code, result.transferred, result.receipt) == (0, 0, None)
+
+
+@pytest.mark.parametrize("case", ["all of them", "one is there", "one is left out"])
+def test_an_engine_is_told_whether_it_gets_the_whole_folder(world: World, case: str) -> None:
+    write(world, FILES)
+    options = AZCOPY
+    if case == "one is there":
+        world.run("u", "data/x/a")
+    if case == "one is left out":
+        options = replace(AZCOPY, exclude=("a",))
+    engine = LyingEngine(liars.the_truth)
+    carry(world, world.plan("u", "data/x", options=replace(options, cap_mbps=800)), {"azcopy": lambda: engine})
+    (task,) = engine.tasks
+    assert task.whole_folder is (case == "all of them")
+    assert {action.path for action in task.actions} == ({*FILES} if case == "all of them" else {"b", "sub/c"})
+    assert (task.cap_mbps, task.shown, task.route) == (800, "data/x", Route.UPLOAD)
+
+
+def test_what_is_left_over_of_a_whole_folder_is_not_the_whole_folder(world: World) -> None:
+    write(world, FILES)
+
+    def gives_one_up(task: MoveTask, report: MoveReport) -> MoveReport:
+        lost = [each for each in report.moved if each.action.path == "a"]
+        report.moved = [each for each in report.moved if each.action.path != "a"]
+        report.failed = [(each.action, FileFailure("data/x/a", "credential_expired", "no")) for each in lost]
+        if lost and len(task.actions) == 3:
+            world.store("eu").blobs.pop("store/data/x/a", None)
+        return report
+
+    engine = LyingEngine(gives_one_up)
+    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: engine})
+    assert [(len(task.actions), task.whole_folder) for task in engine.tasks] == [(3, True), (1, False)]
+
+
+def test_azcopys_jobs_and_strays_are_in_the_result(world: World) -> None:
+    write(world, {"a": b"aaa"})
+
+    def tell(task: MoveTask, report: MoveReport) -> MoveReport:
+        return replace(report, azcopy_job_ids=["job-1"], strays=["odd"])
+
+    result = carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: LyingEngine(tell)})
+    assert result.azcopy_job_ids == ("job-1",)
+    assert codes(result) == {"data/x/odd": "not_asked_for"}
+
+
+def test_what_a_killed_download_left_goes_before_its_files_come(world: World) -> None:
+    add(world, "eu", FILES)
+    folder = world.root / "data/x/sub"
+    folder.mkdir(parents=True)
+    left, other = folder / ".blobsync-0123abcd.part", folder.parent / ".blobsync-0123abcd.part"
+    left.write_bytes(b"half")
+    other.write_bytes(b"half")
+    seen: list[bool] = []
+
+    def look(task: MoveTask, report: MoveReport) -> MoveReport:
+        seen.append(left.exists() or other.exists())
+        return report
+
+    plan = world.plan("d", "data/x", options=AZCOPY)
+    carry(world, plan, {"azcopy": lambda: LyingEngine(look)})
+    assert seen == [False]
+
+
+def fails_with(code: str, *, only: str = "a") -> LyingEngine:
+    def tell(task: MoveTask, report: MoveReport) -> MoveReport:
+        failed = [each for each in task.actions if each.path == only]
+        return MoveReport(
+            [each for each in report.moved if each.action.path != only],
+            [(each, FileFailure(task.shown, code, "no")) for each in failed],
+        )
+
+    return LyingEngine(tell, works=False)
+
+
+@dataclass
+class Spy:
+    """An honest engine that remembers its tasks; ``name`` is what it says that it is."""
+
+    make: Callable[[], Engine]
+    tasks: list[MoveTask] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.make().name
+
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+        self.tasks.append(task)
+        return self.make().move(task, listener)
+
+
+@pytest.mark.parametrize(
+    ("code", "second"),
+    [
+        ("changed_while_read", "direct"),
+        ("azcopy_cannot_carry", "direct"),
+        ("credential_expired", "azcopy"),
+        ("checksum_mismatch", "direct"),
+        ("azcopy_failed", "direct"),
+        ("service_busy", "direct"),
+        ("access_denied", None),
+    ],
+)
+def test_a_second_try_goes_to_the_engine_that_can_mend_it(world: World, code: str, second: str | None) -> None:
+    write(world, {"a": b"aaa"})
+    first = fails_with(code)
+    spies = {"direct": Spy(DirectEngine), "relay": Spy(RelayEngine)}
+    heard = Heard()
+    made: dict[str, Callable[[], Engine]] = {
+        "azcopy": lambda: first,
+        "direct": lambda: spies["direct"],
+        "relay": lambda: spies["relay"],
+    }
+    result = carry(world, world.plan("u", "data/x", options=AZCOPY), made, heard=heard)
+    tries = {"azcopy": len(first.tasks) - 1, **{name: len(spy.tasks) for name, spy in spies.items()}}
+    assert {name for name, count in tries.items() if count} == ({second} if second else set())
+    assert heard.notes == ([f"1 files get a second try with the {second} engine"] if second else [])
+    assert result.ok is (second == "direct")
+    if second != "direct":
+        assert codes(result) == {"data/x": code}
+
+
+@pytest.mark.parametrize("code", ["checksum_mismatch", "service_busy"])
+def test_what_the_other_engines_tried_themselves_is_not_tried_again(world: World, code: str) -> None:
+    write(world, {"a": b"aaa"})
+    engine = fails_with(code)
+    result = carry(
+        world, world.plan("u", "data/x", options=replace(AZCOPY, engine="direct")), {"direct": lambda: engine}
+    )
+    assert (len(engine.tasks), codes(result)) == (1, {"data/x": code})
+
+
+@pytest.mark.parametrize("allowed", [None, False, True])
+def test_a_refused_copy_goes_through_this_machine_only_where_that_is_allowed(
+    world: World, allowed: bool | None
+) -> None:
+    add(world, "us", {"a": b"aaa"})
+    make: dict[str, Callable[[], Engine]] = {"azcopy": lambda: fails_with("copy_source_refused"), "relay": RelayEngine}
+    engines = Engines(make) if allowed is None else Engines(make, relay_allowed=allowed)
+    result = carry(world, world.plan("u", "data/x", options=AZCOPY, copy=True), engines)
+    assert result.ok is bool(allowed)
+    assert bool(world.store("eu").blobs) is bool(allowed)
+
+
+def test_a_second_try_takes_the_file_as_it_is_now(world: World) -> None:
+    write(world, {"a": b"aaa", "gone": b"g", "b": b"bb"})
+    spy = Spy(DirectEngine)
+
+    def tell(task: MoveTask, report: MoveReport) -> MoveReport:
+        write(world, {"a": b"longer now"})
+        (world.root / "data/x/gone").unlink()
+        return MoveReport(
+            report.moved,
+            [(each, FileFailure(each.path, "changed_while_read", "no")) for each in task.actions if each.path != "b"],
+        )
+
+    engine = LyingEngine(tell)
+    plan = world.plan("u", "data/x", options=AZCOPY)
+    world.store("eu").before = refuse_writes_of("a", "gone", times=1)
+    result = carry(world, plan, {"azcopy": lambda: engine, "direct": lambda: spy})
+    assert [[each.path for each in task.actions] for task in spy.tasks] == [["a"]]
+    assert world.store("eu").body("store/data/x/a") == b"longer now"
+    assert codes(result) == {"gone": "changed_while_read"}
+    assert result.transferred == 2
+
+
+def refuse_writes_of(*names: str, times: int) -> Callable[[Request], None]:
+    left = dict.fromkeys((f"store/data/x/{name}" for name in names), times)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "put" and left.get(request.name, 0):
+            left[request.name] -= 1
+            raise StorageError("no", status=400)
+
+    return refuse
+
+
+@dataclass
+class Wrote:
+    """azcopy that puts ``body`` there and gives the file up all the same."""
+
+    body: bytes
+    with_md5: bool = True
+    name: str = "azcopy"
+
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+        end = task.destination
+        assert isinstance(end, RemoteEnd)
+        assert isinstance(end.store, MemoryStore)
+        for action in task.actions:
+            end.store.add(end.at(action.path), self.body, with_md5=self.with_md5)
+        return MoveReport([], [(each, FileFailure(each.path, "azcopy_failed", "it gave up")) for each in task.actions])
+
+
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize(
+    ("wrote", "ours"),
+    [
+        pytest.param(Wrote(b"aaa"), True, id="the file"),
+        pytest.param(Wrote(b"aab"), False, id="other content"),
+        pytest.param(Wrote(b"aa"), False, id="another size"),
+        pytest.param(Wrote(b"aaa", with_md5=False), False, id="unknown content"),
+    ],
+)
+def test_what_azcopy_wrote_before_it_gave_up_is_known_by_its_content(
+    world: World, wrote: Wrote, *, ours: bool, copy: bool
+) -> None:
+    if copy:
+        add(world, "us", {"a": b"aaa"})
+    else:
+        write(world, {"a": b"aaa"})
+    spy = Spy(DirectEngine)
+    plan = world.plan("u", "data/x", options=AZCOPY, copy=copy)
+    result = carry(world, plan, {"azcopy": lambda: wrote, "direct": lambda: spy})
+    # What is there and not ours is somebody's, and stays.
+    assert world.store("eu").body("store/data/x/a") == wrote.body
+    assert (result.ok, result.transferred, len(spy.tasks)) == ((True, 1, 0) if ours else (False, 0, 1))
+    if not ours:
+        assert set(codes(result).values()) == {"changed_meanwhile"}
+
+
+def test_a_destination_that_cannot_be_asked_gets_the_second_try(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    refused: list[Request] = []
+
+    def refuse_one_look(request: Request) -> None:
+        if request.operation == "head" and not refused:
+            refused.append(request)
+            raise StorageError("no", status=400)
+
+    plan = world.plan("u", "data/x", options=AZCOPY)
+    world.store("eu").before = refuse_one_look
+    result = carry(world, plan, {"azcopy": lambda: fails_with("azcopy_failed"), "direct": DirectEngine})
+    assert (result.ok, len(refused)) == (True, 1)
+
+
+def test_a_download_that_azcopy_gave_up_gets_the_second_try(world: World) -> None:
+    add(world, "eu", {"a": b"aaa"})
+    plan = world.plan("d", "data/x", options=AZCOPY)
+    result = carry(world, plan, {"azcopy": lambda: fails_with("azcopy_failed"), "direct": DirectEngine})
+    assert (result.ok, (world.root / "data/x/a").read_bytes()) == (True, b"aaa")
+
+
+def test_only_a_mirror_deletes(world: World) -> None:
+    add(world, "eu", {"extra": b"x"})
+    write(world, {"a": b"aaa"})
+    mirror = TransferOptions(mirror=True, max_delete_percent=100.0)
+    plan = world.plan("u", "data/x", options=mirror)
+    assert plan.count(Action.DELETE) == 1
+    result = carry(world, replace(plan, options=TransferOptions()), {"direct": DirectEngine})
+    assert (result.deleted, "store/data/x/extra" in world.store("eu").blobs) == (0, True)
+    heard = Heard()
+    result = carry(world, world.plan("u", "data/x", options=mirror), {"direct": DirectEngine}, heard=heard)
+    assert (result.deleted, "store/data/x/extra" in world.store("eu").blobs) == (1, False)
+    assert heard.phases == ["moving", "deleting"]
+
+
+def test_extras_that_stay_after_a_failure_are_said(world: World) -> None:
+    add(world, "eu", {"extra": b"x"})
+    write(world, {"a": b"aaa"})
+    mirror = TransferOptions(mirror=True, max_delete_percent=100.0, engine="azcopy")
+    for plan, said in (
+        (
+            world.plan("u", "data/x", options=mirror),
+            ["1 extra files stay: nothing is deleted after a transfer with failures"],
+        ),
+        (world.plan("u", "data/x", options=AZCOPY), []),
+    ):
+        heard = Heard()
+        carry(world, plan, {"azcopy": lambda: fails_with("access_denied")}, heard=heard)
+        assert heard.notes == said
+    assert "store/data/x/extra" in world.store("eu").blobs
+
+
+def test_a_receipt_that_cannot_be_written_is_said_and_no_failure(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    heard = Heard()
+    nowhere = world.root / "nowhere"
+    result = carry(world, world.plan("u", "data/x"), {"direct": DirectEngine}, heard=heard, receipts=nowhere)
+    assert (result.ok, result.receipt) == (True, None)
+    assert heard.notes == [f"no receipt was written to {nowhere}: {os.strerror(2)}"]
+
+
+def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> None:
+    write(world, FILES)
+
+    class Interrupted:
+        name = "azcopy"
+
+        def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+            DirectEngine().move(task._replace(actions=task.actions[:2]), listener)
+            raise KeyboardInterrupt
+
+    plan = world.plan("u", "data/x", options=AZCOPY)
+    with pytest.raises(TransferCancelledError, match="2 of 3 files are done and verified"):
+        carry(world, plan, {"azcopy": Interrupted})
+    ground = world.ground()
+    (live,) = live_parts(ground, plan, "u")
+    assert set(live.records.get([f"{live.record_path}/{name}" for name in FILES])) == {
+        f"{live.record_path}/{name}" for name in ("a", "b")
+    }
+
+
+def test_routes_by_their_ends(world: World) -> None:
+    here, there = LocalEnd(world.root), RemoteEnd(world.store("eu"), "x")
+    other = RemoteEnd(world.store("us"), "x")
+    assert route_of(here, there) is Route.UPLOAD
+    assert route_of(there, here) is Route.DOWNLOAD
+    assert route_of(there, there) is Route.SAME_ACCOUNT
+    assert route_of(there, other) is Route.CROSS_ACCOUNT
+    for ends in ((None, there), (there, None)):
+        with pytest.raises(LocalFileError):
+            route_of(*ends)
+
+
+def test_the_result_counts_bytes_as_they_were_read(world: World) -> None:
+    write(world, {"a": b"aaa", "b": b"bb"})
+    result = world.run("u", "data/x")
+    assert (result.bytes_transferred, result.verified, result.transferred) == (5, 2, 2)
+    assert 0 <= result.seconds < 60
+    assert world.store("eu").blobs["store/data/x/a"].info.md5 == hashlib.md5(b"aaa").digest()
