@@ -328,9 +328,7 @@ def _result(run: _Run, failures: tuple[FileFailure, ...]) -> TransferResult:
         verified=verified + run.plan.count(Action.UNCHANGED),
         deleted=len(run.gone),
         bytes_transferred=sum(
-            (moved.source or moved.action.source or moved.action).size
-            for ledger in run.ledgers
-            for moved in ledger.verified.values()
+            (moved.source or moved.action).size for ledger in run.ledgers for moved in ledger.verified.values()
         ),
         seconds=time.monotonic() - run.started,
         failures=failures,

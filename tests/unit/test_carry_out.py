@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Engine, Listener, LocalEnd, MoveReport, MoveTask, RemoteEnd, SilentListener
+from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd, SilentListener
 from blobsync.errors import LocalFileError, StorageError, TransferCancelledError
-from blobsync.plan import Action, FileFailure, Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.plan import Action, FileFailure, LocalState, Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.planning import live_parts
 from blobsync.relay import RelayEngine
 from blobsync.transfer import Engines, carry_out, route_of
@@ -384,6 +385,30 @@ def test_only_a_mirror_deletes(world: World) -> None:
     assert heard.phases == ["moving", "deleting"]
 
 
+def test_what_was_deleted_is_on_record_nowhere_and_in_the_receipt(world: World) -> None:
+    write(world, {**FILES, "extra": b"x"})
+    world.run("u", "data/x")
+    (world.root / "data/x/extra").unlink()
+    mirror = TransferOptions(mirror=True, max_delete_percent=100.0)
+    plan = world.plan("u", "data/x", options=mirror)
+    (live,) = live_parts(world.ground(), plan, "u")
+    gone = f"{live.record_path}/extra"
+    assert live.records.get([gone])
+    result = carry(world, plan, {"direct": none_is_needed})
+    assert live.records.get([gone]) == {}
+    assert result.receipt is not None
+    assert json.loads(result.receipt.read_text())["interrupted"] is False
+
+
+def test_nothing_is_deleted_where_part_of_the_source_could_not_be_read(world: World) -> None:
+    add(world, "eu", {"extra": b"x"})
+    write(world, {"a": b"aaa"})
+    plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, max_delete_percent=100.0))
+    unreadable = FileFailure("data/x/b", "unreadable", "no")
+    result = carry(world, replace(plan, unreadable=(unreadable,)), {"direct": DirectEngine})
+    assert (result.deleted, codes(result)) == (0, {"data/x/b": "unreadable"})
+
+
 def test_extras_that_stay_after_a_failure_are_said(world: World) -> None:
     add(world, "eu", {"extra": b"x"})
     write(world, {"a": b"aaa"})
@@ -440,6 +465,20 @@ def test_routes_by_their_ends(world: World) -> None:
     for ends in ((None, there), (there, None)):
         with pytest.raises(LocalFileError):
             route_of(*ends)
+
+
+def test_the_bytes_are_those_of_the_version_that_was_read(world: World) -> None:
+    write(world, {"a": b"aaa"})
+
+    def newer(task: MoveTask, report: MoveReport) -> MoveReport:
+        write(world, {"a": b"newer"})
+        add(world, "eu", {"a": b"newer"})
+        state = LocalState.of(os.stat(world.root / "data/x/a"), hashlib.md5(b"newer").digest())
+        return MoveReport([Moved(task.actions[0], source=state)])
+
+    engine = LyingEngine(newer, works=False)
+    result = carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: engine})
+    assert (result.ok, result.bytes_transferred) == (True, 5)
 
 
 def test_the_result_counts_bytes_as_they_were_read(world: World) -> None:
