@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import CopySourceRefusedError, LocalFileError, StorageError, TransferCancelledError
+from blobsync.base.file_states import LocalState
 from blobsync.direct.engine import DirectEngine
-from blobsync.engines import Engine, Listener, LocalEnd, Moved, MoveReport, MoveTask, RemoteEnd, SilentListener
-from blobsync.errors import LocalFileError, StorageError, TransferCancelledError
-from blobsync.plan import Action, FileFailure, LocalState, Route, TransferOptions, TransferPlan, TransferResult
-from blobsync.planning import live_parts
-from blobsync.relay import RelayEngine
-from blobsync.transfer import Engines, carry_out, route_of
+from blobsync.direct.relay import RelayEngine
+from blobsync.plan.building import live_parts
+from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.live_part import route_of
+from blobsync.plan.transfer_plan import Action, FileFailure, Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
 from tests.fakes import liars
 from tests.fakes.ground import World, account, cluster
 from tests.fakes.liars import LyingEngine
@@ -487,3 +491,46 @@ def test_the_result_counts_bytes_as_they_were_read(world: World) -> None:
     assert (result.bytes_transferred, result.verified, result.transferred) == (5, 2, 2)
     assert 0 <= result.seconds < 60
     assert world.store("eu").blobs["store/data/x/a"].info.md5 == hashlib.md5(b"aaa").digest()
+
+
+@pytest.mark.parametrize(
+    ("engine", "refused", "allowed", "asides", "moves"),
+    [
+        pytest.param("auto", False, True, ["direct"], ["direct"], id="from server to server"),
+        pytest.param("auto", True, True, ["direct", "relay"], ["direct", "relay"], id="refused: through this machine"),
+        pytest.param("auto", True, False, ["direct"], [], id="refused, and nothing else is allowed"),
+        pytest.param("relay", False, True, ["relay"], ["relay"], id="--engine relay"),
+        pytest.param("azcopy", False, True, ["direct"], ["direct"], id="never by azcopy, which replaces what is there"),
+    ],
+)
+def test_a_copy_that_keeps_both_uses_the_engines_that_the_service_allows(
+    world: World, engine: str, refused: bool, allowed: bool, asides: list[str], moves: list[str]
+) -> None:
+    add(world, "us", {"a": b"theirs"})
+    add(world, "eu", {"a": b"ours"})
+    plan = world.plan("u", "data/x", options=TransferOptions(keep="both", engine=engine), copy=True)
+
+    def refuse(request: Request) -> None:
+        if refused and request.operation == "put_from_url":
+            raise CopySourceRefusedError("the service may not read the source")
+
+    world.store("eu").before = refuse
+    used: list[tuple[str, bool]] = []
+
+    def spied(name: str, make: Callable[[], Engine]) -> Callable[[], Engine]:
+        class Told(Spy):
+            def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+                used.append((name, task.actions[0].target is None))
+                return super().move(task, listener)
+
+        return lambda: Told(make)
+
+    make = {"direct": spied("direct", DirectEngine), "relay": spied("relay", RelayEngine), "azcopy": none_is_needed}
+    heard = Heard()
+    result = carry(world, plan, Engines(make, relay_allowed=allowed), heard=heard)
+    assert [name for name, is_move in used if not is_move] == asides
+    assert [name for name, is_move in used if is_move] == moves
+    bodies = sorted(blob.body for blob in world.store("eu").blobs.values())
+    assert (result.ok, bodies) == ((True, [b"ours", b"theirs"]) if moves else (False, [b"ours"]))
+    if not moves:
+        assert [path for path, code in heard.done if code] == ["data/x/a"]
