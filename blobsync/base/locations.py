@@ -21,6 +21,10 @@ MAX_NAME_CHARS = 1024
 _SAFE_IN_BLOB_NAME = "/-._~"
 
 
+# Real ones have a few hundred characters; no service takes a URL that is longer.
+_LONGEST_SAS = 8192
+
+
 def quote_blob_name(name: str) -> str:
     """Percent-encode ``name`` for the path of a URL, byte for byte of its UTF-8 form."""
     return quote(name, safe=_SAFE_IN_BLOB_NAME)
@@ -82,9 +86,11 @@ class SasToken:
     def parse(cls, text: str) -> SasToken:
         """Take a token as users paste it, with or without the leading ``?``.
 
-        Raises ``ValueError`` (without quoting the text) when it holds no signature.
+        Raises ``ValueError`` (without quoting the text) when it holds no signature, or cannot be part of a URL.
         """
         query = text.strip().lstrip("?&")
+        if not query.isascii() or len(query) > _LONGEST_SAS:
+            raise ValueError("not a SAS token: it is too long, or has letters that no URL has")
         if "sig" not in dict(parse_qsl(query)):
             raise ValueError("not a SAS token: it has no sig= part")
         return cls(query)

@@ -16,6 +16,7 @@ from typing import Any
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.nearest import did_you_mean
+from blobsync.config.project_root import PROJECT_MARK, STATE_FOLDER
 from blobsync.config.typed import CODE_KEY, FOLDER_SUFFIX, Checker, is_placeholder
 from blobsync.config.yaml_lines import KeyPath
 
@@ -94,6 +95,12 @@ class EntryReader:
             return ""
         if prefix.startswith(("/", "../")) or prefix == "..":
             self._checker.problem(where, "names a folder outside the project")
+            return ""
+        parts = prefix.casefold().split("/")
+        if ".git" in parts or STATE_FOLDER in parts or parts[0] == PROJECT_MARK:
+            self._checker.problem(
+                where, f"names {prefix}, where no data is: it decides which programs run, or where data goes"
+            )
             return ""
         return prefix
 

@@ -17,6 +17,8 @@ from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
 
 PROJECT_MARK = "aux_data"
+# Where blobsync keeps what it remembers of a project.
+STATE_FOLDER = ".blobsync"
 
 
 def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:

@@ -6,6 +6,7 @@ placeholders in angle brackets, which ``config check`` asks for one by one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,19 +106,33 @@ def new_project(
     written: list[str] = []
     kept: list[str] = []
     try:
-        for name, text, mode in example_files(emulator):
+        examples = example_files(emulator)
+        for name in (*(name for name, *_ in examples), ".gitignore"):
+            _refuse_link(root, name)
+        for name, text, mode in examples:
             path = root / name
             if path.exists():
                 kept.append(name)
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode)
-            path.write_text(text, encoding="utf-8")
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w") as stream:
+                stream.write(text)
             written.append(name)
         (written if _add_ignore_lines(root / ".gitignore") else kept).append(".gitignore")
     except OSError as error:
         raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
     return NewFiles(tuple(written), tuple(kept))
+
+
+def _refuse_link(root: Path, name: str) -> None:
+    """A project that came from elsewhere may hold a link to any file of the user's in the place of one of these."""
+    real, inside = os.path.realpath(root / name), os.path.realpath(root)
+    if not real.startswith(inside.rstrip("/") + "/"):
+        raise LocalFileError(
+            f"{name} would be written through a link that leads out of the project, to {real}",
+            hint=f"remove the link: {root / name}, or the folder above it that is one",
+            path=name,
+        )
 
 
 def example_files(emulator: EmulatorAccount | None = None) -> tuple[tuple[str, str, int], ...]:

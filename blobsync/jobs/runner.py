@@ -386,8 +386,8 @@ def prepare(job: Job) -> int:
             unpack_code(job)
             place_folders(job)
             run_setup(job)
-        except (SetupError, BlobError, OSError, zipfile.BadZipFile) as error:
-            text = job.redacted(str(error))
+        except Exception as error:
+            text = job.redacted(str(error) or type(error).__name__)
             job.say("setup failed: " + text)
             _write_text(failed, attempt + "\n" + text)
             raise SetupError(text) from error

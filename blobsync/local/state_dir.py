@@ -22,9 +22,10 @@ from pathlib import Path
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.user_data import state_home
+from blobsync.config.project_root import STATE_FOLDER
 from blobsync.config.user_config import config_home
 
-NAME = ".blobsync"
+NAME = STATE_FOLDER
 KEY_FILE = "state.key"
 
 _KEY_BYTES = 32

@@ -18,6 +18,7 @@ from blobsync.local.globs import zip_excludes
 from blobsync.local.ignore import parse_lines
 from blobsync.plan.saved_plan import load
 from blobsync.plan.selection import selector
+from blobsync.store.rest.xml import BadAnswerError, Markers
 from tests.fakes.scripted_http import Step, scripted
 from tests.unit.test_blob_http import store
 
@@ -49,6 +50,14 @@ def test_a_listing_that_repeats_its_marker_ends() -> None:
 def test_a_listing_may_have_empty_pages() -> None:
     with scripted([page("m1"), page("m2"), page("", "a")]) as script:
         assert [blob.name for blob in store(script).list_blobs()] == ["a"]
+
+
+def test_a_listing_of_empty_pages_ends() -> None:
+    markers = Markers()
+    for number in range(10_000):
+        assert markers.after(page(f"m{number}").body) == f"m{number}"
+    with pytest.raises(BadAnswerError, match="10,001 pages without a name"):
+        markers.after(page("m10000").body)
 
 
 @pytest.mark.parametrize("status", [200, 403, 503])

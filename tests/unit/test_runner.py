@@ -272,6 +272,25 @@ def test_no_order_of_links_leads_outside(
     assert left == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\x40"),  # written for version 6.4 of the format
+        (b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00"),  # encrypted
+    ],
+)
+def test_an_archive_that_no_program_can_read_is_told(
+    node: Node, service: BlobService, before: bytes, after: bytes
+) -> None:
+    body, _ = zip_of({"a.py": "x"})
+    assert before in body
+    service.put(CODE, body.replace(before, after))
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")))
+    assert done.returncode == 72
+    assert "could not be made ready" in done.stderr and "Traceback" not in done.stderr
+    assert not node.root.exists()
+
+
 NAMES = (
     *("a", "a/b.py", "a\\b", "a b", "\u00e4", ".hidden", "a:b", "C:/x", "x" * 255, "-rf"),
     *(

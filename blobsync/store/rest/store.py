@@ -27,7 +27,7 @@ from blobsync.store.rest.errors import skew_seconds, translate
 from blobsync.store.rest.headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.reader import RestBlobReader
-from blobsync.store.rest.xml import BadAnswerError, decode_md5, delegation_key, list_page, next_marker, soft_delete_days
+from blobsync.store.rest.xml import BadAnswerError, Markers, decode_md5, delegation_key, list_page, soft_delete_days
 from blobsync.store.sas import DelegationKey
 
 _T = TypeVar("_T")
@@ -328,15 +328,9 @@ class RestBlobStore:
         if delimiter:
             query["delimiter"] = delimiter
         page = self._list_page(query, "")
-        markers = {""}
+        markers = Markers()
         while page:
-            marker = self._understood("listing", next_marker, page)
-            if marker and marker in markers:
-                raise StorageError(
-                    f"the listing of {self._container} never ends: the service gave the same marker twice",
-                    hint="check blob_endpoint: no blob service does this",
-                )
-            markers.add(marker)
+            marker = self._understood("listing", markers.after, page)
             coming = Ahead(self._list_page, query, marker) if marker else None
             try:
                 yield from list_page(page)

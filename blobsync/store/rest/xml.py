@@ -34,6 +34,9 @@ _STAND_IN = 0x100000
 _STAND_INS = re.compile("[\U00100000-\U0010ffff]")
 
 
+# Of blobs that are deleted, but still kept, services make empty pages: of up to 5,000 blobs each.
+_MAX_EMPTY_PAGES = 10_000
+
 # 16 bytes in base64, padding included.
 _MD5_CHARS = 24
 
@@ -53,6 +56,26 @@ class ServiceError(NamedTuple):
     code: str = ""
     message: str = ""
     detail: str = ""
+
+
+class Markers:
+    """The markers of one listing. Raises ``BadAnswerError`` for a listing that would never end."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._empty = 0
+
+    def after(self, page: bytes) -> str:
+        """The marker of the page after this one; empty on the last page."""
+        marker = next_marker(page)
+        if marker in self._seen:
+            raise BadAnswerError("it never ends: the service gave the same marker twice; no blob service does this")
+        self._empty = 0 if b"<Name" in page else self._empty + 1
+        if self._empty > _MAX_EMPTY_PAGES:
+            raise BadAnswerError(f"it never ends: the service gave {self._empty:,} pages without a name in a row")
+        if marker:
+            self._seen.add(marker)
+        return marker
 
 
 def next_marker(page: bytes) -> str:
