@@ -38,7 +38,7 @@ def table(case: Case, series: Sequence[Series]) -> str:
 
 def readme_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:
     """Markdown: seconds of each program, and blobsync's ratio to the two."""
-    rows = ["| | blobsync | azcopy | rclone | beside azcopy | beside rclone |", "|---|---|---|---|---|---|"]
+    rows = ["| | blobsync | azcopy | rclone | vs azcopy | vs rclone |", "|---|---|---|---|---|---|"]
     for case, series in results:
         by_tool = {one.tool: one for one in series}
         ours = by_tool["blobsync"]
@@ -57,7 +57,7 @@ def _ratio_cell(case: Case, ours: Series, peer: Series | None, name: str) -> str
         return "-"
     ratio = paired_ratio(ours, peer)
     target = case.targets.get(name)
-    return f"{ratio:.2f}" if target is None or ratio <= target else f"{ratio:.2f} (aim {target:g})"
+    return f"{ratio:.2f}" if target is None or ratio <= target else f"{ratio:.2f} (target {target:g})"
 
 
 def details_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:

@@ -42,7 +42,7 @@ _BY_WORDS = (
     (
         ("no space left", "quota exceeded", "read-only file system", "permission denied", "input/output error"),
         "local_file",
-        "this machine's disk said no",
+        "local disk error",
         "make room, or choose another folder, then run it again",
     ),
     (

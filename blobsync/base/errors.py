@@ -32,7 +32,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
         ThrottledError                   1   429, 500, 503 and the like, after all retries
         ChecksumError                    1   the bytes that arrived are not the bytes that were sent
         CopySourceRefusedError           1   the destination service may not, or cannot, read the source
-      LocalFileError                     1   this machine's file system said no
+      LocalFileError                     1   local disk or file system error
         UnsafeNameError                  1   a name from outside that must not become a path
       IndexFileError                     1
       AzcopyError                        1

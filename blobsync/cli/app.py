@@ -61,7 +61,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("summary", "s"), "jobs", "Show what the cluster has free."),
             Word(("blame",), "jobs", "Show who holds the cluster."),
             Word(("parse",), "jobs", "Look for known causes of failure in a job's logs."),
-            Word(("watch",), "jobs", "Submit a job again when it fails for a reason that passes."),
+            Word(("watch",), "jobs", "Submit a job again when the failure looks temporary."),
             Word(("history",), "jobs", "List all jobs that were ever submitted here."),
         ),
     ),

@@ -33,7 +33,9 @@ def confirm(session: Session, question: str) -> None:
     Raises ``UsageError`` on any other answer, or where nobody can be asked, and ``TransferCancelledError`` on Ctrl-C.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"nobody here to ask: {question}", hint="add -y to answer yes; --dry-run shows what it is")
+        raise UsageError(
+            f"not a terminal, cannot ask: {question}", hint="add -y to answer yes; --dry-run shows what it is"
+        )
     with session.listener.aside():
         answer = _ask(question)
     if answer.strip().lower() not in ("y", "yes"):

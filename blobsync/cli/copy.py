@@ -46,7 +46,7 @@ def upload(
     server to server.
 
     \b
-      blobsync u data/voc20                     a folder, or a file: found out, never asked
+      blobsync u data/voc20                     a folder or a file: blobsync detects which
       blobsync u data/a.zip output/run7         several at once
       blobsync -c eu -f we3v32 u data/voc20     from cluster we3v32's storage to cluster eu's
     """

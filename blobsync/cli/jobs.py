@@ -200,7 +200,7 @@ def watch(
     id: IdArgument,
     retry: Annotated[int | None, typer.Option("--retry", min=0, metavar="N", help="How often at most.")] = None,
 ) -> Result:
-    """Wait for a job's end; submit it again when it failed for a reason that passes, such as a faulty machine.
+    """Wait for a job's end; submit it again when the failure looks temporary, such as a faulty machine.
 
     Ends with the exit code of the last attempt. Without --retry, the cluster file's retries is taken.
 

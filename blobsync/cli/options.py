@@ -221,7 +221,7 @@ def _signed(function: Callable[..., Any], parameters: Sequence[inspect.Parameter
 def group_callback(function: Callable[..., None]) -> Callable[..., None]:
     """``function(ctx, **globals)`` as the callback of the top-level group."""
     version = _parameter(
-        "version", Annotated[bool, typer.Option("--version", help="Print the version and end.")], False
+        "version", Annotated[bool, typer.Option("--version", help="Show the version and exit.")], False
     )
     signed: Callable[..., None] = _signed(
         function, [_parameter("ctx", typer.Context), *(_parameter(*row) for row in _GLOBALS), version], function.__doc__

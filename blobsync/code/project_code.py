@@ -117,7 +117,7 @@ class Code:
             report = git.result()
         if not snapshot.files:
             raise ArchiveError(
-                f"no file of {self._project.root} is code", hint="'blobsync init --why FILE' says which pattern decides"
+                f"nothing to pack in {self._project.root}", hint="'blobsync init --why FILE' says which pattern decides"
             )
         return CodeState(snapshot, report.state(file.path for file in snapshot.files) if report else None)
 

@@ -200,5 +200,5 @@ def read_seconds(cluster: Cluster, key: str) -> int | None:
         return None
     match = re.fullmatch(r"(\d+)\s*([smhd]?)", text.strip())
     if not match:
-        raise ConfigError(f"{text!r} is no time: write 90m, 5h or 2d", file=cluster.file, key=key)
+        raise ConfigError(f"{text!r} is not a duration: write 90m, 5h or 2d", file=cluster.file, key=key)
     return int(match[1]) * _TIME_UNITS[match[2] or "s"]

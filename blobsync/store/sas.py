@@ -174,9 +174,7 @@ def check(token: SasToken, container: ContainerUrl, needs: str, *, now: datetime
 def _check_times(token: SasToken, container: ContainerUrl, now: datetime) -> None:
     ends, begins = token.expires_at, token.starts_at
     if ends is None and token.field("se"):
-        raise CredentialError(
-            f"the SAS for {container} has an expiry that is no time: se={token.field('se')}", hint=_ASK_ANEW
-        )
+        raise CredentialError(f"the SAS for {container} has an invalid expiry: se={token.field('se')}", hint=_ASK_ANEW)
     if ends is None and token.field("si") is None:
         raise CredentialError(f"the SAS for {container} has no expiry (se)", hint=_ASK_ANEW)
     if ends is not None and ends <= now:

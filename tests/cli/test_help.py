@@ -70,7 +70,7 @@ Usage: blobsync u [OPTIONS] {PATH}
   source is the other cluster's storage, and the bytes go from server to
   server.
 
-    blobsync u data/voc20                     a folder, or a file: found out, never asked
+    blobsync u data/voc20                     a folder or a file: blobsync detects which
     blobsync u data/a.zip output/run7         several at once
     blobsync -c eu -f we3v32 u data/voc20     from cluster we3v32's storage to cluster eu's
 

@@ -80,7 +80,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "fault": (400, refusal("QuotaExceeded", NO_QUOTA)),
             "exit": 1,
             "code": "submission_failed",
-            "says": f"Azure ML does not take the job: {NO_QUOTA}",
+            "says": f"Azure ML rejected the job: {NO_QUOTA}",
             "end": "(QuotaExceeded, HTTP 400, request c0ffee00",
             "hint": "ask for fewer nodes (-n), wait, or ask for more quota; blobsync summary shows what is used",
         },
@@ -88,7 +88,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "cluster": {"docker": {"environment": "azureml:typo:3"}},
             "exit": 1,
             "code": "submission_failed",
-            "says": "Azure ML does not take the job: Could not find the environment typo/versions/3.",
+            "says": "Azure ML rejected the job: Could not find the environment typo/versions/3.",
             "end": "(UserError, HTTP 400, request ",
             "hint": "check docker.image, or docker.environment, in the cluster file:"
             " the workspace has to be able to pull it",
@@ -97,7 +97,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "fault": (400, refusal("ValidationError", "The request is invalid.", *DETAILS)),
             "exit": 1,
             "code": "submission_failed",
-            "says": "Azure ML does not take the job: The request is invalid:"
+            "says": "Azure ML rejected the job: The request is invalid:"
             " resources: instanceCount must be at most 10.;"
             " shmSize has no unit.",
             "end": "(ValidationError, HTTP 400, request c0ffee00",

@@ -94,7 +94,7 @@ BAD_WORDS = {
         "-p: gpu_per_node: must be a whole number, not a text",
     ),
     "a plan that is none": (("apply", "data/a.txt"), "plan_file_invalid", "data/a.txt is not a plan"),
-    "rm with nobody to ask": (("rm", "data/there.txt"), "usage", "nobody here to ask: delete 1 blob, 5 B?"),
+    "rm with nobody to ask": (("rm", "data/there.txt"), "usage", "not a terminal, cannot ask: delete 1 blob, 5 B?"),
 }
 
 

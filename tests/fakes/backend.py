@@ -33,7 +33,7 @@ class FakeBackend:
         spec = plan.spec
         if spec.run_id not in self.jobs:
             if spec.argv[0] == "refuse":
-                return Refused(SubmissionError("the cluster does not take the job"))
+                return Refused(SubmissionError("the cluster rejected the job"))
             self.specs[spec.run_id], self.secrets[spec.run_id] = spec, secrets
             if spec.argv[0] != "vanish":
                 self._start(spec)

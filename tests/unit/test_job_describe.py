@@ -87,7 +87,7 @@ def test_file_shares_are_for_azure_ml() -> None:
 
 
 def test_times_that_are_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="timeout: 'soon' is no time"):
+    with pytest.raises(ConfigError, match="timeout: 'soon' is not a duration"):
         describe(make_cluster(values={"timeout": "soon"}), Wish(("true",)), "me_1_x", CODE)
 
 

@@ -62,7 +62,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         },
         "an Azure file share cannot be brought",
     ),
-    "a time that is none": ({**LOCAL, "timeout": "soon"}, "'soon' is no time"),
+    "a time that is none": ({**LOCAL, "timeout": "soon"}, "'soon' is not a duration"),
     "GPUs that do not fill nodes": ({**SLURM, "num_gpu": 6, "gpu_per_node": 4}, "do not fill whole nodes"),
     "no GPUs, and a gres of some": ({**SLURM, "num_gpu": 0, "slurm": {"gres": "gpu:4"}}, "-n 0 asks for no GPU"),
     "several nodes here": ({**LOCAL, "nodes": 2}, "this machine is one node"),

@@ -403,7 +403,7 @@ def test_what_slurm_refuses_is_said_in_its_words() -> None:
     backend = make_backend(process)
     outcome = backend.submit(backend.plan(make_spec()), Secrets())
     assert isinstance(outcome, Refused) and isinstance(outcome.error, SubmissionError)
-    assert "does not take the job: Batch job submission failed: Invalid partition" in outcome.error.message
+    assert "rejected the job: Batch job submission failed: Invalid partition" in outcome.error.message
     assert [json.loads(text)["verb"] for text in process.inputs if text] == ["write", "find", "clear"]
 
 

@@ -41,7 +41,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The place has said no, and has nothing of what was asked for; ``error`` is why."""
+    """The place has refused, and has nothing of what was asked for; ``error`` is why."""
 
     error: BlobsyncError
 

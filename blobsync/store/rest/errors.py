@@ -166,7 +166,7 @@ _COPY_REFUSALS: dict[str, str] = {
     "NotImplemented": "{account} does not copy from a URL (an emulator?)",
     "UnsupportedHeader": "{account} does not copy from a URL",
     "UnsupportedQueryParameter": "{account} does not copy from a URL",
-    "InvalidSourceBlobUrl": "{account} does not take this source",
+    "InvalidSourceBlobUrl": "{account} rejected this source",
     "InvalidSourceBlobType": "{account} does not copy this type of blob",
     "SourceConditionNotMet": "the source changed since it was looked at",
     "CopyAcrossAccountsNotSupported": "{account} does not copy from another account",

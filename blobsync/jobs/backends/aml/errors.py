@@ -98,7 +98,7 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
             hint=f"az ml compute list{where} shows what there is",
         )
     if doing == "submit":
-        return SubmissionError(f"Azure ML does not take the job: {said}", hint=_submission_hint(refusal))
+        return SubmissionError(f"Azure ML rejected the job: {said}", hint=_submission_hint(refusal))
     if refusal.status == 404:
         return JobNotFoundError(f"Azure ML does not know it: {said}")
     return JobError(f"Azure ML refuses: {said}")

@@ -111,7 +111,7 @@ class SlurmBackend:
         if done.returncode == 0 and _NUMBER.fullmatch(number):
             return Accepted(JobRef(spec.run_id, number, folder))
         refusal = SubmissionError(
-            f"Slurm does not take the job: {slurm_replies.complaint(done.stderr)}",
+            f"sbatch rejected the job: {slurm_replies.complaint(done.stderr)}",
             hint="blobsync submit --dry-run ... shows what it was given",
         )
         if done.returncode == 0 or slurm_replies.may_have_submitted(done.stderr):
