@@ -22,9 +22,6 @@ from blobsync.jobs.home import home_of
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
 from blobsync.store.connect import mint_sas
 
-# A SAS from the configuration is checked for this much time ahead only; how long it lasts is the user's choice.
-_OWN_SAS_SECONDS = 3600
-
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
@@ -145,7 +142,7 @@ def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, in
         return mint_sas(
             account,
             rights,
-            _OWN_SAS_SECONDS if account.granting_credential == "sas" else seconds,
+            seconds,
             environ=board.environ,
             use_cli_auth=cluster.flag("use_cli_auth"),
         )

@@ -71,10 +71,26 @@ def test_an_unchanged_file_is_remembered_only_where_the_record_does_not_show_it_
     assert (action.source, action.destination) == expected
 
 
-def test_what_is_left_out_at_the_source_is_skipped_with_the_reason() -> None:
-    action = decide(Pair("a", None, None, None, Reason.SYMLINK_OUTSIDE, "to /x"), Route.UPLOAD, MIRROR)
+@pytest.mark.parametrize(
+    ("source", "destination", "options", "size"),
+    [
+        pytest.param(None, None, PLAIN, 0, id="a link"),
+        pytest.param(None, None, MIRROR, 0, id="a link, with --mirror"),
+        pytest.param(HERE, None, PLAIN, 10, id="a file"),
+        pytest.param(HERE, replace(THERE, size=12), PLAIN, 10, id="a file at both ends"),
+        pytest.param(None, THERE, MIRROR, 10, id="an extra that --mirror would take"),
+        pytest.param(None, THERE, PLAIN, None, id="an extra"),
+    ],
+)
+def test_what_is_left_out_is_skipped_with_the_reason_where_something_would_have_happened_to_it(
+    source: FileState | None, destination: FileState | None, options: TransferOptions, size: int | None
+) -> None:
+    action = decide(Pair("a", source, destination, None, Reason.SYMLINK_OUTSIDE, "to /x"), Route.UPLOAD, options)
+    if size is None:
+        assert action is None
+        return
     assert action is not None
-    assert (action.action, action.reason, action.size) == (Action.SKIP, Reason.SYMLINK_OUTSIDE, 0)
+    assert (action.action, action.reason, action.size) == (Action.SKIP, Reason.SYMLINK_OUTSIDE, size)
 
 
 def test_a_path_with_nothing_at_either_end_is_nothing_to_do() -> None:
@@ -130,17 +146,17 @@ def test_the_destinations_version_is_the_one_that_goes_aside(route: Route, side:
 def test_what_was_kept_aside_is_no_extra_and_everything_else_still_is() -> None:
     aside = beside("a", "remote", THERE)
     pairs = [
-        Pair("a", replace(HERE, md5=TWO), THERE),
-        Pair(aside, None, THERE),
-        Pair("extra", None, THERE),
+        Pair("d/a", replace(HERE, md5=TWO), THERE),
+        Pair(f"d/{aside}", None, THERE),
+        Pair("d/extra", None, THERE),
         # The name of nothing.
-        Pair("None", None, THERE),
+        Pair("d/None", None, THERE),
     ]
     actions, _ = decide_all(pairs, Route.UPLOAD, replace(BOTH, mirror=True))
     assert {action.path: action.action for action in actions} == {
-        "a": Action.TRANSFER,
-        "extra": Action.DELETE,
-        "None": Action.DELETE,
+        "d/a": Action.TRANSFER,
+        "d/extra": Action.DELETE,
+        "d/None": Action.DELETE,
     }
 
 
