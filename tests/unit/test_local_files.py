@@ -125,6 +125,19 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     assert list(outside.iterdir()) == []
 
 
+def test_a_folder_that_becomes_a_link_while_a_file_is_written_leads_nowhere(tmp_path: Path, unnamed: bool) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    for folder in (outside, root / "deep"):
+        folder.mkdir(parents=True)
+    part = LocalFolder(root, unnamed=unnamed).create(relative_name("deep/file"), 4)
+    part.write_at(0, b"data")
+    (root / "deep").rename(root / "moved")
+    (root / "deep").symlink_to(outside)
+    part.commit(None)
+    assert list(outside.iterdir()) == []
+    assert (root / "moved" / "file").read_bytes() == b"data"
+
+
 def test_a_link_that_stays_inside_the_project_is_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     root = tmp_path / "data"
