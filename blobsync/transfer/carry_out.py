@@ -113,7 +113,7 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None
     is_copy = ledger.route not in (Route.UPLOAD, Route.DOWNLOAD)
     # What is uploaded or downloaded passes this machine anyway. azcopy replaces whatever is there by then.
     first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
-    names = [first, *(["relay"] if first == "direct" and run.engines.relay_allowed else [])]
+    names = dict.fromkeys([first, *(["relay"] if run.engines.relay_allowed else [])])
     aside = settle.set_aside(ledger.live, actions, [run.engines.make[name] for name in names])
     for action, failure in aside.failed:
         ledger.failed(action, failure)
@@ -197,15 +197,17 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
     by_engine: dict[str, list[FileAction]] = {}
     for action in actions:
         failure = ledger.failures.get(action.path)
-        engine = _second_engine(run, failure.code, first) if failure else None
-        if failure and engine:
-            attempted = first == "azcopy" and failure.code in _RETRIES_AFTER_AZCOPY
-            there = _written_before(ledger, action) if attempted else None
-            if there is not None:
-                ledger.failures.pop(action.path)
-                ledger.moved(there)
-            else:
-                by_engine.setdefault(engine, []).append(action)
+        if failure is None:
+            continue
+        engine = _second_engine(run, failure.code, first)
+        if engine is None:
+            continue
+        there = _written_before(ledger, action) if failure.code in _RETRIES_AFTER_AZCOPY else None
+        if there is not None:
+            ledger.failures.pop(action.path)
+            ledger.moved(there)
+        else:
+            by_engine.setdefault(engine, []).append(action)
     for engine, again in by_engine.items():
         fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
         for action in fresh:

@@ -13,6 +13,7 @@ import pytest
 
 from blobsync.base.errors import CopySourceRefusedError, LocalFileError, StorageError, TransferCancelledError
 from blobsync.base.file_states import LocalState
+from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.plan.building import live_parts
@@ -298,6 +299,25 @@ def test_a_second_try_takes_the_file_as_it_is_now(world: World) -> None:
     assert result.transferred == 2
 
 
+def test_a_file_that_is_gone_gets_no_second_try(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    plan = world.plan("u", "data/x", options=AZCOPY)
+    (world.root / "data/x/a").unlink()
+    heard = Heard()
+    engine = fails_with("changed_while_read")
+    result = carry(world, plan, {"azcopy": lambda: engine, "direct": none_is_needed}, heard=heard)
+    assert (codes(result), heard.notes) == ({"data/x": "changed_while_read"}, [])
+
+
+def test_only_what_azcopy_tried_is_looked_for_before_the_second_try(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    plan = world.plan("u", "data/x", options=AZCOPY)
+    world.store("eu").requests.clear()
+    engine = fails_with("azcopy_cannot_carry")
+    assert carry(world, plan, {"azcopy": lambda: engine, "direct": DirectEngine}).ok
+    assert world.store("eu").asked("head") == []
+
+
 def refuse_writes_of(*names: str, times: int) -> Callable[[Request], None]:
     left = dict.fromkeys((f"store/data/x/{name}" for name in names), times)
 
@@ -430,6 +450,14 @@ def test_extras_that_stay_after_a_failure_are_said(world: World) -> None:
     assert "store/data/x/extra" in world.store("eu").blobs
 
 
+def test_a_failure_without_extras_says_nothing_of_extras(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    heard = Heard()
+    plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, engine="azcopy"))
+    carry(world, plan, {"azcopy": lambda: fails_with("access_denied")}, heard=heard)
+    assert heard.notes == []
+
+
 def test_a_receipt_that_cannot_be_written_is_said_and_no_failure(world: World) -> None:
     write(world, {"a": b"aaa"})
     heard = Heard()
@@ -534,3 +562,12 @@ def test_a_copy_that_keeps_both_uses_the_engines_that_the_service_allows(
     assert (result.ok, bodies) == ((True, [b"ours", b"theirs"]) if moves else (False, [b"ours"]))
     if not moves:
         assert [path for path, code in heard.done if code] == ["data/x/a"]
+
+
+def test_what_is_found_equal_is_on_record_from_then_on(world: World) -> None:
+    write(world, FILES)
+    add(world, "eu", FILES)
+    plan = world.plan("u", "data/x")
+    assert {action.reason for _, action in plan.each()} == {Reason.SAME_MD5}
+    carry(world, plan, {"direct": none_is_needed})
+    assert {action.reason for _, action in world.plan("u", "data/x").each()} == {Reason.SAME_RECORD}

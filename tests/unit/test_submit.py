@@ -123,6 +123,7 @@ def test_a_job_does_not_move_to_where_nobody_says_where_jobs_run(tmp_path: Path,
     ("spec", "asked", "size"),
     [
         pytest.param({"gpus_per_node": 2}, None, (1, 1, 2), id="one process with two GPUs"),
+        pytest.param({"gpus_per_node": 2, "rule": True}, None, (1, 1, 2), id="the same where one for each is the rule"),
         pytest.param({"nodes": 2, "gpus_per_node": 1}, None, (1, 2, 2), id="two processes"),
         pytest.param({"gpus_per_node": 4}, None, (1, 1, 4), id="one process with four"),
         pytest.param({"gpus_per_node": 1}, 4, (1, 1, 4), id="one of one, to four, where one process is the rule"),
@@ -134,7 +135,9 @@ def test_a_job_does_not_move_to_where_nobody_says_where_jobs_run(tmp_path: Path,
 def test_a_job_that_moves_keeps_its_shape_as_far_as_it_tells(
     tmp_path: Path, fake: FakeBackend, spec: dict[str, object], asked: int | None, size: tuple[int, int, int]
 ) -> None:
-    current = Cluster("eu", "eu.yaml", tmp_path, multi_process=False, gpu_per_node=8)
+    rule = spec.get("rule", False)
+    spec = {name: value for name, value in spec.items() if name != "rule"}
+    current = Cluster("eu", "eu.yaml", tmp_path, multi_process=bool(rule), gpu_per_node=8)
     board = board_of(tmp_path, fake, current=current)
     old = send(board, "sleep", "9")
     there: dict[str, object] = {"platform": "aml", "nodes": 1, "procs_per_node": 1, **spec}
