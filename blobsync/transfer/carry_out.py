@@ -236,7 +236,7 @@ def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
         blob = end.store.head(end.at(action.path))
     except StorageError:
         return None
-    if blob is None or blob.md5 is None or blob.size != action.size:
+    if blob is None or blob.md5 is None:
         return None
     source = ledger.live.source
     state = hash_file(source.at(action.path)) if isinstance(source, LocalEnd) else action.source

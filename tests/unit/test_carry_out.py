@@ -253,6 +253,7 @@ def test_a_second_try_goes_to_the_engine_that_can_mend_it(world: World, code: st
     assert result.ok is (second == "direct")
     if second != "direct":
         assert codes(result) == {"data/x": code}
+        assert result.failures[0].hint is None
 
 
 @pytest.mark.parametrize("code", ["checksum_mismatch", "service_busy"])
@@ -274,6 +275,7 @@ def test_a_refused_copy_goes_through_this_machine_only_where_that_is_allowed(
     engines = Engines(make) if allowed is None else Engines(make, relay_allowed=allowed)
     result = carry(world, world.plan("u", "data/x", options=AZCOPY, copy=True), engines)
     assert result.ok is bool(allowed)
+    assert ["--relay" in (failure.hint or "") for failure in result.failures] == ([] if allowed else [True])
     assert bool(world.store("eu").blobs) is bool(allowed)
 
 
@@ -373,6 +375,22 @@ def test_what_azcopy_wrote_before_it_gave_up_is_known_by_its_content(
         assert set(codes(result).values()) == {"changed_meanwhile"}
 
 
+def test_unknown_content_is_never_taken_for_azcopys(world: World) -> None:
+    world.store("us").add("store/data/x/a", b"aaa", with_md5=False)
+    plan = world.plan("u", "data/x", options=AZCOPY, copy=True)
+    made: dict[str, Callable[[], Engine]] = {"azcopy": lambda: Wrote(b"aab", with_md5=False), "direct": DirectEngine}
+    result = carry(world, plan, made)
+    assert (result.ok, world.store("eu").body("store/data/x/a")) == (False, b"aab")
+
+
+def test_what_azcopy_wrote_of_a_file_that_is_gone_is_no_success(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    plan = world.plan("u", "data/x", options=AZCOPY)
+    (world.root / "data/x/a").unlink()
+    result = carry(world, plan, {"azcopy": lambda: Wrote(b"aaa"), "direct": none_is_needed})
+    assert codes(result) == {"a": "azcopy_failed"}
+
+
 def test_a_destination_that_cannot_be_asked_gets_the_second_try(world: World) -> None:
     write(world, {"a": b"aaa"})
     refused: list[Request] = []
@@ -407,6 +425,9 @@ def test_only_a_mirror_deletes(world: World) -> None:
     result = carry(world, world.plan("u", "data/x", options=mirror), {"direct": DirectEngine}, heard=heard)
     assert (result.deleted, "store/data/x/extra" in world.store("eu").blobs) == (1, False)
     assert heard.phases == ["moving", "deleting"]
+    heard = Heard()
+    carry(world, world.plan("u", "data/x", options=mirror), {"direct": none_is_needed}, heard=heard)
+    assert heard.phases == ["moving"]
 
 
 def test_what_was_deleted_is_on_record_nowhere_and_in_the_receipt(world: World) -> None:
