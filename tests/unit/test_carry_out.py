@@ -479,6 +479,24 @@ def test_a_failure_without_extras_says_nothing_of_extras(world: World) -> None:
     assert heard.notes == []
 
 
+def test_an_interrupt_at_the_first_deletion_leaves_a_receipt(world: World, tmp_path: Path) -> None:
+    add(world, "eu", {"a": b"aaa", "extra": b"x"})
+    write(world, {"a": b"aaa"})
+    plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, max_delete_percent=100.0))
+
+    def interrupt(request: Request) -> None:
+        if request.operation == "delete":
+            raise KeyboardInterrupt
+
+    world.store("eu").before = interrupt
+    receipts = tmp_path / "receipts"
+    receipts.mkdir()
+    with pytest.raises(TransferCancelledError):
+        carry(world, plan, {"direct": none_is_needed}, receipts=receipts)
+    (receipt,) = receipts.iterdir()
+    assert json.loads(receipt.read_text())["interrupted"] is True
+
+
 def test_a_receipt_that_cannot_be_written_is_said_and_no_failure(world: World) -> None:
     write(world, {"a": b"aaa"})
     heard = Heard()
