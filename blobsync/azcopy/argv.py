@@ -98,6 +98,11 @@ def download(
     )
 
 
+# A container cannot be confined as a folder on a disk is: whatever a service lists to azcopy, no name of it may lead
+# out of the folder that is copied. azcopy holds its expressions against paths relative to that folder.
+_NEVER_OUTSIDE = r"--exclude-regex=(^|/)\.\.?(/|$)"
+
+
 def copy(
     binary: Path,
     source: tuple[BlobUrl, SasToken],
@@ -118,6 +123,7 @@ def copy(
         [
             "--from-to=BlobBlob",
             *_scope(folder, listed),
+            *([_NEVER_OUTSIDE] if folder and listed is None else []),
             "--check-length=false",
             "--s2s-preserve-properties=true",
             f"--s2s-preserve-access-tier={str(keep_tier).lower()}",

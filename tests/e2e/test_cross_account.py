@@ -23,6 +23,7 @@ from tests.e2e.world import (
     write_tree,
 )
 from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
+from tests.servers.lying_listing import lying_listing
 
 pytestmark = pytest.mark.e2e
 
@@ -91,6 +92,28 @@ def test_a_copy_goes_server_to_server(
         again = project.json(*words)
         assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 0, 61), str(again)
         assert copying.stats().fetched == 0
+
+
+@pytest.mark.parametrize("name", ["../victim", "../fresh", "x/../../victim", "../../victim"])
+def test_names_that_only_azcopy_is_shown_reach_no_other_place_of_a_container(
+    name: str, with_azcopy: Project, ends: tuple[Container, Container], service: str
+) -> None:
+    source, target = ends
+    files = random_files(8, 9)
+    _fill(source, files)
+    source.put("evil", b"evil")
+    target.put("near/victim", b"mine")
+    with (
+        lying_listing(service, f"/{source.account}/{source.name}/evil", [name]) as liar,
+        copy_source_proxy(liar.url) as copying,
+    ):
+        _configure(with_azcopy, ends, copying.url, sas=True)
+        done = with_azcopy.run(*_COPY, "--engine", "azcopy")
+        assert liar.injected().get("listing with more names"), "azcopy was never shown the name"
+    assert done.code == 0, str(done)
+    assert target.contents() == hashes(
+        {**{f"near/data/{path}": data for path, data in files.items()}, "near/victim": b"mine"}
+    )
 
 
 @pytest.mark.parametrize("engine", ["azcopy", "direct", "relay"])

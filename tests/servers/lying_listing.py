@@ -30,7 +30,8 @@ class LyingListing(Proxy):
             return await self._list(link, request)
         path, _, query = request.target.partition("?")
         # Clients may take the ".." out of a URL before they send it.
-        if unquote(path).rpartition("/")[2] in {name.rpartition("/")[2] for name in self._extra}:
+        read = request.method in ("GET", "HEAD")
+        if read and unquote(path).rpartition("/")[2] in {name.rpartition("/")[2] for name in self._extra}:
             self.injected("read of a name that nobody asked for")
             headers = request.without(lambda name: name.startswith("if-"))
             raw = encode_request(request.method, f"{self._real}?{query}", headers)

@@ -93,6 +93,7 @@ def test_copy() -> None:
         "--from-to=BlobBlob",
         "--recursive=true",
         "--as-subdir=false",
+        r"--exclude-regex=(^|/)\.\.?(/|$)",
         "--check-length=false",
         "--s2s-preserve-properties=true",
         "--s2s-preserve-access-tier=true",
@@ -101,6 +102,12 @@ def test_copy() -> None:
         "--s2s-handle-invalid-metadata=FailIfInvalid",
         *COMMON,
     )
+
+
+def test_a_copy_of_what_is_listed_needs_no_filter() -> None:
+    ends = (blob("x"), SAS), (blob("y"), OTHER)
+    for command in (copy(BINARY, *ends, HOW, folder=True, listed=Path("/l")), copy(BINARY, *ends, HOW, folder=False)):
+        assert not [word for word in command.argv if "regex" in word]
 
 
 def test_copy_without_the_right_to_ask_for_tiers() -> None:
