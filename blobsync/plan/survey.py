@@ -98,7 +98,9 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
     looks = [Ahead(_look_at, end, request) for end in (request.source, request.destination)]
     source, destination = (look.result() for look in looks)
     shape = _shape(request, source, destination)
-    found = Survey(shape, iter(()), followed=source.followed or destination.followed)
+    # Filled while the entries are gone through: now it is empty, which does not tell whose it is.
+    near = source if isinstance(request.source, LocalEnd) else destination
+    found = Survey(shape, iter(()), followed=near.followed)
     if shape is Shape.FILE:
         found.source_files = 1
         found.destination_files = int(destination.file is not None)

@@ -1,0 +1,522 @@
+"""Both ends held against each other: clashes, links, records, and blobs that are no data, on each route."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.local.index import Index, Record
+from blobsync.local.tree import LinkPolicy
+from blobsync.plan.pairs import Pair
+from blobsync.plan.survey import Request, Survey, survey
+from blobsync.plan.transfer_plan import Route, Shape
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from tests.fakes.store import MemoryStore
+
+UNFINISHED = ".blobsync-0badcafe.part"
+
+
+def md5(body: bytes) -> bytes:
+    return hashlib.md5(body).digest()
+
+
+@dataclass
+class Place:
+    """``data/v`` of a project beside ``v`` of a container; ``other`` is a second container."""
+
+    project: Path
+    store: MemoryStore = field(default_factory=MemoryStore)
+    other: MemoryStore = field(default_factory=MemoryStore)
+    steps: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder = self.project / "data" / "v"
+        self.folder.mkdir(parents=True)
+        self.records = Index(self.project / "index.sqlite").pair("data", "blobs")
+        self.local: LiveEnd = LocalEnd(self.folder)
+        self.remote: LiveEnd = RemoteEnd(self.store, "v")
+
+    def write(self, name: str, body: bytes = b"here") -> LocalState:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(body)
+        return LocalState.of(file.stat())
+
+    def request(self, route: Route, **changes: Any) -> Request:
+        source, destination = {
+            Route.UPLOAD: (self.local, self.remote),
+            Route.DOWNLOAD: (self.remote, self.local),
+            Route.CROSS_ACCOUNT: (self.remote, RemoteEnd(self.other, "w")),
+        }[route]
+        links = LinkPolicy("follow", os.path.realpath(self.project), "data/v")
+        return Request("data/v", route, source, destination, links, self.records, "v")._replace(**changes)
+
+    def look(self, route: Route, **changes: Any) -> tuple[Survey, dict[str, Pair]]:
+        """The survey, with its counts complete, and its pairs."""
+        found = survey(self.request(route, **changes), self.steps.append)
+        pairs = list(found.pairs)
+        assert len({pair.path for pair in pairs}) == len(pairs)
+        return found, {pair.path: pair for pair in pairs}
+
+    def read(self) -> list[str]:
+        """The blobs of which bytes were read."""
+        return [request.name for store in (self.store, self.other) for request in store.asked("get")]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "project")
+
+
+def ends(pairs: dict[str, Pair]) -> dict[str, tuple[bool, bool]]:
+    return {path: (pair.source is not None, pair.destination is not None) for path, pair in pairs.items()}
+
+
+def counts(found: Survey) -> tuple[int, int]:
+    return found.source_files, found.destination_files
+
+
+# -- which names are paired, and how they are counted --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_each_file_of_a_folder_stands_at_its_own_end(place: Place, route: Route) -> None:
+    for name in ("a", "b/c", "here1", "here2"):
+        place.write(name)
+    for name in ("v/a", "v/b/c", "v/there", "w/a", "vv"):
+        place.store.add(name, b"there!")
+    found, pairs = place.look(route)
+    up = route is Route.UPLOAD
+    alone = (True, False) if up else (False, True)
+    assert ends(pairs) == {
+        "a": (True, True),
+        "b/c": (True, True),
+        "here1": alone,
+        "here2": alone,
+        "there": (not alone[0], not alone[1]),
+    }
+    assert counts(found) == ((4, 3) if up else (3, 4)) and found.shape is Shape.FOLDER
+    near, far = (pairs["b/c"].source, pairs["b/c"].destination)[:: 1 if up else -1]
+    assert isinstance(near, LocalState) and near.size == 4
+    assert far == RemoteState(6, place.store.blobs["v/b/c"].info.etag, md5(b"there!"))
+
+
+def test_a_copy_pairs_the_blobs_of_two_containers(place: Place) -> None:
+    for store, names in ((place.store, ("v/a", "v/b")), (place.other, ("w/b", "w/c", "v/a"))):
+        for name in names:
+            store.add(name, b"x")
+    found, pairs = place.look(Route.CROSS_ACCOUNT)
+    assert ends(pairs) == {"a": (True, False), "b": (True, True), "c": (False, True)}
+    assert counts(found) == (2, 2)
+
+
+def test_a_whole_container_has_no_name_to_ask_for(place: Place) -> None:
+    place.store.add("a/b", b"x")
+    found, pairs = place.look(Route.DOWNLOAD, source=RemoteEnd(place.store, ""))
+    assert list(pairs) == ["a/b"] and counts(found) == (1, 0)
+    assert place.store.asked("head") == [] and place.store.asked("list")[0].name == ""
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_a_file_is_paired_with_the_file_of_that_name(place: Place, route: Route, *, there: bool) -> None:
+    file = place.folder / "one.txt"
+    place.local, place.remote = LocalEnd(file), RemoteEnd(place.store, "v/one.txt")
+    if route is Route.UPLOAD or there:
+        file.write_bytes(b"one")
+    if route is Route.DOWNLOAD or there:
+        place.store.add("v/one.txt", b"one")
+    found, pairs = place.look(route)
+    assert ends(pairs) == {"": (True, there)}
+    assert (found.shape, *counts(found)) == (Shape.FILE, 1, int(there))
+    if there:
+        assert {pairs[""].source.md5, pairs[""].destination.md5} == {md5(b"one")}  # type: ignore[union-attr]
+
+
+def test_the_listener_hears_of_each_entry_once(place: Place) -> None:
+    for number in range(2001):
+        place.store.add(f"v/{number}", b"")
+    place.look(Route.DOWNLOAD)
+    assert place.steps == [1000, 1000, 1]
+
+
+def test_a_batch_has_no_end_that_is_lost(place: Place) -> None:
+    for number in range(4001):
+        place.store.add(f"v/{number}", b"")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert len(pairs) == found.source_files == 4001
+
+
+# -- what is asked for ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD, Route.CROSS_ACCOUNT])
+def test_what_was_not_asked_for_takes_no_part_at_either_end(place: Place, route: Route) -> None:
+    for name in ("yes", "no", "no-here", "yes-here"):
+        place.write(name)
+    for name in ("yes", "no", "no-there", "yes-there"):
+        place.store.add(f"v/{name}", b"x")
+        place.other.add(f"w/{name}", b"x")
+    found, pairs = place.look(route, wanted=lambda path: path.startswith("yes"))
+    both = {"yes", "yes-there"} if route is Route.CROSS_ACCOUNT else {"yes", "yes-here", "yes-there"}
+    assert set(pairs) == both and counts(found) == (2, 2)
+
+
+@pytest.mark.parametrize(("hidden", "clashes"), [("d", ["d"]), ("d/e/f", ["d/e/f"]), ("other", [])])
+def test_a_name_that_was_not_asked_for_and_would_clash_is_told(place: Place, hidden: str, clashes: list[str]) -> None:
+    place.write("d/e")
+    place.store.add(f"v/{hidden}", b"x")
+    found, pairs = place.look(Route.UPLOAD, wanted=lambda path: path != hidden)
+    assert found.clashes == clashes and ends(pairs) == {"d/e": (True, False)}
+
+
+def test_each_name_that_would_clash_is_told(place: Place) -> None:
+    place.write("d/e")
+    for name in ("d", "d/e/f", "d/e/g", "x"):
+        place.store.add(f"v/{name}", b"x")
+    assert place.look(Route.UPLOAD, wanted=lambda path: path == "d/e")[0].clashes == ["d", "d/e/f", "d/e/g"]
+    assert place.look(Route.UPLOAD)[0].clashes == []
+
+
+def test_a_download_tells_no_clash_of_names_that_were_not_asked_for(place: Place) -> None:
+    place.write("d/e")
+    place.store.add("v/d", b"x")
+    place.store.add("v/z", b"x")
+    found, pairs = place.look(Route.DOWNLOAD, wanted=lambda path: path != "d")
+    assert found.clashes == [] and set(pairs) == {"z", "d/e"}
+
+
+# -- file or folder, or nothing ------------------------------------------------------------------------------------
+
+
+def refusal(place: Place, route: Route, kind: type[Exception], **changes: Any) -> Any:
+    with pytest.raises(kind) as caught:
+        survey(place.request(route, **changes), place.steps.append)
+    assert caught.value.path == "data/v"  # type: ignore[attr-defined]
+    return caught.value
+
+
+def test_a_local_source_that_is_not_there_is_told_with_where_to_look(place: Place) -> None:
+    place.folder.rmdir()
+    error = refusal(place, Route.UPLOAD, NothingMatchedError)
+    assert error.message == f"data/v: there is no such file or folder at the source, {place.folder}"
+    assert error.hint.startswith("'ls ")
+
+
+@pytest.mark.parametrize(("folder_only", "what"), [(False, "file or folder"), (True, "folder")])
+def test_a_blob_that_is_not_there_is_told_with_its_address(place: Place, what: str, *, folder_only: bool) -> None:
+    error = refusal(place, Route.DOWNLOAD, NothingMatchedError, folder_only=folder_only)
+    assert error.message == f"data/v: there is no such {what} at the source, {place.store.container.blob('v')}"
+    assert "blobsync ls" in error.hint
+
+
+def test_a_trailing_slash_means_the_folder_alone(place: Place) -> None:
+    place.store.add("v", b"the blob")
+    refusal(place, Route.DOWNLOAD, NothingMatchedError, folder_only=True)
+    place.store.add("v/a", b"x")
+    assert list(place.look(Route.DOWNLOAD, folder_only=True)[1]) == ["a"]
+    refusal(place, Route.DOWNLOAD, ShapeConflictError)
+    place.write("file")
+    refusal(place, Route.UPLOAD, NothingMatchedError, folder_only=True, source=LocalEnd(place.folder / "file"))
+
+
+def test_a_blob_that_is_a_folder_too_is_refused_at_the_source(place: Place) -> None:
+    place.store.add("v", b"x")
+    place.store.add("v/a", b"x")
+    where = place.store.container.blob("v")
+    error = refusal(place, Route.DOWNLOAD, ShapeConflictError)
+    assert error.message == f"data/v is both a blob and a folder at the source: {where} and {where}/..."
+    assert "blobsync rm --blob data/v" in error.hint
+
+
+def test_a_folder_does_not_go_over_a_file_nor_a_file_over_a_folder(place: Place) -> None:
+    place.write("a")
+    place.store.add("v", b"x")
+    error = refusal(place, Route.UPLOAD, ShapeConflictError)
+    assert error.message == (
+        f"data/v is a folder at the source, but a file at the destination, {place.store.container.blob('v')}"
+    )
+    assert "move one of the two out of the way" in error.hint and "blobsync rm --blob data/v" in error.hint
+    error = refusal(place, Route.DOWNLOAD, ShapeConflictError)
+    assert error.message == f"data/v is a file at the source, but a folder at the destination, {place.folder}"
+
+
+def test_what_cannot_be_looked_at_is_no_missing_file(place: Place) -> None:
+    loop = place.project / "loop"
+    loop.symlink_to(loop)
+    place.store.add("v/a", b"x")
+    for route, changes in (
+        (Route.UPLOAD, {"source": LocalEnd(loop)}),
+        (Route.DOWNLOAD, {"destination": LocalEnd(loop)}),
+    ):
+        error = refusal(place, route, LocalFileError, **changes)
+        assert error.message.startswith(f"data/v: cannot look at {loop}: ") and "permissions" in error.hint
+
+
+def test_a_name_below_a_file_is_not_there(place: Place) -> None:
+    place.write("file")
+    place.store.add("v/a", b"x")
+    _, pairs = place.look(Route.DOWNLOAD, destination=LocalEnd(place.folder / "file" / "below"))
+    assert ends(pairs) == {"a": (True, False)}
+
+
+def test_a_pipe_is_neither_a_file_nor_a_folder(place: Place) -> None:
+    os.mkfifo(place.folder / "pipe")
+    error = refusal(place, Route.UPLOAD, LocalFileError, source=LocalEnd(place.folder / "pipe"))
+    assert error.message == f"data/v: {place.folder / 'pipe'} is neither a file nor a folder"
+
+
+# -- blobs that are no data ----------------------------------------------------------------------------------------
+
+
+def stub(store: MemoryStore, name: str) -> None:
+    store.add(name, b"")
+    store.blobs[name].info = store.blobs[name].info._replace(is_folder_stub=True)
+
+
+def test_folder_stubs_are_no_files_and_an_engine_knows_them(place: Place) -> None:
+    stub(place.store, "v")
+    stub(place.store, "v/d")
+    place.store.add("v/d/a", b"x")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == ["d/a"] and counts(found) == (1, 0) and found.has_hidden is False
+
+
+@pytest.mark.parametrize("name", ["v/d/", f"v/{UNFINISHED}", f"v/d/{UNFINISHED}"])
+def test_blobs_that_only_look_like_data_take_no_part_and_are_noted(place: Place, name: str) -> None:
+    place.store.add("v/a", b"x")
+    place.store.add(name, b"")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == ["a"] and found.source_files == 1 and found.has_hidden is True
+
+
+def test_a_stub_whose_name_no_disk_can_have_is_noted(place: Place) -> None:
+    place.store.add("v/a", b"x")
+    stub(place.store, "v/d/../e")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == ["a"] and found.has_hidden is True
+
+
+@pytest.mark.parametrize("name", ["v/.hidden", "v/x.part", "v/empty", f"v/{UNFINISHED}/a", f"v/{UNFINISHED}.txt"])
+def test_names_that_only_remind_of_unfinished_files_are_data(place: Place, name: str) -> None:
+    place.store.add(name, b"")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == [name[2:]] and found.has_hidden is False
+
+
+def test_a_name_with_a_slash_at_its_end_that_holds_bytes_is_data(place: Place) -> None:
+    place.store.add("v/d/", b"x")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == ["d/"] and found.has_hidden is False
+
+
+def test_blobs_that_are_no_data_at_the_destination_hide_nothing(place: Place) -> None:
+    place.write("a")
+    place.store.add(f"v/{UNFINISHED}", b"x")
+    found, pairs = place.look(Route.UPLOAD)
+    assert list(pairs) == ["a"] and counts(found) == (1, 0) and found.has_hidden is False
+
+
+# -- local entries that take no part -------------------------------------------------------------------------------
+
+
+def skipping(place: Place) -> LinkPolicy:
+    return LinkPolicy("skip", os.path.realpath(place.project), "data/v")
+
+
+def test_links_that_are_followed_are_told_with_where_they_lead(place: Place) -> None:
+    place.write("real")
+    (place.folder / "link").symlink_to("real")
+    place.store.add("v/link", b"x")
+    real = {"link": os.path.realpath(place.folder / "real")}
+    for route in (Route.UPLOAD, Route.DOWNLOAD):
+        found, pairs = place.look(route)
+        assert found.followed == real and set(pairs) == {"real", "link"}
+
+
+def test_an_upload_tells_of_files_that_it_cannot_read(place: Place) -> None:
+    place.write("a")
+    (place.folder / "gone").symlink_to("nowhere")
+    place.store.add("v/gone", b"x")
+    found, pairs = place.look(Route.UPLOAD)
+    (failure,) = found.unreadable
+    assert (failure.path, failure.code) == ("data/v/gone", "unreadable") and found.warnings == []
+    # The blob is not taken for one that the source has not: a mirror would delete it.
+    assert (pairs["gone"].left_out, pairs["gone"].source) == (Reason.UNREADABLE, None)
+    assert "nowhere" in pairs["gone"].detail and pairs["gone"].destination is not None
+    assert counts(found) == (1, 1)
+
+
+def test_an_upload_warns_of_links_that_stay_out_and_names_them(place: Place) -> None:
+    place.write("a")
+    (place.folder / "link").symlink_to("a")
+    place.store.add("v/link/below", b"x")
+    found, pairs = place.look(Route.UPLOAD, links=skipping(place))
+    assert found.unreadable == [] and len(found.warnings) == 1 and found.warnings[0].startswith("data/v/link: left out")
+    assert ends(pairs) == {"a": (True, False), "link": (False, False), "link/below": (False, True)}
+    assert {pairs[name].left_out for name in ("link", "link/below")} == {Reason.SYMLINK_SKIPPED}
+    assert pairs["link"].detail == pairs["link/below"].detail == f"to {os.path.realpath(place.folder / 'a')}"
+
+
+def test_a_download_goes_over_and_through_no_link_that_stays_out(place: Place) -> None:
+    (place.folder / "link").symlink_to("elsewhere")
+    place.store.add("v/link/below", b"x")
+    place.store.add("v/a", b"x")
+    found, pairs = place.look(Route.DOWNLOAD, links=skipping(place))
+    assert ends(pairs) == {"a": (True, False), "link/below": (True, False)}
+    assert pairs["link/below"].left_out is Reason.SYMLINK_SKIPPED and pairs["a"].left_out is None
+    assert pairs["link/below"].detail.startswith("to ")
+    assert found.blocked == [] and len(found.warnings) == 1 and "1 file stays out" in found.warnings[0]
+    found, _ = place.look(Route.DOWNLOAD, links=skipping(place)._replace(mode="error"))
+    assert [failure.code for failure in found.blocked] == ["link_refused"] and found.warnings == []
+
+
+def test_a_download_warns_of_what_it_cannot_read_here_and_fetches_the_file(place: Place) -> None:
+    (place.folder / "gone").symlink_to("nowhere")
+    os.mkfifo(place.folder / "pipe")
+    place.store.add("v/gone", b"x")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert len(found.warnings) == 1 and found.unreadable == [] and counts(found) == (1, 0)
+    assert found.warnings[0].startswith("data/v/gone at the destination: cannot be read (")
+    assert pairs["gone"].left_out is None
+
+
+# -- records and MD5s ----------------------------------------------------------------------------------------------
+
+
+def verified(place: Place, name: str, body: bytes, *, with_md5: bool = True) -> LocalState:
+    near = place.write(name, body)
+    info = place.store.add(f"v/{name}", body, with_md5=with_md5)
+    known = md5(body) if with_md5 else None
+    place.records.put({f"v/{name}": Record(replace(near, md5=known), RemoteState(info.size, info.etag, known))})
+    return near
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_each_pair_has_its_own_record_and_needs_no_reading(place: Place, route: Route) -> None:
+    for name in ("a", "b"):
+        verified(place, name, name.encode())
+    place.write("new", b"n")
+    place.store.add("v/new", b"n")
+    _, pairs = place.look(route)
+    for name in ("a", "b"):
+        pair = pairs[name]
+        assert pair.record is not None and pair.record.md5 == md5(name.encode())
+        local = pair.source if route is Route.UPLOAD else pair.destination
+        assert isinstance(local, LocalState) and local.md5 is None
+    assert pairs["new"].record is None
+    assert pairs["new"].source is not None and pairs["new"].source.md5 == md5(b"n")
+    assert pairs["new"].destination is not None and pairs["new"].destination.md5 == md5(b"n")
+
+
+def test_records_lie_below_the_path_of_the_part(place: Place) -> None:
+    verified(place, "a", b"x")
+    assert place.look(Route.UPLOAD)[1]["a"].record is not None
+    assert place.look(Route.UPLOAD, record_path="")[1]["a"].record is None
+    place.records.put({"a": Record(place.write("a"), RemoteState(1, "e", None))})
+    assert place.look(Route.UPLOAD, record_path="")[1]["a"].record is not None
+    ends_of_file = {"source": LocalEnd(place.folder / "a"), "destination": RemoteEnd(place.store, "v/a")}
+    assert place.look(Route.UPLOAD, record_path="v/a", **ends_of_file)[1][""].record is not None
+
+
+def test_only_files_with_a_record_that_exist_at_both_ends_have_it(place: Place) -> None:
+    verified(place, "a", b"x")
+    verified(place, "b", b"x")
+    (place.folder / "b").unlink()
+    _, pairs = place.look(Route.UPLOAD)
+    assert pairs["a"].record is not None and pairs["b"].record is None
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_files_of_equal_size_are_read_and_each_keeps_its_own_md5(place: Place, route: Route) -> None:
+    for name in ("a", "b", "longer"):
+        place.write(name, name.encode())
+        place.store.add(f"v/{name}", b"?")
+    _, pairs = place.look(route)
+    here = {path: pair.source if route is Route.UPLOAD else pair.destination for path, pair in pairs.items()}
+    assert {path: state and state.md5 for path, state in here.items()} == {
+        "a": md5(b"a"),
+        "b": md5(b"b"),
+        "longer": None,
+    }
+    assert place.read() == []
+
+
+def test_a_file_that_changed_since_it_was_looked_at_has_no_md5(place: Place) -> None:
+    file = place.folder / "a"
+    seen = place.write("a", b"old")
+    place.store.add("v/a", b"new")
+
+    def edit(_: object) -> bool:
+        file.write_bytes(b"new")
+        os.utime(file, ns=(1, 1))
+        return True
+
+    # What is wanted is asked after the look at the file, and before it is read.
+    _, pairs = place.look(Route.UPLOAD, wanted=edit)
+    assert pairs["a"].source == seen
+
+
+def compare(place: Place, route: Route = Route.DOWNLOAD) -> Pair:
+    return place.look(route, compare_content=True)[1]["a"]
+
+
+def test_content_is_read_only_where_asked_and_where_size_leaves_a_doubt(place: Place) -> None:
+    place.write("a", b"body")
+    place.store.add("v/a", b"body", with_md5=False)
+    pair = place.look(Route.DOWNLOAD)[1]["a"]
+    assert place.read() == [] and pair.source is not None and pair.source.md5 is None
+    pair = compare(place)
+    assert place.read() == ["v/a"] and pair.source is not None and pair.destination is not None
+    assert pair.source.md5 == pair.destination.md5 == md5(b"body")
+    pair = compare(place, Route.UPLOAD)
+    assert pair.source is not None and pair.source.md5 == md5(b"body")
+
+
+def test_blobs_that_differ_in_size_or_have_an_md5_are_not_read(place: Place) -> None:
+    place.write("a", b"longer")
+    place.store.add("v/a", b"body", with_md5=False)
+    compare(place)
+    place.store.add("v/a", b"bodies")
+    compare(place)
+    place.store.add("v/alone", b"body", with_md5=False)
+    compare(place)
+    assert place.read() == []
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_a_blob_on_record_is_not_read_again_until_it_changes(place: Place, route: Route) -> None:
+    verified(place, "a", b"body", with_md5=False)
+    compare(place, route)
+    assert place.read() == []
+    place.store.add("v/a", b"BODY", with_md5=False)
+    pair = compare(place, route)
+    assert place.read() == ["v/a"]
+    assert {state and state.md5 for state in (pair.source, pair.destination)} == {md5(b"body"), md5(b"BODY")}
+
+
+def test_a_blob_that_cannot_be_read_stays_without_an_md5(place: Place) -> None:
+    place.write("a", b"body")
+    place.store.add("v/a", b"body", with_md5=False)
+    found = survey(place.request(Route.DOWNLOAD, compare_content=True), place.steps.append)
+    version = place.store.blobs["v/a"].info.etag
+    # Another version stands there when it is read.
+    place.store.add("v/a", b"BODY", with_md5=False)
+    (pair,) = found.pairs
+    assert pair.source == RemoteState(4, version, None)
+
+
+def test_a_copy_reads_the_blobs_of_both_ends(place: Place) -> None:
+    place.store.add("v/a", b"body", with_md5=False)
+    place.other.add("w/a", b"BODY", with_md5=False)
+    pair = compare(place, Route.CROSS_ACCOUNT)
+    assert pair.source is not None and pair.destination is not None
+    assert (pair.source.md5, pair.destination.md5) == (md5(b"body"), md5(b"BODY"))
