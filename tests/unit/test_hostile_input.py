@@ -13,6 +13,7 @@ import pytest
 from blobsync.base.errors import ConfigError, PlanFileError, StorageError
 from blobsync.base.plain_json import parse_json
 from blobsync.config.yaml_lines import parse_document, read_document
+from blobsync.jobs.backends.slurm.replies import expand_nodes
 from blobsync.jobs.parse import log_lines, read_causes
 from blobsync.local.globs import zip_excludes
 from blobsync.local.ignore import parse_lines
@@ -158,3 +159,11 @@ def test_json_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "saved.plan").write_text(text)
     with pytest.raises(PlanFileError):
         load(tmp_path / "saved.plan")
+
+
+@pytest.mark.parametrize(
+    "text", ["n[1-999999999]", "n[1-9],m[0-99999999]", "n[a-b]", "n[" + "9" * 5000 + "]", "n[5-1]"]
+)
+def test_a_list_of_nodes_without_end_is_not_written_out(text: str) -> None:
+    with soon():
+        assert expand_nodes(text) == (text[:200],)

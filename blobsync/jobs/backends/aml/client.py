@@ -234,13 +234,19 @@ class AmlClient:
         raise as_error(_refusal(answer), self.workspace, doing, self._cluster_file)
 
     def _json(self, answer: Any) -> Any:
+        problem = "something that is no JSON"
         try:
-            return answer.json() if answer.content else {}
-        except ValueError as error:
-            raise LostContactError(
-                f"{urlsplit(answer.request.url).netloc} answers with something that is no JSON",
-                hint="check management_endpoint in the workspace file",
-            ) from error
+            found = answer.json() if answer.content else {}
+            if isinstance(found, dict):
+                return found
+            problem = "JSON that is no object"
+            cause: Exception | None = None
+        except (ValueError, RecursionError) as error:
+            cause = error
+        raise LostContactError(
+            f"{urlsplit(answer.request.url).netloc} answers with {problem}",
+            hint="check management_endpoint in the workspace file",
+        ) from cause
 
     def _url(self, path: str) -> str:
         if path.startswith("/subscriptions"):

@@ -182,8 +182,13 @@ def count_gpus(gres: str) -> int:
     return sum(int(match[1]) for match in re.finditer(r"gpu(?::[^:,]+)?:(\d+)(?=,|$)", bare))
 
 
+# Slurm itself allows for 65,536 nodes in a cluster.
+_MOST_NODES = 100_000
+_SHOWN_CHARS = 200
+
+
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """``n[1-2,5],m07`` is n1, n2, n5, m07; leading zeros stay."""
+    """``n[1-2,5],m07`` is n1, n2, n5, m07; leading zeros stay. What is no such list, or endless, stays as it is."""
     names: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text.strip()):
         head, bracket, ranges = part.partition("[")
@@ -192,8 +197,17 @@ def expand_nodes(text: str) -> tuple[str, ...]:
             continue
         for one in ranges.rstrip("]").split(","):
             first, _, last = one.partition("-")
-            names.extend(f"{head}{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1))
+            numbers = _numbers(first, last or first)
+            if len(names) + len(numbers) > _MOST_NODES or not numbers:
+                return (text.strip()[:_SHOWN_CHARS],)
+            names.extend(f"{head}{number:0{len(first)}d}" for number in numbers)
     return tuple(names)
+
+
+def _numbers(first: str, last: str) -> range:
+    if not re.fullmatch(r"[0-9]{1,9}", first) or not re.fullmatch(r"[0-9]{1,9}", last):
+        return range(0)
+    return range(int(first), int(last) + 1)
 
 
 def _squeue_line(line: str) -> SlurmJob:
