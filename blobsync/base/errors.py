@@ -34,12 +34,10 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
         CopySourceRefusedError           1   the destination service may not, or cannot, read the source
       LocalFileError                     1   local disk or file system error
         UnsafeNameError                  1   a name from outside that must not become a path
-      IndexFileError                     1
       AzcopyError                        1
         AzcopyNotFoundError              2
         AzcopyVersionError               2
         AzcopyInstallError               1
-        AzcopyOutputError                1   azcopy ended without telling how
       ProcessError                       1
         ProcessTimeoutError              1
       TransferCancelledError             130
@@ -275,10 +273,6 @@ class UnsafeNameError(LocalFileError):
     code = "unsafe_name"
 
 
-class IndexFileError(BlobsyncError):
-    code = "index_file"
-
-
 class AzcopyError(BlobsyncError):
     code = "azcopy_failed"
 
@@ -295,10 +289,6 @@ class AzcopyVersionError(AzcopyError):
 
 class AzcopyInstallError(AzcopyError):
     code = "azcopy_install"
-
-
-class AzcopyOutputError(AzcopyError):
-    code = "azcopy_output"
 
 
 class ProcessError(BlobsyncError):

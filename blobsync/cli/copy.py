@@ -173,10 +173,10 @@ def _shown_plan(session: Session, made: TransferPlan, *, full: bool = False, opt
 
 def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool) -> Result:
     made.demand_allowed()
-    doomed = [action for _, action in made.each() if action.action is Action.DELETE]
-    if doomed and not yes:
-        size = size_text(sum(action.size for action in doomed))
-        confirm(session, f"delete {count_text(len(doomed), 'file')}, {size}, that the source does not have?")
+    deletions = [action for _, action in made.each() if action.action is Action.DELETE]
+    if deletions and not yes:
+        size = size_text(sum(action.size for action in deletions))
+        confirm(session, f"delete {count_text(len(deletions), 'file')}, {size}, that the source does not have?")
     result = project.carry_out(made)
     failures = (*result.failures, *conflicts(made))
     seconds = session.seconds

@@ -68,21 +68,21 @@ def submit(
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
     """
     from blobsync.jobs.code_choice import code_chooser
-    from blobsync.jobs.describe import Wish
+    from blobsync.jobs.describe import SubmitRequest
     from blobsync.jobs.submit import plan_job
     from blobsync.jobs.submit import submit as submit_job
 
     options = {"array": array, "partition": partition, "qos": qos, "time": time, "gres": gres}
-    wish = Wish(
+    request = SubmitRequest(
         tuple(cmd), None, nodes, name, False if single else None, {key: text for key, text in options.items() if text}
     )
     cluster, board = submitting(session)
     choose = code_chooser(board.root, session.environ, session.listener, init=init and not dry_run)
     if dry_run:
-        plan, warnings = plan_job(board, cluster, wish, choose)
+        plan, warnings = plan_job(board, cluster, request, choose)
         note_all(session, warnings)
         return Result({"plan": plan.text, "job_id": plan.spec.run_id}, (plan.shown or plan.text).splitlines())
-    submitted = submit_job(board, cluster, wish, choose)
+    submitted = submit_job(board, cluster, request, choose)
     note_all(session, submitted.warnings)
     return _waited(session, board, submitted.record) if wait else _accepted([submitted])
 
@@ -97,13 +97,13 @@ def local(session: Session, cmd: CommandArgument) -> Result:
       blobsync -n 2 local python train.py             two processes with their ranks; -n 0: one, without a GPU
     """
     from blobsync.base.process import SubprocessRunner
-    from blobsync.jobs.describe import Wish
+    from blobsync.jobs.describe import SubmitRequest
     from blobsync.jobs.foreground import run_here
 
     if session.json:
         raise UsageError("local has the terminal to itself: there is no --json for it")
     project = session.project()
-    code, note = run_here(project.cluster, Wish(tuple(cmd), here=True), SubprocessRunner(), project.environ)
+    code, note = run_here(project.cluster, SubmitRequest(tuple(cmd), here=True), SubprocessRunner(), project.environ)
     note_all(session, [note] if note else [])
     return Result(exit_code=code)
 

@@ -37,18 +37,18 @@ def rm(
     """
     with looking():
         project = session.project()
-        doomed = project.find_removal(paths, blob_only=blob)
-    count, size = sum(len(each.blobs) for each in doomed), sum(each.size for each in doomed)
+        deletions = project.find_removal(paths, blob_only=blob)
+    count, size = sum(len(each.blobs) for each in deletions), sum(each.size for each in deletions)
     what = f"{count_text(count, 'blob')}, {size_text(size)}"
-    places = [f"{each.place.path}: {count_text(len(each.blobs), 'blob')} at {each.place.remote}" for each in doomed]
-    data = {"paths": [each.place.path for each in doomed], "count": count, "bytes": size, "dry_run": dry_run}
+    places = [f"{each.place.path}: {count_text(len(each.blobs), 'blob')} at {each.place.remote}" for each in deletions]
+    data = {"paths": [each.place.path for each in deletions], "count": count, "bytes": size, "dry_run": dry_run}
     if dry_run:
         return Result({**data, "deleted": 0, "failed": 0}, [*places, f"would delete {what}"])
     if not yes:
         for place in places:
             session.listener.note(place)
         confirm(session, f"delete {what}?")
-    return _removed(project.remove(doomed), data)
+    return _removed(project.remove(deletions), data)
 
 
 def _removed(done: Removal, data: dict[str, Any]) -> Result:

@@ -185,14 +185,6 @@ class WorkspaceFile:
         self.workspace = None if self.problems else WorkspaceConfig(file=document.file, **values)
 
 
-def read_account(path: Path, shown: str, environ: Mapping[str, str]) -> StorageAccount:
-    """The account of one file. Raises the first ``ConfigError``."""
-    found = AccountFile(path, shown, environ)
-    if found.account is None:
-        raise first_of(found.problems)
-    return found.account
-
-
 def first_of(problems: list[ConfigError]) -> ConfigError:
     """The first problem; its hint says that there are more."""
     first = problems[0]

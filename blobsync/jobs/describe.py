@@ -26,7 +26,7 @@ _TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SubmitRequest:
     """What one submission asks for; None leaves it to the cluster file. ``here`` is the foreground of this machine."""
 
     argv: tuple[str, ...]
@@ -50,26 +50,26 @@ def demand_platform(cluster: Cluster) -> None:
     raise ConfigError("is missing, so it is not known where jobs run", file=cluster.file, key="platform", hint=hint)
 
 
-def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) -> JobSpec:
+def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRef | None) -> JobSpec:
     """The specification of one submission. Raises ``UsageError`` and ``ConfigError``."""
-    if not wish.argv:
+    if not request.argv:
         raise UsageError("there is no command to run", hint="blobsync submit python train.py --data voc20")
-    if wish.options and cluster.platform != "slurm":
-        option = next(iter(wish.options))
+    if request.options and cluster.platform != "slurm":
+        option = next(iter(request.options))
         limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
         raise UsageError(f"--{option} is for Slurm, and {cluster.name} is {cluster.platform}", hint=limit)
-    shape = shape_of(cluster, wish)
+    shape = shape_of(cluster, request)
     secret = secret_names(cluster)
     options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
-    options.update(wish.options)
+    options.update(request.options)
     if code is None:
         options["in_place"] = str(cluster.root)
     return JobSpec(
         run_id=run_id,
-        argv=wish.argv,
+        argv=request.argv,
         cluster=cluster.name,
         platform=cluster.platform,
-        name=wish.name,
+        name=request.name,
         nodes=shape.nodes,
         procs_per_node=shape.procs_per_node,
         gpus_per_node=shape.gpus_per_node,
@@ -89,32 +89,32 @@ def describe(cluster: Cluster, wish: Wish, run_id: str, code: CodeRef | None) ->
     )
 
 
-def shape_of(cluster: Cluster, wish: Wish) -> Shape:
+def shape_of(cluster: Cluster, request: SubmitRequest) -> Shape:
     """How the job spreads over the machines of the cluster. Raises ``UsageError``."""
     if cluster.platform == "slurm":
-        _demand_no_gres(cluster, wish)
+        _demand_no_gres(cluster, request)
     return find_shape(
         Size(
             cluster.platform,
-            _gpus_asked(cluster, wish),
-            wish.nodes,
+            _gpus_asked(cluster, request),
+            request.nodes,
             cluster.gpu_per_node,
             cluster.number("nodes"),
-            wish.multi_process if wish.multi_process is not None else cluster.multi_process,
+            request.multi_process if request.multi_process is not None else cluster.multi_process,
             cluster.number("process_count_per_node"),
-            wish.here,
+            request.here,
         )
     )
 
 
-def _gpus_asked(cluster: Cluster, wish: Wish) -> int | None:
-    return wish.num_gpu if wish.num_gpu is not None else cluster.num_gpu
+def _gpus_asked(cluster: Cluster, request: SubmitRequest) -> int | None:
+    return request.num_gpu if request.num_gpu is not None else cluster.num_gpu
 
 
-def _demand_no_gres(cluster: Cluster, wish: Wish) -> None:
+def _demand_no_gres(cluster: Cluster, request: SubmitRequest) -> None:
     """``-n 0`` and a fixed ``gres`` contradict each other."""
-    gres = str(wish.options.get("gres") or cluster.text("slurm.gres") or "")
-    if _gpus_asked(cluster, wish) == 0 and not wish.here and "gpu" in gres and "{gpus}" not in gres:
+    gres = str(request.options.get("gres") or cluster.text("slurm.gres") or "")
+    if _gpus_asked(cluster, request) == 0 and not request.here and "gpu" in gres and "{gpus}" not in gres:
         raise UsageError(
             f"-n 0 asks for no GPU, and gres {gres} for some", hint="write gres: gpu:{gpus} in the cluster file"
         )

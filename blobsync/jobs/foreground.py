@@ -19,7 +19,7 @@ from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
 from blobsync.jobs import runner
-from blobsync.jobs.describe import Wish, describe
+from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.spec import JobSpec
 
 _DOCKER_SECONDS = 30.0
@@ -37,9 +37,11 @@ class Foreground:
     note: str = ""
 
 
-def run_here(cluster: Cluster, wish: Wish, process: ProcessRunner, environ: Mapping[str, str]) -> tuple[int, str]:
+def run_here(
+    cluster: Cluster, request: SubmitRequest, process: ProcessRunner, environ: Mapping[str, str]
+) -> tuple[int, str]:
     """Run to the end with this terminal; returns the exit code and a note. Raises ``ProcessError``."""
-    spec = describe(cluster, wish, "local", None)
+    spec = describe(cluster, request, "local", None)
     for entry in spec.folders:
         (cluster.root / entry.name).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="blobsync-") as scratch:

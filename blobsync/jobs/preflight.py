@@ -16,13 +16,13 @@ from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Surroundings
 from blobsync.jobs.board import settings_of
 from blobsync.jobs.code_choice import code_entry
-from blobsync.jobs.describe import Wish, demand_platform, describe
+from blobsync.jobs.describe import SubmitRequest, demand_platform, describe
 from blobsync.jobs.spec import CodeRef
 from blobsync.local.state_dir import NAME
 from blobsync.store.connect import mint_sas
 
-# Any command and any id: what is wrong with a wish is not the file's fault.
-_WISH = Wish(("true",))
+# Any command and any id: what is wrong with a request is not the file's fault.
+_ANY_REQUEST = SubmitRequest(("true",))
 _RUN_ID = "user_0_00000000"
 # What only a service can make, in place of it.
 _UNASKED = SasToken.parse("sig=none")
@@ -42,7 +42,7 @@ def refusals(cluster: Cluster, environ: Mapping[str, str]) -> tuple[BlobsyncErro
     except BlobsyncError as error:
         found.append(error)
     try:
-        spec = describe(cluster, _WISH, _RUN_ID, code)
+        spec = describe(cluster, _ANY_REQUEST, _RUN_ID, code)
         create_backend(cluster.platform, _around(cluster, environ)).plan(spec)
         grant(spec, [cluster], _mint)
     except BlobsyncError as error:

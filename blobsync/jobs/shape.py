@@ -15,8 +15,8 @@ _AML_GPUS = 4
 class Size:
     """What was asked for, and what the cluster file says; None where nobody said anything.
 
-    ``num_gpu`` is ``-n`` or the file's; ``nodes`` is ``--nodes``, ``file_nodes`` the file's wish for jobs that spread
-    evenly over so many. ``here`` is the foreground of this machine, whatever the platform of the cluster is.
+    ``num_gpu`` is ``-n`` or the file's; ``nodes`` is ``--nodes``, ``file_nodes`` the file's number for jobs that
+    spread evenly over so many. ``here`` is the foreground of this machine, whatever the platform of the cluster is.
     """
 
     platform: str

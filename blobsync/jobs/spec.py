@@ -68,7 +68,6 @@ class State(str, Enum):
 
 
 _FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
-ACTIVE = tuple(state for state in State if state not in _FINAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from blobsync.jobs.access import grant
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
-from blobsync.jobs.describe import Wish, demand_platform, describe, find_mirror, shape_of
+from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import home_of
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
@@ -38,21 +38,23 @@ def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
     return f"{plain}_{int(now or time.time())}_{random_source.token_hex(4)}"
 
 
-def plan_job(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> tuple[Plan, tuple[str, ...]]:
+def plan_job(
+    board: Board, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode
+) -> tuple[Plan, tuple[str, ...]]:
     """What would be handed over, and warnings; nothing is submitted, minted or recorded."""
     demand_platform(cluster)
     run_id = new_run_id(board.environ)
-    # What is wrong with the wish is told before any code is looked at or uploaded.
-    describe(cluster, wish, run_id, None)
+    # What is wrong with the request is told before any code is looked at or uploaded.
+    describe(cluster, request, run_id, None)
     code = choose_code(cluster)
-    spec = describe(cluster, wish, run_id, code.ref)
+    spec = describe(cluster, request, run_id, code.ref)
     plan = board.backend(cluster).plan(spec)
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
 
-def submit(board: Board, cluster: Cluster, wish: Wish, choose_code: ChooseCode) -> Submitted:
+def submit(board: Board, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
-    plan, warnings = plan_job(board, cluster, wish, choose_code)
+    plan, warnings = plan_job(board, cluster, request, choose_code)
     submitted = _hand_over(board, cluster, plan.spec)
     return Submitted(submitted.record, tuple(dict.fromkeys(warnings + submitted.warnings)))
 
@@ -90,15 +92,15 @@ def resubmit(
 def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None, num_gpu: int | None) -> JobSpec:
     run_id = new_run_id(board.environ)
     spec = old.spec
-    wish = Wish(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec))
+    request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec))
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
         same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
         if num_gpu is None:
             return same
-        shape = shape_of(cluster, replace(wish, options=spec.options))
+        shape = shape_of(cluster, replace(request, options=spec.options))
         return replace(same, nodes=shape.nodes, procs_per_node=shape.procs_per_node, gpus_per_node=shape.gpus_per_node)
     # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
-    return describe(cluster, replace(wish, num_gpu=_gpus(spec)) if num_gpu is None else wish, run_id, code)
+    return describe(cluster, replace(request, num_gpu=_gpus(spec)) if num_gpu is None else request, run_id, code)
 
 
 def _several(spec: JobSpec) -> bool | None:

@@ -13,7 +13,7 @@ from blobsync.config.trusted_links import trust_command
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, ignores_case, way_to
 from blobsync.plan.decisions import check_names, choose_engine, decide_all, guard_mirror, is_bulk, leave_out
-from blobsync.plan.legs import Ground, Leg, legs, rooted
+from blobsync.plan.legs import Leg, ProjectContext, legs, rooted
 from blobsync.plan.listener import Listener
 from blobsync.plan.live_part import LivePart, route_of
 from blobsync.plan.one_file import Names, settle, spare_links
@@ -34,15 +34,15 @@ from blobsync.plan.transfer_plan import (
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 
 
-def request_for(ground: Ground, leg: Leg, options: TransferOptions) -> Request:
+def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> Request:
     """What the survey has to look at for one leg."""
     return Request(
         shown=leg.shown,
         route=route_of(leg.source, leg.destination),
         source=leg.source,
         destination=leg.destination,
-        links=_link_policy(ground, leg, options),
-        records=ground.index.pair(*leg.record_roots),
+        links=_link_policy(context, leg, options),
+        records=context.index.pair(*leg.record_roots),
         record_path=leg.record_path,
         folder_only=leg.folder_only,
         wanted=_wanted(leg, options),
@@ -50,22 +50,22 @@ def request_for(ground: Ground, leg: Leg, options: TransferOptions) -> Request:
     )
 
 
-def both_ends(ground: Ground, path: str) -> tuple[Request, ...]:
+def both_ends(context: ProjectContext, path: str) -> tuple[Request, ...]:
     """The local files and the blobs of a PATH as typed, part by part, to be compared and not to be moved."""
-    chosen = legs(ground, "u", [rooted(ground, path)], TransferOptions())
-    check_links(ground, chosen)
-    return tuple(request_for(ground, leg, TransferOptions()) for leg in chosen)
+    chosen = legs(context, "u", [rooted(context, path)], TransferOptions())
+    check_links(context, chosen)
+    return tuple(request_for(context, leg, TransferOptions()) for leg in chosen)
 
 
-def _link_policy(ground: Ground, leg: Leg, options: TransferOptions) -> LinkPolicy:
-    way = way_to(ground.root, leg.shown, ground.trusted)
-    return LinkPolicy(options.links, os.path.realpath(ground.root), leg.shown, way.entered, ground.trusted)
+def _link_policy(context: ProjectContext, leg: Leg, options: TransferOptions) -> LinkPolicy:
+    way = way_to(context.root, leg.shown, context.trusted)
+    return LinkPolicy(options.links, os.path.realpath(context.root), leg.shown, way.entered, context.trusted)
 
 
-def check_links(ground: Ground, chosen: Sequence[Leg]) -> None:
+def check_links(context: ProjectContext, chosen: Sequence[Leg]) -> None:
     """Raises ``UntrustedLinkError`` where the way to a local end leaves the project without the user's consent."""
     near = [leg.shown for leg in chosen if isinstance(leg.source, LocalEnd) or isinstance(leg.destination, LocalEnd)]
-    links = dict.fromkeys(link for path in near for link in way_to(ground.root, path, ground.trusted).untrusted)
+    links = dict.fromkeys(link for path in near for link in way_to(context.root, path, context.trusted).untrusted)
     if links:
         where = "; ".join(f"{link.link} leads to {link.target}" for link in links)
         raise UntrustedLinkError(
@@ -98,7 +98,7 @@ class _Found:
 
 
 def make_plan(
-    ground: Ground,
+    context: ProjectContext,
     command: str,
     given: Sequence[str],
     options: TransferOptions,
@@ -113,17 +113,17 @@ def make_plan(
     if not given:
         raise UsageError("no PATH was given", hint="'blobsync ls' shows the folder entries")
     listener.phase("surveying")
-    paths = tuple(rooted(ground, path) for path in given)
+    paths = tuple(rooted(context, path) for path in given)
     if options.from_path is not None:
-        options = replace(options, from_path=rooted(ground, options.from_path))
-    chosen = legs(ground, command, paths, options)
-    check_links(ground, chosen)
-    found = _Found(warnings=_check_rights(ground, chosen, options))
-    _plan_legs(ground, chosen, options, listener, found)
+        options = replace(options, from_path=rooted(context, options.from_path))
+    chosen = legs(context, command, paths, options)
+    check_links(context, chosen)
+    found = _Found(warnings=_check_rights(context, chosen, options))
+    _plan_legs(context, chosen, options, listener, found)
     plan = TransferPlan(
         route=route_of(chosen[0].source, chosen[0].destination),
-        cluster=ground.cluster.name,
-        from_cluster=ground.from_cluster.name if ground.from_cluster else None,
+        cluster=context.cluster.name,
+        from_cluster=context.from_cluster.name if context.from_cluster else None,
         paths=paths,
         options=options,
         parts=settle(found.parts, found.names, writing=Action.TRANSFER if command == "d" else Action.ADOPT),
@@ -141,7 +141,7 @@ def make_plan(
 
 
 def _plan_legs(
-    ground: Ground, chosen: Sequence[Leg], options: TransferOptions, listener: Listener, found: _Found
+    context: ProjectContext, chosen: Sequence[Leg], options: TransferOptions, listener: Listener, found: _Found
 ) -> None:
     missing: list[tuple[Leg, NothingMatchedError]] = []
     for leg in chosen:
@@ -149,7 +149,7 @@ def _plan_legs(
             found.warnings.append(f"{leg.shown}: source and destination are the same place; nothing to do")
             continue
         try:
-            _plan_leg(ground, leg, options, listener, found)
+            _plan_leg(context, leg, options, listener, found)
         except NothingMatchedError as nothing:
             missing.append((leg, nothing))
     for leg, error in missing:
@@ -161,14 +161,14 @@ def _plan_legs(
             raise error
 
 
-def _check_rights(ground: Ground, chosen: Sequence[Leg], options: TransferOptions) -> list[str]:
+def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: TransferOptions) -> list[str]:
     """Look at both credentials before the first request: what is expired or too narrow stops the command here."""
     found: list[str] = []
     for leg in chosen:
         if not isinstance(leg.source, LocalEnd):
-            found += ground.connections.check(leg.source, "rl")
+            found += context.connections.check(leg.source, "rl")
         if not isinstance(leg.destination, LocalEnd):
-            found += ground.connections.check(leg.destination, "rwld" if options.mirror else "rwl")
+            found += context.connections.check(leg.destination, "rwld" if options.mirror else "rwl")
     return list(dict.fromkeys(found))
 
 
@@ -179,10 +179,10 @@ def _same_blobs(leg: Leg) -> bool:
     return one.same_service(other) and (one.container, leg.source.name) == (other.container, leg.destination.name)
 
 
-def _plan_leg(ground: Ground, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
-    request = request_for(ground, leg, options)
+def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
+    request = request_for(context, leg, options)
     looked = survey(request, listener.seen)
-    both_ends = ground.from_cluster is None and options.from_path is None
+    both_ends = context.from_cluster is None and options.from_path is None
     actions, extras = decide_all(looked.pairs, request.route, options, both_ends=both_ends, shown=leg.shown)
     actions = _see_links(leg, looked, actions, found)
     actions, left_out = _check_names(request, looked, actions, extras)
@@ -268,28 +268,28 @@ def _plain(end: LiveEnd) -> End:
     return end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
 
 
-def live_parts(ground: Ground, plan: TransferPlan, command: str) -> tuple[LivePart, ...]:
+def live_parts(context: ProjectContext, plan: TransferPlan, command: str) -> tuple[LivePart, ...]:
     """The plan's parts with their stores and their places in the index."""
-    by_path = {leg.shown: leg for leg in legs(ground, command, plan.paths, plan.options)}
+    by_path = {leg.shown: leg for leg in legs(context, command, plan.paths, plan.options)}
     return tuple(
         LivePart(
             part=part,
-            source=_bounded(ground, by_path[part.path].source, part),
-            destination=_bounded(ground, by_path[part.path].destination, part),
-            records=ground.index.pair(*by_path[part.path].record_roots),
+            source=_bounded(context, by_path[part.path].source, part),
+            destination=_bounded(context, by_path[part.path].destination, part),
+            records=context.index.pair(*by_path[part.path].record_roots),
             record_path=by_path[part.path].record_path,
         )
         for part in plan.parts
     )
 
 
-def _bounded(ground: Ground, end: LiveEnd, part: PlanPart) -> LiveEnd:
+def _bounded(context: ProjectContext, end: LiveEnd, part: PlanPart) -> LiveEnd:
     """A local end with what no link may lead a write out of."""
     if not isinstance(end, LocalEnd):
         return end
-    entered = [Path(place) for place in way_to(ground.root, part.path, ground.trusted).entered]
-    below = [Path(link.target) for link in ground.trusted if link.link.startswith(f"{part.path}/")]
+    entered = [Path(place) for place in way_to(context.root, part.path, context.trusted).entered]
+    below = [Path(link.target) for link in context.trusted if link.link.startswith(f"{part.path}/")]
     # A link that was named is followed, a file's too, whose folder then is the one to write in.
     root = Path(os.path.realpath(end.root)) if part.shape is Shape.FILE and end.root.is_symlink() else end.root
     places = [place.parent if part.shape is Shape.FILE and place == root else place for place in entered]
-    return LocalEnd(root, (Path(os.path.realpath(ground.root)), *places, *below))
+    return LocalEnd(root, (Path(os.path.realpath(context.root)), *places, *below))

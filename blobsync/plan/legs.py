@@ -19,7 +19,7 @@ from blobsync.store.ends import LiveEnd, LocalEnd
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class ProjectContext:
     """Where a command stands: the project, its two clusters and what reaches them."""
 
     root: Path
@@ -44,24 +44,24 @@ class Leg(NamedTuple):
     elsewhere: tuple[str, ...]
 
 
-def rooted(ground: Ground, given: str) -> str:
+def rooted(context: ProjectContext, given: str) -> str:
     """A PATH as typed, from the project's root; a slash at its end stays. Raises ``MappingError``."""
-    path = project_relative(given, cwd=ground.cwd, root=ground.root)
+    path = project_relative(given, cwd=context.cwd, root=context.root)
     return f"{path}/" if given.endswith("/") else path
 
 
-def legs(ground: Ground, command: str, paths: Sequence[str], options: TransferOptions) -> tuple[Leg, ...]:
+def legs(context: ProjectContext, command: str, paths: Sequence[str], options: TransferOptions) -> tuple[Leg, ...]:
     """Both ends of each PATH (from the project's root), for ``u`` or ``d``.
 
     Raises mapping errors, and ``UsageError`` on a bad combination.
     """
     if options.from_path is not None and len(paths) != 1:
         raise UsageError("--from-path goes with exactly one PATH", hint="run one command for each")
-    if command == "u" and options.from_path is not None and ground.from_cluster is None:
+    if command == "u" and options.from_path is not None and context.from_cluster is None:
         raise UsageError("--from-path of an upload names a path of another cluster", hint="pass -f CLUSTER with it")
     found: list[Leg] = []
     for path in paths:
-        found += _legs_of(ground, command, path, options)
+        found += _legs_of(context, command, path, options)
     chosen: dict[str, Leg] = {}
     for leg in found:
         # A PATH that was given stays one that has to be there, also where it is part of another one.
@@ -80,32 +80,32 @@ def _covers(one: Leg, other: Leg) -> bool:
     )
 
 
-def _legs_of(ground: Ground, command: str, path: str, options: TransferOptions) -> Iterator[Leg]:
+def _legs_of(context: ProjectContext, command: str, path: str, options: TransferOptions) -> Iterator[Leg]:
     """The PATH itself, and each prefix below it that an entry of either cluster maps elsewhere.
 
     Both clusters count, whichever end is theirs: what one of them keeps apart is neither looked for below the
     other's folder nor put there.
     """
-    far = ground.from_cluster
-    here = ground.cluster if command == "u" or far is None else far
+    far = context.from_cluster
+    here = context.cluster if command == "u" or far is None else far
 
     def place(path: str, cluster: Cluster) -> Resolution:
-        return resolve(path, cwd=ground.root, root=ground.root, cluster=cluster)
+        return resolve(path, cwd=context.root, root=context.root, cluster=cluster)
 
     target = place(path, here)
-    origin = place(options.from_path or path, far or ground.cluster)
-    inner = _apart(ground, origin, target)
-    yield _leg(ground, command, origin, target, inner, optional=False)
+    origin = place(options.from_path or path, far or context.cluster)
+    inner = _apart(context, origin, target)
+    yield _leg(context, command, origin, target, inner, optional=False)
     for below in inner:
-        start = place(f"{origin.path}/{below}", far or ground.cluster)
+        start = place(f"{origin.path}/{below}", far or context.cluster)
         end = place(f"{target.path}/{below}", here)
         deeper = tuple(other[len(below) + 1 :] for other in inner if other.startswith(f"{below}/"))
-        yield _leg(ground, command, start, end, deeper, optional=True)
+        yield _leg(context, command, start, end, deeper, optional=True)
 
 
-def _apart(ground: Ground, origin: Resolution, target: Resolution) -> tuple[str, ...]:
+def _apart(context: ProjectContext, origin: Resolution, target: Resolution) -> tuple[str, ...]:
     """What lies below both ends and is mapped elsewhere by either cluster, as paths below the ends."""
-    clusters = [ground.cluster, *([ground.from_cluster] if ground.from_cluster else [])]
+    clusters = [context.cluster, *([context.from_cluster] if context.from_cluster else [])]
     ends = {origin.path, target.path}
     return tuple(
         sorted({prefix[len(end) + 1 :] for end in ends for cluster in clusters for prefix in nested(end, cluster)})
@@ -118,18 +118,24 @@ def nested(path: str, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _leg(
-    ground: Ground, command: str, origin: Resolution, target: Resolution, elsewhere: tuple[str, ...], *, optional: bool
+    context: ProjectContext,
+    command: str,
+    origin: Resolution,
+    target: Resolution,
+    elsewhere: tuple[str, ...],
+    *,
+    optional: bool,
 ) -> Leg:
-    connections = ground.connections
+    connections = context.connections
     source: LiveEnd
     destination: LiveEnd
     if command == "d":
         source, destination = connections.end(origin.remote), LocalEnd(target.local)
-    elif ground.from_cluster is not None:
+    elif context.from_cluster is not None:
         source, destination = connections.end(origin.remote), connections.end(target.remote)
     else:
         source, destination = LocalEnd(origin.local), connections.end(target.remote)
-    near = origin.entry if command == "u" and ground.from_cluster is not None else None
+    near = origin.entry if command == "u" and context.from_cluster is not None else None
     roots, record_path = _record_place(near, origin, target, command)
     return Leg(
         shown=target.path,

@@ -80,15 +80,15 @@ def _overlap(roots: Sequence[str]) -> bool:
 
 def _settle_one(actions: Sequence[FileAction], writing: Action) -> list[FileAction]:
     """The actions for all names of one file, the plainest name first."""
-    doomed = Action.DELETE if writing is Action.TRANSFER else None
-    staying = [each for each in actions if each.action is not doomed and each.reason is not Reason.THROUGH_LINK]
+    deletion = Action.DELETE if writing is Action.TRANSFER else None
+    staying = [each for each in actions if each.action is not deletion and each.reason is not Reason.THROUGH_LINK]
     written = [action for action in staying if action.action is writing]
     contents = {_content(action) for action in written}
     # All of its names get one content: writing the first is writing all.
     agreed = len(written) == len(staying) and len(contents) == 1 and None not in contents
     decided = []
     for action in actions:
-        if action.action is doomed and staying:
+        if action.action is deletion and staying:
             decided.append(replace(action, action=Action.SKIP, reason=Reason.THROUGH_LINK))
         elif action.action is not writing or len(staying) == 1 or (agreed and action is written[0]):
             decided.append(action)

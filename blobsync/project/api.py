@@ -28,7 +28,7 @@ from blobsync.config.trusted_links import load_trusted_links
 from blobsync.local.index import Index
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.building import both_ends, live_parts, make_plan
-from blobsync.plan.legs import Ground, nested
+from blobsync.plan.legs import ProjectContext, nested
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.transfer_plan import Action, Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.store.connections import Connections
@@ -64,7 +64,7 @@ class Project:
         self.from_cluster = from_cluster
         self.environ = environ
         self._state: StateDir | None = None
-        self._ground: Ground | None = None
+        self._context: ProjectContext | None = None
         self.listener: Listener = SilentListener()
 
     @classmethod
@@ -119,12 +119,12 @@ class Project:
         from blobsync.project.outside_links import trust
 
         trust(self.root, links, self.environ)
-        self._ground = None
+        self._context = None
 
     @property
     def connections(self) -> Connections:
         """The stores behind the folder entries of both clusters."""
-        return self._standing.connections
+        return self._open_context.connections
 
     # -- transfers ------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Project:
     def carry_out(self, plan: TransferPlan) -> TransferResult:
         """Do what ``plan`` says, look again, and return what is verified and what is not."""
         command = "d" if plan.route is Route.DOWNLOAD else "u"
-        parts = live_parts(self._standing, plan, command)
+        parts = live_parts(self._open_context, plan, command)
         result = carry_out(plan, parts, self._engines(plan), self.listener, self.state.folder("receipts"))
         if plan.options.receipt and result.receipt is not None:
             for part in parts:
@@ -172,13 +172,13 @@ class Project:
 
     def _plan(self, command: str, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
         _check(options, self.from_cluster)
-        plan = make_plan(self._standing, command, paths, options, self._azcopy_problem, self.listener)
-        doomed = {
+        plan = make_plan(self._open_context, command, paths, options, self._azcopy_problem, self.listener)
+        emptied = {
             part.destination.container
             for part, action in plan.each()
             if action.action is Action.DELETE and isinstance(part.destination, BlobUrl)
         }
-        return replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(doomed))))
+        return replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
 
     def recovery(self, container: ContainerUrl) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""
@@ -206,16 +206,16 @@ class Project:
         """One path as it is here, in the container, and in the index."""
         from blobsync.project import browse
 
-        return browse.status(self.connections, self._standing.index, self.resolve(path))
+        return browse.status(self.connections, self._open_context.index, self.resolve(path))
 
     def verify(self, path: str, *, deep: bool = False) -> VerifyReport:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them."""
         from blobsync.project.verify import verify
 
         self.listener.phase("verifying")
-        return verify(both_ends(self._standing, path), self.listener.seen, deep=deep)
+        return verify(both_ends(self._open_context, path), self.listener.seen, deep=deep)
 
-    def find_removal(self, paths: Sequence[str], *, blob_only: bool = False) -> tuple[removal.Doomed, ...]:
+    def find_removal(self, paths: Sequence[str], *, blob_only: bool = False) -> tuple[removal.Deletion, ...]:
         """What ``rm`` of these paths would delete; with ``blob_only`` the one blob of exactly each name.
 
         Raises ``CredentialError`` where it plainly may not.
@@ -223,22 +223,24 @@ class Project:
         from blobsync.project import removal
 
         self.listener.phase("surveying")
-        doomed: list[removal.Doomed] = []
+        deletions: list[removal.Deletion] = []
         for path in paths:
             place = self.resolve(path)
             self.connections.check(self.connections.end(place.remote), "rld")
             if blob_only:
-                doomed.append(removal.find_blob(self.connections, place))
+                deletions.append(removal.find_blob(self.connections, place))
             else:
-                doomed += removal.find_doomed(self.connections, place, self._inner(place))
-        return tuple(doomed)
+                deletions += removal.find_deletions(self.connections, place, self._inner(place))
+        return tuple(deletions)
 
-    def remove(self, doomed: Sequence[removal.Doomed]) -> removal.Removal:
+    def remove(self, deletions: Sequence[removal.Deletion]) -> removal.Removal:
         """Delete those blobs, and write a receipt that names them."""
         from blobsync.project import removal
 
         folder = self.state.folder("receipts")
-        return removal.remove(self.connections, self._standing.index, doomed, self.listener, folder, self.cluster.name)
+        return removal.remove(
+            self.connections, self._open_context.index, deletions, self.listener, folder, self.cluster.name
+        )
 
     def url(self, path: str, *, expiry: timedelta = timedelta(days=7), permission: str = "r") -> str:
         """A URL with a SAS of least rights for one blob, or for a folder where one link can be. It is a secret."""
@@ -262,21 +264,21 @@ class Project:
         from blobsync.project import sharing
 
         place = self.resolve(path)
-        wish = sharing.LinkWish(
+        request = sharing.LinkRequest(
             permission, int(expiry.total_seconds()), each, container, self.cluster.flag("use_cli_auth")
         )
-        return sharing.make_links(self.connections, place, self._inner(place), wish, self.environ)
+        return sharing.make_links(self.connections, place, self._inner(place), request, self.environ)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
     @property
-    def _standing(self) -> Ground:
-        if self._ground is None:
+    def _open_context(self) -> ProjectContext:
+        if self._context is None:
             from blobsync.store.connect import check_sas, connect
 
             cli_login = self.cluster.flag("use_cli_auth")
             clusters = [self.cluster, *([self.from_cluster] if self.from_cluster else [])]
-            self._ground = Ground(
+            self._context = ProjectContext(
                 root=self.root,
                 cwd=self.cwd,
                 cluster=self.cluster,
@@ -289,7 +291,7 @@ class Project:
                 index=Index(self.state.index_file, lambda text: self.listener.note(text)),
                 trusted=load_trusted_links(self.root, self.environ),
             )
-        return self._ground
+        return self._context
 
     def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
         return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
@@ -304,7 +306,7 @@ class Project:
     def _engines(self, plan: TransferPlan) -> Engines:
         from blobsync.project.engine_set import engine_set
 
-        return engine_set(self._standing, self.state, plan, self.environ)
+        return engine_set(self._open_context, self.state, plan, self.environ)
 
 
 def _check(options: TransferOptions, from_cluster: Cluster | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from blobsync.base.locations import BlobUrl, SasToken
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.legs import Ground
+from blobsync.plan.legs import ProjectContext
 from blobsync.plan.transfer_plan import TransferPlan
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.carry_out import Engines
@@ -23,7 +23,7 @@ def lifetime_seconds(plan: TransferPlan) -> int:
     return _MARGIN_SECONDS + plan.bytes_to_transfer // _BYTES_PER_SECOND
 
 
-def engine_set(ground: Ground, state: StateDir, plan: TransferPlan, environ: Mapping[str, str]) -> Engines:
+def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, environ: Mapping[str, str]) -> Engines:
     """The engines of one plan; each is made when it is first needed."""
     seconds = lifetime_seconds(plan)
     copies = [
@@ -35,11 +35,11 @@ def engine_set(ground: Ground, state: StateDir, plan: TransferPlan, environ: Map
     def mint(end: RemoteEnd, rights: str) -> SasToken | None:
         from blobsync.store.connect import check_copy, mint_sas
 
-        account = ground.connections.account(end.store.container)
+        account = context.connections.account(end.store.container)
         for source, destination in copies:
             if source == end.store.container:
-                check_copy(account, ground.connections.account(destination), environ)
-        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=ground.cluster.flag("use_cli_auth"))
+                check_copy(account, context.connections.account(destination), environ)
+        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=context.cluster.flag("use_cli_auth"))
 
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine
@@ -56,7 +56,7 @@ def engine_set(ground: Ground, state: StateDir, plan: TransferPlan, environ: Map
 
         return AzcopyEngine(state_dir=state.folder("transfers"), mint=mint, environ=environ)
 
-    allowed = plan.options.relay or ground.cluster.relay == "auto" or _is_emulator(plan)
+    allowed = plan.options.relay or context.cluster.relay == "auto" or _is_emulator(plan)
     return Engines({"direct": direct, "relay": relay, "azcopy": azcopy}, relay_allowed=allowed)
 
 

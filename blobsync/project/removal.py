@@ -24,7 +24,7 @@ _DELETE_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class Deletion:
     """What ``rm`` of one path deletes: blobs below one end, as they were when they were listed."""
 
     place: Resolution
@@ -54,7 +54,7 @@ class Removal:
         return sum(blob.size for _, blob in self.gone)
 
 
-def find_blob(connections: Connections, place: Resolution) -> Doomed:
+def find_blob(connections: Connections, place: Resolution) -> Deletion:
     """The one blob of that name, whatever is below it. Raises ``NothingMatchedError`` and ``UsageError``."""
     if place.folder_only:
         raise UsageError(f"{place.given} with a slash at its end is no blob", hint=f"--blob {place.path}")
@@ -66,10 +66,10 @@ def find_blob(connections: Connections, place: Resolution) -> Doomed:
             hint=f"'blobsync ls {place.path}' shows what is below it",
             path=place.path,
         )
-    return Doomed(place, (blob,))
+    return Deletion(place, (blob,))
 
 
-def find_doomed(connections: Connections, place: Resolution, inner: Sequence[Resolution]) -> Iterator[Doomed]:
+def find_deletions(connections: Connections, place: Resolution, inner: Sequence[Resolution]) -> Iterator[Deletion]:
     """Everything that ``rm`` of this path would delete; nested folder entries are part of it, each its own.
 
     Raises ``NothingMatchedError``, and ``ShapeConflictError`` where a blob and a folder have the name.
@@ -87,17 +87,17 @@ def find_doomed(connections: Connections, place: Resolution, inner: Sequence[Res
         )
     if blob is not None:
         blobs.append(blob)
-    others = [doomed for other in inner for doomed in _nested(connections, other)]
+    others = [deletion for other in inner for deletion in _nested(connections, other)]
     if not blobs and not others:
         raise nothing_at(place)
     if blobs:
-        yield Doomed(place, tuple(blobs))
+        yield Deletion(place, tuple(blobs))
     yield from others
 
 
-def _nested(connections: Connections, place: Resolution) -> Iterator[Doomed]:
+def _nested(connections: Connections, place: Resolution) -> Iterator[Deletion]:
     try:
-        yield from find_doomed(connections, place, ())
+        yield from find_deletions(connections, place, ())
     except NothingMatchedError:
         return
 
@@ -105,69 +105,69 @@ def _nested(connections: Connections, place: Resolution) -> Iterator[Doomed]:
 def remove(
     connections: Connections,
     index: Index,
-    doomed: Sequence[Doomed],
+    deletions: Sequence[Deletion],
     listener: Listener,
     receipt_folder: Path,
     cluster: str,
 ) -> Removal:
     """Delete in batches, then look whether they are gone; a receipt names them, also after an interrupt."""
     listener.phase("deleting")
-    listener.expect(sum(len(each.blobs) for each in doomed), 0)
+    listener.expect(sum(len(each.blobs) for each in deletions), 0)
     result = Removal()
     whole = False
     try:
-        for each in doomed:
+        for each in deletions:
             _remove(connections, index, each, listener, result)
         whole = True
     finally:
         if result.gone or result.unsure or result.failures:
-            _leave_receipt(result, doomed, listener, receipt_folder, cluster, interrupted=not whole)
+            _leave_receipt(result, deletions, listener, receipt_folder, cluster, interrupted=not whole)
     return result
 
 
 def _leave_receipt(
-    result: Removal, doomed: Sequence[Doomed], listener: Listener, folder: Path, cluster: str, *, interrupted: bool
+    result: Removal, deletions: Sequence[Deletion], listener: Listener, folder: Path, cluster: str, *, interrupted: bool
 ) -> None:
-    places = [str(each.place.remote) for each in doomed]
-    deletions = receipts.Deletions(result.gone, result.unsure)
+    places = [str(each.place.remote) for each in deletions]
+    removed = receipts.Deletions(result.gone, result.unsure)
     try:
         result.receipt = receipts.write_removal(
-            folder, cluster, places, deletions, result.failures, interrupted=interrupted
+            folder, cluster, places, removed, result.failures, interrupted=interrupted
         )
     except OSError as error:
         listener.note(f"no receipt was written to {folder}: {error.strerror}")
 
 
-def _remove(connections: Connections, index: Index, doomed: Doomed, listener: Listener, result: Removal) -> None:
-    end = connections.end(doomed.place.remote)
-    shown = _shown(doomed.place, end)
+def _remove(connections: Connections, index: Index, deletion: Deletion, listener: Listener, result: Removal) -> None:
+    end = connections.end(deletion.place.remote)
+    shown = _shown(deletion.place, end)
     failed: dict[str, str] = {}
-    for start in range(0, len(doomed.blobs), _DELETE_CHUNK):
-        chunk = doomed.blobs[start : start + _DELETE_CHUNK]
+    for start in range(0, len(deletion.blobs), _DELETE_CHUNK):
+        chunk = deletion.blobs[start : start + _DELETE_CHUNK]
         # From here on the service may have deleted them, whatever becomes of the answer.
         result.unsure += [(shown(blob.name), blob) for blob in chunk]
         failed.update(end.store.delete_many([blob.name for blob in chunk]))
         for blob in chunk:
             listener.file_done(shown(blob.name), None)
-    for name in _still_there(end, doomed):
+    for name in _still_there(end, deletion):
         failed.setdefault(name, "it is still there")
     for name, reason in sorted(failed.items()):
         result.failures.append(
             FileFailure(shown(name), "delete_failed", f"{shown(name)}: not deleted, {reason}", "run the command again")
         )
-    gone = [blob for blob in doomed.blobs if blob.name not in failed]
+    gone = [blob for blob in deletion.blobs if blob.name not in failed]
     result.gone += [(shown(blob.name), blob) for blob in gone]
     result.unsure.clear()
     prefix = len(end.name) + 1 if end.name else 0
-    base = doomed.place.relative
+    base = deletion.place.relative
     paths = (blob.name[prefix:] if blob.name != end.name else "" for blob in gone)
-    index.pair(doomed.place.entry.prefix, str(doomed.place.entry.remote)).forget(
+    index.pair(deletion.place.entry.prefix, str(deletion.place.entry.remote)).forget(
         "/".join(part for part in (base, path) if part) for path in paths
     )
 
 
-def _still_there(end: RemoteEnd, doomed: Doomed) -> set[str]:
-    names = {blob.name for blob in doomed.blobs}
+def _still_there(end: RemoteEnd, deletion: Deletion) -> set[str]:
+    names = {blob.name for blob in deletion.blobs}
     if len(names) <= 16:
         return {blob.name for blob in side_by_side(end.store.head, names, 8) if blob is not None}
     listing = end.store.list_blobs(f"{end.name}/" if end.name else "")

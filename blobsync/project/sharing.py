@@ -20,7 +20,7 @@ from blobsync.store.rest.store import RestBlobStore
 
 
 @dataclass(frozen=True, slots=True)
-class LinkWish:
+class LinkRequest:
     """What the links are to allow: letters of rights, for how many seconds.
 
     ``each`` asks for one link per blob of a folder, ``container`` for one that opens the whole container.
@@ -50,14 +50,14 @@ def make_links(
     connections: Connections,
     place: Resolution,
     inner: Sequence[Resolution],
-    wish: LinkWish,
+    request: LinkRequest,
     environ: Mapping[str, str],
 ) -> Iterator[Link]:
     """The links for one path; ``inner`` are nested folder entries.
 
     Raises ``NothingMatchedError``, ``CredentialError``, and ``UsageError`` for a folder that no one link can be for.
     """
-    if wish.each and wish.container:
+    if request.each and request.container:
         raise UsageError("--each and --container exclude each other")
     end = connections.end(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
@@ -66,15 +66,15 @@ def make_links(
     first = next(entries, None)
     if first is None:
         raise nothing_at(place)
-    if wish.container:
-        yield _link(place, wish, "container", environ, _warn_of_container(place))
+    if request.container:
+        yield _link(place, request, "container", environ, _warn_of_container(place))
     elif is_blob:
-        yield _link(place, wish, "blob", environ)
-    elif wish.each:
+        yield _link(place, request, "blob", environ)
+    elif request.each:
         for entry in chain([first], entries):
-            yield _link(_place_of(entry.path, place, inner), wish, "blob", environ)
+            yield _link(_place_of(entry.path, place, inner), request, "blob", environ)
     elif end.name and isinstance(end.store, RestBlobStore) and end.store.has_folders():
-        yield _link(place, wish, "folder", environ, _warn_of_nested(inner))
+        yield _link(place, request, "folder", environ, _warn_of_nested(inner))
     else:
         raise UsageError(
             f"{place.path} is a folder, and {place.entry.account.account_name} can sign for one blob or for the whole "
@@ -90,17 +90,17 @@ def _place_of(path: str, place: Resolution, inner: Sequence[Resolution]) -> Reso
 
 
 def _link(
-    place: Resolution, wish: LinkWish, scope: str, environ: Mapping[str, str], warning: str | None = None
+    place: Resolution, request: LinkRequest, scope: str, environ: Mapping[str, str], warning: str | None = None
 ) -> Link:
     account = place.entry.account
     url = sas_url(
         account,
         place.remote,
-        wish.rights,
-        wish.seconds,
+        request.rights,
+        request.seconds,
         scope=scope,
         environ=environ,
-        use_cli_auth=wish.use_cli_auth,
+        use_cli_auth=request.use_cli_auth,
     )
     return Link(place.path, url, scope, warning)
 

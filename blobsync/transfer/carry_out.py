@@ -274,13 +274,13 @@ def _delete_extras(run: _Run) -> None:
             run.listener.note(f"{count} extra files stay: nothing is deleted after a transfer with failures")
         return
     for ledger in run.ledgers:
-        doomed = [action for action in ledger.live.part.actions if action.action is Action.DELETE]
-        if not doomed:
+        deletions = [action for action in ledger.live.part.actions if action.action is Action.DELETE]
+        if not deletions:
             continue
         run.listener.phase("deleting")
-        run.deleting = [(ledger.live.part, action) for action in doomed]
-        failures = extras.delete(ledger.live.destination, doomed, run.listener.seen)
-        gone = [action for action in doomed if action.path not in failures]
+        run.deleting = [(ledger.live.part, action) for action in deletions]
+        failures = extras.delete(ledger.live.destination, deletions, run.listener.seen)
+        gone = [action for action in deletions if action.path not in failures]
         run.gone += [(ledger.live.part, action) for action in gone]
         run.deleting = []
         ledger.forget(action.path for action in gone)

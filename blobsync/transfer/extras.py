@@ -14,26 +14,26 @@ from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import look
 
 
-def delete(end: LiveEnd, doomed: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:
+def delete(end: LiveEnd, deletions: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:
     """Delete, then look; returns why by the path of each that is not gone. ``seen`` as in ``survey``."""
-    failures = _delete_files(end, doomed) if isinstance(end, LocalEnd) else _delete_blobs(end, doomed)
+    failures = _delete_files(end, deletions) if isinstance(end, LocalEnd) else _delete_blobs(end, deletions)
     # That nobody complained is no success either.
-    still_there = look(end, [Moved(action) for action in doomed if action.path not in failures], seen)
+    still_there = look(end, [Moved(action) for action in deletions if action.path not in failures], seen)
     return {**dict.fromkeys(still_there, "it is still there"), **failures}
 
 
-def _delete_blobs(end: RemoteEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
+def _delete_blobs(end: RemoteEnd, deletions: Sequence[FileAction]) -> dict[str, str]:
     """Only the versions that the plan saw: what somebody put there since is not extra."""
-    paths = {end.at(action.path): action.path for action in doomed}
-    seen = {end.at(each.path): each.destination.etag for each in doomed if isinstance(each.destination, RemoteState)}
+    paths = {end.at(action.path): action.path for action in deletions}
+    seen = {end.at(each.path): each.destination.etag for each in deletions if isinstance(each.destination, RemoteState)}
     return {paths.get(name, name): reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
 
 
-def _delete_files(end: LocalEnd, doomed: Sequence[FileAction]) -> dict[str, str]:
+def _delete_files(end: LocalEnd, deletions: Sequence[FileAction]) -> dict[str, str]:
     failures: dict[str, str] = {}
     folders: set[str] = set()
     below = LocalFolder(end.root, end.boundary)
-    for action in doomed:
+    for action in deletions:
         try:
             below.remove(relative_name(action.path), action.destination)
         except BlobsyncError as error:

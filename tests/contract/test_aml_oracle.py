@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.jobs.describe import Wish
+from blobsync.jobs.describe import SubmitRequest
 from tests.fakes.aml_configs import BASE, EIGHT, Asked, ask
 
 REASON = "azure-ai-ml (111 MB) is not installed: pip install 'blobsync[oracle]'"
@@ -33,7 +33,7 @@ def sdk() -> Any:
 @pytest.mark.parametrize("name", EIGHT)
 def test_the_job_is_the_same(name: str, tmp_path: Path, sdk: Any) -> None:
     changes, gpus = EIGHT[name]
-    asked = ask(tmp_path, Wish(("python", "train.py"), gpus), **changes)
+    asked = ask(tmp_path, SubmitRequest(("python", "train.py"), gpus), **changes)
     theirs = plain(as_the_sdk_says(sdk, name, asked))
     ours = plain(asked.job)
     assert sorted(ours) == sorted(theirs)
@@ -45,7 +45,7 @@ def test_the_job_is_the_same(name: str, tmp_path: Path, sdk: Any) -> None:
 def test_the_datastores_are_the_same(name: str, tmp_path: Path, sdk: Any) -> None:
     entities = sdk.entities
     changes, gpus = EIGHT[name]
-    for store in ask(tmp_path, Wish(("true",), gpus), **changes).request.datastores:
+    for store in ask(tmp_path, SubmitRequest(("true",), gpus), **changes).request.datastores:
         ours = store.body({})["properties"]
         assert store.account
         key = store.account.account_key

@@ -56,8 +56,8 @@ def test_mirror_asks_and_without_an_answer_does_nothing(synced: Project, contain
 def test_a_preview_lists_the_deletions_and_deletes_nothing(synced: Project, container: Container) -> None:
     done = synced.json("plan", "u", "data", "--mirror")
     assert done.code == 0, str(done)
-    doomed = {each["path"] for each in done.data["actions"] if each["action"] == "delete"}
-    assert doomed == {f"data/{name}" for name in _EXTRA}
+    deletions = {each["path"] for each in done.data["actions"] if each["action"] == "delete"}
+    assert deletions == {f"data/{name}" for name in _EXTRA}
     assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
 
 

@@ -12,7 +12,7 @@ import yaml
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobs.backends.aml.request import AmlRequest, build_request
-from blobsync.jobs.describe import Wish, describe
+from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.spec import CodeRef, JobSpec
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
@@ -63,13 +63,13 @@ def load(root: Path, **changes: Any) -> tuple[Cluster, WorkspaceConfig]:
     return cluster, load_workspace(cluster, environ=NO_ENVIRON)
 
 
-def ask(root: Path, wish: Wish | None = None, code: CodeRef | None = None, **changes: Any) -> Asked:
+def ask(root: Path, request: SubmitRequest | None = None, code: CodeRef | None = None, **changes: Any) -> Asked:
     """The request of one submission."""
     cluster, workspace = load(root, **changes)
     code = code or CodeRef(
         str(cluster.code.account.container) if cluster.code else CONTAINER, "me/code.zip.d/d1.zip", "d1"
     )
-    spec = describe(cluster, wish or Wish(("python", "train.py")), RUN_ID, code)
+    spec = describe(cluster, request or SubmitRequest(("python", "train.py")), RUN_ID, code)
     return Asked(cluster, workspace, spec, build_request(cluster, workspace, spec))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.reasons import Reason
-from blobsync.config.accounts import WorkspaceFile, read_account
+from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
 from blobsync.config.loader import load_cluster
 from blobsync.config.overrides import parse_overrides
 from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
@@ -55,7 +55,8 @@ def _accounts(scratch: Path) -> Callable[[bytes], None]:
 
     def run(data: bytes) -> None:
         file.write_bytes(data)
-        read_account(file, "a.yaml", _ENVIRON)
+        if problems := AccountFile(file, "a.yaml", _ENVIRON).problems:
+            raise first_of(problems)
 
     return run
 

@@ -17,8 +17,8 @@ from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes import liars
-from tests.fakes.ground import World, account, cluster
 from tests.fakes.liars import LyingEngine, LyingStore
+from tests.fakes.project_context import World, account, cluster
 
 AZCOPY = TransferOptions(engine="azcopy")
 MIRROR = TransferOptions(mirror=True)
@@ -85,10 +85,10 @@ def test_a_file_that_was_passed_over_is_told_to_the_listener(world: World) -> No
 
     write(world, {"a": b"aaa"})
     heard = Heard()
-    ground = world.ground()
+    context = world.context()
     plan = world.plan("u", "data/x", options=AZCOPY)
     engines = Engines({"azcopy": lambda: LyingEngine(liars.nothing)})
-    result = carry_out(plan, live_parts(ground, plan, "u"), engines, heard, world.root)
+    result = carry_out(plan, live_parts(context, plan, "u"), engines, heard, world.root)
     assert heard.failures == [*result.failures]
 
 
@@ -151,9 +151,9 @@ def test_counts_that_do_not_add_up_are_a_fault_that_is_said(world: World) -> Non
     plan = world.plan("u", "data/x")
     (part,) = plan.parts
     twice = replace(plan, parts=(replace(part, actions=(*part.actions, part.actions[0])),))
-    ground = world.ground()
+    context = world.context()
     engines = Engines({"direct": lambda: LyingEngine(liars.the_truth)})
-    result = carry_out(twice, live_parts(ground, twice, "u"), engines, SilentListener(), world.root)
+    result = carry_out(twice, live_parts(context, twice, "u"), engines, SilentListener(), world.root)
     assert result.exit_code == 3
     assert codes(result)["data/x"] == "account_wrong"
     assert "4 files were planned, 2 are verified and 1 failed" in result.failures[-1].message

@@ -15,7 +15,7 @@ from blobsync.base.errors import ConfigError
 from blobsync.jobs.backends.aml.replies import read_spec
 from blobsync.jobs.backends.aml.request import warnings_for
 from blobsync.jobs.backends.aml.start import placed
-from blobsync.jobs.describe import Wish
+from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.spec import CodeRef
 from tests.fakes.aml_configs import BASE, EIGHT, ENTRY, RUN_ID, Asked, ask, load
 from tests.servers.openapi import azure_ml
@@ -40,14 +40,14 @@ def checked(asked: Asked, sas: dict[str, str] | None = None) -> Asked:
 
 
 def job(tmp_path: Path, gpus: int | None = None, **changes: Any) -> Any:
-    return checked(ask(tmp_path, Wish(("python", "train.py"), gpus), **changes)).job
+    return checked(ask(tmp_path, SubmitRequest(("python", "train.py"), gpus), **changes)).job
 
 
 @pytest.mark.parametrize("name", EIGHT)
 def test_the_eight_configurations_are_allowed(name: str, tmp_path: Path) -> None:
     changes, gpus = EIGHT[name]
-    asked = checked(ask(tmp_path, Wish(("python", "train.py"), gpus), **changes))
-    again = ask(tmp_path, Wish(("python", "train.py"), gpus), **changes)
+    asked = checked(ask(tmp_path, SubmitRequest(("python", "train.py"), gpus), **changes))
+    again = ask(tmp_path, SubmitRequest(("python", "train.py"), gpus), **changes)
     assert asked.request == again.request, "the same submission gives the same request"
     shown = asked.request.render("jobs/x", BASE)
     assert json.loads(shown.split("# PUT jobs/x\n")[1]) == asked.request.job
@@ -83,7 +83,7 @@ def test_the_other_modes_and_code_that_is_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "gpus", "changes", "nodes", "distribution"),
+    ("wanted", "gpus", "changes", "nodes", "distribution"),
     [
         (None, 1, {}, 1, None),
         (None, 4, {}, 1, ("Mpi", 4)),
@@ -95,7 +95,7 @@ def test_the_other_modes_and_code_that_is_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_gpus_become_nodes_and_processes(
-    tmp_path: Path, wish: None, gpus: int | None, changes: Any, nodes: int, distribution: tuple[str, int] | None
+    tmp_path: Path, wanted: None, gpus: int | None, changes: Any, nodes: int, distribution: tuple[str, int] | None
 ) -> None:
     found = job(tmp_path, gpus, **changes)
     assert found["resources"]["instanceCount"] == nodes
@@ -269,7 +269,7 @@ def test_code_of_another_clusters_account_is_reached_with_a_sas_of_the_job(tmp_p
 
 
 def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
-    asked = checked(ask(tmp_path, Wish(("sh", "-c", "x" * 3000))))
+    asked = checked(ask(tmp_path, SubmitRequest(("sh", "-c", "x" * 3000))))
     tags = asked.job["tags"]
     assert tags["blobsync"] == "1" and tags["blobsync.code_sha"] == "d1"
     assert max(len(value) for value in tags.values()) <= 250
@@ -301,7 +301,7 @@ def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
 )
 def test_what_azure_ml_cannot_do_is_said_before_anything_is_sent(tmp_path: Path, changes: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        ask(tmp_path, Wish(("true",), 4), **changes)
+        ask(tmp_path, SubmitRequest(("true",), 4), **changes)
 
 
 def test_a_node_puts_its_own_paths_in() -> None:

@@ -24,8 +24,8 @@ from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
 from tests.fakes import liars
-from tests.fakes.ground import World, account, cluster
 from tests.fakes.liars import LyingEngine
+from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import MemoryStore, Request
 
 AZCOPY = TransferOptions(engine="azcopy")
@@ -80,8 +80,8 @@ def carry(
     receipts: Path | None = None,
 ) -> TransferResult:
     """Carry a plan out with these engines."""
-    ground = world.ground(copy=plan.from_cluster is not None)
-    parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
+    context = world.context(copy=plan.from_cluster is not None)
+    parts = live_parts(context, plan, "d" if plan.route is Route.DOWNLOAD else "u")
     made = engines if isinstance(engines, Engines) else Engines(engines)
     return carry_out(plan, parts, made, heard or Heard(), receipts or world.root)
 
@@ -436,7 +436,7 @@ def test_what_was_deleted_is_on_record_nowhere_and_in_the_receipt(world: World) 
     (world.root / "data/x/extra").unlink()
     mirror = TransferOptions(mirror=True, max_delete_percent=100.0)
     plan = world.plan("u", "data/x", options=mirror)
-    (live,) = live_parts(world.ground(), plan, "u")
+    (live,) = live_parts(world.context(), plan, "u")
     gone = f"{live.record_path}/extra"
     assert live.records.get([gone])
     result = carry(world, plan, {"direct": none_is_needed})
@@ -519,8 +519,8 @@ def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> 
     plan = world.plan("u", "data/x", options=AZCOPY)
     with pytest.raises(TransferCancelledError, match="2 of 3 files are done and verified"):
         carry(world, plan, {"azcopy": Interrupted})
-    ground = world.ground()
-    (live,) = live_parts(ground, plan, "u")
+    context = world.context()
+    (live,) = live_parts(context, plan, "u")
     assert set(live.records.get([f"{live.record_path}/{name}" for name in FILES])) == {
         f"{live.record_path}/{name}" for name in ("a", "b")
     }

@@ -10,7 +10,7 @@ import pytest
 from blobsync.base.errors import ConfigError, ProcessError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster, Docker
-from blobsync.jobs.describe import Wish, describe
+from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.foreground import arrange, docker_argv, docker_problem
 from tests.unit.test_slurm import ScriptedProcess
 
@@ -23,7 +23,7 @@ def make_cluster(root: Path, **changes: Any) -> Cluster:
 
 def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
-    spec = describe(cluster, Wish(("python", "a b")), "local", None)
+    spec = describe(cluster, SubmitRequest(("python", "a b")), "local", None)
     argv = docker_argv(cluster, spec, spec.argv)
     assert argv[:4] == ("docker", "run", "--rm", "-i")
     assert argv[argv.index("-e") :] == ("-e", "MY_TOKEN", "--ipc=host", "registry/img:7", "python", "a b")
@@ -36,18 +36,18 @@ def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None
 def test_an_image_cannot_be_an_option_of_docker(tmp_path: Path) -> None:
     cluster = replace(make_cluster(tmp_path), docker=Docker(image="--privileged"))
     with pytest.raises(ConfigError, match="is no name of an image"):
-        docker_argv(cluster, describe(cluster, Wish(("true",)), "local", None), ("true",))
+        docker_argv(cluster, describe(cluster, SubmitRequest(("true",)), "local", None), ("true",))
 
 
 def test_a_shell_line_is_one_in_the_image_too(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
-    spec = describe(cluster, Wish(("a | b",)), "local", None)
+    spec = describe(cluster, SubmitRequest(("a | b",)), "local", None)
     assert arrange(cluster, spec, tmp_path, {}, None).argv[-3:] == ("sh", "-c", "a | b")
 
 
 def test_several_processes_are_started_inside_the_image(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
-    spec = describe(cluster, Wish(("python", "a b"), 2, here=True), "local", None)
+    spec = describe(cluster, SubmitRequest(("python", "a b"), 2, here=True), "local", None)
     argv = arrange(cluster, spec, tmp_path, {"PATH": "/bin"}, None).argv
     inside = argv[argv.index("registry/img:7") + 1 :]
     assert inside[:3] == ("python", str(tmp_path / "runner.py"), "here")
@@ -62,7 +62,7 @@ def test_a_command_that_asks_for_no_gpu_sees_none(
     tmp_path: Path, gpus: int | None, visible: str, problem: str | None
 ) -> None:
     cluster = make_cluster(tmp_path)
-    spec = describe(cluster, Wish(("true",), gpus, here=True), "local", None)
+    spec = describe(cluster, SubmitRequest(("true",), gpus, here=True), "local", None)
     assert (
         arrange(cluster, spec, tmp_path, {"CUDA_VISIBLE_DEVICES": "3"}, problem).env["CUDA_VISIBLE_DEVICES"] == visible
     )
@@ -88,7 +88,7 @@ def test_docker_is_not_asked_for_when_the_cluster_file_does_not_want_it(tmp_path
 
 def test_without_docker_the_command_runs_here_and_the_user_is_told(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
-    spec = describe(cluster, Wish(("python", "a b")), "local", None)
+    spec = describe(cluster, SubmitRequest(("python", "a b")), "local", None)
     started = arrange(cluster, spec, tmp_path, {}, "there is none")
     assert started.note == "not in registry/img:7: there is none"
     assert started.argv[2] == "here"

@@ -8,7 +8,7 @@ import pytest
 
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_plan import Action, TransferOptions
-from tests.fakes.ground import World, account, cluster
+from tests.fakes.project_context import World, account, cluster
 
 JPG = TransferOptions(include=("*.jpg",))
 EXTRA = ("extra.jpg", "extra.txt")

@@ -11,7 +11,7 @@ import pytest
 from blobsync.base.errors import TransferCancelledError
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.transfer_plan import FileFailure, TransferOptions
-from tests.fakes.ground import World, account, cluster
+from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from blobsync.config.model import Cluster
 from blobsync.jobs.backends.base import Outcome
 from blobsync.jobs.board import SETTLE_SECONDS, Board
 from blobsync.jobs.code_choice import CodeChoice
-from blobsync.jobs.describe import Wish
+from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec, RunInfo, State
 from blobsync.jobs.submit import plan_job, resubmit, submit
@@ -64,12 +64,12 @@ def no_code(cluster: Cluster) -> CodeChoice:
 
 def send(board: Board, *argv: str) -> JobRecord:
     assert board.current
-    return submit(board, board.current, Wish(argv), no_code).record
+    return submit(board, board.current, SubmitRequest(argv), no_code).record
 
 
 def test_a_dry_run_submits_and_records_nothing(board: Board, fake: Ordered) -> None:
     assert board.current
-    plan, _ = plan_job(board, board.current, Wish(("echo", "a")), no_code)
+    plan, _ = plan_job(board, board.current, SubmitRequest(("echo", "a")), no_code)
     assert '"argv": ["echo", "a"]' in plan.text
     assert fake.jobs == {} and board.history.recent() == ()
 
@@ -223,7 +223,7 @@ def test_resubmitting_can_change_the_number_of_gpus(
     board: Board, fake: Ordered, gpus: int, single: bool | None, again: int | None, size: tuple[int, int, int]
 ) -> None:
     assert board.current
-    old = submit(board, board.current, Wish(("sleep", "9"), gpus, multi_process=single), no_code).record
+    old = submit(board, board.current, SubmitRequest(("sleep", "9"), gpus, multi_process=single), no_code).record
     new = resubmit(board, old, num_gpu=again).record.spec
     assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
     assert new.argv == old.spec.argv

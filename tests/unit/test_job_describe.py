@@ -9,7 +9,7 @@ from blobsync.base.errors import ConfigError, CredentialError, SasPermissionErro
 from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.access import grant, rights_needed
-from blobsync.jobs.describe import Wish, describe, find_mirror, setup_lines
+from blobsync.jobs.describe import SubmitRequest, describe, find_mirror, setup_lines
 from blobsync.jobs.spec import CodeRef, LogMirror
 from blobsync.jobs.submit import new_run_id
 
@@ -27,17 +27,17 @@ def make_cluster(**changes: Any) -> Cluster:
 def test_options_of_slurm_are_refused_elsewhere(platform: str) -> None:
     cluster = make_cluster(platform=platform)
     with pytest.raises(UsageError, match=rf"--time is for Slurm, and \w+ is {platform}") as caught:
-        describe(cluster, Wish(("true",), options={"time": "1:00"}), "me_1_x", CODE)
+        describe(cluster, SubmitRequest(("true",), options={"time": "1:00"}), "me_1_x", CODE)
     assert caught.value.hint and "timeout: 5h" in caught.value.hint
     with pytest.raises(UsageError, match="--gres is for Slurm"):
-        describe(cluster, Wish(("true",), options={"gres": "gpu:1"}), "me_1_x", CODE)
+        describe(cluster, SubmitRequest(("true",), options={"gres": "gpu:1"}), "me_1_x", CODE)
 
 
 def test_a_specification_keeps_secrets_by_name_only() -> None:
     cluster = make_cluster(
         env={"A": "1,2", "WANDB_API_KEY": "hush", "PRIVATE": "too"}, values={"secret_env": ["PRIVATE"]}
     )
-    spec = describe(cluster, Wish(("echo", "a b")), "me_1_x", CODE)
+    spec = describe(cluster, SubmitRequest(("echo", "a b")), "me_1_x", CODE)
     assert spec.argv == ("echo", "a b") and spec.env == {"A": "1,2"}
     assert spec.secret_env == ("PRIVATE", "WANDB_API_KEY")
     assert "hush" not in spec.to_json() and "too" not in spec.to_json()
@@ -51,7 +51,7 @@ def test_what_the_cluster_file_says_arrives_in_the_specification() -> None:
         folders=(entry,),
         values={"timeout": "90m", "retries": 2, "setup": "pip install x", "preemption_allowed": True},
     )
-    spec = describe(cluster, Wish(("true",), name="n", options={"array": "0-3"}), "me_1_x", CODE)
+    spec = describe(cluster, SubmitRequest(("true",), name="n", options={"array": "0-3"}), "me_1_x", CODE)
     assert (spec.image, spec.timeout_s, spec.retries, spec.setup) == ("img:7", 5400, 2, ("pip install x",))
     assert (spec.preemptible, spec.name, spec.options) == (True, "n", {"array": "0-3"})
     (folder,) = spec.folders
@@ -70,30 +70,30 @@ def test_what_the_cluster_file_says_arrives_in_the_specification() -> None:
 )
 def test_how_folders_appear_by_default(platform: str, values: dict[str, Any], mode: str, source: str) -> None:
     cluster = make_cluster(platform=platform, folders=(FolderEntry("data", BOX, "d"),), values=values)
-    (folder,) = describe(cluster, Wish(("true",)), "me_1_x", CODE).folders
+    (folder,) = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE).folders
     assert (folder.mode, folder.source) == (mode, source)
 
 
 def test_links_over_ssh_need_to_know_where_to() -> None:
     cluster = make_cluster(platform="slurm", folders=(FolderEntry("data", BOX, "d"),), values={"ssh": "me@x"})
     with pytest.raises(ConfigError, match=r"config_param\.data_folder: mode link needs slurm\.shared_root"):
-        describe(cluster, Wish(("true",)), "me_1_x", CODE)
+        describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
 
 
 def test_file_shares_are_for_azure_ml() -> None:
     entry = FolderEntry("data", BOX, "d", mode="download", storage_type="file", file_share="s")
     with pytest.raises(ConfigError, match="file share"):
-        describe(make_cluster(folders=(entry,)), Wish(("true",)), "me_1_x", CODE)
+        describe(make_cluster(folders=(entry,)), SubmitRequest(("true",)), "me_1_x", CODE)
 
 
 def test_times_that_are_none_are_refused() -> None:
     with pytest.raises(ConfigError, match="timeout: 'soon' is not a duration"):
-        describe(make_cluster(values={"timeout": "soon"}), Wish(("true",)), "me_1_x", CODE)
+        describe(make_cluster(values={"timeout": "soon"}), SubmitRequest(("true",)), "me_1_x", CODE)
 
 
 def test_no_command_is_a_mistake() -> None:
     with pytest.raises(UsageError, match="no command"):
-        describe(make_cluster(), Wish(()), "me_1_x", CODE)
+        describe(make_cluster(), SubmitRequest(()), "me_1_x", CODE)
 
 
 def test_azure_ml_runs_the_hooks_that_act_ran() -> None:
@@ -129,7 +129,7 @@ def cluster_with_folders() -> Cluster:
 
 
 def test_nodes_get_the_least_rights_that_do() -> None:
-    spec = describe(cluster_with_folders(), Wish(("true",)), "me_1_x", CODE)
+    spec = describe(cluster_with_folders(), SubmitRequest(("true",)), "me_1_x", CODE)
     assert rights_needed(spec) == {"https://acct.blob/box": "rl", "https://else.blob/bin": "rcwl"}
 
 
@@ -139,7 +139,7 @@ def token(account: StorageAccount, rights: str, seconds: int) -> SasToken:
 
 def test_one_token_per_container_and_secrets_from_the_cluster_file() -> None:
     cluster = cluster_with_folders()
-    spec = describe(cluster, Wish(("true",)), "me_1_x", CODE)
+    spec = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
     granted, secrets, warnings = grant(spec, [cluster], token)
     assert granted == spec and warnings == ()
     assert secrets.sas == {
@@ -156,7 +156,7 @@ def test_without_the_right_to_append_logs_are_not_mirrored() -> None:
         return token(account, rights, seconds)
 
     cluster = cluster_with_folders()
-    granted, _, warnings = grant(describe(cluster, Wish(("true",)), "me_1_x", CODE), [cluster], stingy)
+    granted, _, warnings = grant(describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE), [cluster], stingy)
     assert granted.logs is None and "will not be kept" in warnings[0]
 
 
@@ -165,7 +165,7 @@ def test_what_the_job_cannot_do_without_is_an_error() -> None:
         raise SasPermissionError("the SAS lacks read")
 
     cluster = cluster_with_folders()
-    spec = describe(cluster, Wish(("true",)), "me_1_x", CODE)
+    spec = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
     with pytest.raises(SasPermissionError):
         grant(spec, [cluster], refuse)
     with pytest.raises(CredentialError, match="this cluster file does not have it"):
@@ -176,7 +176,7 @@ def test_what_the_job_cannot_do_without_is_an_error() -> None:
 
 def test_a_job_that_moves_may_read_its_code_where_it_was() -> None:
     old, new = cluster_with_folders(), make_cluster(name="us", env={"MY_TOKEN": "theirs"})
-    spec = describe(new, Wish(("true",)), "me_1_x", CODE)
+    spec = describe(new, SubmitRequest(("true",)), "me_1_x", CODE)
     _, secrets, _ = grant(spec, [new, old], token)
     assert secrets.sas == {"https://acct.blob/box": "sp=rl&sig=SENTINEL"}
     assert secrets.env == {"MY_TOKEN": "theirs"}

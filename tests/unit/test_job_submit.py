@@ -19,7 +19,7 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.backends.base import Outcome, Plan
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice
-from blobsync.jobs.describe import Wish
+from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.spec import CodeRef, Secrets
 from blobsync.jobs.submit import Submitted, new_run_id, plan_job, resubmit, submit
 from tests.fakes.backend import FakeBackend
@@ -63,7 +63,7 @@ def board(tmp_path: Path, eu: FakeBackend, us: FakeBackend) -> Board:
 
 def send(board: Board, *argv: str, code: CodeRef | None = None) -> Submitted:
     assert board.current
-    return submit(board, board.current, Wish(argv), lambda _: CodeChoice(code))
+    return submit(board, board.current, SubmitRequest(argv), lambda _: CodeChoice(code))
 
 
 def test_an_id_says_who_and_when_and_is_short_enough_for_every_service() -> None:
@@ -80,7 +80,7 @@ def test_a_wrong_wish_is_told_before_any_code_is_looked_at(board: Board) -> None
         return CodeChoice(None)
 
     with pytest.raises(UsageError, match="no command"):
-        plan_job(board, board.current, Wish(()), choose)
+        plan_job(board, board.current, SubmitRequest(()), choose)
     assert asked == []
 
 

@@ -33,7 +33,7 @@ from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.aml.request import build_request
 from blobsync.jobs.backends.base import Surroundings
 from blobsync.jobs.board import settings_of
-from blobsync.jobs.describe import Wish, describe
+from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.spec import SERVICES, CodeRef
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner
@@ -290,7 +290,7 @@ def put(changes: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
 def handed_over(cluster: Cluster) -> str:
     """What a backend asks for, without the copy of the specification that travels with it."""
     code = CodeRef(CONTAINER, "me/code.zip.d/d1.zip", "d1")
-    spec = describe(cluster, Wish(("true",)), RUN_ID, code)
+    spec = describe(cluster, SubmitRequest(("true",)), RUN_ID, code)
     if cluster.platform in SERVICES:
         workspace = load_workspace(cluster, environ=NO_ENVIRON)
         request = build_request(cluster, workspace, spec)

@@ -16,7 +16,7 @@ from blobsync.plan.building import request_for
 from blobsync.plan.legs import Leg, legs
 from blobsync.plan.transfer_plan import Route, TransferOptions
 from blobsync.store.ends import LiveEnd, LocalEnd
-from tests.fakes.ground import World, account
+from tests.fakes.project_context import World, account
 
 NAMES = st.sampled_from(["a", "b", "ab"])
 BELOW = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
@@ -53,7 +53,7 @@ def carrying(world: World, chosen: tuple[Leg, ...], shown: str, options: Transfe
     found = []
     for leg in chosen:
         relative = "" if leg.shown == shown else shown.removeprefix(f"{leg.shown}/")
-        wanted = request_for(world.ground(copy=True), leg, options).wanted
+        wanted = request_for(world.context(copy=True), leg, options).wanted
         if relative != shown and (not relative or wanted is None or wanted(relative)):
             found.append((leg, relative))
     return found
@@ -69,7 +69,7 @@ def test_a_copy_takes_each_file_once_and_to_its_own_place(
         assert world.there is not None
         first, second = ("data/a", "data/b") if moved else ("data", "data")
         options = TransferOptions(from_path=first) if moved else TransferOptions()
-        chosen = legs(world.ground(copy=True), "u", [second], options)
+        chosen = legs(world.context(copy=True), "u", [second], options)
         for name in files_only(tree):
             (leg, relative), *others = carrying(world, chosen, f"{second}/{name}", options)
             assert not others, name

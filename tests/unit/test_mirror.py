@@ -12,7 +12,7 @@ import pytest
 
 from blobsync.base.errors import MirrorRefusedError, StorageError, TransferCancelledError
 from blobsync.plan.transfer_plan import Action, TransferOptions, TransferResult
-from tests.fakes.ground import World, account, cluster
+from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
 MIRROR = TransferOptions(mirror=True, max_delete_percent=60.0)

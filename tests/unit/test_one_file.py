@@ -17,7 +17,7 @@ from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.tree import way_to
 from blobsync.plan.one_file import Names, settle, spare_links
 from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Shape, TransferOptions
-from tests.fakes.ground import World, account, cluster
+from tests.fakes.project_context import World, account, cluster
 
 NAMES = Names("/p/data", {"dl": "/p/data/d0", "dl/deeper": "/p/data/x", "fl": "/p/data/d0/g"})
 HERE = LocalState(1, 1, 1, 1)
@@ -79,8 +79,8 @@ def test_nothing_goes_while_another_name_stays() -> None:
 
 
 def test_a_mirror_spares_links_and_what_is_behind_them() -> None:
-    doomed = [FileAction(path, Action.DELETE, Reason.EXTRA, 1, None, HERE) for path in ("dl/g", "fl", "d0/g", "dlx")]
-    spared = spare_links(doomed, NAMES)
+    deletions = [FileAction(path, Action.DELETE, Reason.EXTRA, 1, None, HERE) for path in ("dl/g", "fl", "d0/g", "dlx")]
+    spared = spare_links(deletions, NAMES)
     assert [action.action.value for action in spared] == ["skip", "skip", "delete", "delete"]
     assert decided(*spared) == {"dl/g": "skip", "fl": "skip", "d0/g": "delete", "dlx": "delete"}
 

@@ -18,7 +18,7 @@ from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice, code_entry
-from blobsync.jobs.describe import Wish
+from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.preflight import refusals
 from blobsync.jobs.spec import CodeRef
 from blobsync.jobs.submit import submit
@@ -130,7 +130,7 @@ def code_there(cluster: Cluster) -> CodeChoice:
 def refused_by_submit(root: Path, cluster: Cluster) -> BlobsyncError:
     board = Board(root, {"USER": "me", "HOME": str(root)}, cluster)
     with pytest.raises(BlobsyncError) as caught:
-        submit(board, cluster, Wish(("true",)), code_there)
+        submit(board, cluster, SubmitRequest(("true",)), code_there)
     assert not board.history.recent()
     return caught.value
 

@@ -12,7 +12,7 @@ from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
-from tests.fakes.ground import World, account, cluster
+from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
 

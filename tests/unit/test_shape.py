@@ -13,7 +13,7 @@ from blobsync.config.model import Cluster
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Surroundings
 from blobsync.jobs.backends.slurm.script import build_script
-from blobsync.jobs.describe import Wish, describe
+from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.shape import Shape, Size, find_shape
 from tests.fakes.aml_configs import PLAIN, ask
 from tests.unit.test_slurm import ScriptedProcess
@@ -112,21 +112,21 @@ ASKED = [(gpus, each, several) for gpus in (None, 0, 1, 2, 4, 8) for each in (1,
 def test_every_backend_starts_as_many_processes_as_the_job_was_told_of(
     tmp_path: Path, gpus: int | None, each: int, several: bool
 ) -> None:
-    wish = Wish(("true",), gpus, multi_process=several)
+    request = SubmitRequest(("true",), gpus, multi_process=several)
 
-    on_aml = ask(tmp_path, wish, **{**PLAIN, "gpu_per_node": each})
+    on_aml = ask(tmp_path, request, **{**PLAIN, "gpu_per_node": each})
     distribution = on_aml.job.get("distribution", {"processCountPerInstance": 1})
     started = {"aml": on_aml.job["resources"]["instanceCount"] * distribution["processCountPerInstance"]}
     specs = {"aml": on_aml.spec}
 
-    specs["slurm"] = spec = describe(cluster_of(tmp_path, "slurm", gpu_per_node=each), wish, "me_1_x", None)
+    specs["slurm"] = spec = describe(cluster_of(tmp_path, "slurm", gpu_per_node=each), request, "me_1_x", None)
     script = build_script(spec, {})
     nodes, tasks = (re.search(rf"--{word}=(\d+)", script) for word in ("nodes", "ntasks-per-node"))
     assert nodes and tasks
     started["slurm"] = int(nodes[1]) * int(tasks[1])
 
     local = cluster_of(tmp_path, "local", gpu_per_node=each)
-    specs["local"] = spec = describe(local, wish, "me_1_x", None)
+    specs["local"] = spec = describe(local, request, "me_1_x", None)
     assert spec.nodes == 1
     started["local"] = spec.procs_per_node
     create_backend("local", around(local)).plan(spec)
@@ -140,7 +140,7 @@ def test_every_backend_starts_as_many_processes_as_the_job_was_told_of(
 
 @pytest.mark.parametrize(("gpus", "line"), [(0, None), (1, "gpus-per-node=1"), (8, "gpus-per-node=4")])
 def test_slurm_is_asked_for_the_gpus_of_a_node_or_for_none(tmp_path: Path, gpus: int, line: str | None) -> None:
-    spec = describe(cluster_of(tmp_path, "slurm", gpu_per_node=4), Wish(("true",), gpus), "me_1_x", None)
+    spec = describe(cluster_of(tmp_path, "slurm", gpu_per_node=4), SubmitRequest(("true",), gpus), "me_1_x", None)
     found = re.findall(r"#SBATCH --(g\S+)", build_script(spec, {}))
     assert found == ([line] if line else [])
     wanted = [f"gres=gpu:a100:{spec.gpus_per_node}"] if gpus else []
@@ -149,14 +149,14 @@ def test_slurm_is_asked_for_the_gpus_of_a_node_or_for_none(tmp_path: Path, gpus:
 
 def test_no_gpu_and_a_gres_that_has_some_contradict_each_other(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, "slurm", slurm={"gres": "gpu:4"})
-    describe(cluster, Wish(("true",)), "me_1_x", None)
+    describe(cluster, SubmitRequest(("true",)), "me_1_x", None)
     with pytest.raises(UsageError, match="-n 0 asks for no GPU, and gres gpu:4 for some"):
-        describe(cluster, Wish(("true",), 0), "me_1_x", None)
+        describe(cluster, SubmitRequest(("true",), 0), "me_1_x", None)
     with pytest.raises(UsageError, match="gres gpu:1"):
-        describe(cluster_of(tmp_path, "slurm"), Wish(("true",), 0, options={"gres": "gpu:1"}), "me_1_x", None)
+        describe(cluster_of(tmp_path, "slurm"), SubmitRequest(("true",), 0, options={"gres": "gpu:1"}), "me_1_x", None)
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_itp_is_told_how_many_gpus_also_when_there_are_none(tmp_path: Path, gpus: int) -> None:
-    job = ask(tmp_path, Wish(("true",), gpus), **{**PLAIN, "platform": "itp"}).job
+    job = ask(tmp_path, SubmitRequest(("true",), gpus), **{**PLAIN, "platform": "itp"}).job
     assert job["resources"]["properties"]["itp"]["resource_configuration"] == {"gpu_count": gpus}

@@ -13,9 +13,9 @@ from blobsync.config.mapping import resolve
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.transfer_plan import Shape, TransferOptions
-from blobsync.project.removal import Doomed, find_blob, remove
+from blobsync.project.removal import Deletion, find_blob, remove
 from blobsync.store.ends import RemoteEnd
-from tests.fakes.ground import World, account, cluster
+from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
 
@@ -151,17 +151,17 @@ def test_folder_stubs_are_no_blobs_above(world: World) -> None:
     assert world.run("u", "data/t/").ok
 
 
-def find(world: World, path: str) -> Doomed:
-    ground = world.ground()
-    return find_blob(ground.connections, resolve(path, cwd=world.root, root=world.root, cluster=world.here))
+def find(world: World, path: str) -> Deletion:
+    context = world.context()
+    return find_blob(context.connections, resolve(path, cwd=world.root, root=world.root, cluster=world.here))
 
 
 def test_one_blob_is_removed_and_nothing_below_it(world: World, tmp_path: Path) -> None:
     world.store("eu").add("store/data/t", b"12345")
     world.store("eu").add("store/data/t/a", b"1")
-    doomed = find(world, "data/t")
-    assert (doomed.size, [blob.name for blob in doomed.blobs]) == (5, ["store/data/t"])
-    gone = remove(world.ground().connections, world.index, [doomed], SilentListener(), tmp_path, "eu")
+    deletions = find(world, "data/t")
+    assert (deletions.size, [blob.name for blob in deletions.blobs]) == (5, ["store/data/t"])
+    gone = remove(world.context().connections, world.index, [deletions], SilentListener(), tmp_path, "eu")
     assert ([shown for shown, _ in gone.gone], gone.failures) == (["data/t"], [])
     assert names(world) == ["store/data/t/a"]
     refusals: list[tuple[str, type[BlobsyncError]]] = [("data/t", NothingMatchedError), ("data/t/", UsageError)]
@@ -184,7 +184,7 @@ def test_an_interrupted_removal_leaves_a_receipt(
     world: World, tmp_path: Path, receipt_of: Callable[[], dict[str, object]]
 ) -> None:
     world.store("eu").add("store/data/t", b"12345")
-    doomed = find(world, "data/t")
+    deletions = find(world, "data/t")
 
     def interrupt(request: Request) -> None:
         if request.operation == "head":
@@ -192,7 +192,7 @@ def test_an_interrupted_removal_leaves_a_receipt(
 
     world.store("eu").before = interrupt
     with pytest.raises(KeyboardInterrupt):
-        remove(world.ground().connections, world.index, [doomed], SilentListener(), tmp_path, "eu")
+        remove(world.context().connections, world.index, [deletions], SilentListener(), tmp_path, "eu")
     receipt = receipt_of()
     assert (receipt["interrupted"], receipt["deleted_files"]) == (True, [])
     assert [each["path"] for each in receipt["deletions_not_known"]] == ["data/t"]  # type: ignore[attr-defined]

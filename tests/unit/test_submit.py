@@ -18,7 +18,7 @@ from blobsync.config.model import Cluster, CodeEntry, StorageAccount
 from blobsync.jobs.backends.base import Outcome, Refused
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice
-from blobsync.jobs.describe import Wish
+from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.spec import CodeRef, JobRef
 from blobsync.jobs.submit import new_run_id, plan_job, resubmit, submit
@@ -52,7 +52,7 @@ def no_code(cluster: Cluster) -> CodeChoice:
 
 def send(board: Board, *argv: str) -> JobRecord:
     assert board.current
-    return submit(board, board.current, Wish(argv), no_code).record
+    return submit(board, board.current, SubmitRequest(argv), no_code).record
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_a_wish_that_is_wrong_is_told_before_any_code_is_looked_at(tmp_path: Pat
 
     assert board.current
     with pytest.raises(UsageError):
-        plan_job(board, board.current, Wish(()), choose)
+        plan_job(board, board.current, SubmitRequest(()), choose)
     nowhere = replace(board.current, platform_given=False)
     with pytest.raises(ConfigError, match="platform"):
-        plan_job(board, nowhere, Wish(("true",)), choose)
+        plan_job(board, nowhere, SubmitRequest(("true",)), choose)
     assert asked == []
 
 

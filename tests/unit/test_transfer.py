@@ -27,7 +27,7 @@ from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, Tr
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobProperties
 from blobsync.transfer.engines import MoveReport, MoveTask
-from tests.fakes.ground import World, account, cluster
+from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
 

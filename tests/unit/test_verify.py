@@ -14,7 +14,7 @@ from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import Route
 from blobsync.project.verify import VerifyReport, verify
 from blobsync.store.ends import LocalEnd
-from tests.fakes.ground import World, account, cluster
+from tests.fakes.project_context import World, account, cluster
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def world(tmp_path: Path) -> World:
 
 
 def look(world: World, *, deep: bool = False) -> VerifyReport:
-    ground = world.ground()
+    context = world.context()
     entry = world.here.folders[0]
     request = Request(
         shown="data/v",
         route=Route.UPLOAD,
         source=LocalEnd(world.root / "data" / "v"),
-        destination=ground.connections.end(entry.remote.child("v")),
+        destination=context.connections.end(entry.remote.child("v")),
         links=LinkPolicy("follow", str(world.root), "data/v"),
         records=world.index.pair("data", str(entry.remote)),
         record_path="v",

@@ -11,7 +11,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.local.index import Index
 from blobsync.plan.building import live_parts, make_plan
-from blobsync.plan.legs import Ground
+from blobsync.plan.legs import ProjectContext
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.transfer_plan import Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.store.connections import Connections
@@ -62,13 +62,13 @@ class World:
     def _connect(self, of: StorageAccount) -> BlobStore:
         return self.store(of.account_name)
 
-    def ground(self, *, copy: bool = False) -> Ground:
+    def context(self, *, copy: bool = False) -> ProjectContext:
         clusters = [self.here, *([self.there] if self.there else [])]
         far = self.there if copy else None
-        return Ground(self.root, self.root, self.here, far, Connections(clusters, self._connect), self.index)
+        return ProjectContext(self.root, self.root, self.here, far, Connections(clusters, self._connect), self.index)
 
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
-        return make_plan(self.ground(copy=copy), command, paths, options, lambda *_: None, SilentListener())
+        return make_plan(self.context(copy=copy), command, paths, options, lambda *_: None, SilentListener())
 
     def run(
         self,
@@ -79,7 +79,7 @@ class World:
         azcopy: Callable[[], Engine] = DirectEngine,
     ) -> TransferResult:
         problem = "it is not part of this test"
-        plan = make_plan(self.ground(copy=copy), command, paths, options, lambda *_: problem, SilentListener())
+        plan = make_plan(self.context(copy=copy), command, paths, options, lambda *_: problem, SilentListener())
         return self.carry_out(plan, azcopy=azcopy)
 
     def carry_out(
@@ -91,8 +91,8 @@ class World:
         listener: Listener = SILENT,
     ) -> TransferResult:
         """What is left of a command once its plan is made."""
-        ground = self.ground(copy=plan.from_cluster is not None)
-        parts = live_parts(ground, plan, "d" if plan.route is Route.DOWNLOAD else "u")
+        context = self.context(copy=plan.from_cluster is not None)
+        parts = live_parts(context, plan, "d" if plan.route is Route.DOWNLOAD else "u")
         engines = Engines(
             {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": relay, "azcopy": azcopy},
             relay_allowed=self.relay_allowed,
