@@ -1,4 +1,4 @@
-"""Azurite for measurements: in memory, its lookups cured (``tests/servers/azurite_index.js``), a container per run."""
+"""Azurite for measurements: in memory, a container per run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.servers.tls_azurite import tls_azurite
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / ".tools" / "blobsync"
-_CURE = ROOT / "tests" / "servers" / "azurite_index.js"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 ACCOUNT = "benchmark"
@@ -83,10 +82,10 @@ def emulator(*, tls: bool = False) -> Iterator[Emulator]:
     """A fresh server, which ends with the block."""
     if tls:
         Azurite(TOOLS).install()
-        with tls_azurite(TOOLS, os.environ, {ACCOUNT: KEY}, preloads=[_CURE]) as server:
+        with tls_azurite(TOOLS, os.environ, {ACCOUNT: KEY}) as server:
             yield Emulator(server.pid, server.url, server.certificate)
         return
-    with Azurite(TOOLS, preloads=[_CURE]).session({ACCOUNT: _SECRET}) as state:
+    with Azurite(TOOLS).session({ACCOUNT: _SECRET}) as state:
         yield Emulator(state.pid, f"http://127.0.0.1:{state.port}")
 
 

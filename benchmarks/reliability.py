@@ -122,8 +122,7 @@ class Ground:
 def ground(scratch: Path) -> Iterator[Ground]:
     """A fresh server, which ends with the block."""
     keys = {"one": new_key(), "two": new_key()}
-    preload = ROOT / "tests" / "servers" / "azurite_index.js"
-    with Emulator(TOOLS, preloads=[preload]).session(keys) as state:
+    with Emulator(TOOLS).session(keys) as state:
         yield Ground(f"http://127.0.0.1:{state.port}", {name: key.reveal() for name, key in keys.items()}, scratch)
 
 

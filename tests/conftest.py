@@ -17,7 +17,6 @@ from blobsync.emulator import Emulator, new_key
 ROOT = Path(__file__).resolve().parent.parent
 # Where ./dev installs what the tests need; BLOBSYNC_TEST_HOME names another place that has it.
 TOOLS = Path(os.environ.get("BLOBSYNC_TEST_HOME") or ROOT / ".tools" / "blobsync")
-INDEX_PRELOAD = ROOT / "tests" / "servers" / "azurite_index.js"
 
 # A developer's own accounts, proxies and clusters must not reach the tests; what says where programs are may.
 _STRIPPED = (
@@ -87,7 +86,7 @@ def azurite() -> Iterator[Azurite]:
 
     One per module: now and then Azurite stops answering after tens of thousands of requests, many of them cut off.
     """
-    emulator = Emulator(TOOLS, environ=FOR_INSTALLERS, preloads=[INDEX_PRELOAD])
+    emulator = Emulator(TOOLS, environ=FOR_INSTALLERS)
     keys = {"one": new_key(), "two": new_key()}
     with emulator.session(keys) as state:
         yield Azurite(f"http://127.0.0.1:{state.port}", {name: key.reveal() for name, key in keys.items()}, state.pid)

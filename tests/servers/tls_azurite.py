@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 from blobsync.base.process import SubprocessRunner
 from blobsync.emulator.azurite import find_azurite
 from blobsync.emulator.nodejs import ensure_node
+from blobsync.emulator.server import QUICK_LOOKUPS
 
 GUARD = Path(__file__).resolve().parents[2] / "blobsync" / "emulator" / "guard.js"
 READY = re.compile(r"successfully listens on (https://127\.0\.0\.1:\d+)")
@@ -40,7 +41,7 @@ class TlsAzurite:
 
 @contextmanager
 def tls_azurite(
-    tools: Path, environ: Mapping[str, str], keys: Mapping[str, str], preloads: Sequence[Path] = ()
+    tools: Path, environ: Mapping[str, str], keys: Mapping[str, str], preloads: Sequence[Path] = (QUICK_LOOKUPS,)
 ) -> Iterator[TlsAzurite]:
     """In memory, ends with the block and with this process. ``keys`` by account; ``preloads`` are scripts for Node."""
     node = ensure_node(tools, environ=environ, runner=SubprocessRunner(), note=lambda _: None).node

@@ -1,4 +1,4 @@
-// For tests and benchmarks only (node -r azurite_index.js .../azurite/dist/src/blob/main.js).
+// Makes Azurite find blobs quickly (node -r quick_lookups.js .../azurite/dist/src/blob/main.js).
 //
 // Azurite asks LokiJS for {accountName, containerName, name}. LokiJS uses the index of the first key only and
 // then scans what that leaves, which is every blob of the account: each request gets slower with what is
