@@ -94,7 +94,7 @@ def test_no_default_of_any_signature_is_the_environment() -> None:
     assert {
         "blobsync.project.api.Project.open",
         "blobsync.store.connect.connect",
-        "blobsync.azcopy.binary.find",
+        "blobsync.azcopy.binary.find_azcopy",
     } <= set(found)
     telling = []
     for name, value in found.items():

@@ -33,7 +33,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class AzcopyTuning:
     """``block_mb`` in MiB (fractions allowed), ``cap_mbps`` in megabits (10^6) a second for the whole process."""
 
     connections: int
@@ -42,7 +42,7 @@ class Tuning:
     chatty_log: bool = False
 
 
-def tuning(processors: int, cap_mbps: float | None = None, *, chatty_log: bool = False) -> Tuning:
+def tuning(processors: int, cap_mbps: float | None = None, *, chatty_log: bool = False) -> AzcopyTuning:
     """As many connections as azcopy itself would take, fewer and smaller blocks under a tight cap."""
     connections = 32 if processors <= _FEW_PROCESSORS else min(16 * processors, _MAX_CONNECTIONS)
     block_mb = 8.0
@@ -50,10 +50,10 @@ def tuning(processors: int, cap_mbps: float | None = None, *, chatty_log: bool =
         mib_in_time = cap_mbps * 1e6 / 8 * _BLOCK_SECONDS / (1 << 20)
         block_mb = min(block_mb, max(0.25, 2.0 ** int(_log2(mib_in_time))))
         connections = max(1, min(connections, int(mib_in_time / block_mb)))
-    return Tuning(connections, block_mb, cap_mbps, chatty_log)
+    return AzcopyTuning(connections, block_mb, cap_mbps, chatty_log)
 
 
-def upload(binary: Path, folder: Path, destination: BlobUrl, sas: SasToken, how: Tuning) -> Command:
+def upload_command(binary: Path, folder: Path, destination: BlobUrl, sas: SasToken, how: AzcopyTuning) -> Command:
     """Everything below ``folder`` (links followed) to below the virtual folder ``destination``.
 
     ``--check-length`` is off: it costs one more request a file, and the fresh look at the destination that
@@ -75,8 +75,15 @@ def upload(binary: Path, folder: Path, destination: BlobUrl, sas: SasToken, how:
     )
 
 
-def download(
-    binary: Path, source: BlobUrl, sas: SasToken, target: Path, how: Tuning, *, folder: bool, listed: Path | None = None
+def download_command(
+    binary: Path,
+    source: BlobUrl,
+    sas: SasToken,
+    target: Path,
+    how: AzcopyTuning,
+    *,
+    folder: bool,
+    listed: Path | None = None,
 ) -> Command:
     """The virtual folder ``source`` to below ``target``, or the one blob to the file ``target``.
 
@@ -103,11 +110,11 @@ def download(
 _NEVER_OUTSIDE = r"--exclude-regex=(^|/)\.\.?(/|$)"
 
 
-def copy(
+def copy_command(
     binary: Path,
     source: tuple[BlobUrl, SasToken],
     destination: tuple[BlobUrl, SasToken],
-    how: Tuning,
+    how: AzcopyTuning,
     *,
     folder: bool,
     listed: Path | None = None,
@@ -135,7 +142,9 @@ def copy(
     )
 
 
-def environment(inherited: Mapping[str, str], home: Path, logs: Path, plans: Path, how: Tuning) -> dict[str, str]:
+def child_environment(
+    inherited: Mapping[str, str], home: Path, logs: Path, plans: Path, how: AzcopyTuning
+) -> dict[str, str]:
     """The child's environment: ours without what would steer azcopy or hold a login, and its private places.
 
     azcopy notes its process below ``HOME`` whatever the other variables say; a private one is always
@@ -154,7 +163,7 @@ def environment(inherited: Mapping[str, str], home: Path, logs: Path, plans: Pat
     }
 
 
-def _command(binary: Path, ends: Sequence[str], flags: Sequence[str], how: Tuning) -> Command:
+def _command(binary: Path, ends: Sequence[str], flags: Sequence[str], how: AzcopyTuning) -> Command:
     argv = (
         str(binary),
         "copy",

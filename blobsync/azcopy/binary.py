@@ -48,7 +48,7 @@ def managed_path(environ: Mapping[str, str], version: str = PINNED) -> Path:
     return data_home(environ) / "azcopy" / version / "azcopy"
 
 
-def find(environ: Mapping[str, str] | None = None, *, runner: ProcessRunner | None = None) -> Found:
+def find_azcopy(environ: Mapping[str, str] | None = None, *, runner: ProcessRunner | None = None) -> Found:
     """The azcopy to use, its version checked.
 
     The first place that has one decides, in the order of ``BLOBSYNC_AZCOPY``, the managed copy, ``PATH``,
@@ -69,7 +69,7 @@ def find(environ: Mapping[str, str] | None = None, *, runner: ProcessRunner | No
 def problem(environ: Mapping[str, str], *, runner: ProcessRunner | None = None) -> str | None:
     """Why azcopy cannot be used, as half a sentence; None where it can."""
     try:
-        find(environ, runner=runner)
+        find_azcopy(environ, runner=runner)
     except AzcopyError as error:
         return error.message
     return None

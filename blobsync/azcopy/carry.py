@@ -42,7 +42,7 @@ def cannot_carry(name: str, route: Route, *, listed: bool = False) -> str | None
     return None
 
 
-def is_listed(task: MoveTask, *, confined: bool) -> bool:
+def needs_list_of_files(task: MoveTask, *, confined: bool) -> bool:
     """Whether azcopy has to be given each name, rather than a folder that it lists by itself.
 
     Part of a folder always. A whole folder that is downloaded, too, where azcopy cannot be ``confined``: it would write
@@ -71,7 +71,7 @@ def unconfined_problem(route: Route, files: int, size: int, *, confined: bool) -
 def refusal(task: MoveTask, *, listed: bool) -> str | None:
     """Why the whole task is not for azcopy; None where it is. Single names are :func:`cannot_carry`'s matter.
 
-    ``listed`` is :func:`is_listed`'s answer, here and below.
+    ``listed`` is :func:`needs_list_of_files`'s answer, here and below.
     """
     if not task.actions or task.route is Route.UPLOAD:
         return None

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from blobsync.azcopy import argv, readback
 from blobsync.azcopy.arrivals import Arrivals
-from blobsync.azcopy.binary import find
-from blobsync.azcopy.carry import action_refusal, is_listed, is_single_file, refusal
+from blobsync.azcopy.binary import find_azcopy
+from blobsync.azcopy.carry import action_refusal, is_single_file, needs_list_of_files, refusal
 from blobsync.azcopy.confine import Confinement, Landlock
-from blobsync.azcopy.job import Job, JobOutcome
+from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict
-from blobsync.azcopy.workspace import Workspace, prune, workspace
+from blobsync.azcopy.workspace import Workspace, prune_workspaces, workspace
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -62,19 +62,19 @@ def _impatient() -> ProcessRunner:
 
 
 # (the end to open, rights as SAS letters) -> the SAS for its container; None where there is no credential.
-Mint = Callable[[RemoteEnd, str], SasToken | None]
+SasForEnd = Callable[[RemoteEnd, str], SasToken | None]
 
 
 @dataclass(slots=True)
 class AzcopyEngine:
     """The engine for bulk. ``state_dir`` is where it works (``transfers`` in the state folder).
 
-    ``binary`` None is the one that ``binary.find`` finds; ``stall_after`` is in seconds. ``confinement`` keeps azcopy
+    ``binary`` None is the one that ``find_azcopy`` finds; ``stall_after`` is in seconds. ``confinement`` keeps azcopy
     to its own places; where it cannot, azcopy is told each name to download instead of listing a folder by itself.
     """
 
     state_dir: Path
-    mint: Mint
+    mint: SasForEnd
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     runner: ProcessRunner = field(default_factory=_impatient)
     binary: Path | None = None
@@ -88,12 +88,12 @@ class AzcopyEngine:
 
     def move(self, task: MoveTask, listener: Listener) -> MoveReport:
         """See :class:`blobsync.transfer.engines.Engine`. Raises ``AzcopyError`` when there is no azcopy to use."""
-        prune(self.state_dir)
+        prune_workspaces(self.state_dir)
         run = RunState(task, listener, 0)
         carried = _sort_out(run, confined=self.confinement.is_possible)
         if not carried:
             return run.report
-        binary = self.binary or find(self.environ, runner=self.runner).path
+        binary = self.binary or find_azcopy(self.environ, runner=self.runner).path
         try:
             with workspace(self.state_dir) as space:
                 _Transfer(self, binary, run, carried, space).work()
@@ -110,7 +110,7 @@ class AzcopyEngine:
 
 def _sort_out(run: RunState, *, confined: bool) -> list[FileAction]:
     """The actions that azcopy can carry; the others are reported."""
-    listed = is_listed(run.task, confined=confined)
+    listed = needs_list_of_files(run.task, confined=confined)
     why = refusal(run.task, listed=listed)
     carried = []
     for action in run.task.actions:
@@ -139,7 +139,7 @@ class _Transfer:
         self._actions = actions
         self._space = space
         self._single = is_single_file(run.task)
-        self._listed = is_listed(run.task, confined=engine.confinement.is_possible)
+        self._listed = needs_list_of_files(run.task, confined=engine.confinement.is_possible)
         self._tuning = argv.tuning(
             os.cpu_count() or 1,
             run.task.cap_mbps,
@@ -170,7 +170,7 @@ class _Transfer:
         url = destination.store.container.blob(folder)
         sas = self._mint(destination, _WRITE)
         end = RemoteEnd(destination.store, folder)
-        command = argv.upload(self._binary, self._space.links, url, sas, self._tuning)
+        command = argv.upload_command(self._binary, self._space.links, url, sas, self._tuning)
         hashes = SourceHashes(source, list(names.values()))
         hashes.start()
         try:
@@ -209,7 +209,7 @@ class _Transfer:
             destination_sas, keep_tier = self._mint(destination, _WRITE_WITH_TIER), True
         except SasPermissionError:
             destination_sas, keep_tier = self._mint(destination, _WRITE), False
-        command = argv.copy(
+        command = argv.copy_command(
             self._binary,
             (source.store.container.blob(source.name), source_sas),
             (destination.store.container.blob(destination.name), destination_sas),
@@ -240,7 +240,7 @@ class _Transfer:
             target = staged / "f"
             if not self._single:
                 target.mkdir()
-            command = argv.download(
+            command = argv.download_command(
                 self._binary,
                 source.store.container.blob(source.name),
                 self._mint(source, _READ),
@@ -270,14 +270,16 @@ class _Transfer:
         for action in missing:
             self._run.failed(action, verdict.reason(action.path))
 
-    def _run_job(self, command: argv.Command, done: Callable[[], bool] | None = None) -> tuple[JobOutcome, LogReader]:
+    def _run_job(
+        self, command: argv.Command, done: Callable[[], bool] | None = None
+    ) -> tuple[AzcopyJobOutcome, LogReader]:
         log = LogFollower(self._space.logs)
         watch = _Watch(self._bytes, self._space, done or log.shows_success)
         space = self._space
-        env = argv.environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
+        env = argv.child_environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
         places = [space.home, space.logs, space.plans, *([space.staging] if space.staging else [])]
         confined = replace(command, argv=(*self._engine.confinement.words(places), *command.argv))
-        job = Job(self._engine.runner, confined, env, watch, self._engine.stall_after)
+        job = AzcopyJob(self._engine.runner, confined, env, watch, self._engine.stall_after)
         try:
             outcome = job.run()
         finally:

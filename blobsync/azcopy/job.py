@@ -57,7 +57,7 @@ class Watch(Protocol):
 
 
 @dataclass(slots=True)
-class JobOutcome:
+class AzcopyJobOutcome:
     """How a job ended. ``status`` is azcopy's word, empty when it never said one.
 
     ``failed`` and ``skipped`` are united over all messages, since azcopy names each only once.
@@ -81,7 +81,7 @@ class JobOutcome:
 
 
 @dataclass(slots=True)
-class Job:
+class AzcopyJob:
     """``stall_after``: so many seconds without any progress, and azcopy is stopped."""
 
     runner: ProcessRunner
@@ -90,11 +90,11 @@ class Job:
     watch: Watch
     stall_after: float
     clock: Callable[[], float] = time.monotonic
-    outcome: JobOutcome = field(default_factory=JobOutcome)
+    outcome: AzcopyJobOutcome = field(default_factory=AzcopyJobOutcome)
     _seen: tuple[int, ...] = ()
     _moved_at: float = 0.0
 
-    def run(self) -> JobOutcome:
+    def run(self) -> AzcopyJobOutcome:
         """To the end. ``KeyboardInterrupt``, and whatever the watch raises, stop azcopy first.
 
         Raises ``ProcessError`` when azcopy cannot be started.

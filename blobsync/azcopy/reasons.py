@@ -63,7 +63,7 @@ class AzcopyTransferError(BlobsyncError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ErrorDetails:
     """``status`` is HTTP's (0: none), ``service_code`` the service's word (empty: none), ``text`` azcopy's."""
 
     status: int = 0
@@ -75,11 +75,11 @@ class Reason:
 class LogReader:
     """Fed with the lines of azcopy's log in their order."""
 
-    reasons: dict[str, Reason]
+    reasons: dict[str, ErrorDetails]
     codes: dict[str, str]
     finished: bool = False
     failures: int = 0
-    _pending: tuple[str, Reason] | None = None
+    _pending: tuple[str, ErrorDetails] | None = None
     _request: str = ""
 
     @classmethod
@@ -96,7 +96,7 @@ class LogReader:
             self.failures += 1
             asked = _REQUEST_ID.search(found["text"])
             code = self.codes.get(asked["id"], "") if asked else ""
-            self._pending = (found["source"], Reason(int(found["status"]), code, _sentence(found["text"])))
+            self._pending = (found["source"], ErrorDetails(int(found["status"]), code, _sentence(found["text"])))
         elif self._pending is not None and (target := _TARGET.match(line)):
             source, reason = self._pending
             self.reasons[blob_or_path(source)] = self.reasons[blob_or_path(target["target"])] = reason
@@ -119,17 +119,17 @@ def blob_or_path(text: str) -> str:
         return text
 
 
-def reason_in(text: str) -> Reason | None:
+def reason_in(text: str) -> ErrorDetails | None:
     """What a refusal in an Info or Error message says; None where it is about something else."""
     status = _STATUS.search(text)
     if status is None:
         return None
     code = _SERVICE_CODE.search(text)
     first = text[status.end() :].partition("\n")[0].lstrip(": ")
-    return Reason(int(status["status"]), (code["code"] or code["plain"]) if code else "", _sentence(first))
+    return ErrorDetails(int(status["status"]), (code["code"] or code["plain"]) if code else "", _sentence(first))
 
 
-def explain(reason: Reason, route: Route, *credentials: SasToken) -> AzcopyTransferError:
+def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> AzcopyTransferError:
     """The cause as one of our codes, with a sentence and what to do next."""
     said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
     if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
@@ -170,12 +170,12 @@ def expired(*credentials: SasToken) -> bool:
     return any(sas.expires_at is not None and sas.expires_at <= now for sas in credentials)
 
 
-def _is_expiry(reason: Reason, route: Route) -> bool:
+def _is_expiry(reason: ErrorDetails, route: Route) -> bool:
     # In a copy the same words may be about the source, which the service tells as CannotVerifyCopySource.
     return route in {Route.UPLOAD, Route.DOWNLOAD} and reason.service_code in _EXPIRED
 
 
-def _about_destination(reason: Reason) -> bool:
+def _about_destination(reason: ErrorDetails) -> bool:
     return (
         reason.service_code in {"AuthorizationPermissionMismatch", "AuthenticationFailed", "ContainerNotFound"}
         or "container does not exist" in reason.text

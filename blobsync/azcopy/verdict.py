@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from blobsync.azcopy.job import JobOutcome
+from blobsync.azcopy.job import AzcopyJobOutcome
 from blobsync.azcopy.reasons import (
     AzcopyTransferError,
+    ErrorDetails,
     LogReader,
-    Reason,
     blob_or_path,
     expired,
     explain,
@@ -60,7 +60,7 @@ class Verdict:
     def __init__(
         self,
         route: Route,
-        outcome: JobOutcome,
+        outcome: AzcopyJobOutcome,
         log: LogReader,
         credentials: Sequence[SasToken],
         end: RemoteEnd,
@@ -103,7 +103,7 @@ class Verdict:
         key = self._key(relative)
         found = self._log.reasons.get(key)
         if found is None and key in self._failed:
-            found = Reason(self._failed[key])
+            found = ErrorDetails(self._failed[key])
         if found is None and self._outcome.clean:
             return AzcopyTransferError(
                 "changed_while_read",
@@ -112,23 +112,25 @@ class Verdict:
             )
         found = found or self._general()
         if found.status == 0 and expired(*self._credentials):
-            found = Reason(403, "AuthenticationFailed", "the SAS is past its expiry")
+            found = ErrorDetails(403, "AuthenticationFailed", "the SAS is past its expiry")
         return explain(found, self._route, *self._credentials)
 
-    def _general(self) -> Reason:
+    def _general(self) -> ErrorDetails:
         """What stopped the job as a whole."""
         outcome = self._outcome
         if outcome.stalled:
-            return Reason(text="azcopy made no progress any more and was stopped")
+            return ErrorDetails(text="azcopy made no progress any more and was stopped")
         for text in (outcome.fatal, *reversed(outcome.words)):
             if reason := reason_in(text):
                 return reason
         for reason in self._log.reasons.values():
             return reason
         if outcome.fatal:
-            return Reason(text=outcome.fatal)
+            return ErrorDetails(text=outcome.fatal)
         last = outcome.stderr or (outcome.words[-1] if outcome.words else "")
-        return Reason(text=f"azcopy ended with code {outcome.exit_code} and did not say how; its last words: {last}")
+        return ErrorDetails(
+            text=f"azcopy ended with code {outcome.exit_code} and did not say how; its last words: {last}"
+        )
 
     def _key(self, relative: str) -> str:
         return blob_or_path(str(self.end.store.container.blob(self.end.at(relative))))

@@ -117,7 +117,7 @@ def workspace(state: Path) -> Iterator[Workspace]:
         os.close(lock)
 
 
-def prune(state: Path) -> int:
+def prune_workspaces(state: Path) -> int:
     """Remove what dead transfers left: azcopy itself if it still runs, its places, its staging folders.
 
     Returns how many transfers were cleaned up after; silent about what cannot be removed.

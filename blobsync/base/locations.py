@@ -151,7 +151,7 @@ class Secret:
     _text: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        redaction.register(self._text)
+        redaction.register_secret(self._text)
 
     def reveal(self) -> str:
         """The text itself; for signing only."""

@@ -52,14 +52,14 @@ _IN_SENTENCES = re.compile(
 _ROUGHLY = ("sig", "key", "bearer", "eyj", "==", "%3d%3d")
 
 
-def register(secret: str) -> None:
+def register_secret(secret: str) -> None:
     """From now on ``secret`` is replaced wherever it turns up; of a SAS only its signature is one."""
     if "sig=" in secret and "&" in secret:
         register_query(secret.lstrip("?&"))
     elif len(secret) > _LONGEST:
         for start in range(0, len(secret), _LONGEST):
             # The last part is a long one, too.
-            register(secret[min(start, len(secret) - _LONGEST) :][:_LONGEST])
+            register_secret(secret[min(start, len(secret) - _LONGEST) :][:_LONGEST])
     elif len(secret) >= _SHORTEST and secret not in _held:
         _held[secret] = _pieces(secret)
 
@@ -69,7 +69,7 @@ def register_query(query: str) -> None:
     for part in query.split("&"):
         name, _, value = part.partition("=")
         if name.lower() == "sig":
-            register(unquote(value))
+            register_secret(unquote(value))
 
 
 def redact(text: str) -> str:

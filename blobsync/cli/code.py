@@ -156,7 +156,7 @@ def _git_lines(state: CodeState) -> Iterator[str]:
 
 
 def _listing(code: Code) -> Result:
-    state = code.look()
+    state = code.current_state()
     reasons = {file.path: code.reason_for(file) for file in state.snapshot.biggest(_EXPLAINED)}
     files = [
         {"path": file.path, "size": file.size, "mode": file.file.mode, "reason": reasons.get(file.path)}

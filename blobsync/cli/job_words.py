@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.logs import FetchedLogs
-    from blobsync.jobs.parse import Finding
+    from blobsync.jobs.parse import FoundCause
 
 _COMMAND_CHARS = 60
 
@@ -112,7 +112,7 @@ def job_details(record: JobRecord) -> Iterator[str]:
     yield from (f"{name + ':':<14} {value}" for name, value in facts if value)
 
 
-def cause_lines(findings: Iterable[Finding]) -> Iterator[str]:
+def cause_lines(findings: Iterable[FoundCause]) -> Iterator[str]:
     """Each known cause with where it shows and whether another try helps."""
     for finding in findings:
         cause = finding.cause
@@ -121,7 +121,7 @@ def cause_lines(findings: Iterable[Finding]) -> Iterator[str]:
         yield f"    {finding.log}:{finding.line_number} ({count_text(finding.count, 'line')}): {finding.line}"
 
 
-def cause_data(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+def cause_data(findings: Iterable[FoundCause]) -> list[dict[str, Any]]:
     """The same for ``--json``."""
     return [
         {

@@ -19,7 +19,7 @@ from blobsync.cli.session import Session
 if TYPE_CHECKING:
     from blobsync.config.mapping import Resolution
     from blobsync.project.api import Project
-    from blobsync.project.browse import Entry, Status, Usage
+    from blobsync.project.browse import ListingEntry, PathStatus, Usage
 
 _EXPIRY = re.compile(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -162,14 +162,14 @@ def _duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def _entries(project: Project, paths: Iterable[str], *, recursive: bool) -> Iterator[Entry]:
+def _entries(project: Project, paths: Iterable[str], *, recursive: bool) -> Iterator[ListingEntry]:
     for path in paths:
         found = project.list(path, recursive=recursive)
         # Services differ in whether a level's folders come before its blobs; everything below streams.
         yield from found if recursive else sorted(found, key=lambda entry: entry.path)
 
 
-def _listing(entries: Iterator[Entry], *, long: bool) -> Result:
+def _listing(entries: Iterator[ListingEntry], *, long: bool) -> Result:
     found = list(entries)
     data = {
         "entries": [entry_data(entry) for entry in found],
@@ -179,7 +179,7 @@ def _listing(entries: Iterator[Entry], *, long: bool) -> Result:
     return Result(data, _entry_lines(iter(found), long=long))
 
 
-def entry_data(entry: Entry) -> dict[str, Any]:
+def entry_data(entry: ListingEntry) -> dict[str, Any]:
     """One line of ``ls --jsonl``, one item of ``ls --json``. ``md5`` in hexadecimal, times in UTC."""
     return {
         "path": entry.path,
@@ -191,7 +191,7 @@ def entry_data(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _entry_lines(entries: Iterator[Entry], *, long: bool) -> Iterator[str]:
+def _entry_lines(entries: Iterator[ListingEntry], *, long: bool) -> Iterator[str]:
     for entry in entries:
         if not long:
             yield entry.path
@@ -264,7 +264,7 @@ def _place_data(place: Resolution) -> dict[str, Any]:
     }
 
 
-def _status_data(place: Resolution, status: Status) -> dict[str, Any]:
+def _status_data(place: Resolution, status: PathStatus) -> dict[str, Any]:
     local = status.local
     return {
         "path": status.path,
@@ -278,7 +278,7 @@ def _status_data(place: Resolution, status: Status) -> dict[str, Any]:
     }
 
 
-def _status_lines(place: Resolution, status: Status) -> Iterator[str]:
+def _status_lines(place: Resolution, status: PathStatus) -> Iterator[str]:
     yield status.path
     local, remote = status.local, status.remote
     here = "a folder" if status.local_is_folder else "nothing"

@@ -13,7 +13,7 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.project.doctor import Finding
+    from blobsync.project.doctor import CheckResult
 
 _MARKS = {"ok": "ok  ", "untried": "?   ", "warn": "warn", "fail": "FAIL"}
 
@@ -56,22 +56,22 @@ def doctor(session: Session) -> Result:
     return Result(data, _finding_lines(found), exit_code=ExitCode.FAILED if failed else ExitCode.DONE)
 
 
-def _findings(session: Session) -> Iterator[tuple[str, Finding]]:
+def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
     """Each cluster's findings; what was found for one cluster already is not told again for the next."""
     from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, load_cluster
     from blobsync.config.project_root import current_folder, find_project
-    from blobsync.project.doctor import Finding, Status, examine
+    from blobsync.project.doctor import CheckResult, CheckStatus, examine
 
     root = find_project(current_folder(session.environ), session.environ)
     names: tuple[str | None, ...] = cluster_names(root)
     if session.cluster or session.environ.get(CLUSTER_VARIABLE) or not names:
         names = (session.cluster,)
-    told: set[Finding] = set()
+    told: set[CheckResult] = set()
     for name in names:
         try:
             cluster = load_cluster(root, name, overrides=session.overrides(), environ=session.environ)
         except BlobsyncError as error:
-            yield name or "", Finding("configuration", "config", Status.FAIL, error.message, error.hint)
+            yield name or "", CheckResult("configuration", "config", CheckStatus.FAIL, error.message, error.hint)
             continue
         session.warn(cluster)
         for each in examine(cluster, environ=session.environ):
@@ -80,7 +80,7 @@ def _findings(session: Session) -> Iterator[tuple[str, Finding]]:
                 yield cluster.name, each
 
 
-def _finding_lines(found: list[tuple[str, Finding]]) -> Iterator[str]:
+def _finding_lines(found: list[tuple[str, CheckResult]]) -> Iterator[str]:
     before = None
     for cluster, each in found:
         if (cluster, each.about) != before:
@@ -117,9 +117,9 @@ def azcopy_path(session: Session) -> Result:
     \b
       blobsync azcopy path
     """
-    from blobsync.azcopy.binary import find
+    from blobsync.azcopy.binary import find_azcopy
 
-    found = find(session.environ)
+    found = find_azcopy(session.environ)
     session.listener.note(f"version {found.version_text}, found by {found.origin}")
     data = {"path": str(found.path), "version": found.version_text, "origin": found.origin}
     return Result(data, [str(found.path)])

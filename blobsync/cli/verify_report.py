@@ -20,20 +20,20 @@ def verify_data(reports: Sequence[VerifyReport]) -> dict[str, Any]:
         "counts": _counts(reports),
         "bytes_equal": _bytes(reports),
         "not_equal": [
-            {"path": finding.path, "status": finding.status, "size": finding.size}
+            {"path": file.path, "status": file.status, "size": file.size}
             for report in reports
-            for finding in report.not_equal
+            for file in report.not_equal
         ],
     }
 
 
 def verify_lines(reports: Sequence[VerifyReport], shown: int) -> Iterator[str]:
     """The first ``shown`` files of each class that is not ``equal``, then the counts."""
-    findings = [finding for report in reports for finding in report.not_equal]
+    not_equal = [file for report in reports for file in report.not_equal]
     counts = _counts(reports)
     for status in (each for each in counts if each != "equal" and shown):
         said = status.replace("_", " ")
-        paths = [finding.path for finding in findings if finding.status == status]
+        paths = [file.path for file in not_equal if file.status == status]
         yield from (f"{said}: {path}" for path in paths[:shown])
         if len(paths) > shown:
             yield more_line(len(paths) - shown, f" {said}")

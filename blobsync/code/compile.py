@@ -57,7 +57,7 @@ def check_docker(runner: ProcessRunner) -> None:
         )
 
 
-def docker_argv(image: str, scratch: Path, command: tuple[str, ...]) -> tuple[str, ...]:
+def compile_argv(image: str, scratch: Path, command: tuple[str, ...]) -> tuple[str, ...]:
     """The command line that compiles in ``scratch``; as the user, so that what is made can be read here.
 
     What the compiler prints goes to standard error: standard output is for the answer.
@@ -90,7 +90,7 @@ def compile_code(cluster: Cluster, snapshot: CodeSnapshot, scratch: Path, runner
     image = image_of(cluster)
     check_docker(runner)
     copy_code(snapshot, scratch)
-    code = runner.attach(docker_argv(image, scratch, command))
+    code = runner.attach(compile_argv(image, scratch, command))
     if code != 0:
         raise ArchiveError(
             f"'{' '.join(command)}' ended with {code} in {image}; nothing was uploaded",

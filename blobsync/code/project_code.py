@@ -26,7 +26,7 @@ from blobsync.code import compile as code_compile
 from blobsync.code.archive import write_archive
 from blobsync.code.files import CodeRules, Decision, code_rules, why
 from blobsync.code.git import GitState, ask_git
-from blobsync.code.publish import CodePlace, look, prune, publish, published_digest
+from blobsync.code.publish import CodePlace, look_up_code, prune_archives, publish_archive, published_digest
 from blobsync.code.snapshot import (
     BIGGEST,
     LARGE,
@@ -109,7 +109,7 @@ class Code:
         self._options = options or CodeOptions()
         self._runner = runner or SubprocessRunner()
 
-    def look(self) -> CodeState:
+    def current_state(self) -> CodeState:
         """The code now, without any network. Raises ``ArchiveError`` and its kin."""
         with ThreadPoolExecutor(1) as pool:
             git = pool.submit(ask_git, self._project.root, self._runner, self._project.environ)
@@ -147,13 +147,13 @@ class Code:
         """
         started = time.monotonic()
         place = self._place()
-        return self._publish(place, self.look, started, dry_run=dry_run)
+        return self._publish(place, self.current_state, started, dry_run=dry_run)
 
     def publish_compiled(self, *, dry_run: bool = False) -> CodeResult:
         """Compile in the cluster's docker image, then publish what came of it. See ``code.compile``."""
         started = time.monotonic()
         place = self._place()
-        state = self.look()
+        state = self.current_state()
         with self._scratch() as scratch:
             code_compile.compile_code(self._project.cluster, state.snapshot, scratch, self._runner)
             compiled = replace(
@@ -168,7 +168,7 @@ class Code:
         Files of the folder that are no longer code stay. With ``dry_run`` there is no result.
         """
         entry = self._entry()
-        state = self.look()
+        state = self.current_state()
         if dry_run:
             return state, None
         tree = self._project.state.folder("code") / "tree"
@@ -200,7 +200,7 @@ class Code:
         def once() -> CodeResult:
             state = find()
             digest = state.snapshot.digest
-            there = look(place, digest)
+            there = look_up_code(place, digest)
             result = CodeResult(
                 state=state,
                 status="unchanged",
@@ -215,7 +215,7 @@ class Code:
             if dry_run:
                 return replace(result, status="would_publish")
             with _Archive(state, self._project.state.folder("code"), self._project) as archive:
-                publish(place, digest, there, archive.open, self._project.listener)
+                publish_archive(place, digest, there, archive.open, self._project.listener)
             removed, notes = self._prune(place, digest)
             return replace(
                 result,
@@ -230,7 +230,7 @@ class Code:
 
     def _prune(self, place: CodePlace, digest: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         try:
-            return prune(place, digest), ()
+            return prune_archives(place, digest), ()
         except StorageError as error:
             # The code is published; old archives cost a little storage and nothing else.
             return (), (f"old code archives could not be removed: {error.message}",)

@@ -71,14 +71,14 @@ def published_digest(place: CodePlace) -> str | None:
         return None
 
 
-def look(place: CodePlace, digest: str) -> RemoteCode:
+def look_up_code(place: CodePlace, digest: str) -> RemoteCode:
     """What is there, for an archive of ``digest``: two requests side by side."""
     with ThreadPoolExecutor(1) as pool:
         kept = pool.submit(place.store.head, place.kept(digest))
         return RemoteCode(published_digest(place), kept.result() is not None)
 
 
-def publish(
+def publish_archive(
     place: CodePlace, digest: str, there: RemoteCode, archive: Callable[[], tuple[BinaryIO, int]], listener: Listener
 ) -> None:
     """Make ``code_path`` the archive of ``digest``. ``archive`` makes the zip, once and only if it is needed.
@@ -100,7 +100,7 @@ def publish(
         _upload(place.store, place.name, archive(), digest, listener, ANYTHING)
 
 
-def prune(place: CodePlace, digest: str, now: float | None = None) -> tuple[str, ...]:
+def prune_archives(place: CodePlace, digest: str, now: float | None = None) -> tuple[str, ...]:
     """Delete archives beyond the newest ``KEPT_ARCHIVES`` that are older than ``KEPT_SECONDS``; returns their names.
 
     The archive of ``digest`` stays. Raises what the store raises.

@@ -40,7 +40,7 @@ _NOT_A_VALUE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PossibleSecret:
     """Something that looks like a credential; ``what`` says which, never what it is."""
 
     line: int
@@ -138,7 +138,7 @@ _KEY_WORDS = frozenset((b"account", b"storage", b"access", b"api", b"private", b
 _NOT_SECRET = frozenset((b"env", b"file", b"path", b"name", b"expiry", b"url", b"type", b"rights", b"seconds"))
 
 
-def scan(data: bytes, *, configuration: bool = False) -> tuple[Finding, ...]:
+def scan(data: bytes, *, configuration: bool = False) -> tuple[PossibleSecret, ...]:
     """What looks like a credential in the first ``MAX_LOOKED_AT`` bytes of a file, in the order of the lines.
 
     In a ``configuration`` (a file below ``aux_data/``) every filled-in setting for a secret is a finding, too.
@@ -150,7 +150,7 @@ def scan(data: bytes, *, configuration: bool = False) -> tuple[Finding, ...]:
     if configuration:
         for line in islice(_settings(data), _MAX_FINDINGS):
             found.setdefault(line, "a filled-in secret of a configuration file")
-    return tuple(Finding(line, found[line]) for line in sorted(found))
+    return tuple(PossibleSecret(line, found[line]) for line in sorted(found))
 
 
 def _by_form(data: bytes) -> Iterator[tuple[int, str]]:

@@ -26,7 +26,7 @@ from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import parse_json
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
-from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, Finding, scan
+from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFile
 
@@ -52,7 +52,7 @@ class HashedFile:
     file: CodeFile
     sha256: str
     crc: int
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PossibleSecret, ...] = ()
 
     @property
     def path(self) -> str:
@@ -208,7 +208,7 @@ class _Cache:
             return None
         match row[4:]:
             case [str(sha256), int(crc), list(findings)]:
-                return HashedFile(file, sha256, crc, tuple(Finding(line, what) for line, what in findings))
+                return HashedFile(file, sha256, crc, tuple(PossibleSecret(line, what) for line, what in findings))
         return None
 
     def save(self, files: Sequence[HashedFile]) -> None:
@@ -235,5 +235,5 @@ def _key(state: LocalState) -> list[object]:
     return [state.size, state.mtime_ns, state.ctime_ns, state.inode]
 
 
-def _plain(findings: Sequence[Finding]) -> list[list[object]]:
+def _plain(findings: Sequence[PossibleSecret]) -> list[list[object]]:
     return [[finding.line, finding.what] for finding in findings]

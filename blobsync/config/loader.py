@@ -194,7 +194,7 @@ class ClusterFile:
     def _read(self) -> Cluster:
         values = self._values
         for name in values.get("secret_env", ()):
-            redaction.register(values.get("env", {}).get(name, ""))
+            redaction.register_secret(values.get("env", {}).get(name, ""))
         reader = EntryReader(values, self._checker, self.account)
         folders, code = reader.folders(), reader.code()
         self._check_numbers()

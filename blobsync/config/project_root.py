@@ -64,7 +64,7 @@ def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:
     return owner == user or (user == 0 and environ.get("SUDO_UID") == str(owner))
 
 
-def is_listed(folder: Path, safe: tuple[str, ...]) -> bool:
+def is_safe_project(folder: Path, safe: tuple[str, ...]) -> bool:
     """Whether ``safe`` names the folder: by its path, by ``/a/folder/above/*``, or by ``*`` for any."""
     for entry in safe:
         above = entry.removesuffix("*").rstrip("/") if entry.endswith("/*") else None
@@ -90,7 +90,7 @@ def _demand_listed(folder: Path, path: Path, owner: int, environ: Mapping[str, s
     # Here, because it is rare: every command finds its project.
     from blobsync.config.user_config import SAFE_PROJECTS_VARIABLE, load_user_config, user_config_file
 
-    if is_listed(folder, load_user_config(environ).safe_projects):
+    if is_safe_project(folder, load_user_config(environ).safe_projects):
         return
     raise ForeignProjectError(
         f"{path} belongs to {_name(owner)}, not to you ({_name(os.geteuid())}), so the project {folder} is not used",

@@ -8,7 +8,7 @@ from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.locations import SasToken
 from blobsync.direct.pool import MIB, FileJob, RunState
-from blobsync.direct.reads import changed, version_of
+from blobsync.direct.reads import changed_while_read, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
@@ -76,7 +76,7 @@ class CopyJob(FileJob):
         elif None in {self._info.md5, version.md5}:
             self._demand_version()
         elif self._info.md5 != version.md5:
-            raise changed(self._source)
+            raise changed_while_read(self._source)
         seen = RemoteState(version.size, self._info.etag, self._info.md5)
         return Moved(self.action, source=version, destination=seen if seen.md5 == version.md5 else None)
 
@@ -109,4 +109,4 @@ class CopyJob(FileJob):
     def _demand_version(self) -> None:
         found = self._from.head(self._source)
         if found is None or found.etag != self._version.etag:
-            raise changed(self._source)
+            raise changed_while_read(self._source)

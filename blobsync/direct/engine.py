@@ -33,7 +33,7 @@ _LITTLE_FILES = 16
 _LITTLE_BYTES = 2 * MIB
 
 
-class Tuning(NamedTuple):
+class LineTuning(NamedTuple):
     """How to use one line: threads, upload blocks, and the size of a download's ranges in bytes."""
 
     threads: int
@@ -42,10 +42,10 @@ class Tuning(NamedTuple):
 
 
 # Measured by benchmarks/run.py; docs/performance.md has the figures.
-NEAR = Tuning(threads=16, blocks=BlockSizes(single=16 * MIB, block=8 * MIB), range=8 * MIB)
-FAR = Tuning(threads=64, blocks=BlockSizes(single=4 * MIB, block=4 * MIB), range=4 * MIB)
+NEAR = LineTuning(threads=16, blocks=BlockSizes(single=16 * MIB, block=8 * MIB), range=8 * MIB)
+FAR = LineTuning(threads=64, blocks=BlockSizes(single=4 * MIB, block=4 * MIB), range=4 * MIB)
 # Few files over a long line: many connections at once, since each starts slowly.
-FAR_FEW = Tuning(threads=64, blocks=BlockSizes(single=2 * MIB, block=MIB), range=MIB)
+FAR_FEW = LineTuning(threads=64, blocks=BlockSizes(single=2 * MIB, block=MIB), range=MIB)
 
 
 class DirectEngine:
@@ -70,7 +70,7 @@ class DirectEngine:
             return run.all_failed(error)
         return run.report
 
-    def _jobs(self, run: RunState) -> tuple[Tuning, Iterator[FileJob]]:
+    def _jobs(self, run: RunState) -> tuple[LineTuning, Iterator[FileJob]]:
         task = run.task
         source, destination = task.source, task.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
@@ -85,14 +85,14 @@ class DirectEngine:
         raise ValueError("a move needs a blob at one end")
 
 
-def _uploads(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: Tuning) -> Iterator[FileJob]:
+def _uploads(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: LineTuning) -> Iterator[FileJob]:
     for action in run.task.actions:
         name = destination.at(action.target or action.path)
         yield UploadJob(run, action, source.at(action.path), destination.store, name, tuning.blocks)
 
 
 def _downloads(
-    run: RunState, source: RemoteEnd, destination: LocalEnd, folder: LocalFolder, tuning: Tuning
+    run: RunState, source: RemoteEnd, destination: LocalEnd, folder: LocalFolder, tuning: LineTuning
 ) -> Iterator[FileJob]:
     for action in run.task.actions:
         relative = action.target or action.path or destination.root.name
@@ -105,7 +105,7 @@ def _folder(task: MoveTask, destination: LocalEnd) -> LocalFolder:
     return LocalFolder(destination.root.parent if single else destination.root, destination.boundary)
 
 
-def _tune(task: MoveTask, end: RemoteEnd) -> Tuning:
+def _tune(task: MoveTask, end: RemoteEnd) -> LineTuning:
     size = sum(action.size for action in task.actions)
     if len(task.actions) <= _LITTLE_FILES and size <= _LITTLE_BYTES:
         return NEAR

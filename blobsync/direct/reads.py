@@ -20,11 +20,11 @@ def version_of(store: BlobStore, name: str, action: FileAction) -> RemoteState:
         return action.source
     found = store.head(name)
     if found is None:
-        raise changed(name)
+        raise changed_while_read(name)
     return RemoteState(found.size, found.etag, found.md5)
 
 
-def changed(name: str) -> ChangedWhileReadError:
+def changed_while_read(name: str) -> ChangedWhileReadError:
     """The blob is another version now, or gone."""
     return ChangedWhileReadError(
         f"the blob {name} changed while it was being read", hint="run the same command again", path=name
@@ -45,7 +45,7 @@ def read_range(store: BlobStore, name: str, version: RemoteState, start: int, le
                 if not length:
                     return
     except (PreconditionFailedError, BlobNotFoundError) as error:
-        raise changed(name) from error
+        raise changed_while_read(name) from error
     if length:
         # Something on the way gave a false Content-Length: as damaged as a body with a wrong MD5, and as curable.
         raise ChecksumError(f"{name}: the body ended {length} bytes early", path=name)

@@ -19,7 +19,7 @@ _MIRROR_RIGHTS = "racw"
 # The order that the service demands: https://learn.microsoft.com/rest/api/storageservices/create-service-sas
 _ORDER = "racwdl"
 
-Mint = Callable[[StorageAccount, str, int], SasToken]
+SasForAccount = Callable[[StorageAccount, str, int], SasToken]
 
 
 def rights_needed(spec: JobSpec) -> Mapping[str, str]:
@@ -34,7 +34,7 @@ def rights_needed(spec: JobSpec) -> Mapping[str, str]:
     return {container: _ordered(letters) for container, letters in needed.items() if letters}
 
 
-def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: Mint) -> tuple[JobSpec, Secrets, tuple[str, ...]]:
+def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tuple[JobSpec, Secrets, tuple[str, ...]]:
     """Mint what the job needs. Returns the specification, its secrets and warnings.
 
     ``clusters`` know the containers: the one to submit to and, when a job moves, the one that it comes from.
@@ -67,7 +67,7 @@ def _with_mirror(needed: Mapping[str, str], container: str) -> str:
     return _ordered(needed.get(container, "") + _MIRROR_RIGHTS)
 
 
-def _mint(accounts: Mapping[str, StorageAccount], needed: Mapping[str, str], mint: Mint) -> dict[str, str]:
+def _mint(accounts: Mapping[str, StorageAccount], needed: Mapping[str, str], mint: SasForAccount) -> dict[str, str]:
     missing = [container for container in needed if container not in accounts]
     if missing:
         raise CredentialError(

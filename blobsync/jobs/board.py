@@ -17,7 +17,7 @@ from blobsync.jobs.backends.local.run_files import remove_dead_secrets
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import cluster_at, home_of
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
-from blobsync.jobs.parse import Finding, log_lines, read_causes, summarise
+from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
 from blobsync.local.state_dir import open_state_dir
 from blobsync.store.connect import connect
@@ -244,9 +244,9 @@ class Board:
         """The ranks' lines as they come, with the log's name, until the job has ended."""
         return follow(lambda: self.logs(record), lambda: self._has_ended(record), lambda: time.sleep(_pause(record)))
 
-    def causes(self, fetched: FetchedLogs) -> tuple[Finding, ...]:
+    def causes(self, fetched: FetchedLogs) -> tuple[FoundCause, ...]:
         """What the fetched logs say about why a job failed."""
-        found: list[Finding] = []
+        found: list[FoundCause] = []
         for name in sorted(fetched.names, key=lambda name: (rank_of(name) is None, name)):
             with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
                 found += read_causes(name, log_lines(stream))

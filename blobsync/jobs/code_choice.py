@@ -76,7 +76,7 @@ def _published(project: Project, code: Code, entry: CodeEntry) -> CodeChoice:
     if store.head(kept) is None:
         raise NothingMatchedError(f"the archive {kept} of the last init is gone", hint="blobsync init makes it again")
     try:
-        state = code.look()
+        state = code.current_state()
     except ArchiveError as error:
         return CodeChoice(_ref(entry, digest, None), (f"the job runs the code of the last init: {error.message}",))
     if state.snapshot.digest == digest:

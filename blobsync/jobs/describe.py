@@ -10,7 +10,7 @@ from typing import Any
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.jobs.shape import Shape, Size, find_shape
+from blobsync.jobs.shape import JobShape, Size, find_shape
 from blobsync.jobs.spec import SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
 
 # Where the node sees a shared file system, or this very machine, links are cheapest; elsewhere mounts are.
@@ -89,7 +89,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
     )
 
 
-def shape_of(cluster: Cluster, request: SubmitRequest) -> Shape:
+def shape_of(cluster: Cluster, request: SubmitRequest) -> JobShape:
     """How the job spreads over the machines of the cluster. Raises ``UsageError``."""
     if cluster.platform == "slurm":
         _demand_no_gres(cluster, request)

@@ -75,14 +75,14 @@ def arrange(
         note = f"not in {cluster.docker.reference}: {problem}" if problem else ""
         return Foreground((sys.executable, runner.__file__, *words), env, note)
     if spec.world_size == 1:
-        return Foreground(docker_argv(cluster, spec, _words(spec.argv)), env)
+        return Foreground(run_argv(cluster, spec, _words(spec.argv)), env)
     # Several processes need somebody inside who starts them and tells each who it is.
     alone.write_text(Path(runner.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"
-    return Foreground(docker_argv(cluster, spec, (python, str(alone), *words), "-v", f"{scratch}:{scratch}"), env)
+    return Foreground(run_argv(cluster, spec, (python, str(alone), *words), "-v", f"{scratch}:{scratch}"), env)
 
 
-def docker_argv(cluster: Cluster, spec: JobSpec, command: Sequence[str], *more: str) -> tuple[str, ...]:
+def run_argv(cluster: Cluster, spec: JobSpec, command: Sequence[str], *more: str) -> tuple[str, ...]:
     """The project at its own path inside; values of variables come from our environment, not from the command line."""
     root = str(cluster.root)
     image = cluster.docker.reference

@@ -41,7 +41,7 @@ def write(request: dict[str, Any]) -> Any:
     return folder
 
 
-def find(request: dict[str, Any]) -> Any:
+def find_folder(request: dict[str, Any]) -> Any:
     """The folder's absolute path, and the number that its job wrote down when it began (empty: it did not)."""
     folder = _absolute(request["folder"])
     number = ""
@@ -60,7 +60,7 @@ def _absolute(folder: str) -> str:
     return os.path.realpath(os.path.expanduser(folder))
 
 
-def logs(request: dict[str, Any]) -> Any:
+def list_logs(request: dict[str, Any]) -> Any:
     """Name and size of each text file below the job's log folders."""
     found = []
     base = request["folder"]
@@ -112,7 +112,7 @@ def _code(folder: str) -> list[float] | None:
     return [max(code for code, _ in found), max(when for _, when in found)] if found else None
 
 
-VERBS = {"write": write, "find": find, "clear": clear, "logs": logs, "read": read, "codes": codes}
+VERBS = {"write": write, "find": find_folder, "clear": clear, "logs": list_logs, "read": read, "codes": codes}
 
 
 def main() -> int:

@@ -36,7 +36,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FoundCause:
     """A cause that was found: where first, and how often."""
 
     cause: Cause
@@ -239,7 +239,7 @@ CAUSES: tuple[Cause, ...] = (
 )
 
 
-def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES) -> tuple[Finding, ...]:
+def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES) -> tuple[FoundCause, ...]:
     """The causes that one log shows, in the order of the table."""
     compiled = [(cause, re.compile(cause.pattern)) for cause in causes]
     # Most lines show nothing: one look tells, instead of one for each cause.
@@ -254,26 +254,26 @@ def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES
                 seen[number] = (first, text, count + 1)
         before.append(line)
     return tuple(
-        Finding(cause, log, *seen[number])
+        FoundCause(cause, log, *seen[number])
         for number, (cause, _) in enumerate(compiled)
         if number in seen and seen[number][2] >= cause.at_least
     )
 
 
-def summarise(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def summarise(findings: Iterable[FoundCause]) -> tuple[FoundCause, ...]:
     """One finding per code, counts added up; the plain ``cuda`` only where nothing says more about a GPU."""
-    merged: dict[str, Finding] = {}
+    merged: dict[str, FoundCause] = {}
     for finding in findings:
         known = merged.get(finding.cause.code)
         count = finding.count + (known.count if known else 0)
         first = known or finding
-        merged[finding.cause.code] = Finding(first.cause, first.log, first.line_number, first.line, count)
+        merged[finding.cause.code] = FoundCause(first.cause, first.log, first.line_number, first.line, count)
     if merged.keys() & {"OOM", "ECC", "illegal_access", "init_access", "assert", "Init"}:
         merged.pop("cuda", None)
     return tuple(merged.values())
 
 
-def is_retriable(findings: Iterable[Finding]) -> bool:
+def is_retriable(findings: Iterable[FoundCause]) -> bool:
     """Whether there is a cause that another try may not meet."""
     return any(finding.cause.retriable for finding in findings)
 

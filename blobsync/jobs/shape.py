@@ -40,7 +40,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class JobShape:
     """How a job spreads over machines. Every backend starts exactly ``world_size`` processes, or refuses the job."""
 
     nodes: int
@@ -53,7 +53,7 @@ class Shape:
         return self.nodes * self.procs_per_node
 
 
-def find_shape(size: Size) -> Shape:
+def find_shape(size: Size) -> JobShape:
     """ACT's rule: up to ``gpu_per_node`` GPUs are one node, more have to fill whole nodes.
 
     No GPU (``-n 0``) is one process on each node. ``gpu_per_node: 0`` is a cluster without GPUs; there ``-n``
@@ -73,7 +73,7 @@ def find_shape(size: Size) -> Shape:
     _demand_room(size, nodes, each)
     known = size.num_gpu is not None or per_node is not None or size.one_machine
     processes = (size.processes_per_node or each) if each and size.multi_process else 1
-    return Shape(nodes, processes, each if known and per_node != 0 else 0)
+    return JobShape(nodes, processes, each if known and per_node != 0 else 0)
 
 
 def _node_count(size: Size, count: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.parse import Finding, is_retriable, read_causes, summarise
+from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.spec import State
 from blobsync.jobs.submit import resubmit
 
@@ -17,7 +17,7 @@ class Attempt:
     """One ended attempt; ``next_id`` is the job that was submitted in its place, None for the last."""
 
     record: JobRecord
-    causes: tuple[Finding, ...] = ()
+    causes: tuple[FoundCause, ...] = ()
     next_id: str | None = None
 
 
@@ -42,7 +42,7 @@ def watch(
         record = new
 
 
-def find_causes(board: Board, record: JobRecord) -> tuple[Finding, ...]:
+def find_causes(board: Board, record: JobRecord) -> tuple[FoundCause, ...]:
     """From the logs, and from what the cluster gave as the reason."""
     told = read_causes("the cluster", [record.info.reason])
     return summarise([*told, *board.causes(board.logs(record))])

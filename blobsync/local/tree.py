@@ -18,7 +18,7 @@ from blobsync.local.names import is_temporary
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """``state`` is None for what is left out, and ``reason`` then says why; ``detail`` is the system's word."""
 
     path: str
@@ -102,7 +102,7 @@ def is_protected(real: str, project: str) -> bool:
     return ".git" in parts or STATE_DIR_NAME in parts or parts[:1] == (PROJECT_MARK,)
 
 
-def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) -> Iterator[Entry]:
+def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) -> Iterator[TreeEntry]:
     """Every file below ``root``, in no particular order, each folder read once.
 
     Unfinished downloads and blobsync's own folder are passed over. A folder or entry that cannot be read
@@ -117,18 +117,18 @@ def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) 
             with os.scandir(folder) as entries:
                 for entry in entries:
                     found = _look(entry, prefix, links, chain, known)
-                    if isinstance(found, Entry):
+                    if isinstance(found, TreeEntry):
                         yield found
                     elif found is not None:
                         stack.append(found)
         except OSError as error:
-            yield Entry(prefix.rstrip("/"), None, Reason.UNREADABLE, error.strerror or str(error))
+            yield TreeEntry(prefix.rstrip("/"), None, Reason.UNREADABLE, error.strerror or str(error))
 
 
 def _look(
     entry: os.DirEntry[str], prefix: str, links: LinkPolicy, chain: tuple[str, ...], followed: dict[str, str]
-) -> Entry | tuple[str, str, tuple[str, ...]] | None:
-    """One entry: a finding, a folder to walk, or None for what is passed over."""
+) -> TreeEntry | tuple[str, str, tuple[str, ...]] | None:
+    """One entry of the folder: what it is, a folder to walk, or None for what is passed over."""
     name = entry.name
     path = prefix + name
     if name.startswith(".") and (is_temporary(name) or name == STATE_DIR_NAME):
@@ -140,36 +140,36 @@ def _look(
             return entry.path, f"{path}/", chain
         status = entry.stat(follow_symlinks=False)
     except OSError as error:
-        return Entry(path, None, Reason.UNREADABLE, error.strerror or str(error))
+        return TreeEntry(path, None, Reason.UNREADABLE, error.strerror or str(error))
     if not stat.S_ISREG(status.st_mode):
-        return Entry(path, None, Reason.NOT_A_FILE)
-    return Entry(path, LocalState.of(status))
+        return TreeEntry(path, None, Reason.NOT_A_FILE)
+    return TreeEntry(path, LocalState.of(status))
 
 
 def _link(
     entry: os.DirEntry[str], path: str, links: LinkPolicy, chain: tuple[str, ...], followed: dict[str, str]
-) -> Entry | tuple[str, str, tuple[str, ...]]:
+) -> TreeEntry | tuple[str, str, tuple[str, ...]]:
     real = os.path.realpath(entry.path)
     refusal = links.refusal(path, real, chain)
     if refusal is not None:
-        return Entry(path, None, refusal, f"to {real}")
+        return TreeEntry(path, None, refusal, f"to {real}")
     try:
         status = os.stat(real)
     except FileNotFoundError:
-        return Entry(path, None, Reason.UNREADABLE, f"a symlink to {os.readlink(entry.path)}, which is not there")
+        return TreeEntry(path, None, Reason.UNREADABLE, f"a symlink to {os.readlink(entry.path)}, which is not there")
     if stat.S_ISDIR(status.st_mode):
         # A folder within itself: following would never end.
         if any(
             above == real or above.startswith(real.rstrip("/") + "/")
             for above in (*chain, os.path.realpath(os.path.dirname(entry.path)))
         ):
-            return Entry(path, None, Reason.UNREADABLE, f"a symlink loop back to {real}")
+            return TreeEntry(path, None, Reason.UNREADABLE, f"a symlink loop back to {real}")
         followed[path] = real
         return entry.path, f"{path}/", (*chain, real)
     if not stat.S_ISREG(status.st_mode):
-        return Entry(path, None, Reason.NOT_A_FILE)
+        return TreeEntry(path, None, Reason.NOT_A_FILE)
     followed[path] = real
-    return Entry(path, LocalState.of(status))
+    return TreeEntry(path, LocalState.of(status))
 
 
 def ignores_case(folder: Path) -> bool:

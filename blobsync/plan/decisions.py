@@ -45,7 +45,7 @@ from blobsync.base.errors import MirrorRefusedError, UnsafeNamesError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
-from blobsync.plan.pairs import Pair, changed, equal_content, source_is_near
+from blobsync.plan.pairs import Pair, changed_since_verified, equal_content, source_is_near
 from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, FileFailure, Route, TransferOptions
 
 
@@ -91,8 +91,8 @@ def _decide_known(
     record = pair.record
     assert record is not None
     near, far = (source, destination) if source_is_near(route) else (destination, source)
-    near_changed = changed(near, record.near, record.md5)
-    far_changed = changed(far, record.remote, record.md5)
+    near_changed = changed_since_verified(near, record.near, record.md5)
+    far_changed = changed_since_verified(far, record.remote, record.md5)
     source_changed, destination_changed = (
         (near_changed, far_changed) if source_is_near(route) else (far_changed, near_changed)
     )

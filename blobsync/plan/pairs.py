@@ -39,7 +39,7 @@ def equal_content(one: FileState, other: FileState) -> bool | None:
     return one.md5 == other.md5
 
 
-def changed(now: FileState, then: FileState, md5: bytes | None) -> bool:
+def changed_since_verified(now: FileState, then: FileState, md5: bytes | None) -> bool:
     """Whether a side holds other content than when it was verified. Clocks are never compared for order.
 
     ``md5`` is the content at that time. A local file whose ``stat`` differs counts as changed unless its

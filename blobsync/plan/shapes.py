@@ -41,13 +41,13 @@ def refuse_blob_above(end: RemoteEnd, shape: Shape, shown: str, relative: str) -
     depth = len(parts) + 1 if shape is Shape.FOLDER else len(parts)
     above = ["/".join(parts[:count]) for count in range(1, depth)]
 
-    def look(name: str) -> BlobInfo | None:
+    def head(name: str) -> BlobInfo | None:
         # A SAS of a single folder may not look above it.
         with suppress(AccessDeniedError):
             return end.store.head(name)
         return None
 
-    for blob in side_by_side(look, above, _THREADS):
+    for blob in side_by_side(head, above, _THREADS):
         if blob is not None and not blob.is_folder_stub:
             there = end.store.container.blob(blob.name)
             raise ShapeConflictError(

@@ -152,7 +152,7 @@ class Project:
         if plan.options.receipt and result.receipt is not None:
             for part in parts:
                 if isinstance(part.destination, RemoteEnd):
-                    self.listener.note(f"receipt: {receipts.publish(result.receipt, part.destination)}")
+                    self.listener.note(f"receipt: {receipts.upload_receipt(result.receipt, part.destination)}")
         return result
 
     def save_plan(self, plan: TransferPlan, file: Path) -> None:
@@ -188,7 +188,7 @@ class Project:
 
     # -- looking --------------------------------------------------------------------------------------------
 
-    def list(self, path: str, *, recursive: bool = False) -> Iterator[browse.Entry]:
+    def list(self, path: str, *, recursive: bool = False) -> Iterator[browse.ListingEntry]:
         """The blobs at ``path``; streams. Raises ``NothingMatchedError``."""
         from blobsync.project import browse
 
@@ -202,11 +202,11 @@ class Project:
         self.listener.phase("surveying")
         return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
 
-    def status(self, path: str) -> browse.Status:
+    def status(self, path: str) -> browse.PathStatus:
         """One path as it is here, in the container, and in the index."""
         from blobsync.project import browse
 
-        return browse.status(self.connections, self._open_context.index, self.resolve(path))
+        return browse.path_status(self.connections, self._open_context.index, self.resolve(path))
 
     def verify(self, path: str, *, deep: bool = False) -> VerifyReport:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them."""

@@ -20,7 +20,7 @@ _DELETE_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListingEntry:
     """A blob, or a folder (``path`` ends with ``/`` and nothing else is known). Bytes; seconds since 1970."""
 
     path: str
@@ -36,13 +36,13 @@ class Entry:
         return self.path.endswith("/") and self.size is None
 
 
-def _entry(shown: str, blob: BlobInfo) -> Entry:
-    return Entry(shown, blob.size, blob.last_modified, blob.md5, blob.tier, blob.etag, blob.content_type)
+def _entry(shown: str, blob: BlobInfo) -> ListingEntry:
+    return ListingEntry(shown, blob.size, blob.last_modified, blob.md5, blob.tier, blob.etag, blob.content_type)
 
 
 def list_path(
     connections: Connections, place: Resolution, inner: Sequence[Resolution], *, recursive: bool
-) -> Iterator[Entry]:
+) -> Iterator[ListingEntry]:
     """The blob ``place``, or what lies below that folder: one level, or with ``recursive`` everything.
 
     ``inner`` are nested folder entries: their prefixes hide what the outer container has there, and with
@@ -66,7 +66,7 @@ def list_path(
                 yield entry
         elif "/" not in other.path[len(place.path) + 1 :]:
             found = True
-            yield Entry(f"{other.path}/")
+            yield ListingEntry(f"{other.path}/")
     if not found:
         raise nothing_at(place)
 
@@ -80,13 +80,13 @@ def nothing_at(place: Resolution) -> NothingMatchedError:
     )
 
 
-def _below(end: RemoteEnd, shown: str, *, recursive: bool) -> Iterator[Entry]:
+def _below(end: RemoteEnd, shown: str, *, recursive: bool) -> Iterator[ListingEntry]:
     prefix = f"{end.name}/" if end.name else ""
     start = len(prefix)
     listing: Iterator[BlobInfo | str] = end.store.list_blobs(prefix) if recursive else end.store.list_folder(prefix)
     for item in listing:
         if isinstance(item, str):
-            yield Entry(f"{shown}/{item[start:]}")
+            yield ListingEntry(f"{shown}/{item[start:]}")
         elif not item.is_folder_stub and item.name != prefix:
             yield _entry(f"{shown}/{item.name[start:]}", item)
 
@@ -100,7 +100,7 @@ class Usage:
     size: int
 
 
-def usage(entries: Iterator[Entry], path: str) -> Usage:
+def usage(entries: Iterator[ListingEntry], path: str) -> Usage:
     """Add up a recursive listing."""
     count = size = 0
     for entry in entries:
@@ -110,19 +110,19 @@ def usage(entries: Iterator[Entry], path: str) -> Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class PathStatus:
     """One path from all three sides: ``local``, ``remote``, and what the index last verified."""
 
     path: str
     local: LocalState | None
     local_is_folder: bool
-    remote: Entry | None
+    remote: ListingEntry | None
     remote_is_folder: bool
     verified_md5: bytes | None
     equal: bool | None
 
 
-def status(connections: Connections, index: Index, place: Resolution) -> Status:
+def path_status(connections: Connections, index: Index, place: Resolution) -> PathStatus:
     """Look at one path on every side. Raises ``NothingMatchedError`` when it is nowhere."""
     end = connections.end(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
@@ -137,7 +137,7 @@ def status(connections: Connections, index: Index, place: Resolution) -> Status:
     equal: bool | None = None
     if local is not None and blob is not None:
         equal = local.size == blob.size and (local.md5 == blob.md5 if blob.md5 else None)
-    return Status(
+    return PathStatus(
         path=place.path,
         local=local,
         local_is_folder=place.local.is_dir(),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from blobsync.azcopy.binary import Found, find
+from blobsync.azcopy.binary import Found, find_azcopy
 from blobsync.azcopy.confine import Landlock
 from blobsync.base.environment import environment
 from blobsync.base.errors import (
@@ -45,7 +45,7 @@ _TIMEOUTS = Timeouts(connect=5.0, read=15.0)
 _PROBE = ".blobsync-{}.part"
 
 
-class Status(str, enum.Enum):
+class CheckStatus(str, enum.Enum):
     """``ok`` (tried, and it works), ``warn`` (something will not work that may never be needed), ``fail``, or
     ``untried`` (nobody knows)."""
 
@@ -56,17 +56,17 @@ class Status(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """What came out of one check. ``about`` is the storage account file, or ``azcopy``; ``hint`` what to do."""
 
     about: str
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     hint: str | None = None
 
 
-Connect = Callable[[StorageAccount], RestBlobStore]
+ConnectRest = Callable[[StorageAccount], RestBlobStore]
 _UNCONFINED = "the kernel cannot confine it (no Landlock): it is given each name to download, or is not used"
 
 FindAzcopy = Callable[[Mapping[str, str]], Found]
@@ -76,10 +76,10 @@ def examine(
     cluster: Cluster,
     *,
     environ: Mapping[str, str] | None = None,
-    connect: Connect | None = None,
-    find_azcopy: FindAzcopy = find,
+    connect: ConnectRest | None = None,
+    find_azcopy: FindAzcopy = find_azcopy,
     now: datetime | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Check every storage account of ``cluster`` once, as far as each gets, and azcopy.
 
     Findings come as they are made. Raises nothing for what does not work: that is a finding.
@@ -93,8 +93,8 @@ def examine(
 
 
 def examine_account(
-    account: StorageAccount, path: str, *, connect: Connect, now: datetime, environ: Mapping[str, str]
-) -> Iterator[Finding]:
+    account: StorageAccount, path: str, *, connect: ConnectRest, now: datetime, environ: Mapping[str, str]
+) -> Iterator[CheckResult]:
     """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work."""
     about = account.file
     folder = f"{path}/" if path else ""
@@ -106,7 +106,7 @@ def examine_account(
         yield from looks
         return
     with store:
-        reached: list[Finding] = []
+        reached: list[CheckResult] = []
         try:
             reached.append(_clock(about, store))
             found = _first_file(store, folder)
@@ -117,14 +117,14 @@ def examine_account(
             yield from (*map(_untried, looks), *reached, _failed(about, "listing", error))
             return
         yield from (*looks, *reached)
-        yield Finding(about, "listing", Status.OK, f"{account.container.container}/{folder} can be listed")
+        yield CheckResult(about, "listing", CheckStatus.OK, f"{account.container.container}/{folder} can be listed")
         if found is not None:
             yield _reading(about, store, found)
         yield _writing(about, store, folder, account)
         yield _recovery(about, store)
 
 
-def _connector(environ: Mapping[str, str], use_cli_auth: bool) -> Connect:
+def _connector(environ: Mapping[str, str], use_cli_auth: bool) -> ConnectRest:
     return lambda account: connect(
         account, environ=environ, use_cli_auth=use_cli_auth, retry=_RETRY, timeouts=_TIMEOUTS
     )
@@ -141,7 +141,7 @@ def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
     return list(found.values())
 
 
-def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, str]) -> Iterator[CheckResult]:
     try:
         signer_for(account, environ=environ)
     except CredentialError as error:
@@ -151,13 +151,13 @@ def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, st
         yield from _own_sas(account, now)
     elif account.credential == "key":
         detail = "account_key; whatever leaves this process is a SAS of the one container, minted from it"
-        yield Finding(account.file, "credential", Status.OK, detail)
+        yield CheckResult(account.file, "credential", CheckStatus.OK, detail)
     else:
         detail = "an identity (azure-identity); azcopy gets a user delegation SAS of the one container"
-        yield Finding(account.file, "credential", Status.OK, detail)
+        yield CheckResult(account.file, "credential", CheckStatus.OK, detail)
 
 
-def _own_sas(account: StorageAccount, now: datetime) -> Iterator[Finding]:
+def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
     about = account.file
     try:
         warnings = check_sas(account, "rl", now=now)
@@ -168,32 +168,34 @@ def _own_sas(account: StorageAccount, now: datetime) -> Iterator[Finding]:
     assert token is not None
     rights = f"may {sas.rights_in_words(token.permissions)}" if token.permissions else "rights not shown"
     ends = f"ends {token.field('se')}" if token.expires_at else "its end is held by an access policy"
-    yield Finding(about, "credential", Status.OK, f"sas_token: {sas.kind(token)}, {rights}, {ends}")
+    yield CheckResult(about, "credential", CheckStatus.OK, f"sas_token: {sas.kind(token)}, {rights}, {ends}")
     for warning in warnings:
-        yield Finding(about, "credential", Status.WARN, warning, "get a new one in time")
+        yield CheckResult(about, "credential", CheckStatus.WARN, warning, "get a new one in time")
     if token.field("srt"):
-        yield Finding(
+        yield CheckResult(
             about,
             "credential",
-            Status.WARN,
+            CheckStatus.WARN,
             "an account SAS opens every container of the account, and azcopy shows it to others on this machine",
             "a SAS of the container, account_key or an identity is narrower",
         )
     lacking = "".join(letter for letter in "wd" if token.permissions and letter not in token.permissions)
     if lacking:
         what = {"w": "uploads", "d": "rm and --mirror", "wd": "uploads, rm and --mirror"}[lacking]
-        yield Finding(about, "credential", Status.WARN, f"no right to {sas.rights_in_words(lacking)}: no {what}")
+        yield CheckResult(
+            about, "credential", CheckStatus.WARN, f"no right to {sas.rights_in_words(lacking)}: no {what}"
+        )
 
 
-def _clock(about: str, store: RestBlobStore) -> Finding:
+def _clock(about: str, store: RestBlobStore) -> CheckResult:
     skew = store.clock_skew()
     if skew is None:
-        return Finding(about, "clock", Status.WARN, "the service does not tell its time")
+        return CheckResult(about, "clock", CheckStatus.WARN, "the service does not tell its time")
     if abs(skew) < WARN_SKEW_SECONDS:
-        return Finding(about, "clock", Status.OK, f"{abs(skew):.0f} s from the service's")
-    status = Status.FAIL if abs(skew) >= MAX_SKEW_SECONDS else Status.WARN
+        return CheckResult(about, "clock", CheckStatus.OK, f"{abs(skew):.0f} s from the service's")
+    status = CheckStatus.FAIL if abs(skew) >= MAX_SKEW_SECONDS else CheckStatus.WARN
     detail = f"this machine's clock is {describe_skew(skew)} the service's"
-    return Finding(about, "clock", status, detail, "set the clock: timedatectl set-ntp true")
+    return CheckResult(about, "clock", status, detail, "set the clock: timedatectl set-ntp true")
 
 
 def _first_file(store: RestBlobStore, folder: str) -> BlobInfo | None:
@@ -206,16 +208,16 @@ def _first_file(store: RestBlobStore, folder: str) -> BlobInfo | None:
     return None
 
 
-def _reading(about: str, store: RestBlobStore, blob: BlobInfo) -> Finding:
+def _reading(about: str, store: RestBlobStore, blob: BlobInfo) -> CheckResult:
     try:
         with store.open(blob.name, length=1) as reader:
             reader.read(1)
     except BlobsyncError as error:
         return _failed(about, "reading", error)
-    return Finding(about, "reading", Status.OK, "a blob can be read")
+    return CheckResult(about, "reading", CheckStatus.OK, "a blob can be read")
 
 
-def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAccount) -> Finding:
+def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAccount) -> CheckResult:
     name = folder + _PROBE.format(secrets.token_hex(4))
     body = b"blobsync doctor"
     md5 = hashlib.md5(body).digest()
@@ -224,68 +226,70 @@ def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAcco
         if token is not None and token.permissions and "d" not in token.permissions:
             # A blob could not be removed again; a block that is never committed is no blob.
             store.put_block(name, b64encode(b"000000").decode(), body, md5=md5)
-            return Finding(about, "writing", Status.OK, "works; deleting is not allowed and was not tried")
+            return CheckResult(about, "writing", CheckStatus.OK, "works; deleting is not allowed and was not tried")
         store.put(name, body, md5=md5, condition=Precondition(absent=True))
     except BlobsyncError as error:
-        status = Status.WARN if token is not None and "w" not in token.permissions else Status.FAIL
+        status = CheckStatus.WARN if token is not None and "w" not in token.permissions else CheckStatus.FAIL
         return _failed(about, "writing", error, status)
     return _removing(about, store, name, body)
 
 
-def _removing(about: str, store: RestBlobStore, name: str, body: bytes) -> Finding:
+def _removing(about: str, store: RestBlobStore, name: str, body: bytes) -> CheckResult:
     try:
         with store.open(name) as reader:
             same = reader.read(len(body) + 1) == body
         store.delete(name)
     except StorageError as error:
-        return Finding(
+        return CheckResult(
             about,
             "writing",
-            Status.WARN,
+            CheckStatus.WARN,
             f"writing works, reading back and removing does not ({error.message}): {name} stays",
             error.hint,
         )
     if not same:
-        return Finding(about, "writing", Status.FAIL, "what was written came back changed", "check the proxy")
-    return Finding(about, "writing", Status.OK, "a blob was written, read and removed")
+        return CheckResult(about, "writing", CheckStatus.FAIL, "what was written came back changed", "check the proxy")
+    return CheckResult(about, "writing", CheckStatus.OK, "a blob was written, read and removed")
 
 
-def _recovery(about: str, store: RestBlobStore) -> Finding:
+def _recovery(about: str, store: RestBlobStore) -> CheckResult:
     try:
         recovery = store.recovery()
     except BlobsyncError as error:
-        return _failed(about, "recovery", error, Status.WARN)
+        return _failed(about, "recovery", error, CheckStatus.WARN)
     ways = []
     if recovery.soft_delete_days:
         ways.append(f"soft delete keeps deleted blobs for {recovery.soft_delete_days} days")
     if recovery.versioning:
         ways.append("versioning keeps what is replaced")
     if ways:
-        return Finding(about, "recovery", Status.OK, "; ".join(ways))
+        return CheckResult(about, "recovery", CheckStatus.OK, "; ".join(ways))
     if recovery.soft_delete_days is None:
         detail = "not known: the service does not tell this credential whether soft delete is on"
-        return Finding(about, "recovery", Status.UNTRIED, detail, "ask the owner of the account")
+        return CheckResult(about, "recovery", CheckStatus.UNTRIED, detail, "ask the owner of the account")
     detail = "neither soft delete nor versioning: what is deleted or replaced is gone"
-    return Finding(about, "recovery", Status.OK, detail)
+    return CheckResult(about, "recovery", CheckStatus.OK, detail)
 
 
-def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> Finding:
+def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> CheckResult:
     try:
         found = find_azcopy(environ)
     except AzcopyNotFoundError as error:
         detail = f"{error.message}; without it every transfer takes the direct engine"
-        return Finding("azcopy", "program", Status.WARN, detail, error.hint)
+        return CheckResult("azcopy", "program", CheckStatus.WARN, detail, error.hint)
     except AzcopyError as error:
         return _failed("azcopy", "program", error)
     kept = "the kernel confines it to its own folders" if Landlock().is_possible else _UNCONFINED
-    return Finding("azcopy", "program", Status.OK, f"{found.version_text} at {found.path} ({found.origin}); {kept}")
+    return CheckResult(
+        "azcopy", "program", CheckStatus.OK, f"{found.version_text} at {found.path} ({found.origin}); {kept}"
+    )
 
 
-def _untried(finding: Finding) -> Finding:
-    if finding.status is not Status.OK:
+def _untried(finding: CheckResult) -> CheckResult:
+    if finding.status is not CheckStatus.OK:
         return finding
-    return replace(finding, status=Status.UNTRIED, detail=f"{finding.detail}; the service has not taken it")
+    return replace(finding, status=CheckStatus.UNTRIED, detail=f"{finding.detail}; the service has not taken it")
 
 
-def _failed(about: str, name: str, error: BlobsyncError, status: Status = Status.FAIL) -> Finding:
-    return Finding(about, name, status, error.message, error.hint)
+def _failed(about: str, name: str, error: BlobsyncError, status: CheckStatus = CheckStatus.FAIL) -> CheckResult:
+    return CheckResult(about, name, status, error.message, error.hint)

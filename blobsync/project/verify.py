@@ -14,7 +14,7 @@ from blobsync.base.ahead import side_by_side
 from blobsync.base.errors import BlobsyncError, ExitCode, NothingMatchedError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
-from blobsync.plan.pairs import Pair, changed, equal_content
+from blobsync.plan.pairs import Pair, changed_since_verified, equal_content
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_plan import FileFailure, Route
 from blobsync.store.blob_hash import blob_md5
@@ -36,7 +36,7 @@ CLASSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ComparedFile:
     """One file and its class."""
 
     path: str
@@ -49,7 +49,7 @@ class VerifyReport:
     """Counts by class, the files that are not equal, and the bytes that are."""
 
     counts: dict[str, int]
-    not_equal: tuple[Finding, ...]
+    not_equal: tuple[ComparedFile, ...]
     bytes_equal: int
     unreadable: tuple[FileFailure, ...] = ()
 
@@ -85,7 +85,7 @@ def _together(one: VerifyReport, other: VerifyReport) -> VerifyReport:
     counts = {status: one.counts.get(status, 0) + other.counts.get(status, 0) for status in statuses}
     return VerifyReport(
         counts,
-        tuple(sorted((*one.not_equal, *other.not_equal), key=lambda finding: finding.path)),
+        tuple(sorted((*one.not_equal, *other.not_equal), key=lambda file: file.path)),
         one.bytes_equal + other.bytes_equal,
         (*one.unreadable, *other.unreadable),
     )
@@ -100,19 +100,19 @@ def _verify(request: Request, seen: Callable[[int], None], *, deep: bool) -> Ver
         found = survey(there, seen)
         pairs = (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
     counts: dict[str, int] = {}
-    not_equal: list[Finding] = []
+    not_equal: list[ComparedFile] = []
     bytes_equal = 0
-    for finding in _classify_all(request, pairs, deep=deep):
-        counts[finding.status] = counts.get(finding.status, 0) + 1
-        if finding.status == "equal":
-            bytes_equal += finding.size
-        elif finding.status != "left_out":
-            not_equal.append(finding)
-    not_equal.sort(key=lambda finding: finding.path)
+    for file in _classify_all(request, pairs, deep=deep):
+        counts[file.status] = counts.get(file.status, 0) + 1
+        if file.status == "equal":
+            bytes_equal += file.size
+        elif file.status != "left_out":
+            not_equal.append(file)
+    not_equal.sort(key=lambda file: file.path)
     return VerifyReport(counts, tuple(not_equal), bytes_equal, tuple(found.unreadable))
 
 
-def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Iterator[Finding]:
+def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Iterator[ComparedFile]:
     if not deep:
         for pair in pairs:
             yield from _one(request, pair, classify(pair))
@@ -122,11 +122,11 @@ def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Ite
         yield from _one(request, pair, status)
 
 
-def _one(request: Request, pair: Pair, status: str | None) -> Iterator[Finding]:
+def _one(request: Request, pair: Pair, status: str | None) -> Iterator[ComparedFile]:
     if status is not None:
         state = pair.source or pair.destination
         shown = f"{request.shown}/{pair.path}" if pair.path else request.shown
-        yield Finding(shown, status, state.size if state else 0)
+        yield ComparedFile(shown, status, state.size if state else 0)
 
 
 def classify(pair: Pair) -> str | None:
@@ -141,7 +141,10 @@ def classify(pair: Pair) -> str | None:
         return "equal"
     if record is None:
         return "unknown" if same is None else "differs"
-    here, there = changed(local, record.near, record.md5), changed(remote, record.remote, record.md5)
+    here, there = (
+        changed_since_verified(local, record.near, record.md5),
+        changed_since_verified(remote, record.remote, record.md5),
+    )
     if not here and not there:
         return "equal"
     if here and there:

@@ -119,7 +119,7 @@ def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: dat
     """
     if account.credential != "sas":
         return ()
-    return sas.check(_own_sas(account), account.container, needs, now=now or _now(), seconds=seconds)
+    return sas.check_token(_own_sas(account), account.container, needs, now=now or _now(), seconds=seconds)
 
 
 def mint_sas(
@@ -226,11 +226,11 @@ def _mint(
         check_host(account, "key", environ)
         key = _own_key(account)
         SharedKeySigner(account.account_name, key)  # says so when the key is no base64
-        return sas.mint(target, rights, key=key, expires=now + timedelta(seconds=seconds), folder=folder)
+        return sas.sign_sas(target, rights, key=key, expires=now + timedelta(seconds=seconds), folder=folder)
     ends = now + timedelta(seconds=min(seconds, MAX_DELEGATION_SECONDS))
     with connect(account, environ=environ, use_cli_auth=use_cli_auth) as store:
         delegation = store.user_delegation_key(now, ends)
-    return sas.mint(target, rights, key=delegation, expires=ends, folder=folder)
+    return sas.sign_sas(target, rights, key=delegation, expires=ends, folder=folder)
 
 
 def _own_sas(account: StorageAccount) -> SasToken:

@@ -55,7 +55,7 @@ class DelegationKey:
     value: Secret
 
 
-def mint(
+def sign_sas(
     target: Target,
     rights: str,
     *,
@@ -93,13 +93,13 @@ def mint(
             "skv": key.version,
         }
     secret = key.value if isinstance(key, DelegationKey) else key
-    text = string_to_sign(target, fields, delegated=isinstance(key, DelegationKey))
+    text = sas_string_to_sign(target, fields, delegated=isinstance(key, DelegationKey))
     digest = hmac.new(base64.b64decode(secret.reveal()), text.encode(), hashlib.sha256).digest()
     fields["sig"] = base64.b64encode(digest).decode()
     return SasToken.parse("&".join(f"{name}={quote(value, safe='')}" for name, value in fields.items() if value))
 
 
-def string_to_sign(target: Target, fields: dict[str, str], *, delegated: bool) -> str:
+def sas_string_to_sign(target: Target, fields: dict[str, str], *, delegated: bool) -> str:
     """The text that is signed; ``fields`` are the query parameters of the token, unencoded."""
     container = target if isinstance(target, ContainerUrl) else target.container
     resource = f"/blob/{container.account}/{container.container}"
@@ -140,7 +140,9 @@ def remaining(token: SasToken, now: datetime) -> timedelta | None:
     return None if ends is None else ends - now
 
 
-def check(token: SasToken, container: ContainerUrl, needs: str, *, now: datetime, seconds: int = 0) -> tuple[str, ...]:
+def check_token(
+    token: SasToken, container: ContainerUrl, needs: str, *, now: datetime, seconds: int = 0
+) -> tuple[str, ...]:
     """Look for everything that can be seen from the token alone, before anything starts.
 
     ``needs`` are the rights that the coming requests need (``rl``), ``seconds`` how long they may take.

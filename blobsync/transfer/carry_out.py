@@ -19,7 +19,7 @@ from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, PlanPar
 from blobsync.store.ends import LocalEnd
 from blobsync.transfer import extras, receipts, settle
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
-from blobsync.transfer.fresh_look import look
+from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.interrupted import ByteTally, cancelled
 from blobsync.transfer.ledger import Ledger, retry_with
 
@@ -259,7 +259,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
         return
     run.listener.phase("verifying")
     pending = list(ledger.pending.values())
-    states = look(ledger.live.destination, pending, run.listener.seen)
+    states = states_at_destination(ledger.live.destination, pending, run.listener.seen)
     for moved in pending:
         ledger.seen(moved, states.get(moved.action.path))
         shown = ledger.live.part.shown(moved.action)

@@ -11,14 +11,16 @@ from blobsync.local.names import relative_name
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import look
+from blobsync.transfer.fresh_look import states_at_destination
 
 
 def delete(end: LiveEnd, deletions: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:
     """Delete, then look; returns why by the path of each that is not gone. ``seen`` as in ``survey``."""
     failures = _delete_files(end, deletions) if isinstance(end, LocalEnd) else _delete_blobs(end, deletions)
     # That nobody complained is no success either.
-    still_there = look(end, [Moved(action) for action in deletions if action.path not in failures], seen)
+    still_there = states_at_destination(
+        end, [Moved(action) for action in deletions if action.path not in failures], seen
+    )
     return {**dict.fromkeys(still_there, "it is still there"), **failures}
 
 

@@ -23,7 +23,7 @@ _HEADS_AT_MOST = 64
 _HEAD_THREADS = 16
 
 
-def check(shown: str, moved: Moved, destination: FileState | None) -> FileFailure | None:
+def check_arrival(shown: str, moved: Moved, destination: FileState | None) -> FileFailure | None:
     """Compare one file's destination, as it was seen, with what was to arrive; None when it is equal."""
     if destination is None:
         return FileFailure(shown, "missing_after_transfer", f"{shown}: is not at the destination", _AGAIN)
@@ -51,7 +51,7 @@ def check(shown: str, moved: Moved, destination: FileState | None) -> FileFailur
 _AGAIN = "run the same command again: only what is not verified moves"
 
 
-def look(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None]) -> dict[str, FileState]:
+def states_at_destination(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None]) -> dict[str, FileState]:
     """The present state of each moved file's destination, by the action's path; absent ones are left out."""
     names = {m.action.path: m.action.target or m.action.path for m in moved}
     if isinstance(end, LocalEnd):

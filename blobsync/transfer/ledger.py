@@ -21,7 +21,7 @@ from blobsync.plan.survey import below
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
 from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import check
+from blobsync.transfer.fresh_look import check_arrival
 
 _FLUSH_FILES = 500
 _FLUSH_SECONDS = 2.0
@@ -82,7 +82,7 @@ class Ledger:
         source = self._read(path, moved.source or moved.action.source)
         moved = moved._replace(source=source)
         shown = self.live.part.shown(moved.action)
-        failure = check(shown, moved, destination)
+        failure = check_arrival(shown, moved, destination)
         if failure is None and isinstance(source, LocalState) and source.md5 is None:
             failure = _not_the_planned_one(shown)
         with self._lock:

@@ -104,7 +104,7 @@ def _write(folder: Path, head: Mapping[str, object], lists: Mapping[str, Iterato
     return file
 
 
-def publish(file: Path, end: RemoteEnd) -> str:
+def upload_receipt(file: Path, end: RemoteEnd) -> str:
     """Upload a receipt beside the data that it is about, as ``<folder or file>.receipts/<name>``.
 
     Returns the blob's URL. Raises what the store raises.

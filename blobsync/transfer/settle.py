@@ -28,7 +28,7 @@ from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, 
 from blobsync.store.blob_hash import blob_md5
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Engine, Moved, MoveTask
-from blobsync.transfer.fresh_look import check, remote_state
+from blobsync.transfer.fresh_look import check_arrival, remote_state
 
 _COPY_BYTES = 1 << 20
 
@@ -166,7 +166,7 @@ def _copy_seen(end: RemoteEnd, moved: Moved) -> FileState | None:
             state = remote_state(blob) if blob else None
         if state is not None and version is not None and version.md5 is None and not isinstance(version, LocalState):
             version = replace(version, md5=blob_md5(end, moved.action.path, version.etag))
-    return state if check("", moved._replace(source=version), state) is None else None
+    return state if check_arrival("", moved._replace(source=version), state) is None else None
 
 
 def _aside_here(folders: _Folders, end: LocalEnd, actions: Sequence[FileAction]) -> Aside:

@@ -23,7 +23,7 @@ from blobsync.plan.transfer_plan import (
     TransferPlan,
     TransferResult,
 )
-from blobsync.project.verify import Finding, VerifyReport
+from blobsync.project.verify import ComparedFile, VerifyReport
 
 _ENGINE = EngineChoice("direct", "that is enough")
 
@@ -103,7 +103,7 @@ def test_a_result_lists_the_first_ten_that_are_newer_there() -> None:
 
 
 def _report(status: str, count: int, equal: int = 0) -> VerifyReport:
-    findings = tuple(Finding(f"data/v/{status}{number}", status, 1) for number in range(count))
+    findings = tuple(ComparedFile(f"data/v/{status}{number}", status, 1) for number in range(count))
     counts = {status: count} | ({"equal": equal} if equal else {})
     return VerifyReport(counts if count else {}, findings, equal * 10)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from azure.storage.blob import ContainerClient, ContainerSasPermissions, ContentSettings, generate_container_sas
 
-from blobsync.azcopy.driver import AzcopyEngine, Mint
-from blobsync.azcopy.workspace import prune
+from blobsync.azcopy.driver import AzcopyEngine, SasForEnd
+from blobsync.azcopy.workspace import prune_workspaces
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import SasToken, Secret
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
@@ -72,7 +72,7 @@ class Containers:
     def mint(self, end: RemoteEnd, rights: str) -> SasToken:
         return mint_sas(self._accounts[end.store.container], rights, 3600)
 
-    def sas(self, rights: str, *, hours: int = 1, signed_by: str = "one") -> Mint:
+    def sas(self, rights: str, *, hours: int = 1, signed_by: str = "one") -> SasForEnd:
         """A fixed SAS for account one, whatever is asked for."""
         text = generate_container_sas(
             "one",
@@ -447,7 +447,7 @@ def test_kill_9_leaves_no_azcopy_and_what_it_left_is_removed(
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    assert prune(tmp_path / "state") == 1
+    assert prune_workspaces(tmp_path / "state") == 1
     wait_for(lambda: azcopies(tmp_path) == [])
     assert_state_is_clean(engine)
     assert list((tmp_path / "target").iterdir()) == []

@@ -15,7 +15,7 @@ from blobsync.azcopy.confine import Landlock
 from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
 from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
-from blobsync.project.doctor import Finding, Status, examine
+from blobsync.project.doctor import CheckResult, CheckStatus, examine
 from blobsync.store.connect import connect, mint_sas
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
@@ -24,7 +24,7 @@ from tests.conftest import Azurite
 from tests.contract.test_blob_store import new_account, put, with_sas
 from tests.fakes.scripted_http import Step, scripted
 
-OK, UNTRIED, WARN, FAIL = Status.OK, Status.UNTRIED, Status.WARN, Status.FAIL
+OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
 
 
 def cluster(*accounts: StorageAccount) -> Cluster:
@@ -33,7 +33,7 @@ def cluster(*accounts: StorageAccount) -> Cluster:
     return Cluster("aml", "aux_data/aml/aml.yaml", Path("/nowhere"), folders=tuple(entries), code=code)
 
 
-def findings(*accounts: StorageAccount, now: datetime | None = None) -> list[Finding]:
+def findings(*accounts: StorageAccount, now: datetime | None = None) -> list[CheckResult]:
     found = list(examine(cluster(*accounts), environ={}, find_azcopy=present, now=now))
     confined = "the kernel confines it" if Landlock().is_possible else "the kernel cannot confine it"
     assert found[-1].status is OK
@@ -45,7 +45,7 @@ def present(environ: Mapping[str, str]) -> Found:
     return Found(Path("/tools/azcopy"), (10, 32, 2), "PATH")
 
 
-def by_name(found: list[Finding]) -> dict[str, Status]:
+def by_name(found: list[CheckResult]) -> dict[str, CheckStatus]:
     """The worst status of each check."""
     order = (OK, UNTRIED, WARN, FAIL)
     return {
@@ -144,7 +144,7 @@ def test_a_host_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(0, OK), (5, WARN), (-70, FAIL)])
-def test_the_clock_is_compared(minutes: int, status: Status) -> None:
+def test_the_clock_is_compared(minutes: int, status: CheckStatus) -> None:
     theirs = formatdate(time.time() - minutes * 60, usegmt=True)
     page = b"<EnumerationResults><Blobs/><NextMarker/></EnumerationResults>"
     steps = [Step(200, page, {"Date": theirs}), Step(200, page), *[Step(403)] * 9]
@@ -182,7 +182,7 @@ def scripted_connect() -> Callable[[StorageAccount], RestBlobStore]:
         (AzcopyVersionError("azcopy is 9.0.0", hint="install it"), FAIL, "azcopy is 9.0.0"),
     ],
 )
-def test_what_is_wrong_with_azcopy(error: AzcopyError, status: Status, says: str) -> None:
+def test_what_is_wrong_with_azcopy(error: AzcopyError, status: CheckStatus, says: str) -> None:
     def absent(environ: Mapping[str, str]) -> Found:
         raise error
 

@@ -75,7 +75,7 @@ def delegated(server: TlsAzurite, box: ContainerUrl) -> sas.DelegationKey:
 def test_a_delegated_sas_opens_the_container_for_its_rights(
     server: TlsAzurite, box: ContainerUrl, delegated: sas.DelegationKey
 ) -> None:
-    token = sas.mint(box, "rwl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
+    token = sas.sign_sas(box, "rwl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
     assert sas.kind(token) == "user delegation SAS" and token.field("spr") == "https"
     with connected(server, box, SasSigner(token)) as store:
         put(store, "d/a")
@@ -90,7 +90,9 @@ def test_a_delegated_sas_of_one_blob_opens_no_other(
     with connected(server, box, bearer()) as store:
         put(store, "one é#")
         put(store, "other")
-    token = sas.mint(box.blob("one é#"), "r", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=9))
+    token = sas.sign_sas(
+        box.blob("one é#"), "r", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=9)
+    )
     with connected(server, box, SasSigner(token)) as store:
         assert store.head("one é#") is not None
         with pytest.raises(AccessDeniedError):
@@ -100,7 +102,7 @@ def test_a_delegated_sas_of_one_blob_opens_no_other(
 def test_a_changed_delegated_sas_is_refused(
     server: TlsAzurite, box: ContainerUrl, delegated: sas.DelegationKey
 ) -> None:
-    token = sas.mint(box, "rl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
+    token = sas.sign_sas(box, "rl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
     wider = SasToken.parse(token.reveal().replace("sp=rl", "sp=rwdl"))
     with connected(server, box, SasSigner(wider)) as store, pytest.raises(AccessDeniedError):
         list(store.list_blobs())

@@ -22,7 +22,7 @@ from blobsync.store.protocol import BlobProperties
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.store import RestBlobStore
-from blobsync.store.sas import DelegationKey, check, kind, mint, remaining
+from blobsync.store.sas import DelegationKey, check_token, kind, remaining, sign_sas
 from tests.soak.target import Target, ignoring, text
 
 BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")
@@ -82,7 +82,7 @@ def _requests(store: RestBlobStore) -> Iterable[Callable[[], object]]:
 
 
 def _mint(key: DelegationKey) -> None:
-    mint(BOX, "r", key=key, expires=NOW)
+    sign_sas(BOX, "r", key=key, expires=NOW)
 
 
 def _replies(_: Path) -> Callable[[bytes], None]:
@@ -161,7 +161,7 @@ def _sas(data: bytes) -> None:
     kind(token)
     remaining(token, NOW)
     shown = redact(f"it was {text(data)} there")
-    for said in check(token, BOX, "rl", now=NOW):
+    for said in check_token(token, BOX, "rl", now=NOW):
         shown += redact(said)
 
 

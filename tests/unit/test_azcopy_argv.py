@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.argv import Tuning, copy, download, environment, tuning, upload
+from blobsync.azcopy.argv import AzcopyTuning, child_environment, copy_command, download_command, tuning, upload_command
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken
 
 SAS = SasToken.parse("sv=2024-11-04&sp=w&sig=SENTINEL")
 OTHER = SasToken.parse("sp=rw&sig=OTHERSENTINEL")
 CONTAINER = ContainerUrl("acc", "data", "https://acc.blob.core.windows.net")
-HOW = Tuning(connections=32, block_mb=8.0)
+HOW = AzcopyTuning(connections=32, block_mb=8.0)
 BINARY = Path("/bin/azcopy")
 
 COMMON = (
@@ -33,7 +33,7 @@ def blob(name: str) -> BlobUrl:
 
 
 def test_upload() -> None:
-    command = upload(BINARY, Path("/state/links"), blob("path/to/é #1"), SAS, HOW)
+    command = upload_command(BINARY, Path("/state/links"), blob("path/to/é #1"), SAS, HOW)
     assert command.argv == (
         "/bin/azcopy",
         "copy",
@@ -51,11 +51,15 @@ def test_upload() -> None:
 
 
 def test_upload_into_the_container_itself() -> None:
-    assert upload(BINARY, Path("/l"), blob(""), SAS, HOW).argv[3].startswith("https://acc.blob.core.windows.net/data/?")
+    assert (
+        upload_command(BINARY, Path("/l"), blob(""), SAS, HOW)
+        .argv[3]
+        .startswith("https://acc.blob.core.windows.net/data/?")
+    )
 
 
 def test_download_of_a_folder() -> None:
-    command = download(BINARY, blob("x"), SAS, Path("/p/.blobsync-0.part/f"), HOW, folder=True)
+    command = download_command(BINARY, blob("x"), SAS, Path("/p/.blobsync-0.part/f"), HOW, folder=True)
     assert command.argv == (
         "/bin/azcopy",
         "copy",
@@ -73,18 +77,18 @@ def test_download_of_a_folder() -> None:
 
 
 def test_download_of_some_blobs_of_a_folder() -> None:
-    command = download(BINARY, blob("x"), SAS, Path("/t"), HOW, folder=True, listed=Path("/s/files.txt"))
+    command = download_command(BINARY, blob("x"), SAS, Path("/t"), HOW, folder=True, listed=Path("/s/files.txt"))
     assert command.argv[5:8] == ("--recursive=true", "--as-subdir=false", "--list-of-files=/s/files.txt")
 
 
 def test_download_of_one_blob() -> None:
-    command = download(BINARY, blob("x/a?b"), SAS, Path("/t"), HOW, folder=False)
+    command = download_command(BINARY, blob("x/a?b"), SAS, Path("/t"), HOW, folder=False)
     assert command.argv[2] == "https://acc.blob.core.windows.net/data/x/a%3Fb?sv=2024-11-04&sp=w&sig=SENTINEL"
     assert command.argv[5:7] == ("--recursive=false", "--as-subdir=false")
 
 
 def test_copy() -> None:
-    command = copy(BINARY, (blob("x"), SAS), (blob("y"), OTHER), HOW, folder=True)
+    command = copy_command(BINARY, (blob("x"), SAS), (blob("y"), OTHER), HOW, folder=True)
     assert command.argv == (
         "/bin/azcopy",
         "copy",
@@ -106,23 +110,26 @@ def test_copy() -> None:
 
 def test_a_copy_of_what_is_listed_needs_no_filter() -> None:
     ends = (blob("x"), SAS), (blob("y"), OTHER)
-    for command in (copy(BINARY, *ends, HOW, folder=True, listed=Path("/l")), copy(BINARY, *ends, HOW, folder=False)):
+    for command in (
+        copy_command(BINARY, *ends, HOW, folder=True, listed=Path("/l")),
+        copy_command(BINARY, *ends, HOW, folder=False),
+    ):
         assert not [word for word in command.argv if "regex" in word]
 
 
 def test_copy_without_the_right_to_ask_for_tiers() -> None:
-    command = copy(BINARY, (blob("x"), SAS), (blob("y"), OTHER), HOW, folder=True, keep_tier=False)
+    command = copy_command(BINARY, (blob("x"), SAS), (blob("y"), OTHER), HOW, folder=True, keep_tier=False)
     assert "--s2s-preserve-access-tier=false" in command.argv
 
 
 def test_an_emulators_url() -> None:
     url = ContainerUrl("acc", "data", "http://127.0.0.1:10000/acc").blob("x")
-    command = upload(BINARY, Path("/l"), url, SAS, HOW)
+    command = upload_command(BINARY, Path("/l"), url, SAS, HOW)
     assert command.argv[3] == "http://127.0.0.1:10000/acc/data/x/?sv=2024-11-04&sp=w&sig=SENTINEL"
 
 
 def test_cap_and_talkative_log() -> None:
-    command = upload(BINARY, Path("/l"), blob("x"), SAS, Tuning(4, 0.5, cap_mbps=2.5, chatty_log=True))
+    command = upload_command(BINARY, Path("/l"), blob("x"), SAS, AzcopyTuning(4, 0.5, cap_mbps=2.5, chatty_log=True))
     assert command.argv[-5:] == (
         "--skip-version-check",
         "--cancel-from-stdin",
@@ -134,7 +141,7 @@ def test_cap_and_talkative_log() -> None:
 
 
 def test_what_is_shown_holds_no_signature() -> None:
-    command = copy(BINARY, (blob("a b"), SAS), (blob("y"), OTHER), HOW, folder=True)
+    command = copy_command(BINARY, (blob("a b"), SAS), (blob("y"), OTHER), HOW, folder=True)
     assert "SENTINEL" not in command.display + repr(command) + str(command)
     assert command.display.startswith(
         "/bin/azcopy copy 'https://acc.blob.core.windows.net/data/a%20b/?***' "
@@ -160,11 +167,11 @@ def test_what_is_shown_holds_no_signature() -> None:
 def test_a_tight_cap_means_fewer_connections_and_smaller_blocks(
     processors: int, cap: float | None, connections: int, block_mb: float
 ) -> None:
-    assert tuning(processors, cap) == Tuning(connections, block_mb, cap)
+    assert tuning(processors, cap) == AzcopyTuning(connections, block_mb, cap)
 
 
-def places(inherited: dict[str, str], how: Tuning = HOW) -> dict[str, str]:
-    return environment(inherited, Path("/s/home"), Path("/s/log"), Path("/s/plan"), how)
+def places(inherited: dict[str, str], how: AzcopyTuning = HOW) -> dict[str, str]:
+    return child_environment(inherited, Path("/s/home"), Path("/s/log"), Path("/s/plan"), how)
 
 
 def test_environment() -> None:
@@ -195,5 +202,5 @@ def test_a_number_of_connections_that_the_user_set_is_kept() -> None:
 
 
 def test_a_cap_decides_the_number_of_connections() -> None:
-    capped = Tuning(3, 8.0, cap_mbps=4.0)
+    capped = AzcopyTuning(3, 8.0, cap_mbps=4.0)
     assert places({"AZCOPY_CONCURRENCY_VALUE": "100"}, capped)["AZCOPY_CONCURRENCY_VALUE"] == "3"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.binary import Found, find, managed_path, problem, remedy
+from blobsync.azcopy.binary import Found, find_azcopy, managed_path, problem, remedy
 from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
 from blobsync.base.process import Completed
 from tests.fakes.runner import Call, ScriptedRunner
@@ -48,7 +48,7 @@ def test_the_order_of_the_places(tmp_path: Path, environ: dict[str, str]) -> Non
         program(path)
         if path.name == "given":
             environ["BLOBSYNC_AZCOPY"] = str(path)
-        taken.append(find(environ, runner=says(GOOD)))
+        taken.append(find_azcopy(environ, runner=says(GOOD)))
         assert taken[-1].path == path
     assert taken[1] == Found(places[1], (10, 32, 2), "PATH")
     assert taken[1].version_text == "10.32.2"
@@ -56,7 +56,7 @@ def test_the_order_of_the_places(tmp_path: Path, environ: dict[str, str]) -> Non
 
 def test_what_was_searched_is_said(tmp_path: Path, environ: dict[str, str]) -> None:
     with pytest.raises(AzcopyNotFoundError) as caught:
-        find(environ, runner=says(GOOD))
+        find_azcopy(environ, runner=says(GOOD))
     for place in (str(managed_path(environ)), "PATH", str(tmp_path / "home" / "code" / "azcopy" / "azcopy")):
         assert place in caught.value.message
     assert "blobsync azcopy install" in str(caught.value.hint)
@@ -67,7 +67,7 @@ def test_a_variable_that_names_nothing_is_an_error_at_once(tmp_path: Path, envir
     program(tmp_path / "bin" / "azcopy")
     environ["BLOBSYNC_AZCOPY"] = str(tmp_path / "missing")
     with pytest.raises(AzcopyNotFoundError, match=r"BLOBSYNC_AZCOPY is .*missing, which is no program"):
-        find(environ, runner=says(GOOD))
+        find_azcopy(environ, runner=says(GOOD))
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_a_variable_that_names_nothing_is_an_error_at_once(tmp_path: Path, envir
 def test_other_versions_are_refused(tmp_path: Path, environ: dict[str, str], printed: str, sentence: str) -> None:
     program(tmp_path / "bin" / "azcopy")
     with pytest.raises(AzcopyVersionError, match=sentence):
-        find(environ, runner=says(printed))
+        find_azcopy(environ, runner=says(printed))
 
 
 def test_newer_ones_are_taken(tmp_path: Path, environ: dict[str, str]) -> None:
     program(tmp_path / "bin" / "azcopy")
-    assert find(environ, runner=says("azcopy version 10.40.0\n")).version == (10, 40, 0)
+    assert find_azcopy(environ, runner=says("azcopy version 10.40.0\n")).version == (10, 40, 0)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_newer_ones_are_taken(tmp_path: Path, environ: dict[str, str]) -> None:
 def test_a_missing_library_is_answered_with_the_remedy(tmp_path: Path, environ: dict[str, str], stderr: str) -> None:
     program(tmp_path / "bin" / "azcopy")
     with pytest.raises(AzcopyError, match=r"the library libsecret-1\.so\.0 is missing") as caught:
-        find(environ, runner=says("", 127, stderr))
+        find_azcopy(environ, runner=says("", 127, stderr))
     for word in ("apt-get install libsecret-1-0", "dnf install libsecret", "conda install", "LD_LIBRARY_PATH"):
         assert word in str(caught.value.hint)
 
@@ -112,7 +112,7 @@ def test_another_missing_library_is_named() -> None:
 def test_a_program_that_is_no_azcopy(tmp_path: Path, environ: dict[str, str]) -> None:
     program(tmp_path / "bin" / "azcopy")
     with pytest.raises(AzcopyError, match=r"does not tell its version .*: hello"):
-        find(environ, runner=says("hello\n"))
+        find_azcopy(environ, runner=says("hello\n"))
 
 
 def test_a_program_for_another_machine(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -121,13 +121,13 @@ def test_a_program_for_another_machine(tmp_path: Path, environ: dict[str, str]) 
 
     program(tmp_path / "bin" / "azcopy")
     with pytest.raises(AzcopyError, match=r"does not start: .*Exec format error"):
-        find(environ, runner=ScriptedRunner(refuse))
+        find_azcopy(environ, runner=ScriptedRunner(refuse))
 
 
 def test_asking_for_the_version_touches_nothing_of_the_users(tmp_path: Path, environ: dict[str, str]) -> None:
     program(tmp_path / "bin" / "azcopy")
     runner = says(GOOD)
-    find(environ, runner=runner)
+    find_azcopy(environ, runner=runner)
     env = runner.calls[0].env or {}
     assert env["HOME"] == env["AZCOPY_LOG_LOCATION"] == env["AZCOPY_JOB_PLAN_LOCATION"]
     assert not env["HOME"].startswith(environ["HOME"])

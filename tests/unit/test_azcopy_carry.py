@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.carry import action_refusal, cannot_carry, is_listed, refusal, unconfined_problem
+from blobsync.azcopy.carry import action_refusal, cannot_carry, needs_list_of_files, refusal, unconfined_problem
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
@@ -30,7 +30,7 @@ def task(route: Route, *actions: FileAction, whole: bool = False, local: str = "
 
 
 def why_not(given: MoveTask, *, confined: bool = True) -> str | None:
-    return refusal(given, listed=is_listed(given, confined=confined))
+    return refusal(given, listed=needs_list_of_files(given, confined=confined))
 
 
 @pytest.mark.parametrize("name", ["a", "*star*", "a;b", "-rf", "trail.", "é", "%41", "a#b?c", "a/b/c", "n" * 206, ""])
@@ -61,7 +61,7 @@ def test_a_list_of_files_holds_fewer_names(name: str) -> None:
 
 def test_any_set_of_files_can_be_uploaded() -> None:
     some = task(Route.UPLOAD, action("a"), action("b"))
-    assert refusal(some, listed=is_listed(some, confined=False)) is None
+    assert refusal(some, listed=needs_list_of_files(some, confined=False)) is None
 
 
 @pytest.mark.parametrize("route", [Route.DOWNLOAD, Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT])
@@ -74,12 +74,12 @@ def test_part_of_a_remote_folder_is_for_azcopy_only_when_its_files_are_large(rou
 
 def test_a_whole_folder_is_downloaded_by_its_names_where_azcopy_cannot_be_confined() -> None:
     small = task(Route.DOWNLOAD, action("a"), action("b"), whole=True)
-    assert is_listed(small, confined=False)
-    assert not is_listed(small, confined=True)
+    assert needs_list_of_files(small, confined=False)
+    assert not needs_list_of_files(small, confined=True)
     assert why_not(small, confined=False)
     assert why_not(task(Route.DOWNLOAD, action("a", 16 * MIB), action("b", 1), whole=True), confined=False) is None
-    assert not is_listed(task(Route.CROSS_ACCOUNT, action("a"), action("b"), whole=True), confined=False)
-    assert not is_listed(task(Route.DOWNLOAD, action("")), confined=False)
+    assert not needs_list_of_files(task(Route.CROSS_ACCOUNT, action("a"), action("b"), whole=True), confined=False)
+    assert not needs_list_of_files(task(Route.DOWNLOAD, action("")), confined=False)
 
 
 def test_the_choice_of_engine_knows_what_a_list_costs() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blobsync.azcopy.argv import Command
-from blobsync.azcopy.job import Job, JobOutcome, answer
+from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome, answer
 from blobsync.azcopy.messages import JobProgress, Prompt
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy, transcript
 
@@ -64,9 +64,9 @@ class Watching:
         return self.says()
 
 
-def run(process: ScriptedAzcopy, watch: Watching | None = None, **more: Any) -> JobOutcome:
+def run(process: ScriptedAzcopy, watch: Watching | None = None, **more: Any) -> AzcopyJobOutcome:
     runner = AzcopyRunner(process)
-    job = Job(
+    job = AzcopyJob(
         runner, Command(("/bin/azcopy", "copy"), "azcopy copy"), {"HOME": "/s"}, watch or Watching(), 300.0, **more
     )
     outcome = job.run()

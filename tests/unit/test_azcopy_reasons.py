@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from blobsync.azcopy.messages import Info, parse_line
-from blobsync.azcopy.reasons import LogReader, Reason, blob_or_path, expired, explain, reason_in
+from blobsync.azcopy.reasons import ErrorDetails, LogReader, blob_or_path, expired, explain, reason_in
 from blobsync.base.locations import SasToken
 from blobsync.plan.transfer_plan import Route
 from tests.fakes.azcopy_process import log_lines, transcript
@@ -30,7 +30,7 @@ def test_a_log_of_success() -> None:
 
 
 def test_the_services_code_is_found_by_the_requests_id() -> None:
-    reason = Reason(
+    reason = ErrorDetails(
         403,
         "AuthorizationPermissionMismatch",
         "This request is not authorized to perform this operation using this permission",
@@ -54,36 +54,38 @@ def test_a_refusal_in_the_messages() -> None:
         for line in transcript("copy_cannot_verify")
         if isinstance(message := parse_line(line), Info) and (found := reason_in(message.text))
     ]
-    assert refusal == Reason(403, "CannotVerifyCopySource", "This request is not authorized to perform this operation")
+    assert refusal == ErrorDetails(
+        403, "CannotVerifyCopySource", "This request is not authorized to perform this operation"
+    )
     assert reason_in("Scanning...") is None
 
 
 @pytest.mark.parametrize(
     ("reason", "route", "code"),
     [
-        (Reason(403, "CannotVerifyCopySource", "no"), Route.CROSS_ACCOUNT, "copy_source_refused"),
-        (Reason(403, "AuthorizationFailure", "no"), Route.CROSS_ACCOUNT, "copy_source_refused"),
-        (Reason(401, "InvalidAuthenticationInfo", "no"), Route.CROSS_ACCOUNT, "copy_source_refused"),
-        (Reason(501, "APINotImplemented", "no"), Route.SAME_ACCOUNT, "copy_source_refused"),
-        (Reason(500, "", "Internal Server Error"), Route.CROSS_ACCOUNT, "copy_source_refused"),
-        (Reason(403, "AuthorizationPermissionMismatch", "no"), Route.CROSS_ACCOUNT, "access_denied"),
-        (Reason(404, "", "The specified container does not exist"), Route.CROSS_ACCOUNT, "container_not_found"),
-        (Reason(403, "AuthorizationFailure", "no"), Route.UPLOAD, "access_denied"),
+        (ErrorDetails(403, "CannotVerifyCopySource", "no"), Route.CROSS_ACCOUNT, "copy_source_refused"),
+        (ErrorDetails(403, "AuthorizationFailure", "no"), Route.CROSS_ACCOUNT, "copy_source_refused"),
+        (ErrorDetails(401, "InvalidAuthenticationInfo", "no"), Route.CROSS_ACCOUNT, "copy_source_refused"),
+        (ErrorDetails(501, "APINotImplemented", "no"), Route.SAME_ACCOUNT, "copy_source_refused"),
+        (ErrorDetails(500, "", "Internal Server Error"), Route.CROSS_ACCOUNT, "copy_source_refused"),
+        (ErrorDetails(403, "AuthorizationPermissionMismatch", "no"), Route.CROSS_ACCOUNT, "access_denied"),
+        (ErrorDetails(404, "", "The specified container does not exist"), Route.CROSS_ACCOUNT, "container_not_found"),
+        (ErrorDetails(403, "AuthorizationFailure", "no"), Route.UPLOAD, "access_denied"),
         (
-            Reason(403, "AuthenticationFailed", "Signature not valid in the time frame"),
+            ErrorDetails(403, "AuthenticationFailed", "Signature not valid in the time frame"),
             Route.UPLOAD,
             "credential_expired",
         ),
-        (Reason(404, "", "The specified container does not exist"), Route.UPLOAD, "container_not_found"),
-        (Reason(412, "ConditionNotMet", ""), Route.UPLOAD, "changed_meanwhile"),
-        (Reason(503, "ServerBusy", ""), Route.UPLOAD, "service_busy"),
-        (Reason(500, "InternalError", ""), Route.DOWNLOAD, "service_busy"),
-        (Reason(0, "", "File modified since transfer scheduled"), Route.UPLOAD, "changed_while_read"),
-        (Reason(0, "", "write /p/x: no space left on device"), Route.DOWNLOAD, "local_file"),
-        (Reason(0, "", "something new"), Route.DOWNLOAD, "azcopy_failed"),
+        (ErrorDetails(404, "", "The specified container does not exist"), Route.UPLOAD, "container_not_found"),
+        (ErrorDetails(412, "ConditionNotMet", ""), Route.UPLOAD, "changed_meanwhile"),
+        (ErrorDetails(503, "ServerBusy", ""), Route.UPLOAD, "service_busy"),
+        (ErrorDetails(500, "InternalError", ""), Route.DOWNLOAD, "service_busy"),
+        (ErrorDetails(0, "", "File modified since transfer scheduled"), Route.UPLOAD, "changed_while_read"),
+        (ErrorDetails(0, "", "write /p/x: no space left on device"), Route.DOWNLOAD, "local_file"),
+        (ErrorDetails(0, "", "something new"), Route.DOWNLOAD, "azcopy_failed"),
     ],
 )
-def test_each_cause_has_a_code_and_a_sentence(reason: Reason, route: Route, code: str) -> None:
+def test_each_cause_has_a_code_and_a_sentence(reason: ErrorDetails, route: Route, code: str) -> None:
     error = explain(reason, route)
     assert error.code == code
     assert error.message
@@ -91,7 +93,7 @@ def test_each_cause_has_a_code_and_a_sentence(reason: Reason, route: Route, code
 
 
 def test_a_sas_past_its_time_explains_any_refusal() -> None:
-    refusal = Reason(403, "AuthorizationFailure", "no")
+    refusal = ErrorDetails(403, "AuthorizationFailure", "no")
     assert explain(refusal, Route.UPLOAD, sas(-1)).code == "credential_expired"
     assert explain(refusal, Route.UPLOAD, sas(1)).code == "access_denied"
     assert explain(refusal, Route.CROSS_ACCOUNT, sas(1), sas(-1)).code == "credential_expired"
@@ -111,4 +113,4 @@ def test_urls_and_paths_spell_names_alike() -> None:
 
 def test_signatures_are_taken_out() -> None:
     text = 'GET http://h/c?sp=r&sig=SENTINEL%3D&sv=1 "SIG=SENTINEL"'
-    assert "SENTINEL" not in explain(Reason(400, "", text), Route.UPLOAD).message
+    assert "SENTINEL" not in explain(ErrorDetails(400, "", text), Route.UPLOAD).message

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.job import JobOutcome
+from blobsync.azcopy.job import AzcopyJobOutcome
 from blobsync.azcopy.messages import FailedTransfer
-from blobsync.azcopy.reasons import LogReader, Reason
+from blobsync.azcopy.reasons import ErrorDetails, LogReader
 from blobsync.azcopy.verdict import LogFollower, Verdict
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
@@ -22,8 +22,8 @@ ONE, TWO = b"1" * 16, b"2" * 16
 DONE = "all parts of entire Job j successfully completed, cancelled or paused"
 
 
-def outcome(*, status: str = "", ended_early: bool = False, **more: object) -> JobOutcome:
-    found = JobOutcome(status=status, ended_early=ended_early, exit_code=1)
+def outcome(*, status: str = "", ended_early: bool = False, **more: object) -> AzcopyJobOutcome:
+    found = AzcopyJobOutcome(status=status, ended_early=ended_early, exit_code=1)
     for name, value in more.items():
         setattr(found, name, value)
     return found
@@ -42,11 +42,11 @@ class Case:
 
     def __init__(
         self,
-        found: JobOutcome,
+        found: AzcopyJobOutcome,
         *,
         route: Route = Route.UPLOAD,
         folder: str = "x",
-        reasons: dict[str, Reason] | None = None,
+        reasons: dict[str, ErrorDetails] | None = None,
         sas: SasToken | None = None,
     ) -> None:
         self.store = MemoryStore("one")
@@ -81,15 +81,15 @@ def test_files_that_azcopy_names_failed(which: str, route: Route) -> None:
 
 
 def test_a_file_that_only_the_log_names_failed_for_the_logs_reason() -> None:
-    case = Case(outcome(status="Completed"), reasons={"/fake/one/x/a": Reason(412, "ConditionNotMet", "no")})
+    case = Case(outcome(status="Completed"), reasons={"/fake/one/x/a": ErrorDetails(412, "ConditionNotMet", "no")})
     assert code(case.verdict.failure("a", WANTED)) == "changed_meanwhile"
 
 
 def test_the_logs_reason_is_more_exact_than_the_lists_status() -> None:
-    case = Case(outcome(status="Completed"), reasons={"/fake/one/x/a": Reason(412, "ConditionNotMet", "no")})
+    case = Case(outcome(status="Completed"), reasons={"/fake/one/x/a": ErrorDetails(412, "ConditionNotMet", "no")})
     case = Case(
         outcome(status="Completed", failed={"a": failed_transfer(case.store, "x/a", 503)}),
-        reasons={"/fake/one/x/a": Reason(412, "ConditionNotMet", "no")},
+        reasons={"/fake/one/x/a": ErrorDetails(412, "ConditionNotMet", "no")},
     )
     assert code(case.verdict.failure("a", WANTED)) == "changed_meanwhile"
 
@@ -156,7 +156,7 @@ def test_a_store_that_does_not_answer_is_asked_once() -> None:
 
 
 @pytest.mark.parametrize("found", [outcome(status="Completed"), outcome(ended_early=True)])
-def test_a_file_that_azcopy_passed_over_in_silence_changed(found: JobOutcome) -> None:
+def test_a_file_that_azcopy_passed_over_in_silence_changed(found: AzcopyJobOutcome) -> None:
     assert Case(found).verdict.reason("a").code == "changed_while_read"
 
 
@@ -176,7 +176,7 @@ def sas(hours: int) -> SasToken:
     [(0, -1, "credential_expired"), (0, 1, "azcopy_failed"), (412, -1, "changed_meanwhile")],
 )
 def test_a_failure_without_a_status_after_the_sas_ended_is_its_expiry(status: int, hours: int, expected: str) -> None:
-    case = Case(outcome(status="Cancelled"), reasons={"/fake/one/x/a": Reason(status, "", "eof")}, sas=sas(hours))
+    case = Case(outcome(status="Cancelled"), reasons={"/fake/one/x/a": ErrorDetails(status, "", "eof")}, sas=sas(hours))
     error = case.verdict.reason("a")
     assert error.code == expected
     if expected == "credential_expired":
@@ -205,7 +205,7 @@ def test_a_failure_without_a_status_after_the_sas_ended_is_its_expiry(status: in
         ),
         pytest.param(
             outcome(fatal="panic", words=["", "Scanning"]),
-            {"/fake/one/x/other": Reason(503, "ServerBusy", "busy")},
+            {"/fake/one/x/other": ErrorDetails(503, "ServerBusy", "busy")},
             "service_busy",
             "busy",
             id="another file's reason",
@@ -225,7 +225,7 @@ def test_a_failure_without_a_status_after_the_sas_ended_is_its_expiry(status: in
     ],
 )
 def test_what_stopped_the_job_is_the_reason_for_files_without_one(
-    found: JobOutcome, reasons: dict[str, Reason], code: str, said: str
+    found: AzcopyJobOutcome, reasons: dict[str, ErrorDetails], code: str, said: str
 ) -> None:
     error = Case(found, reasons=reasons).verdict.reason("a")
     assert error.code == code
@@ -259,7 +259,11 @@ def test_files_that_azcopy_failed_to_move_and_nobody_asked_for(folder: str) -> N
     store = MemoryStore("one")
     at = f"{folder}/" if folder else ""
     listed = failed_transfer(store, f"{at}odd", here="/links/odd")
-    reasons = {f"/fake/one/{at}a": Reason(503), f"/fake/one/{at}b/odd": Reason(503), "/here/odd": Reason(503)}
+    reasons = {
+        f"/fake/one/{at}a": ErrorDetails(503),
+        f"/fake/one/{at}b/odd": ErrorDetails(503),
+        "/here/odd": ErrorDetails(503),
+    }
     case = Case(outcome(failed={"odd": listed}), folder=folder, reasons=reasons)
     assert case.verdict.unplanned(["a", "c"]) == ["b/odd", "odd"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.workspace import KEPT_LOGS, prune, workspace
+from blobsync.azcopy.workspace import KEPT_LOGS, prune_workspaces, workspace
 from blobsync.base.errors import LocalFileError
 
 
@@ -57,7 +57,7 @@ def test_only_the_last_logs_are_kept(tmp_path: Path) -> None:
 
 def test_a_live_transfer_is_left_alone(tmp_path: Path) -> None:
     with workspace(tmp_path) as space:
-        assert prune(tmp_path) == 0
+        assert prune_workspaces(tmp_path) == 0
         assert space.root.exists()
 
 
@@ -77,10 +77,10 @@ def test_what_a_killed_transfer_left_is_removed(tmp_path: Path) -> None:
     process.start()
     while not ready.exists():
         time.sleep(0.01)
-    assert prune(tmp_path) == 0
+    assert prune_workspaces(tmp_path) == 0
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()
-    assert prune(tmp_path) == 1
+    assert prune_workspaces(tmp_path) == 1
     assert not runs(tmp_path)
     assert [path.name for path in data.iterdir()] == ["mine.txt"]
 
@@ -98,7 +98,7 @@ def test_no_other_folder_is_ever_taken_for_a_staging_folder(tmp_path: Path, name
     folder = tmp_path / name
     folder.mkdir()
     dead_run(tmp_path, staging=str(folder))
-    assert prune(tmp_path) == 1
+    assert prune_workspaces(tmp_path) == 1
     assert folder.exists()
 
 
@@ -108,19 +108,19 @@ def test_a_link_in_place_of_a_staging_folder_is_not_followed(tmp_path: Path) -> 
     link = tmp_path / ".blobsync-00000000.part"
     link.symlink_to(folder)
     dead_run(tmp_path, staging=str(link))
-    assert prune(tmp_path) == 1
+    assert prune_workspaces(tmp_path) == 1
     assert folder.exists()
 
 
 def test_a_process_that_got_the_number_of_a_dead_azcopy_lives_on(tmp_path: Path) -> None:
     dead_run(tmp_path, azcopy=os.getpid(), staging=None)
-    assert prune(tmp_path) == 1
+    assert prune_workspaces(tmp_path) == 1
 
 
 def test_an_owner_file_that_cannot_be_read(tmp_path: Path) -> None:
     root = dead_run(tmp_path)
     (root / "owner.json").write_text("{")
-    assert prune(tmp_path) == 1
+    assert prune_workspaces(tmp_path) == 1
     assert not root.exists()
 
 

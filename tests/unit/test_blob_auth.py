@@ -10,7 +10,7 @@ from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy
 
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import SasToken, Secret
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, encode_query, string_to_sign
+from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, encode_query, shared_key_string_to_sign
 
 KEY = base64.b64encode(b"k" * 64).decode()
 AT = datetime(2026, 11, 20, 6, 13, tzinfo=timezone.utc).timestamp()
@@ -27,7 +27,7 @@ def test_the_text_that_a_shared_key_signs() -> None:
         "If-None-Match": "*",
         "User-Agent": "not signed",
     }
-    text = string_to_sign("acct", "PUT", "/acct/box/a%20b", {"comp": "block", "blockid": "YQ=="}, headers)
+    text = shared_key_string_to_sign("acct", "PUT", "/acct/box/a%20b", {"comp": "block", "blockid": "YQ=="}, headers)
     assert text == (
         "PUT\n\n\n2\nSfaKXIST7CwL9ImCHCH8Ow==\n\n\n\n\n*\n\n\n"
         "x-ms-date:Fri, 20 Nov 2026 06:13:00 GMT\nx-ms-meta-a:1\nx-ms-meta-b:2\nx-ms-version:2023-11-03\n"

@@ -10,7 +10,15 @@ import pytest
 
 from blobsync.base.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
 from blobsync.base.locations import SasToken
-from blobsync.code.publish import KEPT_ARCHIVES, KEPT_SECONDS, CodePlace, RemoteCode, look, prune, publish
+from blobsync.code.publish import (
+    KEPT_ARCHIVES,
+    KEPT_SECONDS,
+    CodePlace,
+    RemoteCode,
+    look_up_code,
+    prune_archives,
+    publish_archive,
+)
 from blobsync.plan.listener import SilentListener
 from tests.fakes.store import MemoryStore, Request
 
@@ -38,16 +46,16 @@ def place(store: MemoryStore) -> CodePlace:
 
 
 def run(store: MemoryStore, archive: Archive, digest: str = DIGEST) -> None:
-    publish(place(store), digest, look(place(store), digest), archive, SilentListener())
+    publish_archive(place(store), digest, look_up_code(place(store), digest), archive, SilentListener())
 
 
 @pytest.mark.parametrize("body", [SMALL, LARGE], ids=["one request", "blocks"])
 def test_the_archive_is_kept_first_and_then_becomes_code_path(body: bytes) -> None:
     store, archive = MemoryStore(), Archive(body)
-    assert look(place(store), DIGEST) == RemoteCode(None, kept=False)
+    assert look_up_code(place(store), DIGEST) == RemoteCode(None, kept=False)
     run(store, archive)
     assert store.body(KEPT) == store.body(NAME) == body
-    assert look(place(store), DIGEST) == RemoteCode(DIGEST, kept=True)
+    assert look_up_code(place(store), DIGEST) == RemoteCode(DIGEST, kept=True)
     written = [
         request.name for request in store.requests if request.operation in ("put", "put_block_list", "put_from_url")
     ]
@@ -87,7 +95,7 @@ def test_where_the_service_refuses_to_copy_it_is_uploaded(refusal: Exception) ->
     store.before = refuse
     run(store, Archive(LARGE))
     assert store.body(NAME) == LARGE
-    assert look(place(store), DIGEST).digest == DIGEST
+    assert look_up_code(place(store), DIGEST).digest == DIGEST
 
 
 @pytest.mark.parametrize("operation", ["put_block", "put_block_list", "put_from_url"])
@@ -103,7 +111,7 @@ def test_a_failure_leaves_code_path_as_it_was(operation: str) -> None:
     with pytest.raises(StorageUnreachableError):
         run(store, Archive(LARGE))
     assert store.body(NAME) == SMALL
-    assert look(place(store), "cd" * 32) == RemoteCode("cd" * 32, kept=True)
+    assert look_up_code(place(store), "cd" * 32) == RemoteCode("cd" * 32, kept=True)
     store.before = lambda request: None
     run(store, Archive(LARGE))
     assert store.body(NAME) == LARGE
@@ -111,10 +119,10 @@ def test_a_failure_leaves_code_path_as_it_was(operation: str) -> None:
 
 def test_somebody_else_may_publish_the_same_code_meanwhile() -> None:
     store = MemoryStore()
-    before = look(place(store), DIGEST)
+    before = look_up_code(place(store), DIGEST)
     run(store, Archive())
     etag = store.blobs[KEPT].info.etag
-    publish(place(store), DIGEST, before, Archive(b"same code, other commit"), SilentListener())
+    publish_archive(place(store), DIGEST, before, Archive(b"same code, other commit"), SilentListener())
     assert store.blobs[KEPT].info.etag == etag
     assert store.body(NAME) == SMALL
 
@@ -139,13 +147,13 @@ class TestPrune:
     def test_the_newest_stay(self) -> None:
         store = self.store(KEPT_ARCHIVES + 3)
         store.add(f"{NAME}.d/readme.txt", b"not ours")
-        removed = prune(place(store), DIGEST, now=1e9)
+        removed = prune_archives(place(store), DIGEST, now=1e9)
         assert removed == tuple(f"{NAME}.d/{number:064x}.zip" for number in (2, 1, 0))
         assert len(store.blobs) == KEPT_ARCHIVES + 1
 
     def test_what_is_young_stays(self) -> None:
-        assert prune(place(self.store(KEPT_ARCHIVES + 3)), DIGEST, now=KEPT_SECONDS) == ()
+        assert prune_archives(place(self.store(KEPT_ARCHIVES + 3)), DIGEST, now=KEPT_SECONDS) == ()
 
     def test_the_archive_in_use_stays(self) -> None:
-        removed = prune(place(self.store(KEPT_ARCHIVES + 2)), f"{0:064x}", now=1e9)
+        removed = prune_archives(place(self.store(KEPT_ARCHIVES + 2)), f"{0:064x}", now=1e9)
         assert removed == (f"{NAME}.d/{1:064x}.zip",)

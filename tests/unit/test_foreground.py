@@ -11,7 +11,7 @@ from blobsync.base.errors import ConfigError, ProcessError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster, Docker
 from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.foreground import arrange, docker_argv, docker_problem
+from blobsync.jobs.foreground import arrange, docker_problem, run_argv
 from tests.unit.test_slurm import ScriptedProcess
 
 IMAGE = Docker("registry/img", "7", shm_size="64g", args=("--ipc=host",))
@@ -24,7 +24,7 @@ def make_cluster(root: Path, **changes: Any) -> Cluster:
 def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
     spec = describe(cluster, SubmitRequest(("python", "a b")), "local", None)
-    argv = docker_argv(cluster, spec, spec.argv)
+    argv = run_argv(cluster, spec, spec.argv)
     assert argv[:4] == ("docker", "run", "--rm", "-i")
     assert argv[argv.index("-e") :] == ("-e", "MY_TOKEN", "--ipc=host", "registry/img:7", "python", "a b")
     assert "--shm-size=64g" in argv and f"{tmp_path}:{tmp_path}" in argv
@@ -36,7 +36,7 @@ def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None
 def test_an_image_cannot_be_an_option_of_docker(tmp_path: Path) -> None:
     cluster = replace(make_cluster(tmp_path), docker=Docker(image="--privileged"))
     with pytest.raises(ConfigError, match="is no name of an image"):
-        docker_argv(cluster, describe(cluster, SubmitRequest(("true",)), "local", None), ("true",))
+        run_argv(cluster, describe(cluster, SubmitRequest(("true",)), "local", None), ("true",))
 
 
 def test_a_shell_line_is_one_in_the_image_too(tmp_path: Path) -> None:

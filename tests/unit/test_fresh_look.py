@@ -15,7 +15,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import check, look, remote_state
+from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import action
 
@@ -27,7 +27,7 @@ def verdict(
     destination: FileState | None, *, read: FileState | None = None, planned: FileState | None = HERE
 ) -> str | None:
     """The code of the failure. ``read`` is the source as the engine saw it."""
-    failure = check("data/a", Moved(action("a", planned, None), source=read), destination)
+    failure = check_arrival("data/a", Moved(action("a", planned, None), source=read), destination)
     if failure is None:
         return None
     assert failure.path == "data/a" and failure.message.startswith("data/a: ") and failure.hint
@@ -52,7 +52,7 @@ def test_the_destination_must_be_there_with_the_size_and_the_md5(
 
 
 def test_both_sizes_are_said() -> None:
-    failure = check("data/a", Moved(action("a", HERE, None)), RemoteState(9, "e", ONE))
+    failure = check_arrival("data/a", Moved(action("a", HERE, None)), RemoteState(9, "e", ONE))
     assert failure is not None
     assert "9 bytes at the destination, 10 at the source" in failure.message
 
@@ -93,7 +93,7 @@ def test_files_are_read_and_absent_ones_left_out(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/b").write_bytes(b"")
     seen = Seen()
-    found = look(LocalEnd(tmp_path), moved("a", "sub/b", "gone"), seen)
+    found = states_at_destination(LocalEnd(tmp_path), moved("a", "sub/b", "gone"), seen)
     assert found == {
         "a": LocalState.of(os.stat(tmp_path / "a"), hashlib.md5(b"aa").digest()),
         "sub/b": LocalState.of(os.stat(tmp_path / "sub/b"), hashlib.md5(b"").digest()),
@@ -111,7 +111,9 @@ def filled(*names: str) -> MemoryStore:
 def test_a_file_that_got_another_name_is_looked_for_there() -> None:
     store = filled("x/a", "x/a.local")
     renamed = replace(action("a", None, None), target="a.local")
-    assert look(RemoteEnd(store, "x"), [Moved(renamed)], Seen()) == {"a": remote_state(store.blobs["x/a.local"].info)}
+    assert states_at_destination(RemoteEnd(store, "x"), [Moved(renamed)], Seen()) == {
+        "a": remote_state(store.blobs["x/a.local"].info)
+    }
 
 
 @pytest.mark.parametrize("folder", ["x", ""])
@@ -121,7 +123,7 @@ def test_few_blobs_are_asked_for_and_many_listed(folder: str, count: int, asked:
     at = f"{folder}/" if folder else ""
     store = filled(*(at + name for name in names[1:]), "other/000", *([] if not folder else ["000"]))
     seen = Seen()
-    found = look(RemoteEnd(store, folder), moved(*names), seen)
+    found = states_at_destination(RemoteEnd(store, folder), moved(*names), seen)
     assert found == {name: remote_state(store.blobs[at + name].info) for name in names[1:]}
     assert {each.operation: len(store.asked(each.operation)) for each in store.requests} == asked
     assert {each.name for each in store.asked("list")} <= {at}
@@ -132,7 +134,7 @@ def test_few_blobs_are_asked_for_and_many_listed(folder: str, count: int, asked:
 def test_a_long_listing_tells_how_far_it_is(count: int, told: list[int]) -> None:
     store = filled(*(f"x/{n}" for n in range(count)))
     seen = Seen()
-    assert len(look(RemoteEnd(store, "x"), moved(*(str(n) for n in range(65))), seen)) == 65
+    assert len(states_at_destination(RemoteEnd(store, "x"), moved(*(str(n) for n in range(65))), seen)) == 65
     assert seen.counts == told
 
 

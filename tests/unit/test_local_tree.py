@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.reasons import Reason
-from blobsync.local.tree import Entry, LinkPolicy, ignores_case, walk
+from blobsync.local.tree import LinkPolicy, TreeEntry, ignores_case, walk
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def found(root: Path, mode: str = "follow") -> dict[str, Entry]:
+def found(root: Path, mode: str = "follow") -> dict[str, TreeEntry]:
     entries = list(walk(root, LinkPolicy(mode, os.path.realpath(root.parent))))
     assert len({entry.path for entry in entries}) == len(entries)
     return {entry.path: entry for entry in entries}

@@ -8,7 +8,7 @@ import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.index import Record
-from blobsync.plan.pairs import Pair, changed, equal_content, needs_local_md5, source_is_near
+from blobsync.plan.pairs import Pair, changed_since_verified, equal_content, needs_local_md5, source_is_near
 from blobsync.plan.transfer_plan import Route
 
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -57,7 +57,7 @@ def test_equal_content(one: FileState, other: FileState, equal: bool | None) -> 
     ],
 )
 def test_changed_since_it_was_verified(now: FileState, then: FileState, md5: bytes | None, expected: bool) -> None:
-    assert changed(now, then, md5) is expected
+    assert changed_since_verified(now, then, md5) is expected
 
 
 @pytest.mark.parametrize("route", Route)

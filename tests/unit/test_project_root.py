@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.config.project_root import is_listed, is_own
+from blobsync.config.project_root import is_own, is_safe_project
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_own_is_what_git_takes_for_it(owner: int, user: int, environ: dict[str, 
     ],
 )
 def test_a_project_is_listed_by_its_path_or_by_a_folder_above(entry: str, listed: bool) -> None:
-    assert is_listed(Path("/a/b"), (entry,)) is listed
+    assert is_safe_project(Path("/a/b"), (entry,)) is listed

@@ -16,7 +16,7 @@ import pytest
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import SasToken, Secret
-from blobsync.base.redaction import redact, redact_answer, redact_tree, register
+from blobsync.base.redaction import redact, redact_answer, redact_tree, register_secret
 from blobsync.cli.output import Console, Result
 
 # With every sign that URLs, JSON and HTML write in ways of their own.
@@ -116,13 +116,13 @@ def test_a_name_is_left_alone_unless_it_is_a_signature() -> None:
 
 
 def test_a_short_secret_counts_as_a_whole_word_and_a_very_short_one_not_at_all() -> None:
-    register("tiger")
-    register("abcd")
+    register_secret("tiger")
+    register_secret("abcd")
     assert redact("password tiger, tigers abcd") == "password ***, tigers abcd"
 
 
 def test_numbers_and_shape_of_a_json_value_stay() -> None:
-    register("1234567890")
+    register_secret("1234567890")
     value = {"size": 1234567890, HELD: ["x", (f"a {KEY}", None, True)], "b": {"c": "1234567890"}}
     assert redact_tree(value) == {"size": 1234567890, "***": ["x", ["a ***", None, True]], "b": {"c": "***"}}
 

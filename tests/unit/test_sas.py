@@ -36,7 +36,7 @@ def fields(token: SasToken) -> dict[str, str | None]:
 
 
 def test_the_text_that_is_signed_for_a_container() -> None:
-    text = sas.string_to_sign(BOX, {"sp": "rl", "se": "E", "spr": "https", "sv": "V", "sr": "c"}, delegated=False)
+    text = sas.sas_string_to_sign(BOX, {"sp": "rl", "se": "E", "spr": "https", "sv": "V", "sr": "c"}, delegated=False)
     assert text == "rl\n\nE\n/blob/acct/box\n\n\nhttps\nV\nc\n\n\n\n\n\n\n"
 
 
@@ -52,14 +52,14 @@ def test_the_text_that_is_signed_for_a_blob_by_delegation() -> None:
         "skt": "ks",
         "ske": "ke",
     }
-    text = sas.string_to_sign(BOX.blob("a é/b"), {**given, "sks": "b", "skv": "kv"}, delegated=True)
+    text = sas.sas_string_to_sign(BOX.blob("a é/b"), {**given, "sks": "b", "skv": "kv"}, delegated=True)
     assert text == "r\nS\nE\n/blob/acct/box/a é/b\no\nt\nks\nke\nb\nkv\n\n\n\n\n\nV\nb\n\n\n\n\n\n\n"
 
 
 @pytest.mark.parametrize("target", [BOX, BOX.blob("a/é #%.txt"), LOCAL])
 def test_a_service_sas_is_the_sdks_own(target: ContainerUrl | BlobUrl) -> None:
     ends = NOW + timedelta(hours=2)
-    ours = sas.mint(target, "lwr", key=Secret(KEY), expires=ends, starts=NOW)
+    ours = sas.sign_sas(target, "lwr", key=Secret(KEY), expires=ends, starts=NOW)
     factory = BlobSharedAccessSignature("acct", KEY)
     factory.x_ms_version = sas.SAS_VERSION
     container = target if isinstance(target, ContainerUrl) else target.container
@@ -74,7 +74,7 @@ def test_a_service_sas_is_the_sdks_own(target: ContainerUrl | BlobUrl) -> None:
 @pytest.mark.parametrize("name", ["d", "a/é #%", "a/b/c"])
 def test_a_directorys_sas_is_the_sdks_own(name: str) -> None:
     ends = NOW + timedelta(hours=2)
-    ours = sas.mint(BOX.blob(f"{name}/"), "rl", key=Secret(KEY), expires=ends, folder=True)
+    ours = sas.sign_sas(BOX.blob(f"{name}/"), "rl", key=Secret(KEY), expires=ends, folder=True)
     factory = BlobSharedAccessSignature("acct", KEY)
     factory.x_ms_version = sas.SAS_VERSION
     theirs = factory.generate_blob("box", name, permission="rl", expiry=ends, protocol="https", is_directory=True)
@@ -92,7 +92,7 @@ def test_a_user_delegation_sas_signs_what_the_sdk_signs() -> None:
     factory.x_ms_version = sas.SAS_VERSION
     ends = NOW + timedelta(hours=2)
     theirs = factory.generate_container("box", "rl", ends, protocol="https", sts_hook=texts.append)
-    ours = sas.mint(BOX, "rl", key=DELEGATED, expires=ends)
+    ours = sas.sign_sas(BOX, "rl", key=DELEGATED, expires=ends)
     assert fields(ours) == fields(SasToken.parse(theirs))
     # Newer SDKs sign fields of service versions 2025-07-05 (two after scid) and 2026-04-06 (two before rscc),
     # which a token of an older version does not have; all of them are empty here.
@@ -106,18 +106,18 @@ def test_a_user_delegation_sas_signs_what_the_sdk_signs() -> None:
 
 
 def test_a_token_for_plain_http_is_not_bound_to_https() -> None:
-    assert sas.mint(LOCAL, "r", key=Secret(KEY), expires=NOW).field("spr") is None
-    assert sas.mint(BOX, "r", key=Secret(KEY), expires=NOW).field("spr") == "https"
+    assert sas.sign_sas(LOCAL, "r", key=Secret(KEY), expires=NOW).field("spr") is None
+    assert sas.sign_sas(BOX, "r", key=Secret(KEY), expires=NOW).field("spr") == "https"
 
 
 @pytest.mark.parametrize("rights", ["", "rq", "R"])
 def test_rights_that_are_none(rights: str) -> None:
     with pytest.raises(ValueError, match="no rights of a SAS"):
-        sas.mint(BOX, rights, key=Secret(KEY), expires=NOW)
+        sas.sign_sas(BOX, rights, key=Secret(KEY), expires=NOW)
 
 
 def test_nothing_shows_the_signature() -> None:
-    token = sas.mint(BOX, "r", key=Secret(KEY), expires=NOW)
+    token = sas.sign_sas(BOX, "r", key=Secret(KEY), expires=NOW)
     assert dict(parse_qsl(token.reveal()))["sig"] not in repr(token) + str(token)
     assert "sig=***" in repr(token)
     assert KEY not in repr(DELEGATED)
@@ -141,28 +141,28 @@ def token(**given: str) -> SasToken:
 )
 def test_every_form_of_an_expiry_in_the_past_is_refused(ends: str) -> None:
     with pytest.raises(SasExpiredError, match="ended at 2026-11-20T"):
-        sas.check(token(se=ends), BOX, "r", now=NOW)
+        sas.check_token(token(se=ends), BOX, "r", now=NOW)
 
 
 def test_an_expiry_within_the_hour_warns() -> None:
-    assert sas.check(token(se="2026-11-20T12:43:00Z"), BOX, "r", now=NOW) == (
+    assert sas.check_token(token(se="2026-11-20T12:43:00Z"), BOX, "r", now=NOW) == (
         "the SAS for https://acct.blob.core.windows.net/box ends in 43 min, at 2026-11-20T12:43:00Z",
     )
-    assert sas.check(token(se="2026-11-20T13:01:00Z"), BOX, "r", now=NOW) == ()
+    assert sas.check_token(token(se="2026-11-20T13:01:00Z"), BOX, "r", now=NOW) == ()
 
 
 def test_work_that_outlives_the_sas_warns() -> None:
-    assert len(sas.check(token(se="2026-11-20T15:00:00Z"), BOX, "r", now=NOW, seconds=4 * 3600)) == 1
+    assert len(sas.check_token(token(se="2026-11-20T15:00:00Z"), BOX, "r", now=NOW, seconds=4 * 3600)) == 1
 
 
 def test_a_sas_of_tomorrow_is_refused() -> None:
     with pytest.raises(CredentialError, match="is not valid before 2026-11-21T00:00:00Z; this machine's clock says"):
-        sas.check(token(st="2026-11-21"), BOX, "r", now=NOW)
+        sas.check_token(token(st="2026-11-21"), BOX, "r", now=NOW)
 
 
 def test_missing_rights_are_named() -> None:
     with pytest.raises(SasPermissionError) as caught:
-        sas.check(token(sp="r"), BOX, "rwl", now=NOW)
+        sas.check_token(token(sp="r"), BOX, "rwl", now=NOW)
     assert "needs wl (write, list), has r" in str(caught.value)
     assert caught.value.hint == "make one with the rights rwl"
 
@@ -179,7 +179,7 @@ def test_missing_rights_are_named() -> None:
 )
 def test_a_sas_of_the_wrong_scope(given: dict[str, str], says: str) -> None:
     with pytest.raises(SasPermissionError) as caught:
-        sas.check(token(**given), BOX, "rl", now=NOW)
+        sas.check_token(token(**given), BOX, "rl", now=NOW)
     assert says in str(caught.value)
 
 
@@ -193,16 +193,16 @@ def test_a_sas_of_the_wrong_scope(given: dict[str, str], says: str) -> None:
 )
 def test_a_sas_that_cannot_work(given: dict[str, str], says: str) -> None:
     with pytest.raises(CredentialError, match=says):
-        sas.check(token(**given), LOCAL, "rl", now=NOW)
+        sas.check_token(token(**given), LOCAL, "rl", now=NOW)
 
 
 def test_what_an_access_policy_holds_is_not_guessed() -> None:
-    warnings = sas.check(token(sp="", se="", si="weekly"), BOX, "rwdl", now=NOW)
+    warnings = sas.check_token(token(sp="", se="", si="weekly"), BOX, "rwdl", now=NOW)
     assert warnings == ("the rights of the SAS for acct are held by the access policy weekly",)
 
 
 def test_a_good_account_sas_passes() -> None:
-    assert sas.check(token(sr="", ss="bf", srt="sco", sp="rwdlac"), BOX, "rwdl", now=NOW) == ()
+    assert sas.check_token(token(sr="", ss="bf", srt="sco", sp="rwdlac"), BOX, "rwdl", now=NOW) == ()
 
 
 def test_kinds() -> None:

@@ -14,7 +14,7 @@ from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Surroundings
 from blobsync.jobs.backends.slurm.script import build_script
 from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.shape import Shape, Size, find_shape
+from blobsync.jobs.shape import JobShape, Size, find_shape
 from tests.fakes.aml_configs import PLAIN, ask
 from tests.unit.test_slurm import ScriptedProcess
 
@@ -66,7 +66,7 @@ TABLE: list[tuple[Size, tuple[int, int, int]]] = [
 @pytest.mark.parametrize(("size", "shape"), TABLE)
 def test_how_a_job_spreads(size: Size, shape: tuple[int, int, int]) -> None:
     found = find_shape(size)
-    assert found == Shape(*shape)
+    assert found == JobShape(*shape)
     assert found.world_size == shape[0] * shape[1]
 
 

@@ -75,7 +75,7 @@ class SharedKeySigner:
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         headers["x-ms-date"] = formatdate(self._clock(), usegmt=True)
-        text = string_to_sign(self._account, method, path, query, headers)
+        text = shared_key_string_to_sign(self._account, method, path, query, headers)
         digest = hmac.new(self._key, text.encode(), hashlib.sha256).digest()
         headers["Authorization"] = f"SharedKey {self._account}:{base64.b64encode(digest).decode()}"
         return encode_query(query)
@@ -136,7 +136,9 @@ class BearerSigner:
             return self._token
 
 
-def string_to_sign(account: str, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> str:
+def shared_key_string_to_sign(
+    account: str, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]
+) -> str:
     """What a Shared Key signature covers, service versions 2015-02-21 and later."""
     lines = [method]
     for name in _SIGNED_HEADERS:

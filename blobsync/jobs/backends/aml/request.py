@@ -81,7 +81,7 @@ def workspace_path(workspace: WorkspaceConfig) -> str:
 
 def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -> AmlRequest:
     """Raises ``ConfigError`` for what Azure ML cannot do."""
-    check(cluster, spec)
+    check_request(cluster, spec)
     base = workspace_path(workspace)
     code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
     folders = [aml_storage.for_folder(cluster, folder.name, folder.container) for folder in spec.folders]
@@ -115,7 +115,7 @@ def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -
     return AmlRequest(job, tuple({store.name: store for store in used}.values()), environment, secrets_blob)
 
 
-def check(cluster: Cluster, spec: JobSpec) -> None:
+def check_request(cluster: Cluster, spec: JobSpec) -> None:
     """What would only fail on a node, an hour later."""
     for folder in spec.folders:
         if folder.mode == "link":

@@ -17,7 +17,7 @@ from blobsync.base.user_data import state_home
 from blobsync.jobs import runner
 from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
-from blobsync.jobs.backends.local.run_files import RunFiles, Status
+from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
 from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 from blobsync.local.errors import local_error
 
@@ -114,7 +114,7 @@ class LocalBackend:
                 files.secrets: secrets.to_json(),
             }
         )
-        files.write_status(Status(State.QUEUED))
+        files.write_status(SavedState(State.QUEUED))
         self._around.process.spawn_detached(
             (*python_module("blobsync.jobs.backends.local.supervisor"), str(files.folder)),
             log=files.log,

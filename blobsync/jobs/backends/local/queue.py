@@ -41,7 +41,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Ticket:
     """One ticket as it was read."""
 
     file: Path
@@ -107,12 +107,12 @@ class LocalQueue:
                 _update(mine.file, running=True, held=list(given))
             return given
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[Ticket]:
         """Everybody who runs or waits, in order."""
         with self._locked():
             return self._entries()
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[Ticket]:
         return [entry for path in self._tickets() for entry in _live(path)]
 
     def _tickets(self) -> list[Path]:
@@ -125,7 +125,7 @@ class LocalQueue:
             yield
 
 
-def _room(mine: Entry, running: Sequence[Entry], capacity: Capacity) -> tuple[str, ...] | None:
+def _room(mine: Ticket, running: Sequence[Ticket], capacity: Capacity) -> tuple[str, ...] | None:
     wanted = capacity.wants(mine.gpus)
     if not wanted:
         used = sum(not entry.held for entry in running)
@@ -135,11 +135,11 @@ def _room(mine: Entry, running: Sequence[Entry], capacity: Capacity) -> tuple[st
     return tuple(free[:wanted]) if len(free) >= wanted else None
 
 
-def _live(ticket: Path) -> Iterator[Entry]:
+def _live(ticket: Path) -> Iterator[Ticket]:
     try:
         values = parse_json(ticket.read_text())
         gpus, held = int(values["gpus"]), tuple(str(gpu) for gpu in values["held"])
-        entry = Entry(ticket, str(values["run_id"]), gpus, bool(values["running"]), held)
+        entry = Ticket(ticket, str(values["run_id"]), gpus, bool(values["running"]), held)
         claimed = bool(values["claimed"])
     except (ValueError, TypeError, KeyError, OverflowError):
         # Tickets are written under the queue's lock: whoever wrote half of one has died.

@@ -21,7 +21,7 @@ START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class SavedState:
     """What ``state.json`` holds."""
 
     state: State
@@ -98,23 +98,23 @@ class RunFiles:
         """``RUNNING`` once the runner has made the node ready and started the command."""
         return State.RUNNING if (self.folder / "phase").exists() else State.PREPARING
 
-    def write_status(self, status: Status) -> None:
+    def write_status(self, status: SavedState) -> None:
         fresh = self.state.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(status)))
         fresh.replace(self.state)
 
-    def read_status(self) -> Status | None:
+    def read_status(self) -> SavedState | None:
         """None when there is no such run (any more); ``UNKNOWN`` where the file is not what we write."""
         try:
             values = parse_json(self.state.read_text())
             gpus = tuple(str(gpu) for gpu in values["gpus"])
             code = values["exit_code"]
             code = None if code is None else int(code)
-            return Status(State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus)
+            return SavedState(State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError, OverflowError):
-            return Status(State.UNKNOWN)
+            return SavedState(State.UNKNOWN)
 
     def supervisor_is_gone(self) -> bool:
         """Whether nobody looks after a run that has not ended: it was killed, or the machine went down."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
-from blobsync.jobs.backends.local.run_files import RunFiles, Status
+from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
 from blobsync.jobs.spec import JobSpec, State
 
 POLL_SECONDS = 0.2
@@ -49,7 +49,7 @@ class Supervisor:
             with self._queue.claimed(self._ticket, self._spec.run_id, gpus):
                 given = self._wait_for_turn()
                 if given is None:
-                    self._files.write_status(Status(State.CANCELED, ended=time.time()))
+                    self._files.write_status(SavedState(State.CANCELED, ended=time.time()))
                 else:
                     self._run(given)
         finally:
@@ -65,7 +65,7 @@ class Supervisor:
 
     def _run(self, gpus: tuple[str, ...]) -> None:
         started = time.time()
-        self._files.write_status(Status(State.PREPARING, started=started, gpus=gpus))
+        self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
         env = dict(self._environ)
         if gpus or not self._spec.gpus_per_node:
             # A job that asked for none must not take those of the others.
@@ -79,7 +79,7 @@ class Supervisor:
             state = State.CANCELED
         else:
             state = State.FAILED if code else State.COMPLETED
-        self._files.write_status(Status(state, code, started, time.time(), gpus))
+        self._files.write_status(SavedState(state, code, started, time.time(), gpus))
 
     def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
         told, asked = State.PREPARING, 0.0
@@ -97,7 +97,7 @@ class Supervisor:
                     asked = time.monotonic()
             if state is not told:
                 told = state
-                self._files.write_status(Status(state, started=started, gpus=gpus))
+                self._files.write_status(SavedState(state, started=started, gpus=gpus))
 
 
 def main(run_dir: str) -> int:
