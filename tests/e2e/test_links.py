@@ -129,6 +129,36 @@ def test_two_blobs_for_one_file_here_are_a_conflict_and_equal_ones_are_written_o
     assert (filled.data / "w/d0/g.bin").read_bytes() == b"new for both"
 
 
+def test_what_keep_remote_brings_down_in_an_upload_is_written_to_one_file_once(
+    filled: Project, container: Container
+) -> None:
+    (filled.data / "w/dl1").symlink_to("d0")
+    assert filled.json("u", "data/w").code == 0
+    (filled.data / "w/d0/g.bin").write_bytes(b"mine")
+    container.put("data/w/d0/g.bin", b"theirs")
+    container.put("data/w/dl1/g.bin", b"theirs, by the other name")
+    two = filled.json("u", "data/w", "--keep", "remote")
+    assert (two.code, two.data["conflicts"]) == (3, 2), str(two)
+    assert two.named() == {"data/w/d0/g.bin", "data/w/dl1/g.bin"}
+    assert (filled.data / "w/d0/g.bin").read_bytes() == b"mine"
+    container.put("data/w/dl1/g.bin", b"theirs")
+    one = filled.json("u", "data/w", "--keep", "remote")
+    assert (one.code, one.data["conflicts"], one.data["skipped"]) == (0, 0, 1), str(one)
+    assert (filled.data / "w/d0/g.bin").read_bytes() == b"theirs"
+
+
+def test_an_upload_says_where_keep_remote_writes_through_a_link(filled: Project, container: Container) -> None:
+    write_tree(filled.data, {"v/g.bin": b"first"})
+    (filled.data / "w/dl2").symlink_to("../v")
+    assert filled.json("u", "data/w").data["transferred"] == 3
+    (filled.data / "v/g.bin").write_bytes(b"mine")
+    container.put("data/w/dl2/g.bin", b"theirs")
+    done = filled.json("u", "data/w", "--keep", "remote")
+    assert done.code == 0, str(done)
+    assert (filled.data / "v/g.bin").read_bytes() == b"theirs"
+    assert any("data/w/dl2 is a symlink" in text and "/v" in text for text in done.data["warnings"]), str(done)
+
+
 def test_a_new_file_below_a_folder_link_is_written_where_the_plan_says(filled: Project, container: Container) -> None:
     (filled.data / "w/dl1").symlink_to("d0")
     container.put("data/w/dl1/new.bin", b"new")
