@@ -7,7 +7,8 @@ import re
 import secrets as random_source
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, SubmissionUnknownError
 from blobsync.base.locations import SasToken
@@ -23,8 +24,7 @@ from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
 from blobsync.store.connect import mint_sas
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(NamedTuple):
     """A job that was accepted, and what the user should know."""
 
     record: JobRecord

@@ -9,60 +9,79 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blobsync.base.errors import ConfigError, CredentialError, SubmissionUnknownError, UsageError
 from blobsync.base.locations import SasToken, Secret
-from blobsync.config.model import Cluster, CodeEntry, StorageAccount
-from blobsync.jobs.backends.base import Outcome, Refused
+from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
+from blobsync.jobs.backends.base import Outcome, Plan, Refused
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice
 from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.spec import CodeRef, JobRef
+from blobsync.jobs.spec import CodeRef, JobRef, Secrets
 from blobsync.jobs.submit import new_run_id, plan_job, resubmit, submit
 from tests.fakes.backend import FakeBackend
 
-KEY = Secret("a2V5")
+ACCOUNT = StorageAccount("eu.yaml", "acct", "box", "https://acct.blob.core.windows.net", account_key=Secret("a2V5"))
+CONTAINER = str(ACCOUNT.container)
+CODE = CodeRef(CONTAINER, "code.zip.d/x.zip", "x")
 
 
-def account(name: str, *, key: Secret | None = KEY, sas: SasToken | None = None) -> StorageAccount:
-    endpoint = f"https://{name}.blob.core.windows.net"
-    return StorageAccount(f"{name}.yaml", name, "box", endpoint, account_key=key, sas_token=sas)
+class Moody(FakeBackend):
+    """Cancels nothing where it is ``unwilling``, and ``leaves_after`` so many jobs: then it answers no more."""
+
+    unwilling = False
+    leaves_after = 99
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        outcome = super().submit(plan, secrets)
+        self.leaves_after -= 1
+        self.gone = self.leaves_after <= 0
+        return outcome
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        return Refused(CredentialError("the login has ended")) if self.unwilling else super().cancel(ref)
 
 
 @pytest.fixture
-def fake() -> FakeBackend:
+def eu() -> Moody:
+    return Moody()
+
+
+@pytest.fixture
+def us() -> FakeBackend:
     return FakeBackend()
 
 
-def board_of(tmp_path: Path, fake: FakeBackend, *, current: Cluster | None = None, other: str = "") -> Board:
-    """A board with cluster ``eu``, and one called ``us`` where ``other`` is its file."""
-    if other:
-        (tmp_path / "aux_data" / "aml").mkdir(parents=True)
-        (tmp_path / "aux_data" / "aml" / "us.yaml").write_text(other)
-    cluster = current or Cluster("eu", "eu.yaml", tmp_path)
-    return Board(tmp_path, os.environ, cluster, backends={"eu": fake, "us": fake})
+@pytest.fixture
+def board(tmp_path: Path, eu: Moody, us: FakeBackend) -> Board:
+    """On the cluster ``eu``; ``us`` and ``nowhere``, which says no platform, are files beside it."""
+    files = tmp_path / "aux_data" / "aml"
+    files.mkdir(parents=True)
+    (files / "us.yaml").write_text("platform: local\nconfig_param: {}\n")
+    (files / "nowhere.yaml").write_text("config_param: {}\naml_config: x.json\n")
+    return Board(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": eu, "us": us})
 
 
-def no_code(cluster: Cluster) -> CodeChoice:
-    return CodeChoice(None)
-
-
-def send(board: Board, *argv: str) -> JobRecord:
+def set_current(board: Board, **changes: Any) -> None:
     assert board.current
-    return submit(board, board.current, SubmitRequest(argv), no_code).record
+    board.current = replace(board.current, **changes)
+
+
+def send(board: Board, *argv: str, code: CodeRef | None = None) -> JobRecord:
+    assert board.current
+    return submit(board, board.current, SubmitRequest(argv), lambda _: CodeChoice(code)).record
+
+
+# -- the run id ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("user", "plain"),
-    [
-        ("ann", "ann"),
-        ("Ann.Lee_X-", "ann-lee-x"),
-        ("a" * 30, "a" * 24),
-        ("***", "job"),
-    ],
+    [("ann", "ann"), ("Ann.Lee_X-", "ann-lee-x"), ("a" * 30, "a" * 24), ("../", "job")],
 )
 def test_a_run_id_is_the_user_the_time_and_eight_digits(user: str, plain: str) -> None:
     assert re.fullmatch(rf"{plain}_1700000000_[0-9a-f]{{8}}", new_run_id({"USER": user}, 1_700_000_000.9))
@@ -75,8 +94,10 @@ def test_a_run_id_without_a_user_or_a_time_has_those_of_this_moment() -> None:
     assert before <= int(moment) <= time.time()
 
 
-def test_a_wish_that_is_wrong_is_told_before_any_code_is_looked_at(tmp_path: Path, fake: FakeBackend) -> None:
-    board = board_of(tmp_path, fake)
+# -- the order -----------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_is_wrong_is_told_before_any_code_is_looked_at(board: Board) -> None:
     asked: list[str] = []
 
     def choose(cluster: Cluster) -> CodeChoice:
@@ -84,7 +105,7 @@ def test_a_wish_that_is_wrong_is_told_before_any_code_is_looked_at(tmp_path: Pat
         return CodeChoice(None)
 
     assert board.current
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="no command"):
         plan_job(board, board.current, SubmitRequest(()), choose)
     nowhere = replace(board.current, platform_given=False)
     with pytest.raises(ConfigError, match="platform"):
@@ -92,120 +113,121 @@ def test_a_wish_that_is_wrong_is_told_before_any_code_is_looked_at(tmp_path: Pat
     assert asked == []
 
 
-def test_a_submission_whose_answer_got_lost_names_the_next_command(tmp_path: Path, fake: FakeBackend) -> None:
-    board = board_of(tmp_path, fake)
-    fake.lost = True
+def test_a_submission_whose_answer_got_lost_names_the_next_command(board: Board, eu: FakeBackend) -> None:
+    eu.lost = True
     with pytest.raises(SubmissionUnknownError) as unknown:
         send(board, "sleep", "9")
     (record,) = board.history.recent()
     assert (unknown.value.hint or "").startswith(f"blobsync q {record.run_id[-8:]} looks for it")
 
 
-def test_a_job_moves_to_the_cluster_that_is_named(tmp_path: Path, fake: FakeBackend) -> None:
-    board = board_of(tmp_path, fake, other="platform: local\nconfig_param: {}\n")
+@pytest.mark.parametrize(
+    ("mood", "why"), [({"unwilling": True}, "the login has ended"), ({"leaves_after": 1}, "does not answer")]
+)
+def test_an_old_job_that_cannot_be_stopped_is_said(
+    board: Board, eu: FakeBackend, mood: dict[str, object], why: str
+) -> None:
+    old = send(board, "sleep", "9")
+    for name, value in mood.items():
+        setattr(eu, name, value)
+    submitted = resubmit(board, old)
+    (warning,) = submitted.warnings
+    assert warning.startswith(f"the old job {old.run_id} could not be cancelled: ")
+    assert why in warning
+    assert submitted.record.run_id in eu.jobs
+
+
+# -- what a job keeps when it moves ----------------------------------------------------------------------------------
+
+
+def test_a_job_moves_to_the_cluster_that_is_named(board: Board, eu: FakeBackend, us: FakeBackend) -> None:
     old = send(board, "sleep", "9")
     # On the same platform, too, another cluster's nodes and folders count.
     spec = replace(old.spec, nodes=3, procs_per_node=2, gpus_per_node=2)
     new = resubmit(board, replace(old, spec=spec), to="us").record
-    assert new.cluster == new.spec.cluster == "us"
+    assert (new.cluster, new.spec.cluster, new.successor_of) == ("us", "us", old.run_id)
+    assert (list(us.jobs), list(eu.jobs)) == ([new.run_id], [old.run_id])
     assert (new.spec.nodes, new.spec.procs_per_node, new.spec.gpus_per_node) == (1, 6, 6)
+    assert new.spec.options["in_place"]
 
 
-def test_a_job_does_not_move_to_where_nobody_says_where_jobs_run(tmp_path: Path, fake: FakeBackend) -> None:
-    board = board_of(tmp_path, fake, other="config_param: {}\naml_config: x.json\n")
+def test_a_job_does_not_move_to_where_nobody_says_where_jobs_run(board: Board, eu: FakeBackend) -> None:
     old = send(board, "sleep", "9")
     with pytest.raises(ConfigError, match="platform"):
-        resubmit(board, old, to="us")
-    assert len(fake.jobs) == 1
+        resubmit(board, old, to="nowhere")
+    assert list(eu.jobs) == [old.run_id]
+    assert not eu.jobs[old.run_id].state.is_final
 
 
 @pytest.mark.parametrize(
-    ("spec", "asked", "size"),
+    ("spec", "rule", "asked", "size"),
     [
-        pytest.param({"gpus_per_node": 2}, None, (1, 1, 2), id="one process with two GPUs"),
-        pytest.param({"gpus_per_node": 2, "rule": True}, None, (1, 1, 2), id="the same where one for each is the rule"),
-        pytest.param({"nodes": 2, "gpus_per_node": 1}, None, (1, 2, 2), id="two processes"),
-        pytest.param({"gpus_per_node": 4}, None, (1, 1, 4), id="one process with four"),
-        pytest.param({"gpus_per_node": 1}, 4, (1, 1, 4), id="one of one, to four, where one process is the rule"),
-        pytest.param({"nodes": 2, "gpus_per_node": 1}, 4, (1, 4, 4), id="two of two, to four"),
-        pytest.param({"gpus_per_node": 0}, None, (1, 1, 0), id="no GPU"),
-        pytest.param({"platform": "slurm", "gpus_per_node": 0}, None, (1, 1, 1), id="Slurm: a partition brings them"),
+        pytest.param({"gpus_per_node": 2}, False, None, (1, 1, 2), id="one process with two GPUs"),
+        pytest.param({"gpus_per_node": 2}, True, None, (1, 1, 2), id="the same where one for each is the rule"),
+        pytest.param({"gpus_per_node": 4}, True, None, (1, 1, 4), id="one process with four"),
+        pytest.param({"nodes": 2, "gpus_per_node": 1}, False, None, (1, 2, 2), id="two processes on two nodes"),
+        pytest.param({"procs_per_node": 2, "gpus_per_node": 2}, False, None, (1, 2, 2), id="two on one node"),
+        pytest.param(
+            {"gpus_per_node": 1}, False, 4, (1, 1, 4), id="one of one, to four, where one process is the rule"
+        ),
+        pytest.param({"nodes": 2, "gpus_per_node": 1}, False, 4, (1, 4, 4), id="two of two, to four"),
+        pytest.param({"gpus_per_node": 0}, True, None, (1, 1, 0), id="no GPU"),
+        pytest.param(
+            {"platform": "slurm", "gpus_per_node": 0}, True, None, (1, 1, 1), id="Slurm: a partition has them"
+        ),
     ],
 )
 def test_a_job_that_moves_keeps_its_shape_as_far_as_it_tells(
-    tmp_path: Path, fake: FakeBackend, spec: dict[str, object], asked: int | None, size: tuple[int, int, int]
+    board: Board, spec: dict[str, Any], asked: int | None, size: tuple[int, int, int], *, rule: bool
 ) -> None:
-    rule = spec.get("rule", False)
-    spec = {name: value for name, value in spec.items() if name != "rule"}
-    current = Cluster("eu", "eu.yaml", tmp_path, multi_process=bool(rule), gpu_per_node=8)
-    board = board_of(tmp_path, fake, current=current)
+    set_current(board, multi_process=rule, gpu_per_node=8)
     old = send(board, "sleep", "9")
-    there: dict[str, object] = {"platform": "aml", "nodes": 1, "procs_per_node": 1, **spec}
-    moved = resubmit(board, replace(old, spec=replace(old.spec, **there)), to="eu", num_gpu=asked).record.spec  # type: ignore[arg-type]
+    there: dict[str, Any] = {"platform": "aml", "nodes": 1, "procs_per_node": 1, **spec}
+    moved = resubmit(board, replace(old, spec=replace(old.spec, **there)), to="eu", num_gpu=asked).record.spec
     assert (moved.nodes, moved.procs_per_node, moved.gpus_per_node) == size
 
 
-class Unstoppable(FakeBackend):
-    def cancel(self, ref: JobRef) -> Outcome:
-        return Refused(CredentialError("the login has ended"))
+# -- rights ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_old_job_that_cannot_be_stopped_is_said(tmp_path: Path) -> None:
-    board = board_of(tmp_path, Unstoppable())
-    old = send(board, "sleep", "9")
-    submitted = resubmit(board, old)
-    (warning,) = submitted.warnings
-    assert warning.startswith(f"the old job {old.run_id} could not be cancelled: ")
-    assert "the login has ended" in warning
-
-
-def with_code(record: JobRecord, where: StorageAccount) -> JobRecord:
-    code = CodeRef(str(where.container), "code.zip.d/x.zip", "x")
-    return replace(record, spec=replace(record.spec, code=code))
-
-
-def test_code_of_the_cluster_that_a_job_comes_from_is_read_with_that_clusters_right(
-    tmp_path: Path, fake: FakeBackend
+@pytest.mark.parametrize(
+    "mapped", [{"code": CodeEntry(ACCOUNT, "code.zip")}, {"folders": (FolderEntry("data", ACCOUNT, "store"),)}]
+)
+def test_a_job_that_moves_may_read_its_code_where_it_lies_as_long_as_jobs_may_last(
+    board: Board, us: FakeBackend, mapped: dict[str, Any]
 ) -> None:
-    (tmp_path / "aux_data" / "configs").mkdir(parents=True)
-    source = account("euaccount")
-    current = Cluster("eu", "eu.yaml", tmp_path, code=CodeEntry(source, "code.zip"))
-    board = board_of(tmp_path, fake, current=current, other="platform: local\nconfig_param: {}\n")
-    old = with_code(send(board, "sleep", "9"), source)
+    set_current(board, **mapped)
+    old = send(board, "sleep", "9", code=CODE)
+    old = replace(old, spec=replace(old.spec, folders=()))
     new = resubmit(board, old, to="us").record
-    assert SasToken.parse(fake.secrets[new.run_id].sas[str(source.container)]).permissions == "rl"
+    ((container, given),) = us.secrets[new.run_id].sas.items()
+    sas = SasToken.parse(given)
+    assert (container, sas.permissions) == (CONTAINER, "rl")
+    assert sas.expires_at is not None
+    assert sas.expires_at - datetime.now(timezone.utc) > timedelta(days=6)
 
 
-def ends_in(hours: float) -> SasToken:
+def own_sas(hours: float) -> StorageAccount:
+    """The account, for which the user has this SAS and no key."""
     moment = datetime.now(timezone.utc) + timedelta(hours=hours)
-    return SasToken.parse(f"sv=2022-11-02&sr=c&sp=racwdl&se={moment:%Y-%m-%dT%H:%M:%SZ}&sig=x")
+    text = f"sv=2022-11-02&sr=c&sp=racwdl&se={moment:%Y-%m-%dT%H:%M:%SZ}&sig=abc"
+    return replace(ACCOUNT, account_key=None, sas_token=SasToken.parse(text))
 
 
 @pytest.mark.parametrize("hours", [2, 24 * 30])
-def test_how_long_a_sas_of_the_users_lasts_is_their_choice(tmp_path: Path, fake: FakeBackend, hours: float) -> None:
-    own = account("euaccount", key=None, sas=ends_in(hours))
-    current = Cluster("eu", "eu.yaml", tmp_path, code=CodeEntry(own, "code.zip"))
-    board = board_of(tmp_path, fake, current=current)
-    new = resubmit(board, with_code(send(board, "sleep", "9"), own)).record
+def test_how_long_a_sas_of_the_users_lasts_is_their_choice(board: Board, eu: FakeBackend, hours: float) -> None:
+    own = own_sas(hours)
     assert own.sas_token is not None
-    assert fake.secrets[new.run_id].sas[str(own.container)] == own.sas_token.reveal()
+    set_current(board, code=CodeEntry(own, "code.zip"))
+    old = send(board, "sleep", "9", code=CODE)
+    for record in (old, resubmit(board, old).record):
+        assert eu.secrets[record.run_id].sas == {CONTAINER: own.sas_token.reveal()}
+        assert "sig=" not in record.spec.to_json()
 
 
-def test_a_sas_of_the_users_that_has_ended_stops_the_submission(tmp_path: Path, fake: FakeBackend) -> None:
-    own = account("euaccount", key=None, sas=ends_in(-1))
-    current = Cluster("eu", "eu.yaml", tmp_path, code=CodeEntry(own, "code.zip"))
-    board = board_of(tmp_path, fake, current=current)
-    old = with_code(send(board, "sleep", "9"), own)
+def test_a_sas_of_the_users_that_has_ended_stops_the_submission(board: Board, eu: FakeBackend) -> None:
+    old = send(board, "sleep", "9")
+    set_current(board, code=CodeEntry(own_sas(-1), "code.zip"))
     with pytest.raises(CredentialError):
-        resubmit(board, old)
-    assert len(fake.jobs) == 1
-
-
-def test_a_sas_that_is_made_for_a_job_lasts_as_long_as_jobs_may(tmp_path: Path, fake: FakeBackend) -> None:
-    own = account("euaccount")
-    current = Cluster("eu", "eu.yaml", tmp_path, code=CodeEntry(own, "code.zip"))
-    board = board_of(tmp_path, fake, current=current)
-    new = resubmit(board, with_code(send(board, "sleep", "9"), own)).record
-    ends = SasToken.parse(fake.secrets[new.run_id].sas[str(own.container)]).expires_at
-    assert ends is not None
-    assert ends - datetime.now(timezone.utc) > timedelta(days=6)
+        resubmit(board, replace(old, spec=replace(old.spec, code=CODE)))
+    assert list(eu.jobs) == [old.run_id]
