@@ -1,11 +1,19 @@
-"""The user's own folders, outside of all projects: for programs and the emulator, and for what is remembered."""
+"""The user's own folders, outside of all projects: for programs and the emulator, for what is remembered, and for
+what the user says there."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from blobsync.base.environment import environment
+from blobsync.base.errors import ConfigError
+
+# Bytes; a list of hosts and names is far smaller.
+_MAX_SIZE = 1_000_000
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
@@ -28,6 +36,50 @@ def state_home(environ: Mapping[str, str]) -> Path:
     return _home(environ) / ".local" / "state" / "blobsync"
 
 
+def config_home(environ: Mapping[str, str]) -> Path:
+    """``$XDG_CONFIG_HOME/blobsync``, by default ``~/.config/blobsync``; not made here.
+
+    https://specifications.freedesktop.org/basedir-spec/latest/: a relative value is to be ignored.
+    """
+    given = environ.get("XDG_CONFIG_HOME", "")
+    if given and Path(given).is_absolute():
+        return Path(given) / "blobsync"
+    return _home(environ) / ".config" / "blobsync"
+
+
 def _home(environ: Mapping[str, str]) -> Path:
     home = environ.get("HOME")
     return Path(home) if home else Path.home()
+
+
+def read_own(file: Path) -> str | None:
+    """The text of a file that only the user can have written; None where there is none. Raises ``ConfigError``."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            _refuse_strangers(os.fstat(stream.fileno()), file)
+            # A link is followed, as dot files often are links; who may write beside its target could replace it.
+            _refuse_strangers(os.stat(file.resolve().parent), file.resolve().parent)
+            _refuse_strangers(os.stat(file.parent), file.parent)
+            data = stream.read(_MAX_SIZE + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=str(file)) from error
+    if len(data) > _MAX_SIZE:
+        raise ConfigError(f"is larger than {_MAX_SIZE} bytes", file=str(file))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError("is not UTF-8 text", file=str(file)) from error
+
+
+def _refuse_strangers(status: os.stat_result, path: Path) -> None:
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ConfigError("belongs to another user, so it does not count", file=str(path), hint=f"remove or own {path}")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & _WRITABLE_BY_OTHERS:
+        raise ConfigError(
+            f"can be written by other users (mode {mode:o}), so it does not count",
+            file=str(path),
+            hint=f"chmod go-w '{path}'",
+        )

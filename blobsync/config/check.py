@@ -10,7 +10,6 @@ from typing import Any
 from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.config.accounts import AccountFile
-from blobsync.config.job_notes import AML_PLATFORMS
 from blobsync.config.known_keys import ACCOUNT
 from blobsync.config.loader import (
     CLUSTER_FOLDER,
@@ -22,7 +21,7 @@ from blobsync.config.loader import (
     read_workspace,
     shown_path,
 )
-from blobsync.config.model import Cluster
+from blobsync.config.model import AML_PLATFORMS, Cluster
 from blobsync.config.yaml_lines import read_document
 
 ACCOUNT_FOLDER = "aux_data/configs"

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from blobsync.config.model import AML_PLATFORMS
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document, KeyPath
-
-# Where the service itself brings the folders to the nodes.
-AML_PLATFORMS = ("aml", "itp", "singularity")
 
 NESTED_HINT = "give the outer one mode ro_mount or download, or leave one of the two out of this cluster file"
 # What jobs only read can be shown in a directory of ours, with other folders beside it.

@@ -14,6 +14,8 @@ from typing import Any
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
 
 DEFAULT_CLUSTER = "aml"
+# Where the service itself brings the folders to the nodes.
+AML_PLATFORMS = ("aml", "itp", "singularity")
 # The name that Azure's storage emulators give their account.
 # https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
 EMULATOR_ACCOUNT = "devstoreaccount1"

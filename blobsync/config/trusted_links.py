@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError
-from blobsync.config.user_config import config_home, read_own
+from blobsync.base.user_data import config_home, read_own
 
 
 class OutsideLink(NamedTuple):

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from blobsync.base.plain_json import parse_json
-from blobsync.config.job_notes import AML_PLATFORMS
+from blobsync.config.model import AML_PLATFORMS
 from blobsync.local.names import SafeName, safe_name
 
 VERSION = 1

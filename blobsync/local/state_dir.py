@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError
-from blobsync.base.user_data import state_home
+from blobsync.base.user_data import config_home, state_home
 from blobsync.config.project_root import STATE_FOLDER
-from blobsync.config.user_config import config_home
 
 NAME = STATE_FOLDER
 KEY_FILE = "state.key"
