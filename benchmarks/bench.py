@@ -10,8 +10,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.cases import Case
+from benchmarks.cases import FAST, Case
 from benchmarks.emulator import ACCOUNT, Emulator, emulator
+from benchmarks.fast_server import fast_server
 from benchmarks.measure import Series, run
 from benchmarks.tools import Blobsync, Command, Place, Tool
 from benchmarks.trees import change, count_files, put_aside
@@ -62,7 +63,8 @@ class CaseRun:
     @contextmanager
     def _server(self) -> Iterator[tuple[Emulator, str]]:
         with ExitStack() as held:
-            server = held.enter_context(emulator(tls=self.case.tls))
+            start = fast_server if self.case.server == FAST else emulator
+            server = held.enter_context(start(tls=self.case.tls))
             base = server.url
             if self.case.round_trip_ms:
                 base = held.enter_context(delay_proxy(server.url, round_trip_ms=self.case.round_trip_ms)).url

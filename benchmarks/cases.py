@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from benchmarks.trees import Tree
 
@@ -22,12 +22,15 @@ BULK = Tree(40, 100_000_000)
 EVERYBODY = ("blobsync", "azcopy", "rclone", "sdk", "obstore")
 PROGRAMS = ("blobsync", "azcopy", "rclone")
 
+# The emulator, which is right and slow, and the one of ``fast_blob_server.js``, which is not what is measured.
+AZURITE, FAST = "azurite", "fast"
+
 
 @dataclass(frozen=True)
 class Case:
     """One row of the table. ``action`` is up, down, sync-up, sync-down (nothing changed), delta, list, or start.
 
-    ``words`` are added to blobsync's command; with ``start`` they are all of it.
+    ``words`` are added to blobsync's command; with ``start`` they are all of it. ``server`` is ``AZURITE`` or ``FAST``.
     """
 
     key: str
@@ -42,6 +45,7 @@ class Case:
     quick: bool = False
     fresh_server: bool = False
     tls: bool = False
+    server: str = AZURITE
 
 
 def _both(
@@ -61,7 +65,7 @@ def _by_azcopy(key: str, title: str, *, tls: bool = False) -> list[Case]:
     ]
 
 
-CASES = (
+_ON_AZURITE = (
     Case(
         "help", "`--help`", "start", ONE_SMALL, ("blobsync", "python"), {"python": 9.0}, words=("--help",), quick=True
     ),
@@ -177,4 +181,11 @@ CASES = (
         quick=True,
     ),
     *_both("wan-8m", "one file of 8 MiB at 40 ms", ONE_MEDIUM, {}, {}, tools=PROGRAMS, round_trip_ms=40.0),
+)
+
+CASES = tuple(
+    one
+    for case in _ON_AZURITE
+    for one in (case, replace(case, key=f"{case.key}@{FAST}", server=FAST))
+    if one is case or case.action != "start"
 )

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cases import Case
+from benchmarks.cases import AZURITE, FAST, Case
 from benchmarks.measure import Series, paired_ratio
 
-# Above this share of one core the emulator's single thread sets the pace, and a real account would be faster.
+SERVERS = {AZURITE: "Azurite", FAST: "the fast server"}
+
+# Above this share of one core the server's single thread sets the pace, and a real account would be faster.
 _LIMITED_BY_SERVER = 0.9
 
 
 def table(case: Case, series: Sequence[Series]) -> str:
     """One case, every tool."""
     ours = series[0]
-    lines = [f"\n{case.title}  (n = {len(ours.samples)})"]
+    lines = [f"\n{case.title}  (on {SERVERS[case.server]}, n = {len(ours.samples)})"]
     lines.append(f"  {'':10} {'median s':>9} {'min-max':>15} {'ours/it':>8} {'CPU s':>7} {'server':>7} {'peak MB':>8}")
     for one in series:
         ratio = "" if one is ours else f"{paired_ratio(ours, one):.2f}"
         busy = one.median("server_busy")
-        limited = " (the emulator sets the pace)" if busy > _LIMITED_BY_SERVER else ""
+        limited = " (the server sets the pace)" if busy > _LIMITED_BY_SERVER else ""
         lines.append(
             f"  {one.tool:10} {one.median('wall'):9.3f} {min(one.walls):7.3f}-{max(one.walls):7.3f} {ratio:>8} "
             f"{one.median('cpu'):7.2f} {busy:7.0%} {one.median('peak_mb'):8.0f}{limited}"
@@ -38,11 +40,11 @@ def table(case: Case, series: Sequence[Series]) -> str:
 
 def readme_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:
     """Markdown: seconds of each program, and blobsync's ratio to the two."""
-    rows = ["| | blobsync | azcopy | rclone | vs azcopy | vs rclone |", "|---|---|---|---|---|---|"]
+    rows = ["| | server | blobsync | azcopy | rclone | vs azcopy | vs rclone |", "|---|---|---|---|---|---|---|"]
     for case, series in results:
         by_tool = {one.tool: one for one in series}
         ours = by_tool["blobsync"]
-        cells = [case.title, f"{ours.median('wall'):.2f} s"]
+        cells = [case.title, case.server, f"{ours.median('wall'):.2f} s"]
         for peer in ("azcopy", "rclone"):
             cells.append(f"{by_tool[peer].median('wall'):.2f} s" if peer in by_tool else "-")
         for peer in ("azcopy", "rclone"):
@@ -63,15 +65,16 @@ def _ratio_cell(case: Case, ours: Series, peer: Series | None, name: str) -> str
 def details_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:
     """Markdown: every tool in every case."""
     rows = [
-        "| | tool | seconds, median (min-max) | ours/it | CPU s | server | peak MB |",
-        "|---|---|---|---|---|---|---|",
+        "| | on | tool | seconds, median (min-max) | ours/it | CPU s | server busy | peak MB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for case, series in results:
         ours = series[0]
         for one in series:
             ratio = "" if one is ours else f"{paired_ratio(ours, one):.2f}"
+            case_cells = f"{case.title} | {case.server}" if one is ours else " | "
             rows.append(
-                f"| {case.title if one is ours else ''} | {one.tool} | {one.median('wall'):.2f} "
+                f"| {case_cells} | {one.tool} | {one.median('wall'):.2f} "
                 f"({min(one.walls):.2f}-{max(one.walls):.2f}) | {ratio} | {one.median('cpu'):.2f} "
                 f"| {one.median('server_busy'):.0%} | {one.median('peak_mb'):.0f} |"
             )

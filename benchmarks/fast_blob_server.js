@@ -1,0 +1,339 @@
+// A blob server for measurements: what azcopy, rclone, obstore, the Azure SDK and blobsync ask of a block blob account,
+// from memory, at a tenth of Azurite's time a request. It believes whoever asks: no signature is looked at.
+//
+//   node fast_blob_server.js [CERTIFICATE KEY]     listens on a free port of 127.0.0.1, and says which on standard output;
+//                                                  ends when standard input is closed
+//
+// Answers: Put Blob, Put Block, Put Block List, Get Block List, Get Blob and Get Blob Properties (ranges, If-Match), List
+// Blobs (prefix, delimiter, marker), Delete Blob, Create and Get Container, and copies from a URL of its own. It checks
+// each Content-MD5 that it is sent, and stores one for a Put Blob. Not here: other blob types, leases, snapshots, tags,
+// batches, tiers that mean anything, times other than now.
+"use strict";
+
+const crypto = require("crypto");
+const fs = require("fs");
+const http = require("http");
+const https = require("https");
+
+const containers = new Map();
+const VERSION = "2023-11-03";
+let counter = 0;
+
+class Container {
+  constructor() {
+    this.blobs = new Map();
+    this.blocks = new Map();
+    this.sorted = null;
+  }
+
+  put(name, blob) {
+    if (!this.blobs.has(name)) this.sorted = null;
+    this.blobs.set(name, blob);
+    this.blocks.delete(name);
+  }
+
+  names() {
+    // By code units, not by code points: the same for every name that the measurements use.
+    if (this.sorted === null) this.sorted = [...this.blobs.keys()].sort();
+    return this.sorted;
+  }
+}
+
+class Failure extends Error {
+  constructor(status, code) {
+    super(code);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+function md5(body) {
+  return crypto.createHash("md5").update(body).digest("base64");
+}
+
+function checked(request, body) {
+  const sum = md5(body);
+  const told = request.headers["content-md5"];
+  if (told && told !== sum) throw new Failure(400, "Md5Mismatch");
+  return sum;
+}
+
+function condition(request, blob) {
+  const headers = request.headers;
+  if (headers["if-none-match"] === "*" && blob) throw new Failure(409, "BlobAlreadyExists");
+  if (headers["if-match"] && (!blob || (headers["if-match"] !== "*" && headers["if-match"] !== blob.etag))) {
+    throw new Failure(412, "ConditionNotMet");
+  }
+}
+
+function properties(request) {
+  const kept = { metadata: [] };
+  for (const [name, value] of Object.entries(request.headers)) {
+    if (name.startsWith("x-ms-meta-")) kept.metadata.push([name, value]);
+  }
+  kept.type = request.headers["x-ms-blob-content-type"] || request.headers["content-type"] || "application/octet-stream";
+  return kept;
+}
+
+function blobOf(parts, size, sum, kept) {
+  counter += 1;
+  return { parts, size, md5: sum, etag: `"0x${counter.toString(16).toUpperCase().padStart(15, "0")}"`, date: now(), ...kept };
+}
+
+let second = 0;
+let text = "";
+function now() {
+  const today = Math.floor(Date.now() / 1000);
+  if (today !== second) {
+    second = today;
+    text = new Date(today * 1000).toUTCString();
+  }
+  return text;
+}
+
+function answer(response, status, headers, body) {
+  const fixed = ["x-ms-request-id", `r${counter}`, "x-ms-version", VERSION, "Date", now(), "Content-Length"];
+  response.writeHead(status, [...fixed, body ? body.length : 0, ...headers]);
+  response.end(body);
+}
+
+function fail(response, status, code, bodiless) {
+  const body = bodiless ? undefined : Buffer.from(`<?xml version="1.0"?><Error><Code>${code}</Code><Message>${code}</Message></Error>`);
+  answer(response, status, ["x-ms-error-code", code, "Content-Type", "application/xml"], body);
+}
+
+function written(response, blob) {
+  const sum = blob.md5 ? ["Content-MD5", blob.md5] : [];
+  answer(response, 201, ["ETag", blob.etag, "Last-Modified", blob.date, "x-ms-request-server-encrypted", "false", ...sum]);
+}
+
+function putBlob(request, response, box, name, body) {
+  condition(request, box.blobs.get(name));
+  const source = request.headers["x-ms-copy-source"];
+  const blob = source ? copied(source, request) : blobOf([body], body.length, checked(request, body), properties(request));
+  if (!source && request.headers["x-ms-blob-content-md5"]) blob.md5 = request.headers["x-ms-blob-content-md5"];
+  box.put(name, blob);
+  written(response, blob);
+}
+
+function sourceOf(address) {
+  const [account, container, name] = split(new URL(address).pathname);
+  const blob = containers.get(`${account}/${container}`)?.blobs.get(name);
+  if (!blob) throw new Failure(404, "CannotVerifyCopySource");
+  return blob;
+}
+
+function copied(address, request) {
+  const source = sourceOf(address);
+  const asked = request.headers["x-ms-source-if-match"];
+  if (asked && asked !== source.etag) throw new Failure(412, "SourceConditionNotMet");
+  return blobOf(source.parts, source.size, source.md5, { type: source.type, metadata: source.metadata });
+}
+
+function putBlock(request, response, box, name, query, body) {
+  if (request.headers["x-ms-copy-source"]) {
+    const [from, to] = /bytes=(\d+)-(\d+)/.exec(request.headers["x-ms-source-range"]).slice(1).map(Number);
+    body = slice(sourceOf(request.headers["x-ms-copy-source"]), from, to + 1);
+  }
+  const sum = checked(request, body);
+  if (!box.blocks.has(name)) box.blocks.set(name, new Map());
+  box.blocks.get(name).set(query.get("blockid"), body);
+  answer(response, 201, ["Content-MD5", sum, "x-ms-request-server-encrypted", "false"]);
+}
+
+function putBlockList(request, response, box, name, body) {
+  const old = box.blobs.get(name);
+  condition(request, old);
+  const fresh = box.blocks.get(name) || new Map();
+  const committed = new Map((old && old.ids ? old.ids : []).map((id, index) => [id, old.parts[index]]));
+  const ids = [];
+  const parts = [];
+  for (const [, kind, id] of body.toString().matchAll(/<(Latest|Committed|Uncommitted)>([^<]*)</g)) {
+    const part = (kind === "Committed" ? undefined : fresh.get(id)) || (kind === "Uncommitted" ? undefined : committed.get(id));
+    if (!part) throw new Failure(400, "InvalidBlockList");
+    ids.push(id);
+    parts.push(part);
+  }
+  const size = parts.reduce((sum, part) => sum + part.length, 0);
+  const blob = blobOf(parts, size, request.headers["x-ms-blob-content-md5"], { ...properties(request), ids });
+  box.put(name, blob);
+  answer(response, 201, ["ETag", blob.etag, "Last-Modified", blob.date, "x-ms-request-server-encrypted", "false"]);
+}
+
+function getBlockList(response, box, name) {
+  const blob = box.blobs.get(name);
+  const fresh = box.blocks.get(name);
+  if (!blob && !fresh) throw new Failure(404, "BlobNotFound");
+  const shown = (pairs) => pairs.map(([id, part]) => `<Block><Name>${id}</Name><Size>${part.length}</Size></Block>`).join("");
+  const kept = blob && blob.ids ? blob.ids.map((id, index) => [id, blob.parts[index]]) : [];
+  const lists = `<CommittedBlocks>${shown(kept)}</CommittedBlocks><UncommittedBlocks>${shown([...(fresh || [])])}</UncommittedBlocks>`;
+  const headers = blob ? ["ETag", blob.etag, "x-ms-blob-content-length", blob.size] : [];
+  answer(response, 200, ["Content-Type", "application/xml", ...headers], Buffer.from(`<?xml version="1.0"?><BlockList>${lists}</BlockList>`));
+}
+
+function slice(blob, from, to) {
+  if (blob.parts.length === 1) return blob.parts[0].subarray(from, to);
+  const found = [];
+  let start = 0;
+  for (const part of blob.parts) {
+    if (start + part.length > from && start < to) found.push(part.subarray(Math.max(0, from - start), to - start));
+    start += part.length;
+  }
+  return found.length === 1 ? found[0] : Buffer.concat(found);
+}
+
+function getBlob(request, response, box, name) {
+  const blob = box.blobs.get(name);
+  if (!blob) throw new Failure(404, "BlobNotFound");
+  condition(request, blob);
+  const headers = ["ETag", blob.etag, "Last-Modified", blob.date, "Content-Type", blob.type, "Accept-Ranges", "bytes"];
+  headers.push("x-ms-blob-type", "BlockBlob", "x-ms-creation-time", blob.date, "x-ms-server-encrypted", "false");
+  headers.push("x-ms-lease-status", "unlocked", "x-ms-lease-state", "available");
+  for (const [key, value] of blob.metadata) headers.push(key, value);
+  const range = /bytes=(\d+)-(\d*)/.exec(request.headers["x-ms-range"] || request.headers.range || "");
+  if (request.method === "HEAD") {
+    if (blob.md5) headers.push("Content-MD5", blob.md5);
+    headers.push("x-ms-access-tier", "Hot", "x-ms-request-id", "r", "x-ms-version", VERSION, "Content-Length", blob.size);
+    response.writeHead(200, headers);
+    response.end();
+    return;
+  }
+  if (!range) {
+    if (blob.md5) headers.push("Content-MD5", blob.md5);
+    answer(response, 200, headers, slice(blob, 0, blob.size));
+    return;
+  }
+  const from = Number(range[1]);
+  const to = Math.min(range[2] ? Number(range[2]) + 1 : blob.size, blob.size);
+  if (from >= blob.size) throw new Failure(416, "InvalidRange");
+  const body = slice(blob, from, to);
+  if (blob.md5) headers.push("x-ms-blob-content-md5", blob.md5);
+  if (request.headers["x-ms-range-get-content-md5"] === "true") headers.push("Content-MD5", md5(body));
+  answer(response, 206, [...headers, "Content-Range", `bytes ${from}-${to - 1}/${blob.size}`], body);
+}
+
+function escaped(name) {
+  return name.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
+}
+
+function firstFrom(names, wanted) {
+  let low = 0;
+  let high = names.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (names[middle] < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function entryOf(name, blob) {
+  const sum = blob.md5 ? `<Content-MD5>${blob.md5}</Content-MD5>` : "<Content-MD5/>";
+  return (
+    `<Blob><Name>${escaped(name)}</Name><Properties><Creation-Time>${blob.date}</Creation-Time><Last-Modified>${blob.date}</Last-Modified>` +
+    `<Etag>${blob.etag.slice(1, -1)}</Etag><Content-Length>${blob.size}</Content-Length><Content-Type>${blob.type}</Content-Type>${sum}` +
+    "<BlobType>BlockBlob</BlobType><AccessTier>Hot</AccessTier><LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState></Properties></Blob>"
+  );
+}
+
+function list(response, box, query) {
+  const prefix = query.get("prefix") || "";
+  const delimiter = query.get("delimiter") || "";
+  const most = Math.min(Number(query.get("maxresults") || 5000), 5000);
+  const names = box.names();
+  const entries = [];
+  let at = firstFrom(names, query.get("marker") || prefix);
+  while (at < names.length && names[at].startsWith(prefix) && entries.length < most) {
+    const cut = delimiter ? names[at].indexOf(delimiter, prefix.length) : -1;
+    if (cut < 0) {
+      entries.push(entryOf(names[at], box.blobs.get(names[at])));
+      at += 1;
+    } else {
+      const folder = names[at].slice(0, cut + delimiter.length);
+      entries.push(`<BlobPrefix><Name>${escaped(folder)}</Name></BlobPrefix>`);
+      while (at < names.length && names[at].startsWith(folder)) at += 1;
+    }
+  }
+  const next = at < names.length && names[at].startsWith(prefix) ? escaped(names[at]) : "";
+  const body = `<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Prefix>${escaped(prefix)}</Prefix><Blobs>${entries.join("")}</Blobs><NextMarker>${next}</NextMarker></EnumerationResults>`;
+  answer(response, 200, ["Content-Type", "application/xml"], Buffer.from(body));
+}
+
+function split(path) {
+  const [, account, container, ...rest] = path.split("/");
+  return [account, container, decodeURIComponent(rest.join("/"))];
+}
+
+function ofContainer(request, response, key, query) {
+  if (request.method === "PUT") {
+    if (containers.has(key)) throw new Failure(409, "ContainerAlreadyExists");
+    containers.set(key, new Container());
+    answer(response, 201, ["ETag", '"0x1"', "Last-Modified", now()]);
+  } else if (request.method === "DELETE") {
+    containers.delete(key);
+    answer(response, 202, []);
+  } else if (!containers.has(key)) {
+    throw new Failure(404, "ContainerNotFound");
+  } else if (query.get("comp") === "list") {
+    list(response, containers.get(key), query);
+  } else {
+    answer(response, 200, ["ETag", '"0x1"', "Last-Modified", now()]);
+  }
+}
+
+function ofBlob(request, response, box, name, query, body) {
+  const comp = query.get("comp");
+  if (request.method === "PUT") {
+    if (comp === "block") putBlock(request, response, box, name, query, body);
+    else if (comp === "blocklist") putBlockList(request, response, box, name, body);
+    else if (comp) answer(response, 200, []);
+    else putBlob(request, response, box, name, body);
+  } else if (request.method === "DELETE") {
+    if (!box.blobs.delete(name)) throw new Failure(404, "BlobNotFound");
+    box.sorted = null;
+    answer(response, 202, []);
+  } else if (comp === "blocklist") {
+    getBlockList(response, box, name);
+  } else {
+    getBlob(request, response, box, name);
+  }
+}
+
+function serve(request, response, body) {
+  const mark = request.url.indexOf("?");
+  const query = new URLSearchParams(mark < 0 ? "" : request.url.slice(mark + 1));
+  const [account, container, name] = split(mark < 0 ? request.url : request.url.slice(0, mark));
+  try {
+    if (!container) {
+      answer(response, 200, ["x-ms-account-kind", "StorageV2", "x-ms-sku-name", "Standard_LRS"]);
+    } else if (!name) {
+      ofContainer(request, response, `${account}/${container}`, query);
+    } else {
+      const box = containers.get(`${account}/${container}`);
+      if (!box) throw new Failure(404, "ContainerNotFound");
+      ofBlob(request, response, box, name, query, body);
+    }
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    fail(response, error.status, error.code, request.method === "HEAD");
+  }
+}
+
+function receive(request, response) {
+  if (request.method === "GET" || request.method === "HEAD") {
+    serve(request, response, undefined);
+    return;
+  }
+  const chunks = [];
+  request.on("data", (chunk) => chunks.push(chunk));
+  request.on("end", () => serve(request, response, chunks.length === 1 ? chunks[0] : Buffer.concat(chunks)));
+}
+
+const [certificate, key] = process.argv.slice(2);
+const server = certificate
+  ? https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(key) }, receive)
+  : http.createServer(receive);
+server.keepAliveTimeout = 60000;
+server.listen(0, "127.0.0.1", () => console.log(`listens on ${certificate ? "https" : "http"}://127.0.0.1:${server.address().port}`));
+process.stdin.on("end", () => process.exit(0));
+process.stdin.resume();

@@ -1,0 +1,33 @@
+"""A server that is not what a measurement measures: ``fast_blob_server.js``, run by the emulator's own Node.js."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.emulator import TOOLS, Emulator
+from blobsync.base.process import SubprocessRunner
+from blobsync.emulator.nodejs import ensure_node
+from tests.servers.tls_azurite import make_certificate
+
+_SCRIPT = Path(__file__).with_name("fast_blob_server.js")
+
+
+@contextmanager
+def fast_server(*, tls: bool = False) -> Iterator[Emulator]:
+    """A fresh one, empty, which ends with the block and with this process."""
+    node = ensure_node(TOOLS, environ=os.environ, runner=SubprocessRunner(), note=lambda _: None).node
+    with ExitStack() as held:
+        certificate = None
+        words = [str(node), str(_SCRIPT)]
+        if tls:
+            certificate, key = make_certificate(Path(held.enter_context(tempfile.TemporaryDirectory())))
+            words += [str(certificate), str(key)]
+        process = held.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        held.callback(process.terminate)
+        assert process.stdout is not None
+        yield Emulator(process.pid, process.stdout.readline().split()[-1], certificate)
