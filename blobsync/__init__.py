@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blobsync.base.errors import BlobsyncError, ExitCode
+    from blobsync.base.errors import BlobsyncError
+    from blobsync.base.failure_codes import ExitCode
     from blobsync.plan.transfer_plan import TransferOptions, TransferPlan, TransferResult
     from blobsync.project.api import Project
 
@@ -32,7 +33,7 @@ __all__ = [
 
 _HOMES = {
     "BlobsyncError": "blobsync.base.errors",
-    "ExitCode": "blobsync.base.errors",
+    "ExitCode": "blobsync.base.failure_codes",
     "Project": "blobsync.project.api",
     "TransferOptions": "blobsync.plan.transfer_plan",
     "TransferPlan": "blobsync.plan.transfer_plan",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import RunState, Stopped
 from blobsync.local.errors import ChangedWhileReadError, local_error
@@ -202,4 +203,4 @@ def _other_disk(error: BlobsyncError) -> BlobsyncError | None:
     cause = error.__cause__
     if not isinstance(cause, OSError) or cause.errno != errno.EXDEV:
         return None
-    return AzcopyTransferError("azcopy_cannot_carry", f"{error.path}: its folder is on another disk")
+    return AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, f"{error.path}: its folder is on another disk")

@@ -32,6 +32,7 @@ from blobsync.base.errors import (
     SasPermissionError,
     StorageError,
 )
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import SasToken
 from blobsync.base.process import ProcessRunner, SubprocessRunner
@@ -118,7 +119,7 @@ def _sort_out(run: RunState, *, confined: bool) -> list[FileAction]:
         if reason is None:
             carried.append(action)
         else:
-            run.failed(action, AzcopyTransferError("azcopy_cannot_carry", reason, "use --engine direct"))
+            run.failed(action, AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, reason, "use --engine direct"))
     return carried
 
 

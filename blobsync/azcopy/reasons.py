@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from urllib.parse import unquote, urlsplit
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import SasToken
 from blobsync.base.redaction import redact
 from blobsync.plan.transfer_plan import Route
@@ -35,19 +36,19 @@ _AGAIN = "run the same command again"
 _BY_WORDS = (
     (
         ("md5mismatch", "contentmd5"),
-        "checksum_mismatch",
+        FailureCode.CHECKSUM_MISMATCH,
         "the service got damaged bytes, and refused them",
         _AGAIN,
     ),
     (
         ("no space left", "quota exceeded", "read-only file system", "permission denied", "input/output error"),
-        "local_file",
+        FailureCode.LOCAL_FILE,
         "local disk error",
         "make room, or choose another folder, then run it again",
     ),
     (
         ("modified since transfer", "source modified", "changed during", "lmt"),
-        "changed_while_read",
+        FailureCode.CHANGED_WHILE_READ,
         "the source changed while azcopy read it",
         _AGAIN,
     ),
@@ -57,7 +58,7 @@ _BY_WORDS = (
 class AzcopyTransferError(BlobsyncError):
     """What azcopy could not do, with the code of its cause; never raised, its words go into a failure."""
 
-    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
+    def __init__(self, code: FailureCode, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.code = code
 
@@ -133,28 +134,34 @@ def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> Azcop
     """The cause as one of our codes, with a sentence and what to do next."""
     said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
     if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
-        return AzcopyTransferError("credential_expired", f"the SAS was refused on the way: {said}", _AGAIN)
+        return AzcopyTransferError(FailureCode.SAS_EXPIRED, f"the SAS was refused on the way: {said}", _AGAIN)
     is_copy = route in {Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT}
     if is_copy and reason.status in _REFUSED and not _about_destination(reason):
         return AzcopyTransferError(
-            "copy_source_refused",
+            FailureCode.COPY_SOURCE_REFUSED,
             f"the destination's service could not read the source: {said}",
             "--relay moves the bytes through this machine instead",
         )
     if reason.status in {401, 403}:
         return AzcopyTransferError(
-            "access_denied", f"the service refused: {said}", "blobsync doctor shows what the credential may do"
+            FailureCode.ACCESS_DENIED,
+            f"the service refused: {said}",
+            "blobsync doctor shows what the credential may do",
         )
     if reason.status == 404 and "container" in said.lower():
-        return AzcopyTransferError("container_not_found", said, "create the container, or correct container_name")
+        return AzcopyTransferError(
+            FailureCode.CONTAINER_NOT_FOUND, said, "create the container, or correct container_name"
+        )
     if reason.status in {409, 412}:
-        return AzcopyTransferError("changed_meanwhile", f"the blob was changed by someone else: {said}", _AGAIN)
+        return AzcopyTransferError(
+            FailureCode.CHANGED_MEANWHILE, f"the blob was changed by someone else: {said}", _AGAIN
+        )
     if reason.status in _BUSY:
-        return AzcopyTransferError("service_busy", f"the service did not take it: {said}", _AGAIN)
+        return AzcopyTransferError(FailureCode.SERVICE_BUSY, f"the service did not take it: {said}", _AGAIN)
     for words, code, sentence, hint in _BY_WORDS:
         if any(word in said.lower() for word in words):
             return AzcopyTransferError(code, f"{sentence}: {said}", hint)
-    return AzcopyTransferError("azcopy_failed", said, "run the same command again, or with --engine direct")
+    return AzcopyTransferError(FailureCode.AZCOPY_FAILED, said, "run the same command again, or with --engine direct")
 
 
 def _sentence(text: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.local.files import SourceFile
 from blobsync.plan.transfer_plan import FileAction
@@ -40,7 +41,7 @@ def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, Blob
                 made.add(parent)
             os.symlink(os.path.abspath(file), root / name)
         except OSError as error:
-            failed[name] = AzcopyTransferError("azcopy_cannot_carry", f"{root / name}: {error.strerror}")
+            failed[name] = AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, f"{root / name}: {error.strerror}")
     return failed
 
 

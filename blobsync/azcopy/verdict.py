@@ -16,6 +16,7 @@ from blobsync.azcopy.reasons import (
     reason_in,
 )
 from blobsync.base.errors import BlobsyncError, CredentialError, StorageError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import SasToken
 from blobsync.plan.pairs import equal_content
@@ -106,7 +107,7 @@ class Verdict:
             found = ErrorDetails(self._failed[key])
         if found is None and self._outcome.clean:
             return AzcopyTransferError(
-                "changed_while_read",
+                FailureCode.CHANGED_WHILE_READ,
                 "azcopy passed it over: it is not any more what, or where, it was when it was looked at",
                 "run the same command again",
             )

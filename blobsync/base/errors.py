@@ -1,59 +1,59 @@
 """Every error that blobsync raises on purpose.
 
-One root; each class has a stable ``code`` (part of ``--json``), the exit code it leads to, one sentence
+One root; each class has a code of ``failure_codes``, which says what the command exits with; each error one sentence
 for the user, and an optional ``hint``: the next command to run or the thing to change.
 
-    BlobsyncError                        1
-      UsageError                         2   words on the command line that do not fit together
-      ConfigError                        2   names file, line and key
-        ConfigNotFoundError              2
-        ForeignProjectError              2   a project of another user, which nobody said is to be trusted
-        UnknownClusterError              2
-      MappingError                       2
-        UnmappedPathError                2
-        OutsideProjectError              2
-      PlanError                          2
-        ShapeConflictError               2   a file where a folder should be, or blob ``a`` beside ``a/b``
-        UnsafeNamesError                 2   names that cannot exist at the destination
-        UntrustedLinkError               2   a symlink out of the project that nobody agreed to
-        MirrorRefusedError               2
-        PlanFileError                    2   a saved plan that cannot be read, or is out of date
-      NothingMatchedError                4
-      CredentialError                    2
-        SasExpiredError                  2
-        SasPermissionError               2
-        LoginRequiredError               2
-      StorageError                       1   what the service or the network answered
-        StorageUnreachableError          1
-        AccessDeniedError                2
-        ContainerNotFoundError           2
-        BlobNotFoundError                4
-        PreconditionFailedError          1   the blob changed since it was looked at
-        ThrottledError                   1   429, 500, 503 and the like, after all retries
-        ChecksumError                    1   the bytes that arrived are not the bytes that were sent
-        CopySourceRefusedError           1   the destination service may not, or cannot, read the source
-      LocalFileError                     1   local disk or file system error
-        UnsafeNameError                  1   a name from outside that must not become a path
-      AzcopyError                        1
-        AzcopyNotFoundError              2
-        AzcopyVersionError               2
-        AzcopyInstallError               1
-      ProcessError                       1
-        ProcessTimeoutError              1
-      TransferCancelledError             130
-      EmulatorError                      1
-      ArchiveError                       1
-        IgnorePatternError               2
-        SecretsFoundError                2
-      JobError                           1
-        BackendUnavailableError          2
-          BackendFailingError            1   no answer, 429 or 5xx after all retries
-            BackendBusyError             1   turned away unread
-          LostContactError               2   the answer got lost on the way
-        SubmissionError                  1
-        SubmissionUnknownError           1   whether the job was taken is not known; it stays in the history
-        JobNotFoundError                 4
-        AmbiguousJobError                2
+    BlobsyncError
+      UsageError                         words on the command line that do not fit together
+      ConfigError                        names file, line and key
+        ConfigNotFoundError
+        ForeignProjectError              a project of another user, which nobody said is to be trusted
+        UnknownClusterError
+      MappingError
+        UnmappedPathError
+        OutsideProjectError
+      PlanError
+        ShapeConflictError               a file where a folder should be, or blob ``a`` beside ``a/b``
+        UnsafeNamesError                 names that cannot exist at the destination
+        UntrustedLinkError               a symlink out of the project that nobody agreed to
+        MirrorRefusedError
+        PlanFileError                    a saved plan that cannot be read, or is out of date
+      NothingMatchedError
+      CredentialError
+        SasExpiredError
+        SasPermissionError
+        LoginRequiredError
+      StorageError                       what the service or the network answered
+        StorageUnreachableError
+        AccessDeniedError
+        ContainerNotFoundError
+        BlobNotFoundError
+        PreconditionFailedError          the blob changed since it was looked at
+        ThrottledError                   429, 500, 503 and the like, after all retries
+        ChecksumError                    the bytes that arrived are not the bytes that were sent
+        CopySourceRefusedError           the destination service may not, or cannot, read the source
+      LocalFileError                     local disk or file system error
+        UnsafeNameError                  a name from outside that must not become a path
+      AzcopyError
+        AzcopyNotFoundError
+        AzcopyVersionError
+        AzcopyInstallError
+      ProcessError
+        ProcessTimeoutError
+      TransferCancelledError
+      EmulatorError
+      ArchiveError
+        IgnorePatternError
+        SecretsFoundError
+      JobError
+        BackendUnavailableError
+          BackendFailingError            no answer, 429 or 5xx after all retries
+            BackendBusyError             turned away unread
+          LostContactError               the answer got lost on the way
+        SubmissionError
+        SubmissionUnknownError           whether the job was taken is not known; it stays in the history
+        JobNotFoundError
+        AmbiguousJobError
 
 Foreign exceptions become one of these in the module that calls the foreign thing, always
 ``raise ... from``. A ``ValueError`` out of our own code is a bug and is never shown as a user's mistake.
@@ -61,25 +61,13 @@ Foreign exceptions become one of these in the module that calls the foreign thin
 
 from __future__ import annotations
 
-from enum import IntEnum
-
-
-class ExitCode(IntEnum):
-    """What the process ends with; scripts rely on these numbers."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    PARTIAL = 3
-    NOTHING_MATCHED = 4
-    INTERRUPTED = 130
+from blobsync.base.failure_codes import ExitCode, FailureCode
 
 
 class BlobsyncError(Exception):
     """Root of all errors above; ``str()`` is one sentence that is safe to print."""
 
-    code = "error"
-    exit_code = ExitCode.FAILED
+    code: FailureCode = FailureCode.ERROR
 
     def __init__(self, message: str, *, hint: str | None = None, path: str | None = None) -> None:
         super().__init__(message)
@@ -87,17 +75,20 @@ class BlobsyncError(Exception):
         self.hint = hint
         self.path = path
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """What a command ends with that raises this."""
+        return self.code.exit_code
+
 
 class UsageError(BlobsyncError):
-    code = "usage"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.USAGE
 
 
 class ConfigError(BlobsyncError):
     """A mistake in a configuration file; ``file:line: key`` leads the message where they are known."""
 
-    code = "config_invalid"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.CONFIG_INVALID
 
     def __init__(
         self,
@@ -120,43 +111,41 @@ class ConfigError(BlobsyncError):
 
 
 class ConfigNotFoundError(ConfigError):
-    code = "config_not_found"
+    code = FailureCode.CONFIG_NOT_FOUND
 
 
 class ForeignProjectError(ConfigError):
-    code = "project_foreign"
+    code = FailureCode.PROJECT_FOREIGN
 
 
 class UnknownClusterError(ConfigError):
-    code = "cluster_unknown"
+    code = FailureCode.CLUSTER_UNKNOWN
 
 
 class MappingError(BlobsyncError):
-    code = "path_invalid"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.PATH_INVALID
 
 
 class UnmappedPathError(MappingError):
-    code = "path_unmapped"
+    code = FailureCode.PATH_UNMAPPED
 
 
 class OutsideProjectError(MappingError):
-    code = "path_outside_project"
+    code = FailureCode.PATH_OUTSIDE_PROJECT
 
 
 class PlanError(BlobsyncError):
-    code = "plan_impossible"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.PLAN_IMPOSSIBLE
 
 
 class ShapeConflictError(PlanError):
-    code = "shape_conflict"
+    code = FailureCode.SHAPE_CONFLICT
 
 
 class UnsafeNamesError(PlanError):
     """Names that must not or cannot be written at the destination; ``names`` lists them all."""
 
-    code = "names_unsafe"
+    code = FailureCode.NAMES_UNSAFE
 
     def __init__(self, message: str, *, names: tuple[tuple[str, str], ...], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -166,7 +155,7 @@ class UnsafeNamesError(PlanError):
 class UntrustedLinkError(PlanError):
     """``links`` are what the user has to agree to: where each is, from the project's root, and where it leads."""
 
-    code = "link_untrusted"
+    code = FailureCode.LINK_UNTRUSTED
 
     def __init__(self, message: str, *, links: tuple[tuple[str, str], ...], hint: str | None = None) -> None:
         super().__init__(message, hint=hint, path=links[0][0])
@@ -174,33 +163,31 @@ class UntrustedLinkError(PlanError):
 
 
 class MirrorRefusedError(PlanError):
-    code = "mirror_refused"
+    code = FailureCode.MIRROR_REFUSED
 
 
 class PlanFileError(PlanError):
-    code = "plan_file_invalid"
+    code = FailureCode.PLAN_FILE_INVALID
 
 
 class NothingMatchedError(BlobsyncError):
-    code = "nothing_matched"
-    exit_code = ExitCode.NOTHING_MATCHED
+    code = FailureCode.NOTHING_MATCHED
 
 
 class CredentialError(BlobsyncError):
-    code = "credential_invalid"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.CREDENTIAL_INVALID
 
 
 class SasExpiredError(CredentialError):
-    code = "sas_expired"
+    code = FailureCode.SAS_EXPIRED
 
 
 class SasPermissionError(CredentialError):
-    code = "sas_permission"
+    code = FailureCode.SAS_PERMISSION
 
 
 class LoginRequiredError(CredentialError):
-    code = "login_required"
+    code = FailureCode.LOGIN_REQUIRED
 
 
 class StorageError(BlobsyncError):
@@ -210,7 +197,7 @@ class StorageError(BlobsyncError):
     answered), ``request_id`` what Azure support asks for.
     """
 
-    code = "storage_error"
+    code = FailureCode.STORAGE_ERROR
 
     def __init__(
         self,
@@ -229,70 +216,65 @@ class StorageError(BlobsyncError):
 
 
 class StorageUnreachableError(StorageError):
-    code = "storage_unreachable"
+    code = FailureCode.STORAGE_UNREACHABLE
 
 
 class AccessDeniedError(StorageError):
-    code = "access_denied"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.ACCESS_DENIED
 
 
 class ContainerNotFoundError(StorageError):
-    code = "container_not_found"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.CONTAINER_NOT_FOUND
 
 
 class BlobNotFoundError(StorageError):
-    code = "blob_not_found"
-    exit_code = ExitCode.NOTHING_MATCHED
+    code = FailureCode.BLOB_NOT_FOUND
 
 
 class PreconditionFailedError(StorageError):
-    code = "changed_meanwhile"
+    code = FailureCode.CHANGED_MEANWHILE
 
 
 class ThrottledError(StorageError):
-    code = "service_busy"
+    code = FailureCode.SERVICE_BUSY
 
 
 class ChecksumError(StorageError):
-    code = "checksum_mismatch"
+    code = FailureCode.CHECKSUM_MISMATCH
 
 
 class CopySourceRefusedError(StorageError):
-    code = "copy_source_refused"
+    code = FailureCode.COPY_SOURCE_REFUSED
 
 
 class LocalFileError(BlobsyncError):
-    code = "local_file"
+    code = FailureCode.LOCAL_FILE
 
 
 class UnsafeNameError(LocalFileError):
     """A name from outside that must not become a path here."""
 
-    code = "unsafe_name"
+    code = FailureCode.UNSAFE_NAME
 
 
 class AzcopyError(BlobsyncError):
-    code = "azcopy_failed"
+    code = FailureCode.AZCOPY_FAILED
 
 
 class AzcopyNotFoundError(AzcopyError):
-    code = "azcopy_not_found"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.AZCOPY_NOT_FOUND
 
 
 class AzcopyVersionError(AzcopyError):
-    code = "azcopy_version"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.AZCOPY_VERSION
 
 
 class AzcopyInstallError(AzcopyError):
-    code = "azcopy_install"
+    code = FailureCode.AZCOPY_INSTALL
 
 
 class ProcessError(BlobsyncError):
-    code = "process_failed"
+    code = FailureCode.PROCESS_FAILED
 
 
 class ProcessTimeoutError(ProcessError):
@@ -300,44 +282,39 @@ class ProcessTimeoutError(ProcessError):
 
 
 class TransferCancelledError(BlobsyncError):
-    code = "cancelled"
-    exit_code = ExitCode.INTERRUPTED
+    code = FailureCode.CANCELLED
 
 
 class EmulatorError(BlobsyncError):
-    code = "emulator"
+    code = FailureCode.EMULATOR
 
 
 class ArchiveError(BlobsyncError):
-    code = "archive"
+    code = FailureCode.ARCHIVE
 
 
 class IgnorePatternError(ArchiveError):
-    code = "ignore_pattern"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.IGNORE_PATTERN
 
 
 class SecretsFoundError(ArchiveError):
-    code = "secrets_found"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.SECRETS_FOUND
 
 
 class JobError(BlobsyncError):
-    code = "job_failed"
+    code = FailureCode.JOB_FAILED
 
 
 class BackendUnavailableError(JobError):
-    code = "backend_unavailable"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.BACKEND_UNAVAILABLE
 
 
 class BackendDeniedError(BackendUnavailableError):
-    code = "access_denied"
+    code = FailureCode.ACCESS_DENIED
 
 
 class BackendFailingError(BackendUnavailableError):
-    code = "backend_failing"
-    exit_code = ExitCode.FAILED
+    code = FailureCode.BACKEND_FAILING
 
 
 class BackendBusyError(BackendFailingError):
@@ -349,19 +326,16 @@ class LostContactError(BackendUnavailableError):
 
 
 class SubmissionUnknownError(JobError):
-    code = "submission_unknown"
-    exit_code = ExitCode.FAILED
+    code = FailureCode.SUBMISSION_UNKNOWN
 
 
 class SubmissionError(JobError):
-    code = "submission_failed"
+    code = FailureCode.SUBMISSION_FAILED
 
 
 class JobNotFoundError(JobError):
-    code = "job_not_found"
-    exit_code = ExitCode.NOTHING_MATCHED
+    code = FailureCode.JOB_NOT_FOUND
 
 
 class AmbiguousJobError(JobError):
-    code = "job_ambiguous"
-    exit_code = ExitCode.USAGE
+    code = FailureCode.JOB_AMBIGUOUS

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blobsync.base.errors import ExitCode, UsageError
+from blobsync.base.errors import UsageError
+from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.consent import with_consent
 from blobsync.cli.options import PathsArgument, command

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.errors import BlobsyncError, ExitCode, TransferCancelledError, UsageError
+from blobsync.base.errors import BlobsyncError, TransferCancelledError, UsageError
+from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
 from blobsync.cli.job_views import followed, note_all, open_board, submitting
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, state_text

@@ -12,7 +12,8 @@ from typing import Any
 
 import typer
 
-from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, TransferCancelledError, UsageError
+from blobsync.base.errors import BlobsyncError, LocalFileError, TransferCancelledError, UsageError
+from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.redaction import redact
 from blobsync.cli.app import build_app
 from blobsync.cli.display import choose_listener
@@ -109,7 +110,7 @@ def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
         f"a fault in blobsync itself: {type(error).__name__}: {redact(str(error))}",
         hint="please report it, with what the same command prints with -vv",
     )
-    fault.code = "internal"
+    fault.code = FailureCode.INTERNAL
     return fault
 
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from blobsync.base.errors import BlobsyncError, ExitCode, UnsafeNamesError
+from blobsync.base.errors import BlobsyncError, UnsafeNamesError
+from blobsync.base.failure_codes import ExitCode
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:

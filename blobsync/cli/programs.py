@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blobsync.base.errors import BlobsyncError, ExitCode
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session

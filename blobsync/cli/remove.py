@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.errors import ExitCode
+from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text

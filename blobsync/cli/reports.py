@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.cli.output import count_text, size_text, took_text
@@ -97,7 +98,9 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
 def conflicts(plan: TransferPlan) -> tuple[FileFailure, ...]:
     """Each file that was left alone because both sides have something of their own."""
     return tuple(
-        FileFailure(part.shown(action), "conflict", f"left alone: {action.reason.value}", _conflict_hint(action))
+        FileFailure(
+            part.shown(action), FailureCode.CONFLICT, f"left alone: {action.reason.value}", _conflict_hint(action)
+        )
         for part, action in plan.each()
         if action.action is Action.CONFLICT
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.errors import ExitCode
+from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.output import size_text
 from blobsync.cli.reports import more_line
 

@@ -23,6 +23,7 @@ from blobsync.base.errors import (
     StorageUnreachableError,
     ThrottledError,
 )
+from blobsync.base.failure_codes import FailureCode
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
@@ -361,7 +362,7 @@ class WorkerPool:
 
     def _settle(self, job: FileJob, error: BlobsyncError) -> bool:
         """Report a failure, or answer True where the whole file is to be moved again."""
-        if error.code == "checksum_mismatch" and job.attempt < ATTEMPTS and not self._run.stop.is_set():
+        if error.code == FailureCode.CHECKSUM_MISMATCH and job.attempt < ATTEMPTS and not self._run.stop.is_set():
             job.start_over()
             return True
         if self._run.failed(job.action, error) and self._hopeless is None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError, LocalFileError
+from blobsync.base.failure_codes import FailureCode
 
 _HINTS = {
     errno.ENOSPC: "free some space, then run the same command again: what is done is kept",
@@ -36,7 +37,7 @@ def where_to_look(path: Path) -> str:
 class ChangedWhileReadError(BlobsyncError):
     """The source is not the file that was planned any more, so that what was read is worth nothing."""
 
-    code = "changed_while_read"
+    code = FailureCode.CHANGED_WHILE_READ
 
 
 def local_error(error: OSError, path: Path | str) -> LocalFileError:

@@ -41,7 +41,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from blobsync.base.errors import MirrorRefusedError, UnsafeNamesError
+from blobsync.base.errors import UnsafeNamesError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
@@ -248,7 +249,7 @@ def guard_mirror(
     deletions = sum(action.action is Action.DELETE for action in actions)
     if not deletions:
         return None
-    code = MirrorRefusedError.code
+    code = FailureCode.MIRROR_REFUSED
     if source_files == 0:
         return FileFailure(
             shown,
@@ -317,7 +318,7 @@ def leave_out(
         else:
             path = f"{shown}/{action.path}" if action.path else shown
             failures.append(
-                FileFailure(path, UnsafeNamesError.code, f"left out: its name {why}", "rename it, or --exclude it")
+                FileFailure(path, FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it, or --exclude it")
             )
     return tuple(kept), failures
 

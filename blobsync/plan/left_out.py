@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import trust_command
 from blobsync.plan.transfer_plan import FileFailure
@@ -43,10 +44,10 @@ class LeftOut:
                 warnings.append(text)
             elif reason is Reason.SYMLINK_OUTSIDE:
                 hint = f"to follow it: {trust_command(f'{shown}/{path}')}"
-                failures.append(FileFailure(f"{shown}/{path}", "link_untrusted", text, hint))
+                failures.append(FileFailure(f"{shown}/{path}", FailureCode.LINK_UNTRUSTED, text, hint))
             else:
                 failures.append(
-                    FileFailure(f"{shown}/{path}", "link_refused", text, "replace it by a folder or a file")
+                    FileFailure(f"{shown}/{path}", FailureCode.LINK_REFUSED, text, "replace it by a folder or a file")
                 )
         return failures, warnings
 
@@ -55,6 +56,6 @@ def source_said(shown: str, reason: Reason, detail: str) -> FileFailure | str:
     """What is said of an entry at the source: a failure where it should have taken part, else a warning."""
     said = f"{reason.value} ({detail})" if detail else reason.value
     if reason in FAULTS:
-        return FileFailure(shown, "unreadable", f"{shown}: {said}", "make it readable, or --exclude it")
+        return FileFailure(shown, FailureCode.UNREADABLE, f"{shown}: {said}", "make it readable, or --exclude it")
     way_out = f"; to follow it: {trust_command(shown)}" if reason is Reason.SYMLINK_OUTSIDE else ""
     return f"{shown}: left out, {said}{way_out}"

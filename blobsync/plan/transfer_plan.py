@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.base.errors import ExitCode, MirrorRefusedError
+from blobsync.base.errors import MirrorRefusedError
+from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState
 from blobsync.base.locations import BlobUrl
 from blobsync.base.reasons import Reason
@@ -104,10 +105,10 @@ class EngineChoice:
 
 @dataclass(frozen=True, slots=True)
 class FileFailure:
-    """One file that is not as planned, why, and what to do. ``code`` is an error code of ``errors``."""
+    """One file that is not as planned, why, and what to do."""
 
     path: str
-    code: str
+    code: FailureCode
     message: str
     hint: str | None = None
 

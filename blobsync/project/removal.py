@@ -8,6 +8,7 @@ from pathlib import Path
 
 from blobsync.base.ahead import side_by_side
 from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.plan.listener import Listener
@@ -153,7 +154,9 @@ def _remove(connections: Connections, index: Index, deletion: Deletion, listener
         failed.setdefault(name, "it is still there")
     for name, reason in sorted(failed.items()):
         result.failures.append(
-            FileFailure(shown(name), "delete_failed", f"{shown(name)}: not deleted, {reason}", "run the command again")
+            FileFailure(
+                shown(name), FailureCode.DELETE_FAILED, f"{shown(name)}: not deleted, {reason}", "run the command again"
+            )
         )
     gone = [blob for blob in deletion.blobs if blob.name not in failed]
     result.gone += [(shown(blob.name), blob) for blob in gone]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from blobsync.base.ahead import side_by_side
-from blobsync.base.errors import BlobsyncError, ExitCode, NothingMatchedError
+from blobsync.base.errors import BlobsyncError, NothingMatchedError
+from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
 from blobsync.plan.pairs import Pair, changed_since_verified, equal_content

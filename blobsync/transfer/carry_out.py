@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import StorageError
+from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.hashing import hash_file
 from blobsync.local.part_files import remove_leftovers
@@ -22,16 +23,6 @@ from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.interrupted import ByteTally, cancelled
 from blobsync.transfer.ledger import Ledger, retry_with
-
-# What another try can mend, by failure code, and the engine that gets it ("same" is the one that failed).
-_RETRIES = {
-    "changed_while_read": "direct",
-    "azcopy_cannot_carry": "direct",
-    "credential_expired": "same",
-    "copy_source_refused": "relay",
-}
-# The other engines have tried these again themselves; azcopy gives such a file up.
-_RETRIES_AFTER_AZCOPY = {"checksum_mismatch": "direct", "azcopy_failed": "direct", "service_busy": "direct"}
 
 
 class Engines(NamedTuple):
@@ -170,7 +161,7 @@ def _not_reported(shown: str, engine: str) -> FileFailure:
     """Silence is no success, whatever may have arrived."""
     return FileFailure(
         shown,
-        "not_reported",
+        FailureCode.NOT_REPORTED,
         f"{shown}: the {engine} engine did not say what became of it",
         "run the same command again: only what is not verified moves",
     )
@@ -179,7 +170,7 @@ def _not_reported(shown: str, engine: str) -> FileFailure:
 def _stray(shown: str) -> FileFailure:
     return FileFailure(
         shown,
-        "not_asked_for",
+        FailureCode.NOT_ASKED_FOR,
         f"{shown}: azcopy took this blob along although the plan does not have it; nothing of it was kept",
         "run the same command again: it may be new. If it comes up again, the server shows azcopy names"
         " that it does not show blobsync; do not trust it",
@@ -202,7 +193,7 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
         engine = _second_engine(run, failure.code, first)
         if engine is None:
             continue
-        there = _written_before(ledger, action) if failure.code in _RETRIES_AFTER_AZCOPY else None
+        there = _written_before(ledger, action) if failure.code.retry is Retry.DIRECT_AFTER_AZCOPY else None
         if there is not None:
             ledger.failures.pop(action.path)
             ledger.moved(there)
@@ -217,11 +208,9 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
             _move(run, ledger, fresh, engine)
 
 
-def _second_engine(run: _Run, code: str, first: str) -> str | None:
-    engine = _RETRIES.get(code) or (_RETRIES_AFTER_AZCOPY.get(code) if first == "azcopy" else None)
-    if engine == "relay" and not run.engines.relay_allowed:
-        return None
-    return first if engine == "same" else engine
+def _second_engine(run: _Run, code: FailureCode, first: str) -> str | None:
+    engine = code.retry.engine_after(first)
+    return None if engine == "relay" and not run.engines.relay_allowed else engine
 
 
 def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
@@ -287,7 +276,7 @@ def _delete_extras(run: _Run) -> None:
         for path, reason in failures.items():
             shown = f"{ledger.live.part.path}/{path}"
             run.other_failures.append(
-                FileFailure(shown, "delete_failed", f"{shown}: not deleted, {reason}", "run it again")
+                FileFailure(shown, FailureCode.DELETE_FAILED, f"{shown}: not deleted, {reason}", "run it again")
             )
 
 
@@ -312,12 +301,12 @@ def _imbalance(run: _Run) -> list[FileFailure]:
     shown = ", ".join(part.path for part in run.plan.parts)
     said = f"{shown}: {planned} files were planned, {done} are verified and {failed} failed: that does not add up"
     hint = "this is a fault in blobsync itself; check with 'blobsync verify'"
-    return [FileFailure(shown, "account_wrong", said, hint)]
+    return [FileFailure(shown, FailureCode.ACCOUNT_WRONG, said, hint)]
 
 
 def _with_way_out(failure: FileFailure) -> FileFailure:
     """A copy that the service refused can always go through this machine: say how."""
-    if failure.code != "copy_source_refused":
+    if failure.code != FailureCode.COPY_SOURCE_REFUSED:
         return failure
     return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")
 

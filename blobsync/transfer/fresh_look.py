@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from blobsync.base.ahead import side_by_side
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.local.hashing import hash_file
 from blobsync.plan.transfer_plan import FileFailure
@@ -26,13 +27,13 @@ _HEAD_THREADS = 16
 def check_arrival(shown: str, moved: Moved, destination: FileState | None) -> FileFailure | None:
     """Compare one file's destination, as it was seen, with what was to arrive; None when it is equal."""
     if destination is None:
-        return FileFailure(shown, "missing_after_transfer", f"{shown}: is not at the destination", _AGAIN)
+        return FileFailure(shown, FailureCode.MISSING_AFTER_TRANSFER, f"{shown}: is not at the destination", _AGAIN)
     source = moved.source or moved.action.source
     size = source.size if source is not None else moved.action.size
     if destination.size != size:
         return FileFailure(
             shown,
-            "size_mismatch",
+            FailureCode.SIZE_MISMATCH,
             f"{shown}: has {destination.size} bytes at the destination, {size} at the source",
             _AGAIN,
         )
@@ -40,10 +41,10 @@ def check_arrival(shown: str, moved: Moved, destination: FileState | None) -> Fi
     if expected is None:
         return None
     if destination.md5 is None:
-        return FileFailure(shown, "md5_missing", f"{shown}: arrived without an MD5 to check it by", _AGAIN)
+        return FileFailure(shown, FailureCode.MD5_MISSING, f"{shown}: arrived without an MD5 to check it by", _AGAIN)
     if destination.md5 != expected:
         return FileFailure(
-            shown, "md5_mismatch", f"{shown}: other content at the destination than at the source", _AGAIN
+            shown, FailureCode.MD5_MISMATCH, f"{shown}: other content at the destination than at the source", _AGAIN
         )
     return None
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.hashing import hash_file
@@ -114,7 +115,7 @@ class Ledger:
         with self._lock:
             self.strangers[action.path] = FileFailure(
                 shown,
-                "not_planned",
+                FailureCode.NOT_PLANNED,
                 f"{shown}: an engine reported it, and the plan does not name it",
                 "look at what is there with 'blobsync verify'; this is a fault in blobsync itself",
             )
@@ -184,7 +185,7 @@ class Ledger:
 def _not_the_planned_one(shown: str) -> FileFailure:
     return FileFailure(
         shown,
-        "changed_while_read",
+        FailureCode.CHANGED_WHILE_READ,
         f"{shown}: the file is not the one any more that was planned, so that nothing can tell what arrived",
         "run the same command again",
     )

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.files import LocalFolder, SourceFile
@@ -220,7 +221,7 @@ def _not_kept(folders: _Folders, action: FileAction, failure: FileFailure | None
     why = failure.message if failure else "it was not there afterwards"
     return FileFailure(
         shown,
-        failure.code if failure else "missing_after_transfer",
+        failure.code if failure else FailureCode.MISSING_AFTER_TRANSFER,
         f"{shown}: left alone, because the other version could not be kept beside it as {action.aside}: {why}",
         (failure.hint if failure else None) or "run the same command again",
     )

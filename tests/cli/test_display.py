@@ -8,6 +8,7 @@ import time
 import pytest
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.redaction import redact
 from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, count_text, duration_text, size_text
@@ -64,7 +65,7 @@ def test_redaction_leaves_words_alone() -> None:
 def test_a_hostile_name_cannot_drive_the_terminal() -> None:
     out, err = io.StringIO(), io.StringIO()
     console = Console(out=out, err=err)
-    failure = FileFailure("data/\x1b[2J\n", "x", "cannot be read")
+    failure = FileFailure("data/\x1b[2J\n", FailureCode.STORAGE_ERROR, "cannot be read")
     console.show(Result(lines=["data/\x1b]0;title\x07", "data/é", "data/\udce9"], failures=[failure]))
     assert out.getvalue() == "data/\\x1b]0;title\\x07\ndata/é\ndata/\\udce9\n"
     assert err.getvalue() == "blobsync: data/\\x1b[2J\\n: cannot be read\n"
@@ -72,7 +73,7 @@ def test_a_hostile_name_cannot_drive_the_terminal() -> None:
 
 def test_many_failures_are_told_as_a_number() -> None:
     err = io.StringIO()
-    failures = [FileFailure(f"f{number}", "x", "broke") for number in range(25)]
+    failures = [FileFailure(f"f{number}", FailureCode.STORAGE_ERROR, "broke") for number in range(25)]
     Console(out=io.StringIO(), err=err).show(Result(failures=failures, exit_code=3))
     lines = err.getvalue().splitlines()
     assert (len(lines), lines[0], lines[-1]) == (
@@ -97,7 +98,7 @@ def test_lines_now_and_then() -> None:
     listener.phase("moving")
     listener.bytes_moved(1_000_000)
     listener.file_done("a", None)
-    listener.file_done("b", FileFailure("b", "x", "broke"))
+    listener.file_done("b", FileFailure("b", FailureCode.STORAGE_ERROR, "broke"))
     lines = err.getvalue().splitlines()
     assert lines[1] == "blobsync: looking: 5 names"
     assert lines[-1].startswith("blobsync: moving 2 of 2 files, 1 MB of 2 MB, 1 failed so far, ")
@@ -127,7 +128,7 @@ def test_the_bar_shows_bytes_files_and_failures() -> None:
     listener.expect(2, 2_000_000)
     listener.phase("moving")
     listener.bytes_moved(1_000_000)
-    listener.file_done("a", FileFailure("a", "x", "broke"))
+    listener.file_done("a", FileFailure("a", FailureCode.STORAGE_ERROR, "broke"))
     listener.show(force=True)
     listener.note("a note")
     listener.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import ContainerUrl
 from blobsync.base.reasons import Reason
 from blobsync.cli.reports import files_shown, plan_data, plan_lines, result_data, result_lines
@@ -125,7 +126,7 @@ def test_verify_of_nothing_says_so() -> None:
     assert list(verify_lines([_report("differs", 0)], 10)) == [
         "nothing to compare: no files here, none in the container"
     ]
-    unread = VerifyReport({}, (), 0, (FileFailure("data/v/a", "unreadable", "cannot be read"),))
+    unread = VerifyReport({}, (), 0, (FileFailure("data/v/a", FailureCode.UNREADABLE, "cannot be read"),))
     assert list(verify_lines([unread], 10)) == ["nothing could be compared"]
 
 
@@ -149,5 +150,5 @@ def test_the_versions_that_are_kept_aside_are_named() -> None:
     named = "both kept: data/v/d/x.bin, and the other version as data/v/d/x.remote-1f2e3d4c.bin"
     assert next(result_lines(done, 1.0)) == named
     assert plan_data(plan)["actions"][0]["aside"] == "data/v/d/x.remote-1f2e3d4c.bin"
-    failed = replace(done, failures=(FileFailure("data/v/d/x.bin", "service_busy", "busy"),))
+    failed = replace(done, failures=(FileFailure("data/v/d/x.bin", FailureCode.SERVICE_BUSY, "busy"),))
     assert named not in list(result_lines(failed, 1.0))

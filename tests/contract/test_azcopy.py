@@ -267,7 +267,7 @@ def test_sources_that_changed(engine: AzcopyEngine, containers: Containers, tmp_
 
 @pytest.mark.parametrize(
     ("refused", "code"),
-    [("expired", "credential_expired"), ("rights", "access_denied"), ("container", "container_not_found")],
+    [("expired", "sas_expired"), ("rights", "access_denied"), ("container", "container_not_found")],
 )
 def test_refused_uploads(engine: AzcopyEngine, containers: Containers, tmp_path: Path, refused: str, code: str) -> None:
     tree(tmp_path / "source", ["a", "b"])
@@ -289,7 +289,7 @@ def test_an_expired_sas_and_a_download(engine: AzcopyEngine, containers: Contain
     containers.clients["one"].upload_blob("x/a", b"a")
     task = whole(download(containers.store("one"), "x", tmp_path / "target", ["a"]))
     engine.mint = containers.sas("rl", hours=-1)
-    assert codes(run(engine, task)) == {"credential_expired"}
+    assert codes(run(engine, task)) == {"sas_expired"}
     assert not (tmp_path / "target").exists()
 
 

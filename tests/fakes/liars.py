@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.listener import Listener
@@ -130,7 +131,7 @@ def everything_twice(task: MoveTask, report: MoveReport) -> MoveReport:
 
 def moved_and_failed(task: MoveTask, report: MoveReport) -> MoveReport:
     """Each file in both lists."""
-    failed = [(action, FileFailure(action.path, "storage_error", "it gave up")) for action in task.actions]
+    failed = [(action, FileFailure(action.path, FailureCode.STORAGE_ERROR, "it gave up")) for action in task.actions]
     return replace(report, failed=failed)
 
 
@@ -141,7 +142,9 @@ def a_stranger(task: MoveTask, report: MoveReport) -> MoveReport:
 
 def a_failed_stranger(task: MoveTask, report: MoveReport) -> MoveReport:
     """One file more than it was given, and that one failed."""
-    return replace(report, failed=[*report.failed, (stranger(), FileFailure("x", "storage_error", "it gave up"))])
+    return replace(
+        report, failed=[*report.failed, (stranger(), FileFailure("x", FailureCode.STORAGE_ERROR, "it gave up"))]
+    )
 
 
 def stranger() -> FileAction:

@@ -74,7 +74,7 @@ def test_a_refusal_in_the_messages() -> None:
         (
             ErrorDetails(403, "AuthenticationFailed", "Signature not valid in the time frame"),
             Route.UPLOAD,
-            "credential_expired",
+            "sas_expired",
         ),
         (ErrorDetails(404, "", "The specified container does not exist"), Route.UPLOAD, "container_not_found"),
         (ErrorDetails(412, "ConditionNotMet", ""), Route.UPLOAD, "changed_meanwhile"),
@@ -94,9 +94,9 @@ def test_each_cause_has_a_code_and_a_sentence(reason: ErrorDetails, route: Route
 
 def test_a_sas_past_its_time_explains_any_refusal() -> None:
     refusal = ErrorDetails(403, "AuthorizationFailure", "no")
-    assert explain(refusal, Route.UPLOAD, sas(-1)).code == "credential_expired"
+    assert explain(refusal, Route.UPLOAD, sas(-1)).code == "sas_expired"
     assert explain(refusal, Route.UPLOAD, sas(1)).code == "access_denied"
-    assert explain(refusal, Route.CROSS_ACCOUNT, sas(1), sas(-1)).code == "credential_expired"
+    assert explain(refusal, Route.CROSS_ACCOUNT, sas(1), sas(-1)).code == "sas_expired"
     assert expired(sas(1), sas(-1))
     assert not expired(sas(1), SasToken.parse("si=policy&sig=x"))
 

@@ -173,13 +173,13 @@ def sas(hours: int) -> SasToken:
 
 @pytest.mark.parametrize(
     ("status", "hours", "expected"),
-    [(0, -1, "credential_expired"), (0, 1, "azcopy_failed"), (412, -1, "changed_meanwhile")],
+    [(0, -1, "sas_expired"), (0, 1, "azcopy_failed"), (412, -1, "changed_meanwhile")],
 )
 def test_a_failure_without_a_status_after_the_sas_ended_is_its_expiry(status: int, hours: int, expected: str) -> None:
     case = Case(outcome(status="Cancelled"), reasons={"/fake/one/x/a": ErrorDetails(status, "", "eof")}, sas=sas(hours))
     error = case.verdict.reason("a")
     assert error.code == expected
-    if expected == "credential_expired":
+    if expected == "sas_expired":
         assert "the SAS is past its expiry" in error.message
 
 

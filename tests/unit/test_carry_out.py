@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import CopySourceRefusedError, LocalFileError, StorageError, TransferCancelledError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
@@ -158,7 +159,7 @@ def test_what_is_left_over_of_a_whole_folder_is_not_the_whole_folder(world: Worl
     def gives_one_up(task: MoveTask, report: MoveReport) -> MoveReport:
         lost = [each for each in report.moved if each.action.path == "a"]
         report.moved = [each for each in report.moved if each.action.path != "a"]
-        report.failed = [(each.action, FileFailure("data/x/a", "credential_expired", "no")) for each in lost]
+        report.failed = [(each.action, FileFailure("data/x/a", FailureCode.SAS_EXPIRED, "no")) for each in lost]
         if lost and len(task.actions) == 3:
             world.store("eu").blobs.pop("store/data/x/a", None)
         return report
@@ -202,7 +203,7 @@ def fails_with(code: str, *, only: str = "a") -> LyingEngine:
         failed = [each for each in task.actions if each.path == only]
         return MoveReport(
             [each for each in report.moved if each.action.path != only],
-            [(each, FileFailure(task.shown, code, "no")) for each in failed],
+            [(each, FileFailure(task.shown, FailureCode(code), "no")) for each in failed],
         )
 
     return LyingEngine(tell, works=False)
@@ -229,7 +230,7 @@ class Spy:
     [
         ("changed_while_read", "direct"),
         ("azcopy_cannot_carry", "direct"),
-        ("credential_expired", "azcopy"),
+        ("sas_expired", "azcopy"),
         ("checksum_mismatch", "direct"),
         ("azcopy_failed", "direct"),
         ("service_busy", "direct"),
@@ -288,7 +289,11 @@ def test_a_second_try_takes_the_file_as_it_is_now(world: World) -> None:
         (world.root / "data/x/gone").unlink()
         return MoveReport(
             report.moved,
-            [(each, FileFailure(each.path, "changed_while_read", "no")) for each in task.actions if each.path != "b"],
+            [
+                (each, FileFailure(each.path, FailureCode.CHANGED_WHILE_READ, "no"))
+                for each in task.actions
+                if each.path != "b"
+            ],
         )
 
     engine = LyingEngine(tell)
@@ -345,7 +350,9 @@ class Wrote:
         assert isinstance(end.store, MemoryStore)
         for action in task.actions:
             end.store.add(end.at(action.path), self.body, with_md5=self.with_md5)
-        return MoveReport([], [(each, FileFailure(each.path, "azcopy_failed", "it gave up")) for each in task.actions])
+        return MoveReport(
+            [], [(each, FileFailure(each.path, FailureCode.AZCOPY_FAILED, "it gave up")) for each in task.actions]
+        )
 
 
 @pytest.mark.parametrize("copy", [False, True])
@@ -449,7 +456,7 @@ def test_nothing_is_deleted_where_part_of_the_source_could_not_be_read(world: Wo
     add(world, "eu", {"extra": b"x"})
     write(world, {"a": b"aaa"})
     plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, max_delete_percent=100.0))
-    unreadable = FileFailure("data/x/b", "unreadable", "no")
+    unreadable = FileFailure("data/x/b", FailureCode.UNREADABLE, "no")
     result = carry(world, replace(plan, unreadable=(unreadable,)), {"direct": DirectEngine})
     assert (result.deleted, codes(result)) == (0, {"data/x/b": "unreadable"})
 

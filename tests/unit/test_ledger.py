@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, PairIndex, Record
@@ -82,7 +83,7 @@ def books(source: FileState | None = OLD, route: Route = Route.UPLOAD) -> tuple[
     return Books((one,), route), one
 
 
-FAILED = FileFailure("data/x/a", "storage_error", "no")
+FAILED = FileFailure("data/x/a", FailureCode.STORAGE_ERROR, "no")
 
 
 @pytest.mark.parametrize(

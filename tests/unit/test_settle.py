@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import AccessDeniedError, TransferCancelledError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
 from blobsync.store.ends import RemoteEnd
@@ -212,7 +213,9 @@ class Relay:
                 name = task.destination.at(action.target or "")
                 task.destination.store.put(name, self._body, md5=hashlib.md5(self._body).digest())
             if self._fails:
-                report.failed.append((action, FileFailure(action.path, "service_busy", "the service is busy", "wait")))
+                report.failed.append(
+                    (action, FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", "wait"))
+                )
             else:
                 report.moved.append(Moved(action))
         return report

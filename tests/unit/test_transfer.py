@@ -19,6 +19,7 @@ from blobsync.base.errors import (
     UnsafeNamesError,
     UsageError,
 )
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.reasons import Reason
 from blobsync.plan.listener import Listener
 from blobsync.plan.saved_plan import load, save
@@ -371,7 +372,7 @@ class GivesUp:
             if self._meanwhile is not None:
                 md5 = hashlib.md5(self._meanwhile).digest()
                 end.store.put(end.at(action.path), self._meanwhile, md5=md5)
-            report.failed.append((action, FileFailure(task.shown, "azcopy_failed", "it gave up")))
+            report.failed.append((action, FileFailure(task.shown, FailureCode.AZCOPY_FAILED, "it gave up")))
         return report
 
 
