@@ -9,6 +9,7 @@ from pathlib import Path
 from blobsync.base.file_states import LocalState
 
 _READ_BYTES = 1 << 20
+_FEWEST_THREADS = 2
 
 
 def hash_file(file: Path) -> LocalState | None:
@@ -23,3 +24,8 @@ def hash_file(file: Path) -> LocalState | None:
     except OSError:
         return None
     return after if after.same_file(before) else None
+
+
+def reading_threads(processors: int | None = os.cpu_count()) -> int:
+    """How many files to read at once: one for each processor, but two at least, as disks make a reader wait."""
+    return max(_FEWEST_THREADS, processors or _FEWEST_THREADS)

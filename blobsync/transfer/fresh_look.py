@@ -7,13 +7,12 @@ seen, after the move, with the size and the MD5 that the plan asks for. The serv
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 from blobsync.base.ahead import side_by_side
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
-from blobsync.local.hashing import hash_file
+from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo
@@ -64,7 +63,7 @@ def states_at_destination(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[
 
 def _look_on_disk(end: LocalEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
-    states = side_by_side(lambda name: hash_file(end.at(name)), names.values(), max(2, os.cpu_count() or 2))
+    states = side_by_side(lambda name: hash_file(end.at(name)), names.values(), reading_threads())
     for path, state in zip(names, states, strict=True):
         seen(1)
         if state is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.local.hashing import hash_file
+from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination
@@ -157,3 +157,11 @@ def test_a_file_that_is_written_to_while_it_is_read_has_no_md5(tmp_path: Path) -
 def test_what_cannot_be_read_has_no_md5(tmp_path: Path) -> None:
     assert hash_file(tmp_path / "gone") is None
     assert hash_file(tmp_path) is None
+
+
+@pytest.mark.parametrize(("processors", "threads"), [(None, 2), (1, 2), (3, 3)])
+def test_files_are_read_by_as_many_threads_as_there_are_processors_but_two_at_least(
+    processors: int | None, threads: int
+) -> None:
+    assert reading_threads(processors) == threads
+    assert reading_threads() >= 2

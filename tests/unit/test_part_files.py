@@ -277,6 +277,23 @@ def test_no_descriptor_stays_open_after_the_end(tmp_path: Path, *, unnamed: bool
     assert names(folder) == ["a", "there"]
 
 
+def test_a_file_that_gets_the_descriptor_of_a_closed_standard_input_is_closed_too(tmp_path: Path) -> None:
+    kept = os.dup(0)
+
+    def as_standard_input(folder: int) -> int:
+        os.close(0)
+        return DISK.open_unnamed(folder)
+
+    try:
+        part(tmp_path, disk=Disk(open_unnamed=as_standard_input)).commit(None)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(0)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert names(tmp_path) == ["a"]
+
+
 def test_a_staged_file_that_cannot_be_moved_is_let_go_of(tmp_path: Path) -> None:
     other = Path("/dev/shm")
     if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
