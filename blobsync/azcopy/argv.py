@@ -187,7 +187,11 @@ def _command(binary: Path, ends: Sequence[str], flags: Sequence[str], how: Azcop
 def _scope(folder: bool, listed: Path | None) -> list[str]:
     if not folder:
         return ["--recursive=false", "--as-subdir=false"]
-    return ["--recursive=true", "--as-subdir=false", *([f"--list-of-files={listed}"] if listed else [])]
+    if listed:
+        # What a service does not show as a blob azcopy takes for a folder, and lists it where it may recurse: no name
+        # that is not in the file is to come of that.
+        return ["--recursive=false", "--as-subdir=false", f"--list-of-files={listed}"]
+    return ["--recursive=true", "--as-subdir=false"]
 
 
 def _url(end: BlobUrl, sas: SasToken, *, folder: bool) -> list[str]:

@@ -1,7 +1,7 @@
 """azcopy as an engine: each task is one azcopy job over exactly the task's files, checked by us.
 
-azcopy's own report decides nothing. Uploads and copies are reported without a destination state, so that the
-caller looks for itself; downloads are checked here, file by file, before they take their final names.
+azcopy's own report decides nothing. Uploads are reported without a destination state, so that the caller looks for
+itself; a folder that azcopy copied is looked at here, for what the plan does not have; downloads are checked here, file by file, before they take their final names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from blobsync.azcopy import argv, readback
 from blobsync.azcopy.arrivals import Arrivals
 from blobsync.azcopy.binary import find_azcopy
+from blobsync.azcopy.blobs_around import blobs_below, first_other
 from blobsync.azcopy.carry import action_refusal, is_single_file, needs_list_of_files, refusal
 from blobsync.azcopy.confine import Confinement, Landlock
 from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
@@ -205,6 +206,25 @@ class _Transfer:
             self._bytes.skip(again.bytes_moved)
 
     def _copy(self, source: RemoteEnd, destination: RemoteEnd) -> None:
+        # Names that azcopy cannot carry are planned, too: it meets them as it lists the folder by itself.
+        planned = {each.path for each in self._task.actions}
+        lists_by_itself = not (self._single or self._listed)
+        other = first_other(destination, planned) if lists_by_itself else None
+        if other is not None:
+            self._leave_to_others(f"azcopy lists the source by itself, and could replace {other!r} at the destination")
+            return
+        verdict = self._run_copy(source, destination)
+        there = dict(blobs_below(destination)) if lists_by_itself else {}
+        for action in self._actions:
+            error = verdict.failure(action.path, action.source)
+            self._settle(action, error, action.source, there.get(action.path))
+        self._run.report.strays += sorted(name for name in there if name not in planned)
+
+    def _leave_to_others(self, why: str) -> None:
+        for action in self._actions:
+            self._run.failed(action, AzcopyTransferError("azcopy_cannot_carry", why, "use --engine direct"))
+
+    def _run_copy(self, source: RemoteEnd, destination: RemoteEnd) -> Verdict:
         source_sas = self._mint(source, _READ)
         try:
             destination_sas, keep_tier = self._mint(destination, _WRITE_WITH_TIER), True
@@ -220,10 +240,7 @@ class _Transfer:
             listed=self._list_of_files(),
         )
         outcome, log = self._run_job(command)
-        verdict = Verdict(self._task.route, outcome, log, self._credentials, destination)
-        for action in self._actions:
-            error = verdict.failure(action.path, action.source)
-            self._settle(action, error, action.source)
+        return Verdict(self._task.route, outcome, log, self._credentials, destination)
 
     def _download(self, source: RemoteEnd, destination: LocalEnd) -> None:
         root = destination.root
@@ -289,11 +306,17 @@ class _Transfer:
         log.read()
         return outcome, log.reader
 
-    def _settle(self, action: FileAction, error: BlobsyncError | None, source: LocalState | RemoteState | None) -> None:
+    def _settle(
+        self,
+        action: FileAction,
+        error: BlobsyncError | None,
+        source: LocalState | RemoteState | None,
+        seen: RemoteState | None = None,
+    ) -> None:
         if error is not None:
             self._run.failed(action, error)
         else:
-            self._run.moved(Moved(action, source=source), action.size)
+            self._run.moved(Moved(action, source=source, destination=seen), action.size)
 
     def _mint(self, end: RemoteEnd, rights: str) -> SasToken:
         sas = self._engine.mint(end, rights)

@@ -192,6 +192,9 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         found.refusals += [refusal] if refusal else []
     moving = sum(action.action is Action.TRANSFER and action.aside is None for action in actions)
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and request.wanted is None
+    if request.route not in (Route.UPLOAD, Route.DOWNLOAD) and extras:
+        # Who is handed the folder as such could replace them.
+        whole = False
     part = PlanPart(
         path=leg.shown,
         shape=looked.shape,

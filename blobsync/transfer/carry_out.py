@@ -17,7 +17,7 @@ from blobsync.local.part_files import remove_leftovers
 from blobsync.plan.listener import Listener
 from blobsync.plan.live_part import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, PlanPart, Route, TransferPlan, TransferResult
-from blobsync.store.ends import LocalEnd
+from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer import extras, receipts, settle
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import states_at_destination
@@ -154,7 +154,7 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str)
         failure = _not_reported(live.part.shown(action), engine)
         ledger.failed(action, failure)
         run.listener.file_done(failure.path, failure)
-    run.other_failures += [_stray(f"{live.part.path}/{name}") for name in report.strays]
+    run.other_failures += [_stray(f"{live.part.path}/{name}", live.destination) for name in report.strays]
 
 
 def _not_reported(shown: str, engine: str) -> FileFailure:
@@ -167,14 +167,18 @@ def _not_reported(shown: str, engine: str) -> FileFailure:
     )
 
 
-def _stray(shown: str) -> FileFailure:
-    return FileFailure(
-        shown,
-        FailureCode.NOT_ASKED_FOR,
-        f"{shown}: azcopy took this blob along although the plan does not have it; nothing of it was kept",
-        "run the same command again: it may be new. If it comes up again, the server shows azcopy names"
-        " that it does not show blobsync; do not trust it",
-    )
+def _stray(shown: str, destination: LiveEnd) -> FileFailure:
+    if isinstance(destination, LocalEnd):
+        said = "azcopy took this blob along although the plan does not have it; nothing of it was kept"
+        first = "run the same command again: it may be new"
+    else:
+        said = (
+            "this blob stands at the destination since the copy, and the plan does not have it:"
+            " azcopy took it along, or somebody else put it there"
+        )
+        first = "look at it, and remove it if it is not to be there"
+    again = "If it comes up again, the server shows azcopy names that it does not show blobsync; do not trust it"
+    return FileFailure(shown, FailureCode.NOT_ASKED_FOR, f"{shown}: {said}", f"{first}. {again}")
 
 
 def _one_moved(run: _Run, ledger: Ledger, moved: Moved) -> None:

@@ -57,8 +57,8 @@ class MoveTask(NamedTuple):
 class MoveReport:
     """What became of a task; every action of it is in one of the first two lists.
 
-    ``strays`` are names below the source that came along, or tried to, although the task does not have them. Nothing
-    of them was kept.
+    ``strays`` are names below the source that came along, or tried to, although the task does not have them. On this
+    machine nothing of them was kept; at a destination that is a container they stand now.
     """
 
     moved: list[Moved] = field(default_factory=list)

@@ -116,6 +116,65 @@ def test_names_that_only_azcopy_is_shown_reach_no_other_place_of_a_container(
     )
 
 
+@pytest.mark.parametrize("name", ["planted", "part0/planted", "%2e%2e/planted", "..\\planted"])
+def test_names_that_only_azcopy_is_shown_are_told_where_they_arrive(
+    name: str, with_azcopy: Project, ends: tuple[Container, Container], service: str
+) -> None:
+    source, target = ends
+    files = random_files(8, 9)
+    _fill(source, files)
+    source.put("evil", b"evil")
+    with (
+        lying_listing(service, f"/{source.account}/{source.name}/evil", [name]) as liar,
+        copy_source_proxy(liar.url) as copying,
+    ):
+        _configure(with_azcopy, ends, copying.url, sas=True)
+        done = with_azcopy.json(*_COPY, "--engine", "azcopy")
+        assert liar.injected().get("listing with more names"), "azcopy was never shown the name"
+    arrived = set(target.names()) - {f"near/data/{path}" for path in files}
+    assert arrived and all(path.startswith("near/data/") for path in arrived)
+    assert (done.code, done.data["transferred"], done.codes) == (3, len(files), {"not_asked_for"}), str(done)
+    assert {path.partition("data/")[2] for path in done.named()} == {path[len("near/data/") :] for path in arrived}
+
+
+def test_a_name_that_only_azcopy_is_shown_replaces_nothing(
+    with_azcopy: Project, ends: tuple[Container, Container], service: str
+) -> None:
+    source, target = ends
+    files = random_files(8, 9)
+    _fill(source, files)
+    source.put("evil", b"evil")
+    target.put("near/data/only-here", b"mine")
+    with (
+        lying_listing(service, f"/{source.account}/{source.name}/evil", ["only-here"]) as liar,
+        copy_source_proxy(liar.url) as copying,
+    ):
+        _configure(with_azcopy, ends, copying.url, sas=True)
+        done = with_azcopy.json(*_COPY, "--engine", "azcopy")
+    assert (done.code, done.data["transferred"]) == (0, len(files)), str(done)
+    assert target.contents("near/data/") == hashes({**files, "only-here": b"mine"})
+
+
+@pytest.mark.parametrize("name", ["planted", "../../victim"])
+def test_a_listed_blob_that_azcopy_is_told_is_a_folder_brings_no_names_of_the_servers(
+    name: str, with_azcopy: Project, ends: tuple[Container, Container], service: str
+) -> None:
+    source, target = ends
+    files = {"big0": os.urandom(17 * _MIB), "big1": os.urandom(9 * _MIB), "old": b"same"}
+    _fill(source, files)
+    source.put("evil", b"evil")
+    with (
+        lying_listing(service, f"/{source.account}/{source.name}/evil", [name], hidden="/big1") as liar,
+        copy_source_proxy(liar.url) as copying,
+    ):
+        _configure(with_azcopy, ends, copying.url, sas=True)
+        target.put("near/data/old", b"same")
+        done = with_azcopy.json(*_COPY, "--engine", "azcopy")
+        assert liar.injected().get("blob that is none"), "azcopy never looked at the blob"
+    assert set(target.names()) == {"near/data/big0", "near/data/old"}, str(done)
+    assert (done.code, done.named()) == (3, {"data/big1"}), str(done)
+
+
 @pytest.mark.parametrize("engine", ["azcopy", "direct", "relay"])
 def test_properties_arrive_as_they_were(
     engine: str,

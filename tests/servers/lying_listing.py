@@ -1,7 +1,7 @@
 """A blob service that shows azcopy more than it shows others: names that blobsync never saw and nobody asked for.
 
 Each listing that azcopy asks for gets further names, below the listed folder; each of these can be read, and has the
-content of one real blob.
+content of one real blob. A blob that is ``hidden`` is none for azcopy as long as it has not listed what is below it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,27 @@ from tests.servers.wire import Request, encode_request
 
 
 class LyingListing(Proxy):
-    """``extra`` are names relative to the listed folder; ``real`` is the path of the blob that they are read from."""
+    """``extra`` are names relative to the listed folder; ``real`` is the path of the blob that they are read from.
 
-    def __init__(self, upstream: str, real: str, extra: Sequence[str]) -> None:
+    ``hidden`` is how the paths end that a HEAD of azcopy's does not find.
+    """
+
+    def __init__(self, upstream: str, real: str, extra: Sequence[str], hidden: str = "") -> None:
         super().__init__(upstream)
         self._real = real
         self._extra = tuple(extra)
+        self._hidden = hidden
 
     async def handle(self, link: Link, request: Request) -> bool:
         agent = (request.get("user-agent") or "").lower()
         if operation(request) == "list" and "azcopy" in agent:
             return await self._list(link, request)
         path, _, query = request.target.partition("?")
+        if self._hidden and request.method == "HEAD" and "azcopy" in agent and unquote(path).endswith(self._hidden):
+            self.injected("blob that is none")
+            link.writer.write(_NO_BLOB)
+            await link.writer.drain()
+            return True
         # Clients may take the ".." out of a URL before they send it.
         read = request.method in ("GET", "HEAD")
         if read and unquote(path).rpartition("/")[2] in {name.rpartition("/")[2] for name in self._extra}:
@@ -44,12 +53,18 @@ class LyingListing(Proxy):
         body = await reader.readexactly(int(length)) if length else await _chunks(reader)
         prefix = parse_qs(urlsplit(request.target).query).get("prefix", [""])[0]
         added = "".join(_entry(prefix + name) for name in self._extra).encode()
-        body = body.replace(b"<Blobs>", b"<Blobs>" + added)
+        body = body.replace(b"<Blobs/>", b"<Blobs></Blobs>").replace(b"<Blobs>", b"<Blobs>" + added)
         self.injected("listing with more names")
         head = f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
         link.writer.write(f"{head}x-ms-version: 2021-12-02\r\nx-ms-request-id: 1\r\n\r\n".encode() + body)
         await link.writer.drain()
         return True
+
+
+_NO_BLOB = (
+    b"HTTP/1.1 404 The specified blob does not exist.\r\nContent-Length: 0\r\nx-ms-error-code: BlobNotFound\r\n"
+    b"x-ms-version: 2021-12-02\r\nx-ms-request-id: 1\r\n\r\n"
+)
 
 
 async def _chunks(reader: Any) -> bytes:
@@ -82,18 +97,20 @@ class LyingHandle(child.ServerProcess):
 
 
 @contextmanager
-def lying_listing(upstream: str, real: str, extra: Sequence[str]) -> Iterator[LyingHandle]:
+def lying_listing(upstream: str, real: str, extra: Sequence[str], *, hidden: str = "") -> Iterator[LyingHandle]:
     """Run it before ``upstream`` in a process of its own."""
-    with LyingHandle("lying_listing", ["--upstream", upstream, "--real", real, "--", *extra]) as handle:
+    words = ["--upstream", upstream, "--real", real, "--hidden", hidden, "--", *extra]
+    with LyingHandle("lying_listing", words) as handle:
         yield handle
 
 
 def main() -> None:
     options = child.parser("Shows azcopy names that others are not shown.")
     options.add_argument("--real", required=True)
+    options.add_argument("--hidden", default="")
     options.add_argument("extra", nargs="+")
     chosen = options.parse_args()
-    child.run(LyingListing(chosen.upstream, chosen.real, chosen.extra), chosen)
+    child.run(LyingListing(chosen.upstream, chosen.real, chosen.extra, chosen.hidden), chosen)
 
 
 if __name__ == "__main__":

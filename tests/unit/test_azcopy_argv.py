@@ -78,7 +78,7 @@ def test_download_of_a_folder() -> None:
 
 def test_download_of_some_blobs_of_a_folder() -> None:
     command = download_command(BINARY, blob("x"), SAS, Path("/t"), HOW, folder=True, listed=Path("/s/files.txt"))
-    assert command.argv[5:8] == ("--recursive=true", "--as-subdir=false", "--list-of-files=/s/files.txt")
+    assert command.argv[5:8] == ("--recursive=false", "--as-subdir=false", "--list-of-files=/s/files.txt")
 
 
 def test_download_of_one_blob() -> None:

@@ -349,3 +349,39 @@ def test_azcopy_that_does_not_start(tmp_path: Path, store: MemoryStore) -> None:
     report = engine(tmp_path, Broken(ScriptedAzcopy([]))).move(two_files(tmp_path, store), RecordingListener())
     assert codes(report) == {"a": "process_failed", "b c": "process_failed"}
     assert not list((tmp_path / "state" / "azcopy").glob("run-*"))
+
+
+def folder_copy(store: MemoryStore, *names: str) -> MoveTask:
+    """Of a whole folder: these blobs of ``from``, to ``to`` of the same container."""
+    actions = []
+    for name in names:
+        store.put(f"from/{name}", b"AA", md5=md5(b"AA"))
+        actions.append(action(name, RemoteState(2, "", md5(b"AA")), None))
+    return MoveTask(
+        Route.CROSS_ACCOUNT, "data", RemoteEnd(store, "from"), RemoteEnd(store, "to"), actions, whole_folder=True
+    )
+
+
+def test_a_copied_folder_is_held_against_the_plan(tmp_path: Path, store: MemoryStore) -> None:
+    task = folder_copy(store, "a", "b/c")
+
+    def copy(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        for name in ("a", "b/c", "b/planted", "z"):
+            store.put(f"to/{name}", b"AA", md5=md5(b"AA"))
+        store.put("together", b"elsewhere", md5=md5(b"elsewhere"))
+
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), copy)
+    report = engine(tmp_path, runner).move(task, RecordingListener())
+    assert (moved(report), report.failed, report.strays) == ({"a", "b/c"}, [], ["b/planted", "z"])
+    assert all(each.destination for each in report.moved)
+
+
+@pytest.mark.parametrize("other", ["mine", "b/mine", ".blobsync-0a1b2c3d.part"])
+def test_no_folder_is_copied_whole_where_others_stand(tmp_path: Path, store: MemoryStore, other: str) -> None:
+    task = folder_copy(store, "a", "b/c")
+    store.put("to/a", b"old", md5=md5(b"old"))
+    store.put(f"to/{other}", b"mine", md5=md5(b"mine"))
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]))
+    report = engine(tmp_path, runner).move(task, RecordingListener())
+    assert codes(report) == dict.fromkeys(["a", "b/c"], "azcopy_cannot_carry")
+    assert not runner.argv
