@@ -1,7 +1,8 @@
 """azcopy as an engine: each task is one azcopy job over exactly the task's files, checked by us.
 
 azcopy's own report decides nothing. Uploads are reported without a destination state, so that the caller looks for
-itself; a folder that azcopy copied is looked at here, for what the plan does not have; downloads are checked here, file by file, before they take their final names.
+itself. A folder that azcopy copied is looked at here, for what the plan does not have. Downloads are checked here, file
+by file, before they take their final names.
 """
 
 from __future__ import annotations
