@@ -223,7 +223,7 @@ class _Transfer:
 
     def _leave_to_others(self, why: str) -> None:
         for action in self._actions:
-            self._run.failed(action, AzcopyTransferError("azcopy_cannot_carry", why, "use --engine direct"))
+            self._run.failed(action, AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, why, "use --engine direct"))
 
     def _run_copy(self, source: RemoteEnd, destination: RemoteEnd) -> Verdict:
         source_sas = self._mint(source, _READ)
