@@ -41,6 +41,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
       ProcessError
         ProcessTimeoutError
       TransferCancelledError
+      IncompleteTransferError            files failed or conflict; from Python, when asked to raise
       EmulatorError
       ArchiveError
         IgnorePatternError
@@ -60,6 +61,8 @@ Foreign exceptions become one of these in the module that calls the foreign thin
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from blobsync.base.failure_codes import ExitCode, FailureCode
 
@@ -283,6 +286,32 @@ class ProcessTimeoutError(ProcessError):
 
 class TransferCancelledError(BlobsyncError):
     code = FailureCode.CANCELLED
+
+
+class Failure(Protocol):
+    """One file that is not as planned: ``blobsync.FileFailure``."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def code(self) -> FailureCode: ...
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def hint(self) -> str | None: ...
+
+
+class IncompleteTransferError(BlobsyncError):
+    """``failures`` are all files that failed or conflict; the message names the first of them."""
+
+    code = FailureCode.TRANSFER_INCOMPLETE
+
+    def __init__(self, message: str, *, failures: tuple[Failure, ...], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.failures = failures
 
 
 class EmulatorError(BlobsyncError):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TextIO
 
 from blobsync.cli.output import count_text, duration_text, size_text
+from blobsync.plan.progress import Progress
 
 # A line that fills the last column may wrap, and one that wraps cannot be taken away.
 _SPARE = 1
@@ -24,22 +24,9 @@ _ENDLESS = 10_000
 _USUAL_COLUMNS = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a command is. Bytes, files, seconds.
-
-    ``verb`` is what it does now. Where ``files_expected`` is 0 nothing is known of the end, and only ``looked``,
-    the names looked at so far, can be told. ``seconds`` is the time since this step began.
-    """
-
-    verb: str
-    seconds: float
-    looked: int = 0
-    files: int = 0
-    files_expected: int = 0
-    bytes: int = 0
-    bytes_expected: int = 0
-    failures: int = 0
+def step_verb(phase: str) -> str:
+    """What a phase is called here: ``looking`` for ``surveying``."""
+    return "looking" if phase == "surveying" else phase
 
 
 def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
@@ -50,13 +37,13 @@ def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     """
     width = min(columns, _WIDEST) - _SPARE
     if not progress.files_expected:
-        return _fitting(progress.verb, _looking(progress), width)[:width]
+        return _fitting(step_verb(progress.phase), _looking(progress), width)[:width]
     done, total = progress.files, progress.files_expected
     if progress.bytes_expected:
         # A retry may have taken bytes back, or sent some twice.
         done, total = progress.bytes, progress.bytes_expected
     share = min(max(done / total, 0.0), 1.0)
-    lead = f"{progress.verb} {int(share * 100):3}%"
+    lead = f"{step_verb(progress.phase)} {int(share * 100):3}%"
     parts = _moving(progress, share)
     text = _fitting(lead, parts, width)
     graph = min(width - len(text) - 3, _GRAPH_MOST)

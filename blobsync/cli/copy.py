@@ -13,7 +13,7 @@ from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.consent import with_consent
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
-from blobsync.cli.reports import conflicts, files_shown, plan_data, plan_lines, plan_summary, result_data, result_lines
+from blobsync.cli.reports import files_shown, plan_data, plan_lines, plan_summary, result_data, result_lines
 from blobsync.cli.session import Session
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS
 from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
@@ -165,7 +165,7 @@ def _plan(
 
 
 def _shown_plan(session: Session, made: TransferPlan, *, full: bool = False, option: str = "--full") -> Result:
-    left = (*made.refusals, *conflicts(made), *made.unreadable)
+    left = (*made.refusals, *made.conflicts, *made.unreadable)
     code = ExitCode.USAGE if made.refusals else ExitCode.PARTIAL if left else ExitCode.DONE
     shown = files_shown(quiet=session.quiet, full=full)
     lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, full=option)
@@ -179,6 +179,6 @@ def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: b
         size = size_text(sum(action.size for action in deletions))
         confirm(session, f"delete {count_text(len(deletions), 'file')}, {size}, that the source does not have?")
     result = project.carry_out(made)
-    failures = (*result.failures, *conflicts(made))
+    failures = (*result.failures, *made.conflicts)
     seconds = session.seconds
     return Result(result_data(result, seconds), result_lines(result, seconds), failures, result.exit_code)

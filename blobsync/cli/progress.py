@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from blobsync.cli.bar import Progress, TerminalLine, bar_text
+from blobsync.cli.bar import TerminalLine, bar_text, step_verb
 from blobsync.cli.output import Console, count_text, duration_text, size_text
+from blobsync.plan.progress import WORKING, ProgressCounter
 
 if TYPE_CHECKING:
     from blobsync.plan.listener import Listener
@@ -32,13 +33,6 @@ LINE_EVERY = 15.0
 BAR_AFTER = 0.7
 _REDRAW = 0.1
 _TICK = 0.5
-_VERBS = {
-    "surveying": "looking",
-    "hashing": "hashing",
-    "moving": "moving",
-    "verifying": "verifying",
-    "deleting": "deleting",
-}
 
 
 class QuietListener:
@@ -67,72 +61,19 @@ class QuietListener:
     def close(self) -> None: ...
 
 
-class _Counting:
-    """The numbers behind both displays; any thread may bring them."""
+class _Counting(ProgressCounter):
+    """The numbers behind both displays, in words."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self.console = console
-        self.lock = threading.Lock()
-        self.verb = ""
-        self.files = self.files_expected = self.failures = self.bytes = self.bytes_expected = self.looked = 0
-        self.began = time.monotonic()
-
-    def phase(self, name: str) -> None:
-        with self.lock:
-            verb = _VERBS.get(name, name)
-            if verb != self.verb:
-                self.looked = 0
-                self.began = time.monotonic()
-            if verb == "deleting" and self.verb == "moving":
-                # What was expected so far are the files that moved.
-                self.files = self.files_expected = self.bytes = self.bytes_expected = 0
-            self.verb = verb
-            self.show(force=False)
-
-    def expect(self, files: int, size: int) -> None:
-        with self.lock:
-            self.files_expected += files
-            self.bytes_expected += size
-            self.show(force=False)
-
-    def seen(self, files: int) -> None:
-        with self.lock:
-            self.looked += files
-            self.show(force=False)
-
-    def bytes_moved(self, count: int) -> None:
-        with self.lock:
-            self.bytes += count
-            self.show(force=False)
-
-    def file_done(self, path: str, failure: FileFailure | None) -> None:
-        with self.lock:
-            self.files += 1
-            self.failures += failure is not None
-            self.show(force=False)
-
-    def show(self, *, force: bool) -> None:
-        raise NotImplementedError
-
-    def progress(self, now: float) -> Progress:
-        """The numbers as they are; ``now`` is the monotonic time in seconds."""
-        if self.verb not in ("moving", "deleting"):
-            return Progress(self.verb, now - self.began, looked=self.looked)
-        return Progress(
-            self.verb,
-            now - self.began,
-            files=self.files,
-            files_expected=self.files_expected,
-            bytes=self.bytes,
-            bytes_expected=self.bytes_expected,
-            failures=self.failures,
-        )
 
     def words(self) -> str:
         """``moving 12 of 123 files, 1.2 MB of 90 MB``, or how much was looked at."""
-        if not self.files_expected or self.verb not in ("moving", "deleting"):
-            return f"{self.verb}: {count_text(self.looked, 'name')}"
-        text = f"{self.verb} {self.files:,} of {count_text(self.files_expected, 'file')}"
+        verb = step_verb(self.step)
+        if not self.files_expected or self.step not in WORKING:
+            return f"{verb}: {count_text(self.looked, 'name')}"
+        text = f"{verb} {self.files:,} of {count_text(self.files_expected, 'file')}"
         if self.bytes_expected:
             text += f", {size_text(max(self.bytes, 0))} of {size_text(self.bytes_expected)}"
         return text + (f", {self.failures:,} failed so far" if self.failures else "")
@@ -146,7 +87,7 @@ class LineListener(_Counting):
         self._every = every
         self._told = time.monotonic()
 
-    def show(self, *, force: bool) -> None:
+    def show(self, *, force: bool, began: bool = False) -> None:
         """A line when it is time for one."""
         now = time.monotonic()
         if now - self._told < self._every and not force:
@@ -154,7 +95,7 @@ class LineListener(_Counting):
         self._told = now
         rate = max(self.bytes, 0) / max(now - self.began, 1e-6)
         text = self.words()
-        if self.verb == "moving" and rate > 0:
+        if self.step == "moving" and rate > 0:
             left = max(self.bytes_expected - self.bytes, 0) / rate
             text += f", {size_text(int(rate))}/s, about {duration_text(left)} left"
         self.console.say(text)
@@ -183,10 +124,10 @@ class BarListener(_Counting):
         # The clock goes on while nothing else does: a service that keeps us waiting, one large request.
         threading.Thread(target=self._tick, daemon=True).start()
 
-    def show(self, *, force: bool) -> None:
+    def show(self, *, force: bool, began: bool = False) -> None:
         """Redraw, at most ten times a second."""
         now = time.monotonic()
-        if self._closed.is_set() or now < self._appears_at or not self.verb:
+        if self._closed.is_set() or now < self._appears_at or not self.step:
             return
         if now - self._drawn >= _REDRAW or force:
             self._drawn = now

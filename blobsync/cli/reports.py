@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from blobsync.base.failure_codes import FailureCode
-from blobsync.base.file_states import RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.cli.output import count_text, size_text, took_text
 from blobsync.plan.transfer_plan import (
     VERBS,
     Action,
     FileAction,
-    FileFailure,
     PlanPart,
     Route,
     Shape,
@@ -26,8 +23,6 @@ from blobsync.plan.transfer_plan import (
 )
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
-_CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
-_NO_MD5_HINT = "--compare-content reads the blob, and settles it where both are equal; else choose with --keep"
 # Files of one kind that are listed one by one where nobody asked for all of them.
 _SHOWN = 10
 
@@ -93,26 +88,6 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
         "azcopy_job_ids": [],
         "warnings": list(plan.warnings),
     }
-
-
-def conflicts(plan: TransferPlan) -> tuple[FileFailure, ...]:
-    """Each file that was left alone because both sides have something of their own."""
-    return tuple(
-        FileFailure(
-            part.shown(action), FailureCode.CONFLICT, f"left alone: {action.reason.value}", _conflict_hint(action)
-        )
-        for part, action in plan.each()
-        if action.action is Action.CONFLICT
-    )
-
-
-def _conflict_hint(action: FileAction) -> str:
-    if action.reason is Reason.ONE_FILE_HERE:
-        return "replace the symlink by a folder or a file of its own, or --exclude one of the two names"
-    # The MD5s that are missing are those of blobs: other tools upload large files without one.
-    ends = [state for state in (action.source, action.destination) if state is not None]
-    without = any(isinstance(state, RemoteState) and state.md5 is None for state in ends)
-    return _NO_MD5_HINT if without and len({state.size for state in ends}) == 1 else _CONFLICT_HINT
 
 
 def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "--full") -> Iterator[str]:

@@ -36,6 +36,9 @@ class Resolution:
     nested: tuple[FolderEntry, ...]
     why: str
 
+    def __repr__(self) -> str:
+        return f"<Resolution {self.path!r}: {self.remote}>"
+
 
 def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster) -> Resolution:
     """Find the folder entry of ``given``, a path relative to ``cwd`` or absolute; both folders are absolute.

@@ -45,6 +45,9 @@ class StorageAccount:
     auth: str | None = None
     from_environment: frozenset[str] = frozenset()
 
+    def __repr__(self) -> str:
+        return f"<StorageAccount {self.file!r}: {self.container}, {self.credential}>"
+
     @property
     def container(self) -> ContainerUrl:
         """Where the container is; without any credential."""
@@ -90,6 +93,9 @@ class FolderEntry:
     storage_type: str = "blob"
     file_share: str | None = None
     blob_cache_timeout: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<FolderEntry {self.prefix!r}: {self.remote}>"
 
     @property
     def key(self) -> str:
@@ -195,6 +201,9 @@ class Cluster:
     warnings: tuple[str, ...] = ()
     job_notes: tuple[str, ...] = ()
     written: Written | None = None
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name!r} of {self.file!r}: {self.platform}, {len(self.folders)} folders>"
 
     @property
     def prefixes(self) -> tuple[str, ...]:

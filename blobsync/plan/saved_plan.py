@@ -21,7 +21,9 @@ _FORMS: Mapping[str, Callable[[object], bool]] = {
     "int": lambda value: _is_number(value) and isinstance(value, int),
     "float": lambda value: _is_number(value),
     "float | None": lambda value: value is None or (_is_number(value) and value != 0),
-    "str": lambda value: isinstance(value, str),
+    "EngineName": lambda value: isinstance(value, str),
+    "Keep | None": lambda value: value is None or isinstance(value, str),
+    "Links": lambda value: isinstance(value, str),
     "str | None": lambda value: value is None or isinstance(value, str),
     "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
 }
@@ -103,6 +105,12 @@ class SavedPlan:
 
     def check(self, plan: TransferPlan) -> None:
         """Raises ``PlanFileError`` naming what changed when ``plan``, made just now, would do something else."""
+        made, given = (self.cluster, self.from_cluster), (plan.cluster, plan.from_cluster)
+        if made != given:
+            raise PlanFileError(
+                f"{self.file} is a plan for {_clusters(*made)}, not for {_clusters(*given)}",
+                hint="open the project with the clusters of the plan",
+            )
         now = [_part(plan, part) for part in plan.parts]
         if now == self._parts:
             return
@@ -130,6 +138,10 @@ def load(file: Path) -> SavedPlan:
             f"{file} is not a plan of this version of blobsync", hint="make one with 'blobsync plan ... --save'"
         )
     return SavedPlan(document, file)
+
+
+def _clusters(cluster: str, from_cluster: str | None) -> str:
+    return f"cluster {cluster}" + (f" from {from_cluster}" if from_cluster else "")
 
 
 def _by_path(parts: Sequence[object]) -> dict[str, object]:

@@ -6,15 +6,26 @@ The planner makes these, ``transfer`` carries them out, nothing else changes the
 from __future__ import annotations
 
 import enum
+import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal
 
-from blobsync.base.errors import MirrorRefusedError
+from blobsync.base.errors import IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
-from blobsync.base.file_states import FileState
+from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import BlobUrl
 from blobsync.base.reasons import Reason
+
+EngineName = Literal["auto", "azcopy", "direct", "relay"]
+Keep = Literal["local", "remote", "both"]
+Links = Literal["follow", "skip", "error"]
+
+_CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
+_NO_MD5_HINT = "--compare-content reads the blob, and settles it where both are equal; else choose with --keep"
+# Names that an error tells one by one.
+_NAMED = 3
 
 
 class Route(str, enum.Enum):
@@ -66,6 +77,9 @@ class FileAction:
     target: str | None = None
     aside: str | None = None
 
+    def __repr__(self) -> str:
+        return f"<FileAction {self.path!r}: {self.action.value}, {self.reason.value}, {self.size:,} bytes>"
+
 
 End = Path | BlobUrl
 
@@ -84,6 +98,9 @@ class PlanPart:
     destination: End
     actions: tuple[FileAction, ...] = ()
     whole: bool = False
+
+    def __repr__(self) -> str:
+        return f"<PlanPart {self.path!r}: {self.shape.value}, {len(self.actions):,} actions>"
 
     def shown(self, action: FileAction) -> str:
         """The file of ``action`` as a user would type it."""
@@ -126,13 +143,13 @@ class TransferOptions:
     is the source's path where it differs. ``receipt`` uploads the receipt beside the data.
     """
 
-    engine: str = "auto"
+    engine: EngineName = "auto"
     mirror: bool = False
     max_delete_files: int = 1000
     max_delete_percent: float = 10.0
     overwrite: bool = False
-    keep: str | None = None
-    links: str = "follow"
+    keep: Keep | None = None
+    links: Links = "follow"
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     compare_content: bool = False
@@ -140,6 +157,11 @@ class TransferOptions:
     relay: bool = False
     from_path: str | None = None
     receipt: bool = False
+
+    def __repr__(self) -> str:
+        """Only what is not the default."""
+        changed = (each.name for each in fields(self) if getattr(self, each.name) != each.default)
+        return f"TransferOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +196,27 @@ class TransferPlan:
     def count(self, kind: Action) -> int:
         """How many files get this action."""
         return sum(action.action is kind for _, action in self.each())
+
+    @property
+    def conflicts(self) -> tuple[FileFailure, ...]:
+        """Each file that is left alone because both sides have something of their own."""
+        return tuple(
+            FileFailure(
+                part.shown(action), FailureCode.CONFLICT, f"left alone: {action.reason.value}", _conflict_hint(action)
+            )
+            for part, action in self.each()
+            if action.action is Action.CONFLICT
+        )
+
+    @property
+    def command(self) -> str:
+        """The words that make the same plan, without its options, from the project's root."""
+        words = ["blobsync", "-c", self.cluster, *(["-f", self.from_cluster] if self.from_cluster else [])]
+        return shlex.join([*words, "d" if self.route is Route.DOWNLOAD else "u", *self.paths])
+
+    def __repr__(self) -> str:
+        what = f"{self.files_to_transfer:,} files, {self.bytes_to_transfer:,} bytes to move by {self.engine.name}"
+        return f"<TransferPlan {self.route.value} {_some(self.paths)}: {what}>"
 
     def demand_allowed(self) -> None:
         """Raises ``MirrorRefusedError`` for a plan that is only to be looked at."""
@@ -221,6 +264,33 @@ class TransferResult:
     receipt: Path | None = None
 
     @property
+    def conflicts(self) -> tuple[FileFailure, ...]:
+        """The files that were left alone because both sides have something of their own."""
+        return self.plan.conflicts
+
+    def raise_for_failures(self) -> None:
+        """Raises ``IncompleteTransferError``, which has all failures and conflicts, unless :attr:`ok`."""
+        left = (*self.failures, *self.conflicts)
+        if not left:
+            return
+        named = "; ".join(f"{each.path}: {each.message}" for each in left[:_NAMED])
+        more = f"; and {len(left) - _NAMED:,} more" if len(left) > _NAMED else ""
+        hints = {each.hint for each in left}
+        hint = f"{self.plan.command}: the same command again finishes the work"
+        if not self.failures:
+            hint = (hints.pop() if len(hints) == 1 else None) or _CONFLICT_HINT
+        raise IncompleteTransferError(
+            f"{len(self.failures):,} files failed, {len(self.conflicts):,} conflict: {named}{more}; next: {hint}",
+            failures=left,
+            hint=hint,
+        )
+
+    def __repr__(self) -> str:
+        counts = f"{self.transferred:,} transferred, {self.verified:,} verified, {len(self.failures):,} failed"
+        what = f"{self.plan.route.value} {_some(self.plan.paths)}"
+        return f"<TransferResult {what}: {counts}, {len(self.conflicts):,} conflicts>"
+
+    @property
     def ok(self) -> bool:
         """Everything planned is done and verified, and no conflict was left."""
         return not self.failures and not self.plan.count(Action.CONFLICT)
@@ -249,3 +319,19 @@ def verb(plan: TransferPlan, action: FileAction) -> str:
     if action.action is Action.ADOPT:
         return "download" if plan.route is Route.UPLOAD else "upload"
     return VERBS[plan.route] if action.action is Action.TRANSFER else action.action.value
+
+
+def _conflict_hint(action: FileAction) -> str:
+    if action.reason is Reason.ONE_FILE_HERE:
+        return "replace the symlink by a folder or a file of its own, or --exclude one of the two names"
+    # The MD5s that are missing are those of blobs: other tools upload large files without one.
+    ends = [state for state in (action.source, action.destination) if state is not None]
+    without = any(isinstance(state, RemoteState) and state.md5 is None for state in ends)
+    return _NO_MD5_HINT if without and len({state.size for state in ends}) == 1 else _CONFLICT_HINT
+
+
+def _some(paths: tuple[str, ...]) -> str:
+    """The first path, and how many more there are."""
+    first = paths[0] if paths else "nothing"
+    shown = first if len(first) <= 60 else f"...{first[-57:]}"
+    return f"{shown!r}" + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")

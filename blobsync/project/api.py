@@ -2,150 +2,109 @@
 
     from blobsync import Project
 
-    project = Project.open(cluster="eu")
-    result = project.upload(["data/voc20"])
-    print(result.transferred, result.verified, result.ok)
+    with Project.open(cluster="eu") as project:
+        result = project.upload("data/voc20")
+        print(result.transferred, result.verified, result.ok)
 
 A plan is made first and is a value; carrying it out is a second step, and ``upload`` is both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from blobsync.base.environment import environment
-from blobsync.base.errors import UsageError
 from blobsync.base.locations import BlobUrl, ContainerUrl
-from blobsync.config.loader import load_cluster
-from blobsync.config.mapping import Resolution, resolve
-from blobsync.config.model import Cluster, FolderEntry
-from blobsync.config.project_root import current_folder, find_project
-from blobsync.config.trusted_links import load_trusted_links
-from blobsync.local.index import Index
-from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.building import both_ends, live_parts, make_plan
-from blobsync.plan.legs import ProjectContext, nested
-from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.transfer_plan import Action, Route, TransferOptions, TransferPlan, TransferResult
-from blobsync.store.connections import Connections
+from blobsync.project.open_project import OpenProject
+from blobsync.project.options import check_options, chosen_options, one_or_many, path_text
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer import receipts
 from blobsync.transfer.carry_out import Engines, carry_out
 
 if TYPE_CHECKING:
     # Each command loads what it needs itself: modules of ours are a third of a short command's time.
-    from blobsync.plan import saved_plan as plan_file
+    from typing_extensions import Unpack
+
+    from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, removal, sharing
+    from blobsync.project.callback import OnProgress
+    from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.verify import VerifyReport
 
-_DEFAULTS = TransferOptions()
 
+class Project(OpenProject):
+    """A folder with ``aux_data/``, seen through one cluster file. Use :meth:`open`, best in a ``with`` statement.
 
-class Project:
-    """A folder with ``aux_data/``, seen through one cluster file. Use :meth:`open`."""
-
-    def __init__(
-        self,
-        root: Path,
-        cwd: Path,
-        cluster: Cluster,
-        from_cluster: Cluster | None = None,
-        *,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        environ = environment(environ)
-        self.root = root
-        self.cwd = cwd
-        self.cluster = cluster
-        self.from_cluster = from_cluster
-        self.environ = environ
-        self._state: StateDir | None = None
-        self._context: ProjectContext | None = None
-        self.listener: Listener = SilentListener()
-
-    @classmethod
-    def open(
-        cls,
-        start: str | Path = ".",
-        *,
-        cluster: str | None = None,
-        from_cluster: str | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> Project:
-        """The project that holds ``start``, with ``aux_data/aml/<cluster>.yaml`` (default ``aml``).
-
-        ``from_cluster`` is the other cluster of a copy (``-f``), ``overrides`` replace keys of the cluster
-        file (``-p``). Raises ``ConfigError``; touches no network.
-        """
-        environ = environment(environ)
-        cwd = current_folder(environ) if start == "." else Path(start).absolute()
-        root = find_project(cwd, environ)
-        return cls(
-            root,
-            cwd,
-            load_cluster(root, cluster, overrides=overrides, environ=environ),
-            load_cluster(root, from_cluster, environ=environ) if from_cluster is not None else None,
-            environ=environ,
-        )
-
-    # -- where things live ----------------------------------------------------------------------------------
-
-    @property
-    def folders(self) -> tuple[FolderEntry, ...]:
-        """The cluster's folder entries."""
-        return self.cluster.folders
-
-    def resolve(self, path: str) -> Resolution:
-        """Where ``path`` lives, here and in the container. Raises ``MappingError``."""
-        return resolve(path, cwd=self.cwd, root=self.root, cluster=self.cluster)
-
-    @property
-    def state(self) -> StateDir:
-        """What blobsync remembers about this project; made on first use."""
-        if self._state is None:
-            self._state = open_state_dir(self.root, self.environ)
-        return self._state
-
-    def trust_links(self, links: Iterable[tuple[str, str]]) -> None:
-        """Follow these links out of the project from now on: where each is, from the root, and where it leads.
-
-        Such links come with ``UntrustedLinkError``. A link that leads elsewhere later needs consent anew.
-        """
-        from blobsync.project.outside_links import trust
-
-        trust(self.root, links, self.environ)
-        self._context = None
-
-    @property
-    def connections(self) -> Connections:
-        """The stores behind the folder entries of both clusters."""
-        return self._open_context.connections
+    A path is a text or a ``pathlib.Path``: relative to where the project was opened, or absolute. ``on_progress`` is
+    called with a ``Progress`` a few times a second, from one thread at a time; it should be quick.
+    """
 
     # -- transfers ------------------------------------------------------------------------------------------
 
-    def plan_upload(self, paths: Sequence[str], options: TransferOptions = _DEFAULTS) -> TransferPlan:
-        """What ``u`` would do: local to blob, or with a ``from_cluster`` its blob to this cluster's."""
-        return self._plan("u", paths, options)
+    def plan_upload(
+        self,
+        paths: Paths,
+        options: TransferOptions | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **keywords: Unpack[TransferKeywords],
+    ) -> TransferPlan:
+        """What :meth:`upload` would do with each file, and why; touches nothing."""
+        with self._telling(on_progress):
+            return self._plan("u", one_or_many(paths), chosen_options(options, keywords))
 
-    def plan_download(self, paths: Sequence[str], options: TransferOptions = _DEFAULTS) -> TransferPlan:
-        """What ``d`` would do: blob (of ``from_cluster``, if given) to local."""
-        return self._plan("d", paths, options)
+    def plan_download(
+        self,
+        paths: Paths,
+        options: TransferOptions | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **keywords: Unpack[TransferKeywords],
+    ) -> TransferPlan:
+        """What :meth:`download` would do with each file, and why; touches nothing."""
+        with self._telling(on_progress):
+            return self._plan("d", one_or_many(paths), chosen_options(options, keywords))
 
-    def upload(self, paths: Sequence[str], options: TransferOptions = _DEFAULTS) -> TransferResult:
-        """Plan and carry out. Raises before anything is touched, or returns what became of each file."""
-        return self.carry_out(self.plan_upload(paths, options))
+    def upload(
+        self,
+        paths: Paths,
+        options: TransferOptions | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **keywords: Unpack[TransferKeywords],
+    ) -> TransferResult:
+        """Local to blob, or with a ``from_cluster`` its blob to this cluster's; one path or many.
 
-    def download(self, paths: Sequence[str], options: TransferOptions = _DEFAULTS) -> TransferResult:
-        """Plan and carry out; see :meth:`upload`."""
-        return self.carry_out(self.plan_download(paths, options))
+        The keywords are the fields of ``TransferOptions``; they win over ``options``. Raises ``BlobsyncError``
+        before anything is touched, or returns what became of each file: look at ``ok``, or call
+        ``raise_for_failures()``.
+        """
+        with self._telling(on_progress):
+            return self.carry_out(self.plan_upload(paths, options, **keywords))
 
-    def carry_out(self, plan: TransferPlan) -> TransferResult:
+    def download(
+        self,
+        paths: Paths,
+        options: TransferOptions | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **keywords: Unpack[TransferKeywords],
+    ) -> TransferResult:
+        """Blob (of ``from_cluster``, if given) to local; otherwise as :meth:`upload`."""
+        with self._telling(on_progress):
+            return self.carry_out(self.plan_download(paths, options, **keywords))
+
+    def carry_out(self, plan: TransferPlan, *, on_progress: OnProgress | None = None) -> TransferResult:
         """Do what ``plan`` says, look again, and return what is verified and what is not."""
+        with self._telling(on_progress):
+            return self._carry_out(plan)
+
+    def _carry_out(self, plan: TransferPlan) -> TransferResult:
         command = "d" if plan.route is Route.DOWNLOAD else "u"
         parts = live_parts(self._open_context, plan, command)
         result = carry_out(plan, parts, self._engines(plan), self.listener, self.state.folder("receipts"))
@@ -155,14 +114,18 @@ class Project:
                     self.listener.note(f"receipt: {receipts.upload_receipt(result.receipt, part.destination)}")
         return result
 
-    def save_plan(self, plan: TransferPlan, file: Path) -> None:
-        """Write the plan, without secrets, for :meth:`load_plan`."""
+    def save_plan(self, plan: TransferPlan, file: PathName) -> None:
+        """Write the plan, without secrets, for :meth:`load_plan`. Raises ``PlanFileError``."""
         from blobsync.plan import saved_plan as plan_file
 
-        plan_file.save(plan, "d" if plan.route is Route.DOWNLOAD else "u", file)
+        plan_file.save(plan, "d" if plan.route is Route.DOWNLOAD else "u", Path(path_text(file)))
 
-    def load_plan(self, saved: plan_file.SavedPlan) -> TransferPlan:
-        """Make the saved plan anew; ``PlanFileError`` when it would now do something else."""
+    def load_plan(self, saved: PathName | SavedPlan) -> TransferPlan:
+        """Make the saved plan anew, from its file; ``PlanFileError`` when it would now do something else."""
+        from blobsync.plan import saved_plan as plan_file
+
+        if not isinstance(saved, plan_file.SavedPlan):
+            saved = plan_file.load(Path(path_text(saved)))
         options = saved.options
         if options.from_path is not None:
             options = replace(options, from_path=f"{self.root}/{options.from_path}")
@@ -171,7 +134,7 @@ class Project:
         return plan
 
     def _plan(self, command: str, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
-        _check(options, self.from_cluster)
+        check_options(options, self.from_cluster)
         plan = make_plan(self._open_context, command, paths, options, self._azcopy_problem, self.listener)
         emptied = {
             part.destination.container
@@ -188,34 +151,38 @@ class Project:
 
     # -- looking --------------------------------------------------------------------------------------------
 
-    def list(self, path: str, *, recursive: bool = False) -> Iterator[browse.ListingEntry]:
+    def list(self, path: PathName, *, recursive: bool = False) -> Iterator[browse.ListingEntry]:
         """The blobs at ``path``; streams. Raises ``NothingMatchedError``."""
         from blobsync.project import browse
 
         place = self.resolve(path)
         return browse.list_path(self.connections, place, self._inner(place), recursive=recursive)
 
-    def usage(self, path: str) -> browse.Usage:
+    def usage(self, path: PathName) -> browse.Usage:
         """Blobs and bytes below ``path``."""
         from blobsync.project import browse
 
         self.listener.phase("surveying")
         return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
 
-    def status(self, path: str) -> browse.PathStatus:
+    def status(self, path: PathName) -> browse.PathStatus:
         """One path as it is here, in the container, and in the index."""
         from blobsync.project import browse
 
         return browse.path_status(self.connections, self._open_context.index, self.resolve(path))
 
-    def verify(self, path: str, *, deep: bool = False) -> VerifyReport:
-        """Compare both sides of ``path`` and the index; with ``deep`` every byte of them."""
+    def verify(self, path: PathName, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
+        """Compare both sides of ``path`` and the index; with ``deep`` every byte of them.
+
+        Raises ``NothingMatchedError`` where neither side has anything of that name.
+        """
         from blobsync.project.verify import verify
 
-        self.listener.phase("verifying")
-        return verify(both_ends(self._open_context, path), self.listener.seen, deep=deep)
+        with self._telling(on_progress):
+            self.listener.phase("verifying")
+            return verify(both_ends(self._open_context, path_text(path)), self.listener.seen, deep=deep)
 
-    def find_removal(self, paths: Sequence[str], *, blob_only: bool = False) -> tuple[removal.Deletion, ...]:
+    def find_removal(self, paths: Paths, *, blob_only: bool = False) -> tuple[removal.Deletion, ...]:
         """What ``rm`` of these paths would delete; with ``blob_only`` the one blob of exactly each name.
 
         Raises ``CredentialError`` where it plainly may not.
@@ -224,7 +191,7 @@ class Project:
 
         self.listener.phase("surveying")
         deletions: list[removal.Deletion] = []
-        for path in paths:
+        for path in one_or_many(paths):
             place = self.resolve(path)
             self.connections.check(self.connections.end(place.remote), "rld")
             if blob_only:
@@ -242,14 +209,14 @@ class Project:
             self.connections, self._open_context.index, deletions, self.listener, folder, self.cluster.name
         )
 
-    def url(self, path: str, *, expiry: timedelta = timedelta(days=7), permission: str = "r") -> str:
+    def url(self, path: PathName, *, expiry: timedelta = timedelta(days=7), permission: str = "r") -> str:
         """A URL with a SAS of least rights for one blob, or for a folder where one link can be. It is a secret."""
         (link,) = self.links(path, expiry=expiry, permission=permission)
         return link.url
 
     def links(
         self,
-        path: str,
+        path: PathName,
         *,
         expiry: timedelta = timedelta(days=7),
         permission: str = "r",
@@ -271,31 +238,6 @@ class Project:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    @property
-    def _open_context(self) -> ProjectContext:
-        if self._context is None:
-            from blobsync.store.connect import check_sas, connect
-
-            cli_login = self.cluster.flag("use_cli_auth")
-            clusters = [self.cluster, *([self.from_cluster] if self.from_cluster else [])]
-            self._context = ProjectContext(
-                root=self.root,
-                cwd=self.cwd,
-                cluster=self.cluster,
-                from_cluster=self.from_cluster,
-                connections=Connections(
-                    clusters,
-                    lambda account: connect(account, environ=self.environ, use_cli_auth=cli_login),
-                    lambda account, needs: check_sas(account, needs),
-                ),
-                index=Index(self.state.index_file, lambda text: self.listener.note(text)),
-                trusted=load_trusted_links(self.root, self.environ),
-            )
-        return self._context
-
-    def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
-        return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
-
     def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:
         from blobsync.azcopy.binary import problem
         from blobsync.azcopy.carry import unconfined_problem
@@ -307,20 +249,3 @@ class Project:
         from blobsync.project.engine_set import engine_set
 
         return engine_set(self._open_context, self.state, plan, self.environ)
-
-
-def _check(options: TransferOptions, from_cluster: Cluster | None) -> None:
-    """Options that do not fit together: ``UsageError``."""
-    choices = (
-        ("--engine", options.engine, {"auto", "azcopy", "direct", "relay"}),
-        ("--keep", options.keep, {None, "local", "remote", "both"}),
-        ("--links", options.links, {"follow", "skip", "error"}),
-    )
-    for name, value, known in choices:
-        if value not in known:
-            words = ", ".join(sorted(word for word in known if word))
-            raise UsageError(f"{name} {value}: not one of {words}")
-    if options.overwrite and options.keep:
-        raise UsageError("--overwrite and --keep exclude each other", hint="--keep both loses nothing")
-    if options.engine == "relay" and from_cluster is None:
-        raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")

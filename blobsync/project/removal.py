@@ -31,6 +31,9 @@ class Deletion:
     place: Resolution
     blobs: tuple[BlobInfo, ...]
 
+    def __repr__(self) -> str:
+        return f"<Deletion {self.place.path!r}: {len(self.blobs):,} blobs, {self.size:,} bytes>"
+
     @property
     def size(self) -> int:
         """In bytes."""
@@ -48,6 +51,9 @@ class Removal:
     unsure: list[tuple[str, BlobInfo]] = field(default_factory=list)
     failures: list[FileFailure] = field(default_factory=list)
     receipt: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<Removal: {len(self.gone):,} gone, {len(self.unsure):,} unsure, {len(self.failures):,} failed>"
 
     @property
     def bytes_deleted(self) -> int:

@@ -54,10 +54,19 @@ class VerifyReport:
     bytes_equal: int
     unreadable: tuple[FileFailure, ...] = ()
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count:,} {status}" for status, count in self.counts.items())
+        return f"<VerifyReport: {counts or 'nothing compared'}>"
+
+    @property
+    def ok(self) -> bool:
+        """Everything that was compared is equal, and all of it could be read."""
+        return not self.not_equal and not self.unreadable
+
     @property
     def exit_code(self) -> ExitCode:
         """0 all equal; 3 some equal, some not; 1 none equal."""
-        if not self.not_equal and not self.unreadable:
+        if self.ok:
             return ExitCode.DONE
         return ExitCode.PARTIAL if self.counts.get("equal") else ExitCode.FAILED
 

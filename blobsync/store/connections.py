@@ -57,3 +57,8 @@ class Connections:
     def end(self, url: BlobUrl) -> RemoteEnd:
         """A blob or folder with its store."""
         return RemoteEnd(self.store(url.container), url.name)
+
+    def close(self) -> None:
+        """Let go of every store; the next use of one makes it anew."""
+        while self._stores:
+            self._stores.popitem()[1].close()

@@ -84,6 +84,10 @@ class BlobStore(Protocol):
     @property
     def container(self) -> ContainerUrl: ...
 
+    def close(self) -> None:
+        """Let go of idle connections; what waits for a retry fails."""
+        ...
+
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Every blob whose name starts with ``prefix``, in the service's order, page by page."""
         ...

@@ -41,6 +41,9 @@ class SdkBlobStore:
     def container(self) -> ContainerUrl:
         return self._container
 
+    def close(self) -> None:
+        self._client.close()
+
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         with translated(""):
             for blob in self._client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):

@@ -61,6 +61,7 @@ class MemoryStore:
         self._others = others if others is not None else {}
         self._lock = threading.Lock()
         self._version = 0
+        self.closed = 0
 
     # -- for tests ----------------------------------------------------------------------------------------
 
@@ -85,6 +86,9 @@ class MemoryStore:
     @property
     def container(self) -> ContainerUrl:
         return self.container_url
+
+    def close(self) -> None:
+        self.closed += 1
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         self._ask("list", prefix)

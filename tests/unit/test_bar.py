@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.cli.bar import Progress, TerminalLine, bar_text
+from blobsync.cli.bar import TerminalLine, bar_text
+from blobsync.plan.progress import Progress
 
 _MOVING = Progress(
     "moving", 12.0, files=1234, files_expected=8000, bytes=1_234_567_890, bytes_expected=34_567_890_123, failures=12
@@ -36,7 +37,7 @@ def test_the_less_room_there_is_the_less_it_says(columns: int, text: str) -> Non
     assert bar_text(_MOVING, columns) == text
 
 
-@pytest.mark.parametrize("progress", [_MOVING, _WORST, replace(_WORST, bytes_expected=0), Progress("looking", 3e7)])
+@pytest.mark.parametrize("progress", [_MOVING, _WORST, replace(_WORST, bytes_expected=0), Progress("surveying", 3e7)])
 def test_it_never_reaches_the_last_column(progress: Progress) -> None:
     for columns in range(2, 300):
         assert len(bar_text(progress, columns)) < columns
@@ -45,8 +46,8 @@ def test_it_never_reaches_the_last_column(progress: Progress) -> None:
 @pytest.mark.parametrize(
     ("progress", "text"),
     [
-        (Progress("looking", 2.0), "looking  2 s"),
-        (Progress("looking", 2.0, looked=3000), "looking  3,000 names, 1,500 a second, 2 s"),
+        (Progress("surveying", 2.0), "looking  2 s"),
+        (Progress("surveying", 2.0, looked=3000), "looking  3,000 names, 1,500 a second, 2 s"),
         (Progress("deleting", 3.0, files_expected=8), "deleting   0%  0/8 files, 3 s"),
         (Progress("deleting", 3.0, files=2, files_expected=8), "deleting  25%  2/8 files, 9 s left"),
         (replace(_MOVING, bytes=-5, failures=0), "moving   0%  0 B of 34.6 GB, 1,234/8,000 files, 12 s"),

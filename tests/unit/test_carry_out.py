@@ -20,7 +20,15 @@ from blobsync.direct.relay import RelayEngine
 from blobsync.plan.building import live_parts
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.live_part import route_of
-from blobsync.plan.transfer_plan import Action, FileFailure, Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import (
+    Action,
+    EngineName,
+    FileFailure,
+    Route,
+    TransferOptions,
+    TransferPlan,
+    TransferResult,
+)
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
@@ -578,7 +586,7 @@ def test_the_result_counts_bytes_as_they_were_read(world: World) -> None:
     ],
 )
 def test_a_copy_that_keeps_both_uses_the_engines_that_the_service_allows(
-    world: World, engine: str, refused: bool, allowed: bool, asides: list[str], moves: list[str]
+    world: World, engine: EngineName, refused: bool, allowed: bool, asides: list[str], moves: list[str]
 ) -> None:
     add(world, "us", {"a": b"theirs"})
     add(world, "eu", {"a": b"ours"})

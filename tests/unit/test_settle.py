@@ -10,7 +10,7 @@ import pytest
 from blobsync.base.errors import AccessDeniedError, TransferCancelledError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.plan.listener import Listener
-from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
+from blobsync.plan.transfer_plan import Action, FileFailure, Keep, TransferOptions, TransferResult
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
@@ -62,7 +62,7 @@ def is_quiet(result: TransferResult) -> bool:
 @pytest.mark.parametrize("command", ["u", "d"])
 @pytest.mark.parametrize("keep", ["local", "remote", "both"])
 def test_after_keeping_a_side_or_both_neither_command_has_anything_to_do(
-    keep: str, command: str, path: str, make: object, world: World
+    keep: Keep, command: str, path: str, make: object, world: World
 ) -> None:
     assert callable(make)
     make(world)
@@ -84,7 +84,7 @@ def test_after_keeping_a_side_or_both_neither_command_has_anything_to_do(
 
 @pytest.mark.parametrize("command", ["u", "d"])
 @pytest.mark.parametrize("keep", ["local", "remote", "both"])
-def test_the_other_cluster_of_a_copy_is_only_read(keep: str, command: str, world: World) -> None:
+def test_the_other_cluster_of_a_copy_is_only_read(keep: Keep, command: str, world: World) -> None:
     world.there = cluster("us", data=account("us"))
     world.store("us").add("store/data/v/a.txt", b"from us")
     if command == "u":

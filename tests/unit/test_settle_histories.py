@@ -17,10 +17,11 @@ from blobsync.base.reasons import Reason
 from blobsync.local.index import Record
 from blobsync.plan.decisions import decide_all, sibling
 from blobsync.plan.pairs import Pair, source_is_near
-from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferOptions
+from blobsync.plan.transfer_plan import Action, FileAction, Keep, Route, TransferOptions
 from blobsync.transfer.ledger import outdated
 
 NAMES = ("a.txt", "d/b", "d/c.tar.gz")
+KEEPS: tuple[Keep, ...] = ("local", "remote", "both", "both")
 
 
 @dataclass
@@ -140,7 +141,7 @@ def one_history(chance: random.Random, *, is_copy: bool) -> int:
             ends.records = {name: record for name, record in ends.records.items() if chance.random() < 0.7}
         else:
             command = chance.choice(commands)
-            keep = chance.choice(("local", "remote", "both", "both")) if what == "keep" else None
+            keep: Keep | None = chance.choice(KEEPS) if what == "keep" else None
             options = TransferOptions(keep=keep)
             conflicts = [each.path for each in ends.plan(command, TransferOptions()) if each.action is Action.CONFLICT]
             kill = chance.randrange(1, 6) if chance.random() < 0.3 else None
@@ -165,7 +166,7 @@ def test_no_history_loses_a_version_and_a_settled_conflict_stays_settled(*, is_c
 @pytest.mark.parametrize("keep", ["local", "remote", "both"])
 @pytest.mark.parametrize("kill_after", [None, 1, 2, 3, 4, 5])
 def test_a_settlement_that_is_killed_is_finished_by_the_same_command(
-    kill_after: int | None, keep: str, command: str
+    kill_after: int | None, keep: Keep, command: str
 ) -> None:
     ends = Ends()
     for name in NAMES[:2]:

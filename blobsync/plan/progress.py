@@ -1,0 +1,112 @@
+"""How far a command is, as numbers: what the bar on a terminal shows and a caller's ``on_progress`` gets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blobsync.plan.transfer_plan import FileFailure
+
+# The current rate is that of so many seconds; a shorter time jumps with each block that arrives.
+_RATE_SECONDS = 5.0
+# In these phases files move or go; in the others names are looked at.
+WORKING = ("moving", "deleting")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a command is. Files, bytes, seconds.
+
+    ``phase`` is what it does now: ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``. Where
+    ``files_expected`` is 0 nothing is known of the end, and only ``looked``, the names looked at so far, can be told.
+    ``seconds`` is the time since this phase began. ``bytes`` can go back where a retry starts over. ``rate`` is in
+    bytes a second, over the last few seconds.
+    """
+
+    phase: str
+    seconds: float
+    looked: int = 0
+    files: int = 0
+    files_expected: int = 0
+    bytes: int = 0
+    bytes_expected: int = 0
+    failures: int = 0
+    rate: float = 0.0
+
+
+class ProgressCounter:
+    """The part of a listener that counts; any thread may bring numbers. ``show`` is called, locked, after each."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.step = ""
+        self.files = self.files_expected = self.failures = self.bytes = self.bytes_expected = self.looked = 0
+        self.began = clock()
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def phase(self, name: str) -> None:
+        with self.lock:
+            if name != self.step:
+                self.looked = 0
+                self.began = self.clock()
+                self._samples.clear()
+            if name == "deleting" and self.step == "moving":
+                # What was expected so far are the files that moved.
+                self.files = self.files_expected = self.bytes = self.bytes_expected = 0
+            began = name != self.step
+            self.step = name
+            self.show(force=False, began=began)
+
+    def expect(self, files: int, size: int) -> None:
+        with self.lock:
+            self.files_expected += files
+            self.bytes_expected += size
+            self.show(force=False)
+
+    def seen(self, files: int) -> None:
+        with self.lock:
+            self.looked += files
+            self.show(force=False)
+
+    def bytes_moved(self, count: int) -> None:
+        with self.lock:
+            self.bytes += count
+            self.show(force=False)
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None:
+        with self.lock:
+            self.files += 1
+            self.failures += failure is not None
+            self.show(force=False)
+
+    def show(self, *, force: bool, began: bool = False) -> None:
+        raise NotImplementedError
+
+    def progress(self, now: float) -> Progress:
+        """The numbers as they are; ``now`` is the clock's time in seconds."""
+        if self.step not in WORKING:
+            return Progress(self.step, now - self.began, looked=self.looked)
+        return Progress(
+            self.step,
+            now - self.began,
+            files=self.files,
+            files_expected=self.files_expected,
+            bytes=self.bytes,
+            bytes_expected=self.bytes_expected,
+            failures=self.failures,
+            rate=self._rate(now),
+        )
+
+    def _rate(self, now: float) -> float:
+        """Bytes a second since the oldest sample that is not too old."""
+        self._samples.append((now, self.bytes))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        if since == now:
+            since, before = self.began, 0
+        return max(self.bytes - before, 0) / (now - since) if now > since else 0.0

@@ -1,0 +1,93 @@
+"""``on_progress``: a plain function of the caller's that is told how it goes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from blobsync.plan.listener import Listener
+from blobsync.plan.progress import Progress, ProgressCounter
+from blobsync.plan.transfer_plan import FileFailure
+
+OnProgress = Callable[[Progress], None]
+
+# The function is called at most so often (seconds), and whenever a phase begins or ends.
+_TELL_EVERY = 0.1
+
+_log = logging.getLogger("blobsync")
+
+
+class LoggingListener:
+    """What a project has where nobody set a listener: notes go to the logger ``blobsync``, as INFO."""
+
+    def phase(self, name: str) -> None: ...
+
+    def expect(self, files: int, size: int) -> None: ...
+
+    def seen(self, files: int) -> None: ...
+
+    def bytes_moved(self, count: int) -> None: ...
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None: ...
+
+    def note(self, text: str) -> None:
+        _log.info("%s", text)
+
+
+class CallbackListener(ProgressCounter):
+    """Tells a plain callable, from one thread at a time, and passes everything on to the listener ``behind``.
+
+    A callable that raises is not called again: a transfer does not end in the middle because of a display. The
+    traceback goes to the log.
+    """
+
+    def __init__(self, on_progress: OnProgress, behind: Listener, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._on_progress: OnProgress | None = on_progress
+        self._behind = behind
+        self._told_at = 0.0
+
+    def phase(self, name: str) -> None:
+        self._behind.phase(name)
+        with self.lock:
+            if self.step and name != self.step:
+                # How the phase before it ended.
+                self.show(force=True)
+        super().phase(name)
+
+    def expect(self, files: int, size: int) -> None:
+        self._behind.expect(files, size)
+        super().expect(files, size)
+
+    def seen(self, files: int) -> None:
+        self._behind.seen(files)
+        super().seen(files)
+
+    def bytes_moved(self, count: int) -> None:
+        self._behind.bytes_moved(count)
+        super().bytes_moved(count)
+
+    def file_done(self, path: str, failure: FileFailure | None) -> None:
+        self._behind.file_done(path, failure)
+        super().file_done(path, failure)
+
+    def note(self, text: str) -> None:
+        self._behind.note(text)
+
+    def show(self, *, force: bool, began: bool = False) -> None:
+        """Tell it now when it is time, or when ``force`` or a new phase says so."""
+        now = self.clock()
+        if self._on_progress is None or not self.step or not (force or began or now - self._told_at >= _TELL_EVERY):
+            return
+        self._told_at = now
+        try:
+            self._on_progress(self.progress(now))
+        except Exception:  # noqa: BLE001 - whatever a caller's function raises
+            self._on_progress = None
+            _log.exception("on_progress raised; it is not called again")
+
+    def close(self) -> None:
+        """Tell the last numbers."""
+        with self.lock:
+            self.show(force=True)

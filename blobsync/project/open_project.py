@@ -1,0 +1,189 @@
+"""An open project: where it is, which clusters it is seen through, and the connections and files that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from blobsync.base.environment import environment
+from blobsync.base.errors import UsageError
+from blobsync.config.loader import load_cluster
+from blobsync.config.mapping import Resolution, resolve
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.config.project_root import current_folder, find_project
+from blobsync.config.trusted_links import load_trusted_links
+from blobsync.local.index import Index
+from blobsync.local.state_dir import StateDir, open_state_dir
+from blobsync.plan.legs import ProjectContext, nested
+from blobsync.plan.listener import Listener
+from blobsync.project.callback import CallbackListener, LoggingListener, OnProgress
+from blobsync.project.options import PathName, path_text
+from blobsync.store.connections import Connections
+
+if TYPE_CHECKING:
+    from blobsync.store.protocol import BlobStore
+
+_Self = TypeVar("_Self", bound="OpenProject")
+
+
+class OpenProject:
+    """What every call on a project needs; ``Project`` adds the calls. Not for several threads at a time."""
+
+    def __init__(
+        self,
+        root: Path,
+        cwd: Path,
+        cluster: Cluster,
+        from_cluster: Cluster | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        connect: Callable[[StorageAccount], BlobStore] | None = None,
+    ) -> None:
+        """``connect`` opens containers in place of the REST client."""
+        self.root = root
+        self.cwd = cwd
+        self.cluster = cluster
+        self.from_cluster = from_cluster
+        self.environ = environment(environ)
+        self.listener: Listener = LoggingListener()
+        self._connect = connect
+        self._state: StateDir | None = None
+        self._context: ProjectContext | None = None
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls: type[_Self],
+        start: PathName = ".",
+        *,
+        cluster: str | None = None,
+        from_cluster: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> _Self:
+        """The project that holds ``start``, with ``aux_data/aml/<cluster>.yaml`` (default ``aml``).
+
+        ``from_cluster`` is the other cluster of a copy (``-f``), ``overrides`` replace keys of the cluster
+        file (``-p``), ``environ`` stands for ``os.environ``. Raises ``ConfigError``; touches no network.
+        """
+        environ = environment(environ)
+        start = path_text(start)
+        cwd = current_folder(environ) if start == "." else Path(start).absolute()
+        root = find_project(cwd, environ)
+        return cls(
+            root,
+            cwd,
+            load_cluster(root, cluster, overrides=overrides, environ=environ),
+            load_cluster(root, from_cluster, environ=environ) if from_cluster is not None else None,
+            environ=environ,
+        )
+
+    def close(self) -> None:
+        """Let go of connections and files. Safe to repeat; any other use after it raises ``UsageError``."""
+        self._closed = True
+        context, self._context = self._context, None
+        if context is not None:
+            context.connections.close()
+            context.index.close()
+
+    def __enter__(self: _Self) -> _Self:
+        self._demand_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        other = f", from_cluster={self.from_cluster.name!r}" if self.from_cluster else ""
+        return f"<Project {str(self.root)!r}, cluster={self.cluster.name!r}{other}{', closed' if self._closed else ''}>"
+
+    # -- where things live ----------------------------------------------------------------------------------
+
+    @property
+    def folders(self) -> tuple[FolderEntry, ...]:
+        """The cluster's folder entries."""
+        return self.cluster.folders
+
+    def resolve(self, path: PathName) -> Resolution:
+        """Where ``path`` lives, here and in the container. Raises ``MappingError``."""
+        self._demand_open()
+        return resolve(path_text(path), cwd=self.cwd, root=self.root, cluster=self.cluster)
+
+    @property
+    def state(self) -> StateDir:
+        """What blobsync remembers about this project; made on first use."""
+        self._demand_open()
+        if self._state is None:
+            self._state = open_state_dir(self.root, self.environ)
+        return self._state
+
+    def trust_links(self, links: Iterable[tuple[str, str]]) -> None:
+        """Follow these links out of the project from now on: where each is, from the root, and where it leads.
+
+        Such links come with ``UntrustedLinkError``. A link that leads elsewhere later needs consent anew.
+        """
+        from blobsync.project.outside_links import trust
+
+        self._demand_open()
+        trust(self.root, links, self.environ)
+        self._context = None
+
+    @property
+    def connections(self) -> Connections:
+        """The stores behind the folder entries of both clusters."""
+        return self._open_context.connections
+
+    # -- for the calls that are built on it -------------------------------------------------------------------
+
+    @contextmanager
+    def _telling(self, on_progress: OnProgress | None) -> Iterator[None]:
+        """While it lasts ``on_progress`` is told how it goes, and the listener is too."""
+        if on_progress is None:
+            yield
+            return
+        before = self.listener
+        teller = CallbackListener(on_progress, before)
+        self.listener = teller
+        try:
+            yield
+        finally:
+            self.listener = before
+            teller.close()
+
+    def _demand_open(self) -> None:
+        if self._closed:
+            raise UsageError(f"the project {self.root} was closed", hint="Project.open() opens it again")
+
+    @property
+    def _open_context(self) -> ProjectContext:
+        self._demand_open()
+        if self._context is None:
+            clusters = [self.cluster, *([self.from_cluster] if self.from_cluster else [])]
+            self._context = ProjectContext(
+                root=self.root,
+                cwd=self.cwd,
+                cluster=self.cluster,
+                from_cluster=self.from_cluster,
+                connections=self._open_connections(clusters),
+                index=Index(self.state.index_file, lambda text: self.listener.note(text)),
+                trusted=load_trusted_links(self.root, self.environ),
+            )
+        return self._context
+
+    def _open_connections(self, clusters: list[Cluster]) -> Connections:
+        from blobsync.store.connect import check_sas, connect
+
+        cli_login = self.cluster.flag("use_cli_auth")
+        return Connections(
+            clusters,
+            self._connect or (lambda account: connect(account, environ=self.environ, use_cli_auth=cli_login)),
+            lambda account, needs: check_sas(account, needs),
+        )
+
+    def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
+        return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))

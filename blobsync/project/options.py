@@ -1,0 +1,100 @@
+"""What a caller may say about a transfer: an object, keywords, or both; and paths, one or many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
+
+from blobsync.base.errors import UsageError
+from blobsync.plan.transfer_plan import EngineName, Keep, Links, TransferOptions
+
+if TYPE_CHECKING:
+    from blobsync.config.model import Cluster
+
+PathName = str | os.PathLike[str]
+Paths = PathName | Iterable[PathName]
+
+_DEFAULTS = TransferOptions()
+_NAMES = tuple(each.name for each in fields(TransferOptions))
+_PATTERNS = ("include", "exclude")
+
+
+class TransferKeywords(TypedDict, total=False):
+    """The fields of ``TransferOptions`` as keywords; there it says what each means. One pattern needs no tuple."""
+
+    engine: EngineName
+    mirror: bool
+    max_delete_files: int
+    max_delete_percent: float
+    overwrite: bool
+    keep: Keep | None
+    links: Links
+    include: str | Iterable[str]
+    exclude: str | Iterable[str]
+    compare_content: bool
+    cap_mbps: float | None
+    relay: bool
+    from_path: PathName | None
+    receipt: bool
+
+
+def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
+    """``options`` (default: those of the commands) with what the keywords change.
+
+    Raises ``TypeError`` for a keyword that is none.
+    """
+    for name in keywords:
+        if name not in _NAMES:
+            near = get_close_matches(name, _NAMES, 1)
+            raise TypeError(f"there is no transfer option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    base = options if options is not None else _DEFAULTS
+    if not isinstance(base, TransferOptions):
+        raise TypeError(f"options takes TransferOptions, not {type(base).__name__}")
+    values = {name: keywords.get(name, getattr(base, name)) for name in (*_PATTERNS, "from_path")}
+    changes: dict[str, Any] = {name: _patterns(values[name]) for name in _PATTERNS}
+    if values["from_path"] is not None:
+        changes["from_path"] = os.fspath(values["from_path"])
+    return replace(base, **{**keywords, **changes})
+
+
+def _patterns(value: str | Iterable[str]) -> tuple[str, ...]:
+    """A text is one pattern: taken as an iterable it would be its letters, and ``*`` excludes everything."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def check_options(options: TransferOptions, from_cluster: Cluster | None) -> None:
+    """Options that do not fit together: ``UsageError``."""
+    choices = (
+        ("--engine", options.engine, get_args(EngineName)),
+        ("--keep", options.keep, (None, *get_args(Keep))),
+        ("--links", options.links, get_args(Links)),
+    )
+    for name, value, known in choices:
+        if value not in known:
+            words = ", ".join(sorted(word for word in known if word))
+            raise UsageError(f"{name} {value}: not one of {words}")
+    if options.overwrite and options.keep:
+        raise UsageError("--overwrite and --keep exclude each other", hint="--keep both loses nothing")
+    if options.engine == "relay" and from_cluster is None:
+        raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")
+
+
+def one_or_many(paths: Paths) -> list[str]:
+    """The paths as texts. Raises ``UsageError`` where there is none, ``TypeError`` for what is no path."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [path_text(paths)]
+    found = [path_text(path) for path in paths]
+    if not found:
+        raise UsageError("no path was given", hint="a path, or a list of paths, inside the project: 'data/voc20'")
+    return found
+
+
+def path_text(path: PathName) -> str:
+    """One path as a text. Raises ``TypeError`` for what is no path; bytes are none."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"a path is a text or a pathlib.Path, not {type(text).__name__}")
+    return text
