@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.locations import BlobUrl, SasToken
+from blobsync.base.redaction import redact_word
 
 # azcopy's own figures: 32 connections for up to 4 processors, else 16 each, at most 300.
 _FEW_PROCESSORS = 4
@@ -20,8 +21,6 @@ _MAX_CONNECTIONS = 300
 # Under a cap, one block of one connection should take no longer than this many seconds: azcopy gives a request
 # up after 15 minutes, and all connections share the cap.
 _BLOCK_SECONDS = 60.0
-
-_HIDDEN_SAS = "***"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ def _command(binary: Path, ends: Sequence[str], flags: Sequence[str], how: Azcop
         f"--put-blob-size-mb={how.block_mb:g}",
         *([f"--cap-mbps={how.cap_mbps:g}"] if how.cap_mbps else []),
     )
-    return Command(argv, shlex.join(_redacted(word) for word in argv))
+    return Command(argv, shlex.join(redact_word(word) for word in argv))
 
 
 def _scope(folder: bool, listed: Path | None) -> list[str]:
@@ -199,12 +198,6 @@ def _url(end: BlobUrl, sas: SasToken, *, folder: bool) -> list[str]:
     text = str(end)
     slash = "/" if folder and not text.endswith("/") else ""
     return [f"{text}{slash}?{sas.reveal()}"]
-
-
-def _redacted(word: str) -> str:
-    address, question, _ = word.partition("?")
-    is_url = address.startswith(("https://", "http://"))
-    return f"{address}?{_HIDDEN_SAS}" if question and is_url else word
 
 
 def _log2(value: float) -> float:

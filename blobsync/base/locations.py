@@ -124,7 +124,7 @@ class SasToken:
         return _utc(self.field("st"))
 
     def __repr__(self) -> str:
-        return f"SasToken(sp={self.permissions!r}, se={self.field('se')!r}, sig=***)"
+        return f"SasToken(sp={self.permissions!r}, se={self.field('se')!r}, sig={redaction.HIDDEN})"
 
     def __str__(self) -> str:
         return repr(self)
@@ -158,7 +158,7 @@ class Secret:
         return self._text
 
     def __repr__(self) -> str:
-        return "Secret(***)"
+        return f"Secret({redaction.HIDDEN})"
 
     def __str__(self) -> str:
-        return "***"
+        return redaction.HIDDEN

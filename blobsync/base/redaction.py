@@ -29,12 +29,14 @@ _NAMES_OF_HTML = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "+
 # Plain text of a secret -> pieces of text, one of which is in every form of it.
 _held: dict[str, tuple[str, ...]] = {}
 
-_EQUALS = r"(?:=|%3D|\\u003d|&\#(?:61|x3d);|&equals;)"
-_SIGN = r"(?:[A-Za-z0-9+/%=_~.-]|\\u00(?:2b|2f|3d)|&\#(?:43|47|61|x2b|x2f|x3d);)"
+# Text in a URL in a URL, or JSON in JSON, is escaped more than once.
+_EQUALS = r"(?:=|%(?:25){0,3}3D|\\{1,4}(?:u00|x)3d|&\#(?:61|x3d);|&equals;)"
+_SIGN = r"(?:[A-Za-z0-9+/%=_~.-]|\\{1,4}(?:/|(?:u00|x)(?:2b|2f|3d))|&\#(?:43|47|61|x2b|x2f|x3d);)"
+_QUOTE = r"(?:[\"']|&quot;|\\{1,4}\")?"
 _ALWAYS = rf"""
     (?P<key>(?:account|storage|shared|access)_?-?key{_EQUALS}){_SIGN}{{6,}}
-  | (?P<setting>(?:account|storage|shared|access)_?-?key(?:["']|&quot;|\\")?\s{{0,4}}[:=]\s{{0,4}}
-        (?:["']|&quot;|\\")?){_SIGN}{{12,}}
+  | (?P<setting>(?:account|storage|shared|access)_?-?key{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}){_SIGN}{{12,}}
+  | (?P<whole>(?<![A-Za-z])sig(?:nature)?{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE})[A-Za-z0-9+/]{{43}}=
   | (?P<bearer>\bBearer(?:\s|%20|\+)){_SIGN}{{16,}}
   | (?P<shared>\bSharedKey(?:Lite)?\s[^:\s]{{1,80}}:){_SIGN}{{8,}}
   | (?<![A-Za-z0-9+/])[A-Za-z0-9+/]{{86}}(?:==|%3D%3D)
@@ -46,7 +48,7 @@ _BY_FORM = re.compile(
 # In sentences a short one counts as well: they are for people, and lose nothing by it.
 _IN_SENTENCES = re.compile(
     rf"""(?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}+
-      | (?P<colon>(?<![A-Za-z])sig(?:nature)?["']?:\s{{0,4}}["']?){_SIGN}{{16,}} | {_ALWAYS}""",
+      | (?P<colon>(?<![A-Za-z])sig(?:nature)?{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}){_SIGN}{{16,}} | {_ALWAYS}""",
     re.IGNORECASE | re.VERBOSE,
 )
 _ROUGHLY = ("sig", "key", "bearer", "eyj", "==", "%3d%3d")
@@ -93,6 +95,12 @@ def redact_tree(value: Any) -> Any:
     return value
 
 
+def redact_word(word: str) -> str:
+    """A word of a command line: of a URL nothing after its ``?`` is shown."""
+    address, question, _ = word.partition("?")
+    return f"{address}?{HIDDEN}" if question and address.startswith(("https://", "http://")) else word
+
+
 def _without_held(text: str) -> str:
     # A copy: other threads register secrets meanwhile.
     for secret, pieces in tuple(_held.items()):
@@ -129,10 +137,10 @@ def _sign(char: str) -> str:
     if char.isascii() and char.isalnum():
         return char
     code = ord(char)
-    in_url = "".join(f"%(?:25)?{_hex(f'{byte:02x}')}" for byte in char.encode("utf-8", "surrogatepass"))
-    in_json = "".join(rf"\\u{_hex(f'{unit:04x}')}" for unit in _utf16(char))
+    in_url = "".join(f"%(?:25){{0,3}}{_hex(f'{byte:02x}')}" for byte in char.encode("utf-8", "surrogatepass"))
+    in_json = "".join(rf"\\{{1,4}}u{_hex(f'{unit:04x}')}" for unit in _utf16(char))
     in_html = f"&#(?:0*{code}|[xX]0*{_hex(f'{code:x}')});"
-    forms = [rf"\\?{re.escape(char)}", in_url, in_json, in_html]
+    forms = [rf"\\{{0,4}}{re.escape(char)}", in_url, in_json, in_html]
     if char in _NAMES_OF_HTML:
         forms.insert(0, f"&{_NAMES_OF_HTML[char]};")
     return f"(?:{'|'.join(forms)})"

@@ -14,7 +14,7 @@ import typer
 
 from blobsync.base.errors import BlobsyncError, LocalFileError, TransferCancelledError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
-from blobsync.base.redaction import redact
+from blobsync.base.redaction import HIDDEN, redact
 from blobsync.cli.app import build_app
 from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
@@ -132,9 +132,9 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     for before, word in zip(["", *words], words):  # noqa: B905 - the first list is longer by one on purpose
         if before in ("-p", "--param"):
-            word = "***"
+            word = HIDDEN
         elif word.startswith("--param="):
-            word = "--param=***"
+            word = f"--param={HIDDEN}"
         shown.append(redact(word))
     return shown
 

@@ -16,7 +16,7 @@ import pytest
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import SasToken, Secret
-from blobsync.base.redaction import redact, redact_answer, redact_tree, register_secret
+from blobsync.base.redaction import redact, redact_answer, redact_tree, redact_word, register_secret
 from blobsync.cli.output import Console, Result
 
 # With every sign that URLs, JSON and HTML write in ways of their own.
@@ -78,9 +78,17 @@ def test_what_this_process_holds_is_taken_out_in_every_form(form: str, secret: s
         "a?sv=1\\u0026sig\\u003dSENTINEL\\u003d\\u0026se",
         "a?sv=1&amp;sig&#61;SENTINEL&#61;&amp;se",
         "a?sv=1&amp;sig&#x3D;SENTINEL&amp;se",
+        "https%253A%252F%252Fa%253Fsv%253D1%2526sig%253DSENTINEL%25253D",
+        "json in json: \\\\u0026sig\\\\u003dSENTINEL\\\\u002bSENTINEL",
+        "a slash in JSON: sig=AAAA\\/SENTINEL",
+        "in a log of C: sig\\x3dSENTINEL\\x2bSENTINEL",
+        "SIG%3DSENTINEL",
+        "SIG\\U003DSENTINEL",
         "SIG=SENTINEL",
         "Signature=SENTINEL",
+        "Signature%3dSENTINEL",
         "Signature: SENTINELSENTINELSENTINEL",
+        "sig = SENTINELSENTINELSENTINEL",
         '"signature": "SENTINELSENTINELSENTINEL"',
         "authorization: Bearer SENTINEL.SENTINEL.SENTINEL",
         "AUTHORIZATION: BEARER SENTINEL.SENTINEL.SENTINEL",
@@ -113,6 +121,25 @@ def test_words_are_left_alone(text: str) -> None:
 def test_a_name_is_left_alone_unless_it_is_a_signature() -> None:
     assert redact_answer("data/sig=3/a.txt") == "data/sig=3/a.txt"
     assert "SENTINEL" not in redact_answer("data/x?sig=" + "SENTINEL" * 5 + "%3D")
+
+
+@pytest.mark.parametrize("before", ["Signature: ", "signature = '", '{"sig": "', '{\\"sig\\": \\"', "sig%253D"])
+def test_a_whole_signature_is_taken_out_of_answers_as_well(before: str) -> None:
+    signature = "SENTINEL" * 5 + "+/A="
+    assert "SENTINEL" not in redact_answer(before + signature)
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("https://a.example/c/b?sv=1&sig=x", "https://a.example/c/b?***"),
+        ("http://127.0.0.1:1/a/c?anything", "http://127.0.0.1:1/a/c?***"),
+        ("https://a.example/c/b", "https://a.example/c/b"),
+        ("data/what?.txt", "data/what?.txt"),
+    ],
+)
+def test_of_an_address_on_a_command_line_nothing_after_its_question_mark_is_shown(word: str, shown: str) -> None:
+    assert redact_word(word) == shown
 
 
 def test_a_short_secret_counts_as_a_whole_word_and_a_very_short_one_not_at_all() -> None:
@@ -155,6 +182,9 @@ def test_a_secret_that_was_asked_for_is_printed() -> None:
         "Bearer " * 30_000,
         HELD[:-1] * 10_000,
         "&#" * 100_000,
+        "\\" * 200_000 + "sig",
+        "sig " + " " * 100_000 + "=",
+        "sig%2525" * 30_000,
     ],
     ids=lambda text: text[:12],
 )

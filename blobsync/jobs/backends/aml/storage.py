@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError
+from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster, StorageAccount
 
 _NAME_CHARS = 255
@@ -46,7 +47,7 @@ class Datastore:
 
     def shown_body(self) -> dict[str, Any]:
         """The same for people."""
-        return self._body("***")
+        return self._body(HIDDEN)
 
     def _secret(self, sas: Mapping[str, str]) -> str:
         if self.account is None:
