@@ -19,7 +19,7 @@ from blobsync.azcopy.argv import Command
 from blobsync.azcopy.messages import (
     AzcopyMessage,
     FailedTransfer,
-    Failure,
+    FatalError,
     Info,
     JobEnded,
     JobProgress,
@@ -148,7 +148,7 @@ class AzcopyJob:
                 outcome.fatal = outcome.fatal or message.summary.error
             case Info():
                 outcome.words.append(redact(message.text))
-            case Failure():
+            case FatalError():
                 outcome.fatal = redact(message.text)
             case Prompt():
                 outcome.words.append(redact(message.text))
@@ -187,7 +187,7 @@ class AzcopyJob:
                 self._count(message.summary)
                 self.outcome.status = message.summary.status
                 return
-            if isinstance(message, Failure):
+            if isinstance(message, FatalError):
                 # The answer that a job gives when nothing of it is left to cancel (azcopy 10.32).
                 self.outcome.ended_early = "has already completed" in message.text
                 return

@@ -82,7 +82,7 @@ class Info:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FatalError:
     """A fatal error: azcopy ends after it."""
 
     text: str
@@ -95,7 +95,7 @@ class Unrecognized:
     line: str
 
 
-AzcopyMessage = JobStarted | JobProgress | JobEnded | ScanProgress | Prompt | Info | Failure | Unrecognized
+AzcopyMessage = JobStarted | JobProgress | JobEnded | ScanProgress | Prompt | Info | FatalError | Unrecognized
 
 
 def parse_line(line: str) -> AzcopyMessage:
@@ -109,7 +109,7 @@ def parse_line(line: str) -> AzcopyMessage:
     if kind == "Info":
         return Info(text.removeprefix("INFO: ").removeprefix("WARN: "))
     if kind == "Error":
-        return Failure(text)
+        return FatalError(text)
     if kind == "Prompt":
         return _prompt(text, outer.get("PromptDetails"))
     content = _object(text)

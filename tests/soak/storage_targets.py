@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
-from blobsync.azcopy.messages import Failure, Info, parse_line
+from blobsync.azcopy.messages import FatalError, Info, parse_line
 from blobsync.azcopy.reasons import LogReader, explain, reason_in
 from blobsync.base.errors import BlobsyncError, StorageUnreachableError
 from blobsync.base.locations import ContainerUrl, SasToken
@@ -168,7 +168,7 @@ def _sas(data: bytes) -> None:
 def _messages(data: bytes) -> None:
     for line in text(data).split("\n"):
         message = parse_line(line)
-        if isinstance(message, (Info, Failure)) and (reason := reason_in(message.text)):
+        if isinstance(message, (Info, FatalError)) and (reason := reason_in(message.text)):
             for route in Route:
                 explain(reason, route)
 

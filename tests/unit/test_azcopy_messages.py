@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blobsync.azcopy.messages import (
     AzcopyMessage,
     FailedTransfer,
-    Failure,
+    FatalError,
     Info,
     JobEnded,
     JobProgress,
@@ -72,7 +72,7 @@ def test_a_refused_job_cancels_itself() -> None:
 
 def test_a_fatal_error() -> None:
     failure = parsed("download_denied")[-1]
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, FatalError)
     assert failure.text.startswith("Cannot perform copy due to error: cannot list files due to reason")
 
 
