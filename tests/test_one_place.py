@@ -38,6 +38,7 @@ TEXTS = list(_texts())
     ("rule", "pattern", "homes"),
     [
         ("what stands in the place of a secret", r"\*\*\*", {"blobsync.base.redaction"}),
+        ("the order of a SAS's rights", r"\bracw|rwdl", {"blobsync.store.grants"}),
         # The scan of code for credentials looks for them in bytes.
         ("how a signature looks in a text", r"sig\(\?:|\[sS\]\[iI\]\[gG\]", {"blobsync.base.redaction"}),
     ],
@@ -45,3 +46,25 @@ TEXTS = list(_texts())
 def test_the_rule_is_written_in_one_place(rule: str, pattern: str, homes: set[str]) -> None:
     found = {name for name, text in TEXTS if re.search(pattern, text)}
     assert found == homes, rule
+
+
+# Who asks for a SAS, or whether there is one that allows something.
+_ASKING = {"mint_sas", "sas_url", "sign_sas", "check_sas", "check_token", "mint", "_mint", "check"}
+
+
+def test_rights_and_life_times_of_a_sas_have_their_names_in_one_module() -> None:
+    written = []
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call):
+                function = node.func
+                name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+                given = [*node.args, *(word.value for word in node.keywords)]
+                inner = [each.value for one in given for each in ast.walk(one) if isinstance(each, ast.Constant)]
+                if name in _ASKING and any(_is_said(value) for value in inner):
+                    written.append(f"{module.file}:{node.lineno}")
+    assert written == [], "name it in blobsync/store/grants.py"
+
+
+def _is_said(value: object) -> bool:
+    return type(value) is int or (isinstance(value, str) and re.fullmatch("[racwdxyltfmeopi]{1,15}", value) is not None)

@@ -43,13 +43,8 @@ from blobsync.local.files import LocalFolder
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.grants import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
-
-# Least rights: Put Blob and Put Block need "w" alone. To keep a blob's access tier azcopy asks for the kind of the
-# destination's account, which takes "r".
-_WRITE = "w"
-_WRITE_WITH_TIER = "rw"
-_READ = "rl"
 
 # Up to so many files azcopy writes its talkative log, which shows at once that the job is done; above, the log
 # itself costs more than the two seconds that it saves.
@@ -171,7 +166,7 @@ class _Transfer:
         for name, problem in unlinked.items():
             self._run.failed(names.pop(name), problem)
         url = destination.store.container.blob(folder)
-        sas = self._mint(destination, _WRITE)
+        sas = self._mint(destination, WRITE_BLOBS)
         end = RemoteEnd(destination.store, folder)
         command = argv.upload_command(self._binary, self._space.links, url, sas, self._tuning)
         hashes = SourceHashes(source, list(names.values()))
@@ -226,11 +221,11 @@ class _Transfer:
             self._run.failed(action, AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, why, "use --engine direct"))
 
     def _run_copy(self, source: RemoteEnd, destination: RemoteEnd) -> Verdict:
-        source_sas = self._mint(source, _READ)
+        source_sas = self._mint(source, READ_FOLDER)
         try:
-            destination_sas, keep_tier = self._mint(destination, _WRITE_WITH_TIER), True
+            destination_sas, keep_tier = self._mint(destination, WRITE_BLOBS_WITH_TIER), True
         except SasPermissionError:
-            destination_sas, keep_tier = self._mint(destination, _WRITE), False
+            destination_sas, keep_tier = self._mint(destination, WRITE_BLOBS), False
         command = argv.copy_command(
             self._binary,
             (source.store.container.blob(source.name), source_sas),
@@ -262,7 +257,7 @@ class _Transfer:
             command = argv.download_command(
                 self._binary,
                 source.store.container.blob(source.name),
-                self._mint(source, _READ),
+                self._mint(source, READ_FOLDER),
                 target,
                 self._tuning,
                 folder=not self._single,

@@ -15,6 +15,7 @@ from blobsync.base.errors import UsageError
 from blobsync.cli.options import OptionalPaths, PathsArgument, command
 from blobsync.cli.output import Result, count_text, size_text
 from blobsync.cli.session import Session
+from blobsync.store.grants import LINK, LINK_LIFETIME, READ_BLOB
 
 if TYPE_CHECKING:
     from blobsync.config.mapping import Resolution
@@ -120,10 +121,12 @@ def _places(session: Session, paths: list[str]) -> list[Resolution]:
 def url(
     session: Session,
     paths: PathsArgument,
-    expiry: Annotated[str, typer.Option(metavar="7d", help="How long it works: 30m, 12h, 7d, 2w.")] = "7d",
+    expiry: Annotated[
+        str, typer.Option(metavar="7d", help="How long it works: 30m, 12h, 7d, 2w.")
+    ] = f"{LINK_LIFETIME.days}d",
     permission: Annotated[
         str, typer.Option(metavar="r", help="What it allows: r read, l list, w write, c create, a add, d delete.")
-    ] = "r",
+    ] = READ_BLOB,
     each: Annotated[bool, typer.Option("--each", help="Of a folder: one URL for each of its blobs.")] = False,
     container: Annotated[
         bool, typer.Option("--container", help="One URL that opens everything in the container.")
@@ -138,8 +141,8 @@ def url(
       blobsync url output/run7/model.pt --expiry 12h
       blobsync url output/run7 --each
     """
-    if not permission or set(permission) - set("rlwcad"):
-        raise UsageError(f"--permission {permission}: only the letters r, l, w, c, a and d")
+    if not permission or set(permission) - set(LINK):
+        raise UsageError(f"--permission {permission}: only the letters {', '.join(LINK[:-1])} and {LINK[-1]}")
     duration = _duration(expiry)
     project = session.project()
     links = [

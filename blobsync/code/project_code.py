@@ -42,10 +42,9 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.ignore import IgnoreRules
 from blobsync.plan.transfer_plan import TransferOptions, TransferResult
 from blobsync.project.api import Project
+from blobsync.store.grants import CODE_COPY_SECONDS, READ_BLOB
 
 _ATTEMPTS = 3
-# Seconds that the service may take to copy an archive from one name to another.
-_COPY_SECONDS = 3600
 
 _T = TypeVar("_T")
 
@@ -268,7 +267,9 @@ class Code:
             from blobsync.store.connect import mint_sas
 
             cli_login = project.cluster.flag("use_cli_auth")
-            return mint_sas(entry.account, "r", _COPY_SECONDS, environ=project.environ, use_cli_auth=cli_login)
+            return mint_sas(
+                entry.account, READ_BLOB, CODE_COPY_SECONDS, environ=project.environ, use_cli_auth=cli_login
+            )
 
         return CodePlace(project.connections.store(entry.account.container), entry.path, sas)
 

@@ -9,15 +9,7 @@ from blobsync.base.errors import ConfigError, CredentialError
 from blobsync.base.locations import SasToken
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.spec import SERVICES, JobSpec, Secrets
-
-# A user delegation SAS, and with it what an identity can give, ends after seven days at the latest; jobs that
-# run longer keep what they have unpacked and mounted, but their last uploads fail.
-LIFETIME_SECONDS = 7 * 86_400 - 900
-
-_MODE_RIGHTS = {"download": "rl", "upload": "rcwl", "mount": "rcwdl", "ro_mount": "rl", "link": ""}
-_MIRROR_RIGHTS = "racw"
-# The order that the service demands: https://learn.microsoft.com/rest/api/storageservices/create-service-sas
-_ORDER = "racwdl"
+from blobsync.store.grants import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ordered_rights
 
 SasForAccount = Callable[[StorageAccount, str, int], SasToken]
 
@@ -28,10 +20,10 @@ def rights_needed(spec: JobSpec) -> Mapping[str, str]:
         return {}
     needed: dict[str, str] = {}
     if spec.code:
-        needed[spec.code.container] = "rl"
+        needed[spec.code.container] = READ_FOLDER
     for folder in spec.folders:
-        needed[folder.container] = needed.get(folder.container, "") + _MODE_RIGHTS[folder.mode]
-    return {container: _ordered(letters) for container, letters in needed.items() if letters}
+        needed[folder.container] = needed.get(folder.container, "") + JOB_FOLDER[folder.mode]
+    return {container: ordered_rights(letters) for container, letters in needed.items() if letters}
 
 
 def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tuple[JobSpec, Secrets, tuple[str, ...]]:
@@ -48,7 +40,7 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tu
     needed = dict(rights_needed(spec))
     if spec.platform in SERVICES and spec.code and not _knows(clusters[0], spec.code.container):
         # The code of another cluster's account: the service gets a SAS for this job.
-        needed = {spec.code.container: "rl"}
+        needed = {spec.code.container: READ_FOLDER}
     if spec.logs:
         try:
             sas = _mint(accounts, {**needed, spec.logs.container: _with_mirror(needed, spec.logs.container)}, mint)
@@ -64,7 +56,7 @@ def _knows(cluster: Cluster, container: str) -> bool:
 
 
 def _with_mirror(needed: Mapping[str, str], container: str) -> str:
-    return _ordered(needed.get(container, "") + _MIRROR_RIGHTS)
+    return ordered_rights(needed.get(container, "") + JOB_LOGS)
 
 
 def _mint(accounts: Mapping[str, StorageAccount], needed: Mapping[str, str], mint: SasForAccount) -> dict[str, str]:
@@ -75,8 +67,7 @@ def _mint(accounts: Mapping[str, StorageAccount], needed: Mapping[str, str], min
             hint="submit with the cluster file that the job was first submitted with",
         )
     return {
-        container: mint(accounts[container], letters, LIFETIME_SECONDS).reveal()
-        for container, letters in needed.items()
+        container: mint(accounts[container], letters, JOB_SECONDS).reveal() for container, letters in needed.items()
     }
 
 
@@ -95,7 +86,3 @@ def _secret_env(spec: JobSpec, clusters: Sequence[Cluster]) -> dict[str, str]:
 
 def _accounts(cluster: Cluster) -> list[StorageAccount]:
     return [*(entry.account for entry in cluster.folders), *([cluster.code.account] if cluster.code else [])]
-
-
-def _ordered(letters: str) -> str:
-    return "".join(letter for letter in _ORDER if letter in letters)

@@ -32,6 +32,7 @@ from blobsync.plan.transfer_plan import (
     TransferPlan,
 )
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.grants import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
 
 def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> Request:
@@ -166,9 +167,9 @@ def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: Trans
     found: list[str] = []
     for leg in chosen:
         if not isinstance(leg.source, LocalEnd):
-            found += context.connections.check(leg.source, "rl")
+            found += context.connections.check(leg.source, READ_FOLDER)
         if not isinstance(leg.destination, LocalEnd):
-            found += context.connections.check(leg.destination, "rwld" if options.mirror else "rwl")
+            found += context.connections.check(leg.destination, MIRROR_FOLDER if options.mirror else WRITE_FOLDER)
     return list(dict.fromkeys(found))
 
 

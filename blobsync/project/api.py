@@ -23,6 +23,7 @@ from blobsync.plan.transfer_plan import Action, Route, TransferOptions, Transfer
 from blobsync.project.open_project import OpenProject
 from blobsync.project.options import check_options, chosen_options, one_or_many, path_text
 from blobsync.store.ends import RemoteEnd
+from blobsync.store.grants import LINK_LIFETIME, READ_BLOB, REMOVE
 from blobsync.transfer import receipts
 from blobsync.transfer.carry_out import Engines, carry_out
 
@@ -193,7 +194,7 @@ class Project(OpenProject):
         deletions: list[removal.Deletion] = []
         for path in one_or_many(paths):
             place = self.resolve(path)
-            self.connections.check(self.connections.end(place.remote), "rld")
+            self.connections.check(self.connections.end(place.remote), REMOVE)
             if blob_only:
                 deletions.append(removal.find_blob(self.connections, place))
             else:
@@ -209,7 +210,7 @@ class Project(OpenProject):
             self.connections, self._open_context.index, deletions, self.listener, folder, self.cluster.name
         )
 
-    def url(self, path: PathName, *, expiry: timedelta = timedelta(days=7), permission: str = "r") -> str:
+    def url(self, path: PathName, *, expiry: timedelta = LINK_LIFETIME, permission: str = READ_BLOB) -> str:
         """A URL with a SAS of least rights for one blob, or for a folder where one link can be. It is a secret."""
         (link,) = self.links(path, expiry=expiry, permission=permission)
         return link.url
@@ -218,8 +219,8 @@ class Project(OpenProject):
         self,
         path: PathName,
         *,
-        expiry: timedelta = timedelta(days=7),
-        permission: str = "r",
+        expiry: timedelta = LINK_LIFETIME,
+        permission: str = READ_BLOB,
         each: bool = False,
         container: bool = False,
     ) -> Iterator[sharing.Link]:

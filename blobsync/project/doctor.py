@@ -28,6 +28,7 @@ from blobsync.base.locations import ContainerUrl
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.store import sas
 from blobsync.store.connect import check_sas, connect, signer_for
+from blobsync.store.grants import READ_FOLDER, rights_in_words
 from blobsync.store.protocol import BlobInfo, Precondition
 from blobsync.store.rest.errors import MAX_SKEW_SECONDS, describe_skew
 from blobsync.store.rest.http import RetryPolicy
@@ -160,13 +161,13 @@ def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, st
 def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
     about = account.file
     try:
-        warnings = check_sas(account, "rl", now=now)
+        warnings = check_sas(account, READ_FOLDER, now=now)
     except BlobsyncError as error:
         yield _failed(about, "credential", error)
         return
     token = account.sas_token
     assert token is not None
-    rights = f"may {sas.rights_in_words(token.permissions)}" if token.permissions else "rights not shown"
+    rights = f"may {rights_in_words(token.permissions)}" if token.permissions else "rights not shown"
     ends = f"ends {token.field('se')}" if token.expires_at else "its end is held by an access policy"
     yield CheckResult(about, "credential", CheckStatus.OK, f"sas_token: {sas.kind(token)}, {rights}, {ends}")
     for warning in warnings:
@@ -182,9 +183,7 @@ def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
     lacking = "".join(letter for letter in "wd" if token.permissions and letter not in token.permissions)
     if lacking:
         what = {"w": "uploads", "d": "rm and --mirror", "wd": "uploads, rm and --mirror"}[lacking]
-        yield CheckResult(
-            about, "credential", CheckStatus.WARN, f"no right to {sas.rights_in_words(lacking)}: no {what}"
-        )
+        yield CheckResult(about, "credential", CheckStatus.WARN, f"no right to {rights_in_words(lacking)}: no {what}")
 
 
 def _clock(about: str, store: RestBlobStore) -> CheckResult:

@@ -9,23 +9,14 @@ from blobsync.local.state_dir import StateDir
 from blobsync.plan.legs import ProjectContext
 from blobsync.plan.transfer_plan import TransferPlan
 from blobsync.store.ends import RemoteEnd
+from blobsync.store.grants import READ_BLOB, transfer_seconds
 from blobsync.transfer.carry_out import Engines
 from blobsync.transfer.engines import Engine
-
-# A copy by the service is granted read access for as long as the plan's bytes need at this pace, and an
-# hour more: slower than any link that a terabyte is sent over on purpose.
-_BYTES_PER_SECOND = 10_000_000
-_MARGIN_SECONDS = 3600
-
-
-def lifetime_seconds(plan: TransferPlan) -> int:
-    """How long a SAS that is minted for this plan has to live."""
-    return _MARGIN_SECONDS + plan.bytes_to_transfer // _BYTES_PER_SECOND
 
 
 def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, environ: Mapping[str, str]) -> Engines:
     """The engines of one plan; each is made when it is first needed."""
-    seconds = lifetime_seconds(plan)
+    seconds = transfer_seconds(plan.bytes_to_transfer)
     copies = [
         (part.source.container, part.destination.container)
         for part in plan.parts
@@ -44,7 +35,7 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine
 
-        return DirectEngine(source_sas=lambda end: mint(end, "r"))
+        return DirectEngine(source_sas=lambda end: mint(end, READ_BLOB))
 
     def relay() -> Engine:
         from blobsync.direct.relay import RelayEngine

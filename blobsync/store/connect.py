@@ -20,15 +20,12 @@ from blobsync.base.trusted_hosts import Service, host_of, how_to_trust, is_safe_
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.store import sas
+from blobsync.store.grants import LONGEST_DELEGATION_SECONDS
 from blobsync.store.protocol import BlobStore
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.pool import Timeouts
 from blobsync.store.rest.store import RestBlobStore
-
-# https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at
-# most; a quarter of an hour is left for clocks that differ.
-MAX_DELEGATION_SECONDS = 7 * 86_400 - 900
 
 
 def connect(
@@ -227,7 +224,7 @@ def _mint(
         key = _own_key(account)
         SharedKeySigner(account.account_name, key)  # says so when the key is no base64
         return sas.sign_sas(target, rights, key=key, expires=now + timedelta(seconds=seconds), folder=folder)
-    ends = now + timedelta(seconds=min(seconds, MAX_DELEGATION_SECONDS))
+    ends = now + timedelta(seconds=min(seconds, LONGEST_DELEGATION_SECONDS))
     with connect(account, environ=environ, use_cli_auth=use_cli_auth) as store:
         delegation = store.user_delegation_key(now, ends)
     return sas.sign_sas(target, rights, key=delegation, expires=ends, folder=folder)

@@ -16,26 +16,11 @@ from urllib.parse import quote
 
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.store.grants import WARN_BEFORE, known_rights, ordered_rights, rights_in_words
 
 # The version that a SAS is made for also decides by which rules the service reads it. User delegation
 # SAS of 2025-07-05 and later sign more fields, none of which we need.
 SAS_VERSION = "2023-11-03"
-
-WARN_BEFORE = timedelta(hours=1)
-
-# The service wants the letters in this order.
-_ORDER = "racwdxyltfmeopi"
-
-_WORDS = {
-    "r": "read",
-    "a": "add",
-    "c": "create",
-    "w": "write",
-    "d": "delete",
-    "l": "list",
-    "t": "tags",
-    "x": "versions",
-}
 
 _ASK_ANEW = "put a new sas_token into the storage account file"
 
@@ -112,14 +97,6 @@ def sas_string_to_sign(target: Target, fields: dict[str, str], *, delegated: boo
     return "\n".join(lines)
 
 
-def ordered_rights(rights: str) -> str:
-    """The letters once each, in the order that the service wants."""
-    unknown = set(rights) - set(_ORDER)
-    if unknown or not rights:
-        raise ValueError(f"no rights of a SAS: {''.join(sorted(unknown)) or 'none given'}")
-    return "".join(letter for letter in _ORDER if letter in rights)
-
-
 def kind(token: SasToken) -> str:
     """What sort of SAS it is, in words."""
     if token.field("srt"):
@@ -127,11 +104,6 @@ def kind(token: SasToken) -> str:
     if token.field("skoid"):
         return "user delegation SAS"
     return "service SAS"
-
-
-def rights_in_words(rights: str) -> str:
-    """``rl`` as ``read, list``."""
-    return ", ".join(_WORDS.get(letter, letter) for letter in rights)
 
 
 def remaining(token: SasToken, now: datetime) -> timedelta | None:
@@ -163,7 +135,7 @@ def check_token(
             raise SasPermissionError(
                 f"the SAS for {container} needs {ordered_rights(missing)} ({rights_in_words(missing)}), "
                 f"has {token.permissions}",
-                hint=f"make one with the rights {ordered_rights(needs + _known(token.permissions))}",
+                hint=f"make one with the rights {ordered_rights(needs + known_rights(token.permissions))}",
             )
         warnings = []
     left = remaining(token, now)
@@ -219,10 +191,6 @@ def _check_scope(token: SasToken, container: ContainerUrl, needs: str) -> None:
             f"{' and '.join(words[letter] for letter in lacking)} (srt={''.join(lacking)}), has srt={types}",
             hint="make one with srt=co, or a SAS of the container",
         )
-
-
-def _known(rights: str) -> str:
-    return "".join(letter for letter in rights if letter in _ORDER)
 
 
 def _iso(moment: datetime) -> str:

@@ -1,0 +1,87 @@
+"""What each kind of work may do with a SAS, and for how long: every right and every life time that blobsync asks for.
+
+Letters of rights, and the order in which the service wants them:
+https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-permissions. Pure.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+_ORDER = "racwdxyltfmeopi"
+
+_WORDS = {
+    "r": "read",
+    "a": "add",
+    "c": "create",
+    "w": "write",
+    "d": "delete",
+    "l": "list",
+    "t": "tags",
+    "x": "versions",
+}
+
+# One blob whose name is known: the source of a copy that the service makes.
+READ_BLOB = "r"
+# A folder: its listing and its blobs.
+READ_FOLDER = "rl"
+# Put Blob and Put Block need no more; what azcopy uploads has been listed before.
+WRITE_BLOBS = "w"
+# To keep a blob's access tier azcopy asks for the kind of the destination's account, which takes "r".
+WRITE_BLOBS_WITH_TIER = "rw"
+# The destination of a transfer is listed, written, and looked at afterwards.
+WRITE_FOLDER = "rwl"
+MIRROR_FOLDER = "rwdl"
+REMOVE = "rdl"
+# By the mode of a job's folder. A mount creates, changes and removes blobs as the program does files.
+JOB_FOLDER = {
+    "download": READ_FOLDER,
+    "upload": "rcwl",
+    "mount": "rcwdl",
+    "ro_mount": READ_FOLDER,
+    "link": "",
+}
+# Logs grow by Append Block.
+JOB_LOGS = "racw"
+# What a link may be asked for.
+LINK = "rlwcad"
+
+# https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at most; a quarter
+# of an hour is left for clocks that differ.
+LONGEST_DELEGATION_SECONDS = 7 * 86_400 - 900
+# As long as an identity could give it. Jobs that run longer keep what they have unpacked and mounted, but their last
+# uploads fail.
+JOB_SECONDS = LONGEST_DELEGATION_SECONDS
+# The copy of a code archive within its account: archives are small.
+CODE_COPY_SECONDS = 3600
+LINK_LIFETIME = timedelta(days=7)
+# A SAS that ends sooner is worth a warning.
+WARN_BEFORE = timedelta(hours=1)
+
+# As long as the plan's bytes need at this pace, and an hour more: slower than any link that a terabyte is sent over
+# on purpose.
+_BYTES_PER_SECOND = 10_000_000
+_MARGIN_SECONDS = 3600
+
+
+def transfer_seconds(size: int) -> int:
+    """How long a SAS for moving ``size`` bytes has to live."""
+    return _MARGIN_SECONDS + size // _BYTES_PER_SECOND
+
+
+def ordered_rights(rights: str) -> str:
+    """The letters once each, in the order that the service wants; ``ValueError`` for others and for none."""
+    unknown = set(rights) - set(_ORDER)
+    if unknown or not rights:
+        raise ValueError(f"no rights of a SAS: {''.join(sorted(unknown)) or 'none given'}")
+    return "".join(letter for letter in _ORDER if letter in rights)
+
+
+def known_rights(rights: str) -> str:
+    """Without letters that no service knows, in their order."""
+    return "".join(letter for letter in _ORDER if letter in rights)
+
+
+def rights_in_words(rights: str) -> str:
+    """``rl`` as ``read, list``."""
+    return ", ".join(_WORDS.get(letter, letter) for letter in rights)
