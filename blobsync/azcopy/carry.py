@@ -48,9 +48,9 @@ def needs_list_of_files(task: MoveTask, *, confined: bool) -> bool:
     Part of a folder always. A whole folder that is downloaded, too, where azcopy cannot be ``confined``: it would write
     whatever names the service lists, ``..`` included, and not only those that were looked at before.
     """
-    if task.route is Route.UPLOAD or is_single_file(task):
+    if task.part.route is Route.UPLOAD or is_single_file(task):
         return False
-    return not task.whole_folder or (task.route is Route.DOWNLOAD and not confined)
+    return not task.whole_folder or (task.part.route is Route.DOWNLOAD and not confined)
 
 
 def is_worth_listing(files: int, size: int) -> bool:
@@ -73,9 +73,9 @@ def refusal(task: MoveTask, *, listed: bool) -> str | None:
 
     ``listed`` is :func:`needs_list_of_files`'s answer, here and below.
     """
-    if not task.actions or task.route is Route.UPLOAD:
+    if not task.actions or task.part.route is Route.UPLOAD:
         return None
-    if isinstance(task.destination, LocalEnd) and "*" in os.path.abspath(task.destination.root):
+    if isinstance(task.part.destination, LocalEnd) and "*" in os.path.abspath(task.part.destination.root):
         return "azcopy takes a '*' in a local path for a pattern"
     if listed and not is_worth_listing(len(task.actions), sum(action.size for action in task.actions)):
         return "azcopy looks up single blobs of a folder one after the other, which takes longer than moving small ones"
@@ -89,8 +89,8 @@ def is_single_file(task: MoveTask) -> bool:
 
 def action_refusal(task: MoveTask, action: FileAction, *, listed: bool) -> str | None:
     """Why this file of the task is not for azcopy."""
-    if task.route in _COPIES and action.target is not None:
+    if task.part.route in _COPIES and action.target is not None:
         return "azcopy copies to the same name only"
-    return cannot_carry(action.target or action.path, task.route, listed=listed) or cannot_carry(
-        action.path, task.route, listed=listed
+    return cannot_carry(action.target or action.path, task.part.route, listed=listed) or cannot_carry(
+        action.path, task.part.route, listed=listed
     )

@@ -141,14 +141,14 @@ class _Transfer:
         self._tuning = argv.tuning(
             os.cpu_count() or 1,
             run.task.cap_mbps,
-            chatty_log=run.task.route is not Route.DOWNLOAD and len(actions) <= _CHATTY_FILES,
+            chatty_log=run.task.part.route is not Route.DOWNLOAD and len(actions) <= _CHATTY_FILES,
         )
         self._credentials: list[SasToken] = []
         self._bytes = _ByteCount(run.listener)
 
     def work(self) -> None:
         """Move, check, report every action."""
-        source, destination = self._task.source, self._task.destination
+        source, destination = self._task.part.source, self._task.part.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
             self._upload(source, destination)
         elif isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
@@ -176,7 +176,7 @@ class _Transfer:
             hashes.join()
         finally:
             hashes.stop()
-        self._judge_upload(names, hashes, Verdict(self._task.route, outcome, log, self._credentials, end))
+        self._judge_upload(names, hashes, Verdict(self._task.part.route, outcome, log, self._credentials, end))
 
     def _judge_upload(self, names: Mapping[str, FileAction], hashes: SourceHashes, verdict: Verdict) -> None:
         unchecked: dict[str, tuple[FileAction, LocalState]] = {}
@@ -236,7 +236,7 @@ class _Transfer:
             listed=self._list_of_files(),
         )
         outcome, log = self._run_job(command)
-        return Verdict(self._task.route, outcome, log, self._credentials, destination)
+        return Verdict(self._task.part.route, outcome, log, self._credentials, destination)
 
     def _download(self, source: RemoteEnd, destination: LocalEnd) -> None:
         root = destination.root
@@ -276,7 +276,7 @@ class _Transfer:
             arrivals.stop()
             raise
         missing = arrivals.finish()
-        verdict = Verdict(self._task.route, outcome, log, self._credentials, source)
+        verdict = Verdict(self._task.part.route, outcome, log, self._credentials, source)
         # Names that azcopy cannot carry are planned, too: it meets them as it lists the folder by itself.
         planned = {each.path for each in self._task.actions}
         self._run.report.strays += [name for name in arrivals.strays(staged) if name not in planned]

@@ -45,7 +45,7 @@ def damaged(store: BlobStore, expected: Mapping[str, bytes]) -> list[str]:
 
 def send_again(task: MoveTask, actions: Sequence[FileAction], listener: Listener) -> MoveReport:
     """Replace what arrived damaged, provided that nobody else did meanwhile."""
-    end = task.destination
+    end = task.part.destination
     if not isinstance(end, RemoteEnd):
         raise ValueError("only uploads are sent again")
     fresh = []

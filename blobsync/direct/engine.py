@@ -72,7 +72,7 @@ class DirectEngine:
 
     def _jobs(self, run: RunState) -> tuple[LineTuning, Iterator[FileJob]]:
         task = run.task
-        source, destination = task.source, task.destination
+        source, destination = task.part.source, task.part.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
             tuning = _tune(task, destination)
             return tuning, _uploads(run, source, destination, tuning)

@@ -119,10 +119,6 @@ class RunState:
         if (delay and self.stop.wait(delay)) or self.stop.is_set():
             raise Stopped
 
-    def shown(self, action: FileAction) -> str:
-        """The file as a user would type it."""
-        return f"{self.task.shown}/{action.path}" if action.path else self.task.shown
-
     def moved(self, moved: Moved, size: int) -> None:
         """Report one file as moved."""
         with self._lock:
@@ -139,7 +135,7 @@ class RunState:
 
     def failed(self, action: FileAction, error: BlobsyncError) -> bool:
         """Report one file as failed; whether it is useless to go on."""
-        path = self.shown(action)
+        path = self.task.part.shown(action)
         failure = FileFailure(path, error.code, error.message, error.hint)
         with self._lock:
             self.report.failed.append((action, failure))

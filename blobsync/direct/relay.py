@@ -33,7 +33,7 @@ class RelayEngine:
 
     def move(self, task: MoveTask, listener: Listener) -> MoveReport:
         """See :class:`blobsync.transfer.engines.Engine`. Properties, metadata and tier are carried over."""
-        source, destination = task.source, task.destination
+        source, destination = task.part.source, task.part.destination
         if not isinstance(source, RemoteEnd) or not isinstance(destination, RemoteEnd):
             raise ValueError("a relay needs blobs at both ends")
         run = RunState(task, listener, BUFFERS)

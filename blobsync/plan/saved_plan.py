@@ -11,7 +11,7 @@ from typing import Any
 from blobsync.base.errors import PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plain_json import parse_json
-from blobsync.plan.transfer_plan import PlanPart, TransferOptions, TransferPlan, verb
+from blobsync.plan.transfer_plan import Direction, PlanPart, TransferOptions, TransferPlan, verb
 
 VERSION = 1
 
@@ -33,11 +33,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
 
 
-def save(plan: TransferPlan, command: str, file: Path) -> None:
-    """Write the plan for ``command`` (``u`` or ``d``). Raises ``PlanFileError`` when the file cannot be written."""
+def save(plan: TransferPlan, file: Path) -> None:
+    """Write the plan. Raises ``PlanFileError`` when the file cannot be written."""
     document = {
         "blobsync_plan": VERSION,
-        "command": command,
+        "command": plan.route.direction.value,
         "cluster": plan.cluster,
         "from_cluster": plan.from_cluster,
         "paths": list(plan.paths),
@@ -89,9 +89,10 @@ class SavedPlan:
         self._document = document
         self.file = file
         try:
-            self.command = _text(document["command"])
-            if self.command not in ("u", "d"):
-                raise ValueError(f"there is no command {self.command[:20]!a}")
+            command = _text(document["command"])
+            if command not in {each.value for each in Direction}:
+                raise ValueError(f"there is no command {command[:20]!a}")
+            self.direction = Direction(command)
             self.cluster = _text(document["cluster"])
             self.from_cluster = None if document["from_cluster"] is None else _text(document["from_cluster"])
             self.paths = tuple(_text(path) for path in _sequence(document["paths"]))

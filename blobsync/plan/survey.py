@@ -26,6 +26,7 @@ from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.left_out import FAULTS, LINKS, LeftOut, source_said
 from blobsync.plan.pairs import Pair, needs_local_md5, source_is_near
+from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
 from blobsync.plan.transfer_plan import FileFailure, Route, Shape
 from blobsync.store.blob_hash import blob_md5
@@ -36,19 +37,15 @@ _BATCH = 2000
 
 
 class Request(NamedTuple):
-    """What is to be looked at: the ends of one PATH. ``shown`` is the PATH from the project's root.
+    """What is to be looked at: the ends of one part, and how.
 
     ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part.
-    ``records`` are the index's, and ``record_path`` is where the part lies below the index's two roots.
+    ``records`` are the index's between the roots of the part's key.
     """
 
-    shown: str
-    route: Route
-    source: LiveEnd
-    destination: LiveEnd
+    part: LivePart
     links: LinkPolicy
     records: PairIndex
-    record_path: str
     folder_only: bool = False
     wanted: Callable[[str], bool] | None = None
     compare_content: bool = False
@@ -95,11 +92,11 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
     Raises ``NothingMatchedError`` when the source is not there, ``ShapeConflictError`` when one side is a
     file and the other a folder, and whatever the store raises.
     """
-    looks = [Ahead(_look_at, end, request) for end in (request.source, request.destination)]
+    looks = [Ahead(_look_at, end, request) for end in (request.part.source, request.part.destination)]
     source, destination = (look.result() for look in looks)
     shape = _shape(request, source, destination)
     # Filled while the entries are gone through: now it is empty, which does not tell whose it is.
-    near = source if isinstance(request.source, LocalEnd) else destination
+    near = source if isinstance(request.part.source, LocalEnd) else destination
     found = Survey(shape, iter(()), followed=near.followed)
     if shape is Shape.FILE:
         found.source_files = 1
@@ -118,21 +115,21 @@ def _noting_hidden(pairs: Iterator[Pair], source: _Side, found: Survey) -> Itera
 
 def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
     if source.file is not None and source.is_folder:
-        raise _both(request.shown, "source", request.source)
+        raise _both(request.part.path, "source", request.part.source)
     if source.file is None and not source.is_folder:
         what = "folder" if request.folder_only else "file or folder"
         blobs = "'blobsync ls' shows what is there, 'blobsync resolve PATH' where a path lives"
         raise NothingMatchedError(
-            f"{request.shown}: there is no such {what} at the source, {_where(request.source)}",
-            hint=where_to_look(request.source.root) if isinstance(request.source, LocalEnd) else blobs,
-            path=request.shown,
+            f"{request.part.path}: there is no such {what} at the source, {_where(request.part.source)}",
+            hint=where_to_look(request.part.source.root) if isinstance(request.part.source, LocalEnd) else blobs,
+            path=request.part.path,
         )
     if source.file is not None:
         if destination.is_folder:
-            raise _mixed(request.shown, "a file at the source, but a folder", request.destination)
+            raise _mixed(request.part.path, "a file at the source, but a folder", request.part.destination)
         return Shape.FILE
     if destination.file is not None:
-        raise _mixed(request.shown, "a folder at the source, but a file", request.destination)
+        raise _mixed(request.part.path, "a folder at the source, but a file", request.part.destination)
     return Shape.FOLDER
 
 
@@ -169,9 +166,9 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
         return _Side(None, iter(()), is_folder=False)
     except OSError as error:
         raise LocalFileError(
-            f"{request.shown}: cannot look at {root}: {error.strerror}",
+            f"{request.part.path}: cannot look at {root}: {error.strerror}",
             hint="check its permissions and those of the folders above it",
-            path=request.shown,
+            path=request.part.path,
         ) from error
     if root.is_dir():
         followed: dict[str, str] = {}
@@ -180,7 +177,7 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
     if request.folder_only:
         return _Side(None, iter(()), is_folder=False)
     if not root.is_file():
-        raise LocalFileError(f"{request.shown}: {root} is neither a file nor a folder", path=request.shown)
+        raise LocalFileError(f"{request.part.path}: {root} is neither a file nor a folder", path=request.part.path)
     return _Side(LocalState.of(status), iter(()), is_folder=False)
 
 
@@ -228,7 +225,7 @@ def _pair_up(
     found: Survey,
 ) -> Iterator[Pair]:
     """Hold one side in memory (the local one where there is one), stream the other past it."""
-    held_is_source = source_is_near(request.route)
+    held_is_source = source_is_near(request.part.route)
     left_out = LeftOut()
     held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
     streamed = destination if held_is_source else source
@@ -253,7 +250,7 @@ def _pair_up(
         named = (item for item in left_out.entries.items() if item[1][0] not in FAULTS)
         yield from (Pair(path, None, None, left_out=why[0], detail=why[1]) for path, why in named)
     else:
-        failures, warnings = left_out.stays_out(request.shown)
+        failures, warnings = left_out.stays_out(request.part.path)
         found.blocked += failures
         found.warnings += warnings
     while held:
@@ -293,7 +290,7 @@ def _count(found: Survey, *, is_source: bool) -> None:
 
 def _note(request: Request, found: Survey, path: str, reason: Reason, detail: str, *, is_source: bool) -> None:
     """Something at one side that takes no part: a failure where it should have, else a warning."""
-    shown = f"{request.shown}/{path}" if path else request.shown
+    shown = f"{request.part.path}/{path}" if path else request.part.path
     if is_source:
         said = source_said(shown, reason, detail)
         if isinstance(said, FileFailure):
@@ -309,7 +306,7 @@ def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:
     threads = max(2, os.cpu_count() or 2)
     while batch := list(islice(pairs, _BATCH)):
         batch = _with_records(request, batch)
-        unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.route)]
+        unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.part.route)]
         read = side_by_side(partial(_with_local_md5, request), [batch[at] for at in unknown], threads)
         for at, pair in zip(unknown, read, strict=True):
             batch[at] = pair
@@ -322,7 +319,7 @@ def _with_records(request: Request, batch: list[Pair]) -> list[Pair]:
     both = [pair for pair in batch if pair.source is not None and pair.destination is not None]
     if not both:
         return batch
-    at = {pair.path: below(request.record_path, pair.path) for pair in both}
+    at = {pair.path: request.part.key.at(pair.path) for pair in both}
     records = request.records.get(list(at.values()))
     if not records:
         return batch
@@ -333,14 +330,9 @@ def _with_records(request: Request, batch: list[Pair]) -> list[Pair]:
     ]
 
 
-def below(record_path: str, path: str) -> str:
-    """Where a part's file lies below the roots of the index."""
-    return f"{record_path}/{path}" if record_path and path else record_path or path
-
-
 def _with_local_md5(request: Request, pair: Pair) -> Pair:
-    near = source_is_near(request.route)
-    end = request.source if near else request.destination
+    near = source_is_near(request.part.route)
+    end = request.part.source if near else request.part.destination
     state = pair.source if near else pair.destination
     if not isinstance(end, LocalEnd) or not isinstance(state, LocalState):
         return pair
@@ -362,12 +354,12 @@ def _is_on_record(pair: Pair, route: Route) -> bool:
 
 def _with_remote_md5(request: Request, pair: Pair) -> Pair:
     """Read blobs that have no MD5, where size alone would leave a doubt."""
-    if pair.source is None or pair.destination is None or _is_on_record(pair, request.route):
+    if pair.source is None or pair.destination is None or _is_on_record(pair, request.part.route):
         return pair
     if pair.source.size != pair.destination.size:
         return pair
-    source = _read_content(request.source, pair.path, pair.source)
-    destination = _read_content(request.destination, pair.path, pair.destination)
+    source = _read_content(request.part.source, pair.path, pair.source)
+    destination = _read_content(request.part.destination, pair.path, pair.destination)
     return pair._replace(source=source, destination=destination)
 
 

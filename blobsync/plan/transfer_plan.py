@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from blobsync.base.errors import IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
@@ -28,6 +28,13 @@ _NO_MD5_HINT = "--compare-content reads the blob, and settles it where both are 
 _NAMED = 3
 
 
+class Direction(str, enum.Enum):
+    """Which way a command moves: ``u`` to the cluster's container, ``d`` to this machine."""
+
+    UP = "u"
+    DOWN = "d"
+
+
 class Route(str, enum.Enum):
     """Between which two ends the bytes move."""
 
@@ -35,6 +42,16 @@ class Route(str, enum.Enum):
     DOWNLOAD = "download"
     SAME_ACCOUNT = "same-account"
     CROSS_ACCOUNT = "cross-account"
+
+    @property
+    def direction(self) -> Direction:
+        """That of the command which takes this route."""
+        return Direction.DOWN if self is Route.DOWNLOAD else Direction.UP
+
+    @property
+    def opposite(self) -> Route:
+        """The way back."""
+        return {Route.UPLOAD: Route.DOWNLOAD, Route.DOWNLOAD: Route.UPLOAD}.get(self, self)
 
 
 class Shape(str, enum.Enum):
@@ -81,26 +98,49 @@ class FileAction:
         return f"<FileAction {self.path!r}: {self.action.value}, {self.reason.value}, {self.size:,} bytes>"
 
 
+class IndexKey(NamedTuple):
+    """Where the index keeps the records of a part: between which two roots, and where the part lies below both."""
+
+    near: str
+    remote: str
+    path: str
+
+    def at(self, relative: str) -> str:
+        """Where a file of the part lies below the roots."""
+        return f"{self.path}/{relative}" if self.path and relative else self.path or relative
+
+
 End = Path | BlobUrl
+_E = TypeVar("_E", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class PlanPart:
-    """One PATH of the command: its two ends and what happens to each file between them.
+class Part(Generic[_E]):
+    """One PATH of the command, or what a nested folder entry maps elsewhere: its two ends and what happens to each
+    file between them. It goes from planning through moving to the account of what is done.
 
-    ``path`` is what a user would type from the project's root (``data/voc20``). ``whole`` says that every
-    file which the source folder holds is to be transferred, so that the folder can be handed over as such.
+    A plan holds it with plain ends (``PlanPart``: no secrets, nothing open), what looks or moves with its stores
+    (``LivePart``). ``path`` is what a user would type from the project's root (``data/voc20``), ``key`` its place in
+    the index. The survey tells ``shape`` and ``actions``. ``whole`` says that every file which the source folder holds
+    is to be transferred, so that the folder can be handed over as such.
     """
 
     path: str
-    shape: Shape
-    source: End
-    destination: End
+    route: Route
+    source: _E
+    destination: _E
+    key: IndexKey
+    shape: Shape = Shape.FOLDER
     actions: tuple[FileAction, ...] = ()
     whole: bool = False
 
     def __repr__(self) -> str:
-        return f"<PlanPart {self.path!r}: {self.shape.value}, {len(self.actions):,} actions>"
+        return f"<Part {self.path!r}: {self.shape.value}, {len(self.actions):,} actions>"
+
+    def turned_round(self, actions: Iterable[FileAction] = ()) -> Part[_E]:
+        """The way back, for these files."""
+        back = replace(self, source=self.destination, destination=self.source, route=self.route.opposite)
+        return replace(back, actions=tuple(actions), whole=False)
 
     def shown(self, action: FileAction) -> str:
         """The file of ``action`` as a user would type it."""
@@ -110,6 +150,9 @@ class PlanPart:
         """The name aside as a user would type it."""
         folder = self.shown(action).rpartition("/")[0]
         return "/".join(part for part in (folder, action.aside) if part)
+
+
+PlanPart: TypeAlias = Part[End]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +205,10 @@ class TransferOptions:
         """Only what is not the default."""
         changed = (each.name for each in fields(self) if getattr(self, each.name) != each.default)
         return f"TransferOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
+
+    def settles_both_ends(self, from_cluster: object) -> bool:
+        """Whether ``--keep`` may write at the source's end, too: not where ``-f`` or ``--from-path`` name it."""
+        return from_cluster is None and self.from_path is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,23 +273,31 @@ class TransferPlan:
 
     @property
     def settles_both_ends(self) -> bool:
-        """Whether ``--keep`` may write at the source's end, too: not where ``-f`` or ``--from-path`` name it."""
-        return self.from_cluster is None and self.options.from_path is None
+        """Whether ``--keep`` may write at the source's end, too."""
+        return self.options.settles_both_ends(self.from_cluster)
 
     @property
     def files_to_transfer(self) -> int:
         """Files that will move, in both directions."""
-        return self.count(Action.TRANSFER) + self.count(Action.ADOPT) + len(self._brought())
+        return sum(1 for _ in sizes_to_transfer(self.parts, both_ends=self.settles_both_ends))
 
     @property
     def bytes_to_transfer(self) -> int:
         """Bytes that will move, from the sizes where they are now."""
-        moving = sum(action.size for _, action in self.each() if action.action in (Action.TRANSFER, Action.ADOPT))
-        return moving + sum(action.destination.size for action in self._brought() if action.destination)
+        return sum(sizes_to_transfer(self.parts, both_ends=self.settles_both_ends))
 
-    def _brought(self) -> list[FileAction]:
-        """Those whose destination's version goes aside, and is brought to the source's end."""
-        return [action for _, action in self.each() if action.aside and self.settles_both_ends]
+
+def sizes_to_transfer(parts: Iterable[PlanPart], *, both_ends: bool) -> Iterator[int]:
+    """The bytes of each file that will move, those included which go to the source's end.
+
+    ``both_ends``: a destination's version that goes aside is brought there, too.
+    """
+    for part in parts:
+        for action in part.actions:
+            if action.action in (Action.TRANSFER, Action.ADOPT):
+                yield action.size
+            if both_ends and action.aside and action.destination:
+                yield action.destination.size
 
 
 @dataclass(frozen=True, slots=True)

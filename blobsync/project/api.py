@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blobsync.base.locations import BlobUrl, ContainerUrl
-from blobsync.plan.building import both_ends, live_parts, make_plan
-from blobsync.plan.transfer_plan import Action, Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.plan.building import both_ends, make_plan
+from blobsync.plan.transfer_plan import Action, Direction, Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.project.open_project import OpenProject
 from blobsync.project.options import check_options, chosen_options, one_or_many, path_text
-from blobsync.store.ends import RemoteEnd
 from blobsync.store.grants import LINK_LIFETIME, READ_BLOB, REMOVE
 from blobsync.transfer import receipts
 from blobsync.transfer.carry_out import Engines, carry_out
@@ -57,7 +56,7 @@ class Project(OpenProject):
     ) -> TransferPlan:
         """What :meth:`upload` would do with each file, and why; touches nothing."""
         with self._telling(on_progress):
-            return self._plan("u", one_or_many(paths), chosen_options(options, keywords))
+            return self._plan(Direction.UP, one_or_many(paths), chosen_options(options, keywords))
 
     def plan_download(
         self,
@@ -69,7 +68,7 @@ class Project(OpenProject):
     ) -> TransferPlan:
         """What :meth:`download` would do with each file, and why; touches nothing."""
         with self._telling(on_progress):
-            return self._plan("d", one_or_many(paths), chosen_options(options, keywords))
+            return self._plan(Direction.DOWN, one_or_many(paths), chosen_options(options, keywords))
 
     def upload(
         self,
@@ -106,20 +105,20 @@ class Project(OpenProject):
             return self._carry_out(plan)
 
     def _carry_out(self, plan: TransferPlan) -> TransferResult:
-        command = "d" if plan.route is Route.DOWNLOAD else "u"
-        parts = live_parts(self._open_context, plan, command)
-        result = carry_out(plan, parts, self._engines(plan), self.listener, self.state.folder("receipts"))
+        context, folder = self._open_context, self.state.folder("receipts")
+        result = carry_out(plan, context, self._engines(plan), self.listener, folder)
         if plan.options.receipt and result.receipt is not None:
-            for part in parts:
-                if isinstance(part.destination, RemoteEnd):
-                    self.listener.note(f"receipt: {receipts.upload_receipt(result.receipt, part.destination)}")
+            for part in plan.parts:
+                if isinstance(part.destination, BlobUrl):
+                    place = receipts.upload_receipt(result.receipt, context.connections.end(part.destination))
+                    self.listener.note(f"receipt: {place}")
         return result
 
     def save_plan(self, plan: TransferPlan, file: PathName) -> None:
         """Write the plan, without secrets, for :meth:`load_plan`. Raises ``PlanFileError``."""
         from blobsync.plan import saved_plan as plan_file
 
-        plan_file.save(plan, "d" if plan.route is Route.DOWNLOAD else "u", Path(path_text(file)))
+        plan_file.save(plan, Path(path_text(file)))
 
     def load_plan(self, saved: PathName | SavedPlan) -> TransferPlan:
         """Make the saved plan anew, from its file; ``PlanFileError`` when it would now do something else."""
@@ -130,13 +129,13 @@ class Project(OpenProject):
         options = saved.options
         if options.from_path is not None:
             options = replace(options, from_path=f"{self.root}/{options.from_path}")
-        plan = self._plan(saved.command, [f"{self.root}/{path}" for path in saved.paths], options)
+        plan = self._plan(saved.direction, [f"{self.root}/{path}" for path in saved.paths], options)
         saved.check(plan)
         return plan
 
-    def _plan(self, command: str, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
+    def _plan(self, direction: Direction, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
         check_options(options, self.from_cluster)
-        plan = make_plan(self._open_context, command, paths, options, self._azcopy_problem, self.listener)
+        plan = make_plan(self._open_context, direction, paths, options, self._azcopy_problem, self.listener)
         emptied = {
             part.destination.container
             for part, action in plan.each()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from blobsync.base.locations import BlobUrl, SasToken
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.legs import ProjectContext
+from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_plan import TransferPlan
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.grants import READ_BLOB, transfer_seconds

@@ -17,8 +17,9 @@ from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import load_trusted_links
 from blobsync.local.index import Index
 from blobsync.local.state_dir import StateDir, open_state_dir
-from blobsync.plan.legs import ProjectContext, nested
+from blobsync.plan.legs import nested
 from blobsync.plan.listener import Listener
+from blobsync.plan.project_context import ProjectContext
 from blobsync.project.callback import CallbackListener, LoggingListener, OnProgress
 from blobsync.project.options import PathName, path_text
 from blobsync.store.connections import Connections

@@ -17,7 +17,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
 from blobsync.plan.pairs import Pair, changed_since_verified, equal_content
 from blobsync.plan.survey import Request, survey
-from blobsync.plan.transfer_plan import FileFailure, Route
+from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.blob_hash import blob_md5
 from blobsync.store.ends import LocalEnd, RemoteEnd
 
@@ -106,7 +106,7 @@ def _verify(request: Request, seen: Callable[[int], None], *, deep: bool) -> Ver
         found = survey(request, seen)
         pairs: Iterator[Pair] = found.pairs
     except NothingMatchedError:
-        there = request._replace(route=Route.DOWNLOAD, source=request.destination, destination=request.source)
+        there = request._replace(part=request.part.turned_round())
         found = survey(there, seen)
         pairs = (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
     counts: dict[str, int] = {}
@@ -135,7 +135,7 @@ def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Ite
 def _one(request: Request, pair: Pair, status: str | None) -> Iterator[ComparedFile]:
     if status is not None:
         state = pair.source or pair.destination
-        shown = f"{request.shown}/{pair.path}" if pair.path else request.shown
+        shown = f"{request.part.path}/{pair.path}" if pair.path else request.part.path
         yield ComparedFile(shown, status, state.size if state else 0)
 
 
@@ -175,7 +175,7 @@ def _classify_deep(request: Request, pair: Pair) -> str | None:
 
 
 def _read_local(request: Request, pair: Pair) -> FileState | None:
-    end = request.source
+    end = request.part.source
     if not isinstance(end, LocalEnd) or not isinstance(pair.source, LocalState):
         return None
     # A stat of its own: the record must not vouch for bytes that were read just now.
@@ -184,7 +184,7 @@ def _read_local(request: Request, pair: Pair) -> FileState | None:
 
 
 def _read_remote(request: Request, pair: Pair) -> FileState | None:
-    end, state = request.destination, pair.destination
+    end, state = request.part.destination, pair.destination
     if not isinstance(end, RemoteEnd) or not isinstance(state, RemoteState):
         return None
     try:

@@ -15,8 +15,8 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.hashing import hash_file
 from blobsync.local.part_files import remove_leftovers
 from blobsync.plan.listener import Listener
-from blobsync.plan.live_part import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, PlanPart, Route, TransferPlan, TransferResult
+from blobsync.plan.project_context import LivePart, ProjectContext
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, TransferPlan, TransferResult
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer import extras, receipts, settle
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
@@ -41,8 +41,8 @@ class _Run:
     engines: Engines
     listener: Listener
     ledgers: list[Ledger]
-    gone: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
-    deleting: list[tuple[PlanPart, FileAction]] = field(default_factory=list)
+    gone: list[tuple[LivePart, FileAction]] = field(default_factory=list)
+    deleting: list[tuple[LivePart, FileAction]] = field(default_factory=list)
     brought: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
@@ -50,9 +50,9 @@ class _Run:
 
 
 def carry_out(
-    plan: TransferPlan, parts: Sequence[LivePart], engines: Engines, listener: Listener, receipt_folder: Path
+    plan: TransferPlan, context: ProjectContext, engines: Engines, listener: Listener, receipt_folder: Path
 ) -> TransferResult:
-    """Do what the plan says; ``parts`` are its parts with their live ends, in the same order.
+    """Do what the plan says, in the project that it was made for.
 
     A receipt of what is verified and deleted goes to ``receipt_folder``, also after an interrupt. Failures of single
     files are in the result. Raises ``MirrorRefusedError`` for a plan whose deletions look like a mistake,
@@ -61,7 +61,8 @@ def carry_out(
     """
     plan.demand_allowed()
     tally = ByteTally(listener)
-    run = _Run(plan, engines, tally, [Ledger(live, plan.route) for live in parts])
+    ledgers = [Ledger(context.opened(part), context.records(part.key)) for part in plan.parts]
+    run = _Run(plan, engines, tally, ledgers)
     try:
         _carry_out(run)
     except KeyboardInterrupt as stop:
@@ -80,10 +81,10 @@ def _carry_out(run: _Run) -> None:
     run.listener.expect(run.plan.files_to_transfer, run.plan.bytes_to_transfer)
     run.listener.phase("moving")
     for ledger in tuple(run.ledgers):
-        actions = [action for action in ledger.live.part.actions if action.action is Action.TRANSFER]
+        actions = [action for action in ledger.part.actions if action.action is Action.TRANSFER]
         _move_and_retry(run, ledger, [each for each in actions if each.aside is None], run.plan.engine.name)
         _keep_both(run, ledger, [each for each in actions if each.aside is not None])
-        _move_back(run, settle.adopted(ledger.live), ledger.route)
+        _move_back(run, ledger, settle.adopted(ledger.part))
     for ledger in run.ledgers:
         _verify(run, ledger)
     if run.plan.options.mirror:
@@ -101,46 +102,42 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None
     """No version of a conflict is replaced before it is safe under another name, nor one that nobody has seen."""
     if not actions:
         return
-    is_copy = ledger.route not in (Route.UPLOAD, Route.DOWNLOAD)
+    is_copy = ledger.part.route not in (Route.UPLOAD, Route.DOWNLOAD)
     # What is uploaded or downloaded passes this machine anyway. azcopy replaces whatever is there by then.
     first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
     names = dict.fromkeys([first, *(["relay"] if run.engines.relay_allowed else [])])
-    aside = settle.set_aside(ledger.live, actions, [run.engines.make[name] for name in names])
+    aside = settle.set_aside(ledger.part, actions, [run.engines.make[name] for name in names])
     for action, failure in aside.failed:
         ledger.failed(action, failure)
         run.listener.file_done(failure.path, failure)
     _move_and_retry(run, ledger, [kept.action for kept in aside.kept], first if is_copy else "direct")
-    copies = settle.brought(ledger.live, aside.kept) if run.plan.settles_both_ends else None
-    if copies is not None:
-        run.brought += len(copies.part.actions)
-        _move_back(run, copies, ledger.route)
+    if run.plan.settles_both_ends:
+        copies = settle.brought(ledger.part, aside.kept)
+        run.brought += len(copies.actions)
+        _move_back(run, ledger, copies)
 
 
-def _move_back(run: _Run, live: LivePart | None, route: Route) -> None:
+def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> None:
     """What ``--keep`` brings to the source's end, with an account of its own."""
-    if live is not None:
-        ledger = Ledger(live, settle.opposite(route))
-        run.ledgers.append(ledger)
-        _move_and_retry(run, ledger, live.part.actions, "direct")
+    if back.actions:
+        run.ledgers.append(Ledger(back, ledger.records))
+        _move_and_retry(run, run.ledgers[-1], back.actions, "direct")
 
 
 def _clean_up(ledger: Ledger, actions: Sequence[FileAction]) -> None:
     """What a killed download left unfinished goes before its files are moved anew."""
-    destination = ledger.live.destination
+    destination = ledger.part.destination
     if isinstance(destination, LocalEnd):
         for folder in {destination.at(action.path).parent for action in actions}:
             remove_leftovers(folder)
 
 
 def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
-    live = ledger.live
+    part = ledger.part
     task = MoveTask(
-        ledger.route,
-        live.part.path,
-        live.source,
-        live.destination,
+        part,
         actions,
-        whole_folder=live.part.whole and len(actions) == len(live.part.actions),
+        whole_folder=part.whole and len(actions) == len(part.actions),
         cap_mbps=run.plan.options.cap_mbps,
         on_moved=lambda moved: _one_moved(run, ledger, moved),
     )
@@ -151,10 +148,10 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str)
     for action, failure in report.failed:
         ledger.failed(action, failure)
     for action in ledger.unreported(actions):
-        failure = _not_reported(live.part.shown(action), engine)
+        failure = _not_reported(part.shown(action), engine)
         ledger.failed(action, failure)
         run.listener.file_done(failure.path, failure)
-    run.other_failures += [_stray(f"{live.part.path}/{name}", live.destination) for name in report.strays]
+    run.other_failures += [_stray(f"{part.path}/{name}", part.destination) for name in report.strays]
 
 
 def _not_reported(shown: str, engine: str) -> FileFailure:
@@ -183,7 +180,7 @@ def _stray(shown: str, destination: LiveEnd) -> FileFailure:
 
 def _one_moved(run: _Run, ledger: Ledger, moved: Moved) -> None:
     if ledger.moved(moved):
-        shown = ledger.live.part.shown(moved.action)
+        shown = ledger.part.shown(moved.action)
         run.listener.file_done(shown, ledger.failures.get(moved.action.path))
 
 
@@ -222,7 +219,7 @@ def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
 
     Only by its content can a blob be told to be azcopy's. Any other version than the plan's is somebody's, and stays.
     """
-    end = ledger.live.destination
+    end = ledger.part.destination
     if isinstance(end, LocalEnd):
         return None
     try:
@@ -231,13 +228,13 @@ def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
         return None
     if blob is None or blob.md5 is None:
         return None
-    source = ledger.live.source
+    source = ledger.part.source
     state = hash_file(source.at(action.path)) if isinstance(source, LocalEnd) else action.source
     return Moved(action, source=state) if state is not None and state.md5 == blob.md5 else None
 
 
 def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
-    source = ledger.live.source
+    source = ledger.part.source
     if isinstance(source, LocalEnd):
         try:
             return LocalState.of(os.stat(source.at(action.path)))
@@ -252,10 +249,10 @@ def _verify(run: _Run, ledger: Ledger) -> None:
         return
     run.listener.phase("verifying")
     pending = list(ledger.pending.values())
-    states = states_at_destination(ledger.live.destination, pending, run.listener.seen)
+    states = states_at_destination(ledger.part.destination, pending, run.listener.seen)
     for moved in pending:
         ledger.seen(moved, states.get(moved.action.path))
-        shown = ledger.live.part.shown(moved.action)
+        shown = ledger.part.shown(moved.action)
         if failure := ledger.failures.get(moved.action.path):
             run.listener.file_done(shown, failure)
 
@@ -267,18 +264,18 @@ def _delete_extras(run: _Run) -> None:
             run.listener.note(f"{count} extra files stay: nothing is deleted after a transfer with failures")
         return
     for ledger in run.ledgers:
-        deletions = [action for action in ledger.live.part.actions if action.action is Action.DELETE]
+        deletions = [action for action in ledger.part.actions if action.action is Action.DELETE]
         if not deletions:
             continue
         run.listener.phase("deleting")
-        run.deleting = [(ledger.live.part, action) for action in deletions]
-        failures = extras.delete(ledger.live.destination, deletions, run.listener.seen)
+        run.deleting = [(ledger.part, action) for action in deletions]
+        failures = extras.delete(ledger.part.destination, deletions, run.listener.seen)
         gone = [action for action in deletions if action.path not in failures]
-        run.gone += [(ledger.live.part, action) for action in gone]
+        run.gone += [(ledger.part, action) for action in gone]
         run.deleting = []
         ledger.forget(action.path for action in gone)
         for path, reason in failures.items():
-            shown = f"{ledger.live.part.path}/{path}"
+            shown = f"{ledger.part.path}/{path}"
             run.other_failures.append(
                 FileFailure(shown, FailureCode.DELETE_FAILED, f"{shown}: not deleted, {reason}", "run it again")
             )

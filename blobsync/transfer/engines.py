@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 from blobsync.base.file_states import FileState
 from blobsync.plan.listener import Listener
-from blobsync.plan.transfer_plan import FileAction, FileFailure, Route
-from blobsync.store.ends import LiveEnd
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import FileAction, FileFailure
 
 
 class Moved(NamedTuple):
@@ -36,17 +36,14 @@ def _nobody(moved: Moved) -> None:
 class MoveTask(NamedTuple):
     """Files of one part that are to be moved: every action is ``TRANSFER``.
 
-    The engine reads ``source.at(action.path)`` and writes ``destination.at(action.target or action.path)``.
-    ``shown`` is the part as a user would type it. ``whole_folder`` says that these are all the files that
+    The engine reads ``part.source.at(action.path)`` and writes ``part.destination.at(action.target or action.path)``.
+    ``whole_folder`` says that these are all the files that
     the source folder holds. ``cap_mbps`` is megabits (10^6) a second for the whole task. The engine calls
     ``on_moved`` from any thread as soon as one file is in place, so that a run that is killed later has it
     on record; the same values come back in the report. Of files that failed it tells the listener itself.
     """
 
-    route: Route
-    shown: str
-    source: LiveEnd
-    destination: LiveEnd
+    part: LivePart
     actions: Sequence[FileAction]
     whole_folder: bool = False
     cap_mbps: float | None = None

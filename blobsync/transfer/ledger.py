@@ -15,10 +15,9 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.hashing import hash_file
-from blobsync.local.index import Record
-from blobsync.plan.live_part import LivePart
+from blobsync.local.index import PairIndex, Record
 from blobsync.plan.pairs import source_is_near
-from blobsync.plan.survey import below
+from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
 from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved
@@ -39,12 +38,12 @@ class Ledger:
 
     A planned file is in one of ``verified``, ``pending`` and ``failures``, or nothing is known of it. What an engine
     gave up stays failed until the file is given to an engine again. ``strangers`` are files that engines reported and
-    the plan does not name. ``now_ns`` is the clock of file times (nanoseconds since 1970), ``steady`` one in seconds
-    that is never set back.
+    the plan does not name. ``records`` are the index's between the roots of the part's key. ``now_ns`` is the clock of
+    file times (nanoseconds since 1970), ``steady`` one in seconds that is never set back.
     """
 
-    live: LivePart
-    route: Route
+    part: LivePart
+    records: PairIndex
     verified: dict[str, Moved] = field(default_factory=dict)
     pending: dict[str, Moved] = field(default_factory=dict)
     failures: dict[str, FileFailure] = field(default_factory=dict)
@@ -57,7 +56,7 @@ class Ledger:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        actions = self.live.part.actions
+        actions = self.part.actions
         self._planned = frozenset(action.path for action in actions if action.action is Action.TRANSFER)
         self._saved_at = self.steady()
 
@@ -82,7 +81,7 @@ class Ledger:
         path = moved.action.path
         source = self._read(path, moved.source or moved.action.source)
         moved = moved._replace(source=source)
-        shown = self.live.part.shown(moved.action)
+        shown = self.part.shown(moved.action)
         failure = check_arrival(shown, moved, destination)
         if failure is None and isinstance(source, LocalState) and source.md5 is None:
             failure = _not_the_planned_one(shown)
@@ -111,7 +110,7 @@ class Ledger:
     def _is_stranger(self, action: FileAction) -> bool:
         if action.path in self._planned:
             return False
-        shown = self.live.part.shown(action)
+        shown = self.part.shown(action)
         with self._lock:
             self.strangers[action.path] = FileFailure(
                 shown,
@@ -123,7 +122,7 @@ class Ledger:
 
     def record_unchanged(self) -> None:
         """Pairs that were found equal by content are on record from now on."""
-        for action in self.live.part.actions:
+        for action in self.part.actions:
             if action.action is Action.UNCHANGED:
                 self._remember(action.path, action.source, action.destination)
         self.save()
@@ -131,24 +130,24 @@ class Ledger:
     def record_settled(self) -> None:
         """Where the destination's version is to stay, the source's is taken account of: only the destination
         counts as changed from then on, until the source changes again."""
-        for action in self.live.part.actions:
+        for action in self.part.actions:
             if action.reason is not Reason.KEEP_DESTINATION:
                 continue
             source = self._read(action.path, action.source)
             if source is not None:
-                self._remember(action.path, source, outdated(source, self.route))
+                self._remember(action.path, source, outdated(source, self.part.route))
         self.save()
 
     def forget(self, paths: Iterable[str]) -> None:
         """These were deleted on purpose."""
-        self.live.records.forget(below(self.live.record_path, path) for path in paths)
+        self.records.forget(self.part.key.at(path) for path in paths)
 
     def save(self) -> None:
         """Write what is verified to the index."""
         with self._lock:
             records, self._unsaved = self._unsaved, {}
             self._saved_at = self.steady()
-        self.live.records.put(records)
+        self.records.put(records)
 
     def _saw_enough(self, moved: Moved) -> bool:
         """Whether the engine saw a destination that can be compared with the source."""
@@ -158,25 +157,25 @@ class Ledger:
         if not isinstance(shown, RemoteState) or shown.md5 is not None:
             return True
         # The service computed no MD5: enough only where there is none to compare it with.
-        return self.route is not Route.UPLOAD and (source is None or source.md5 is None)
+        return self.part.route is not Route.UPLOAD and (source is None or source.md5 is None)
 
     def _read(self, path: str, source: FileState | None) -> FileState | None:
         """A local source with what it holds, as long as it is the same file; an upload is compared with that, also
         where the engine did not read it itself."""
         if not isinstance(source, LocalState) or source.md5 is not None:
             return source
-        assert isinstance(self.live.source, LocalEnd)
-        hashed = hash_file(self.live.source.at(path))
+        assert isinstance(self.part.source, LocalEnd)
+        hashed = hash_file(self.part.source.at(path))
         return hashed if hashed is not None and hashed.same_file(source) else source
 
     def _remember(self, path: str, source: FileState | None, destination: FileState | None) -> None:
-        near, remote = (source, destination) if source_is_near(self.route) else (destination, source)
+        near, remote = (source, destination) if source_is_near(self.part.route) else (destination, source)
         if near is None or not isinstance(remote, RemoteState):
             return
-        if isinstance(near, LocalState) and source_is_near(self.route):
+        if isinstance(near, LocalState) and source_is_near(self.part.route):
             near = _distrust_fresh(near, self.now_ns())
         with self._lock:
-            self._unsaved[below(self.live.record_path, path)] = Record(near, remote)
+            self._unsaved[self.part.key.at(path)] = Record(near, remote)
             due = len(self._unsaved) >= _FLUSH_FILES or self.steady() - self._saved_at > _FLUSH_SECONDS
         if due:
             self.save()

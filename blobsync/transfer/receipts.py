@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.redaction import redact_tree
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, PlanPart, TransferResult
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferResult
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobProperties
 from blobsync.transfer.ledger import Ledger
@@ -37,7 +38,7 @@ def write_transfer(
     folder: Path,
     result: TransferResult,
     ledgers: Sequence[Ledger],
-    deletions: Deletions[tuple[PlanPart, FileAction]],
+    deletions: Deletions[tuple[LivePart, FileAction]],
     *,
     interrupted: bool = False,
 ) -> Path:
@@ -46,7 +47,7 @@ def write_transfer(
     Streamed: a million files need no second copy in memory. Raises ``OSError``.
     """
 
-    def entries(found: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[dict[str, object]]:
+    def entries(found: Iterable[tuple[LivePart, FileAction]]) -> Iterator[dict[str, object]]:
         return (_deleted(part.shown(action), action.destination or action) for part, action in found)
 
     lists = {
@@ -145,13 +146,12 @@ def _head(result: TransferResult) -> dict[str, object]:
 
 def _files(ledgers: Sequence[Ledger]) -> Iterator[dict[str, object]]:
     for ledger in ledgers:
-        part = ledger.live.part
         for moved in ledger.verified.values():
             yield {
-                "path": part.shown(moved.action),
+                "path": ledger.part.shown(moved.action),
                 "size": moved.action.size if moved.source is None else moved.source.size,
                 "md5": _md5(moved.source, moved.destination),
-                "route": ledger.route.value,
+                "route": ledger.part.route.value,
             }
 
 

@@ -23,8 +23,8 @@ from blobsync.local.hashing import hash_file
 from blobsync.local.names import relative_name
 from blobsync.plan.decisions import sibling
 from blobsync.plan.listener import SilentListener
-from blobsync.plan.live_part import LivePart
 from blobsync.plan.pairs import equal_content
+from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
 from blobsync.store.blob_hash import blob_md5
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
@@ -48,58 +48,41 @@ class Aside(NamedTuple):
     failed: list[tuple[FileAction, FileFailure]]
 
 
-def adopted(live: LivePart) -> LivePart | None:
-    """The part that brings adopted versions to the source's end; None where there are none."""
-    return _turned_round(
-        live,
-        [
-            replace(action, action=Action.TRANSFER, source=action.destination, destination=action.source)
-            for action in live.part.actions
-            if action.action is Action.ADOPT
-        ],
+def adopted(part: LivePart) -> LivePart:
+    """The part that brings adopted versions to the source's end."""
+    return part.turned_round(
+        replace(action, action=Action.TRANSFER, source=action.destination, destination=action.source)
+        for action in part.actions
+        if action.action is Action.ADOPT
     )
 
 
-def brought(live: LivePart, kept: Sequence[Kept]) -> LivePart | None:
-    """The part that brings the copies to the source's end; None where they are all there already."""
-    folders = _folders(live)
+def brought(part: LivePart, kept: Sequence[Kept]) -> LivePart:
+    """The part that brings to the source's end the copies that are not there already."""
+    folders = _folders(part)
     moves = []
     for action, state in kept:
         path = folders.aside(action)
-        if not _holds(folders.live.source, path, state):
+        if not _holds(folders.part.source, path, state):
             moves.append(FileAction(path, Action.TRANSFER, Reason.KEEP_BOTH, state.size, state))
-    return _turned_round(folders.live, moves)
+    return folders.part.turned_round(moves)
 
 
-def opposite(route: Route) -> Route:
-    """The way back."""
-    return Route.UPLOAD if route is Route.DOWNLOAD else Route.DOWNLOAD
-
-
-def _turned_round(live: LivePart, actions: Sequence[FileAction]) -> LivePart | None:
-    if not actions:
-        return None
-    part = replace(
-        live.part, source=live.part.destination, destination=live.part.source, actions=tuple(actions), whole=False
-    )
-    return live._replace(part=part, source=live.destination, destination=live.source)
-
-
-def set_aside(live: LivePart, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]) -> Aside:
+def set_aside(part: LivePart, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]) -> Aside:
     """Copy the destination's version of each file to its name aside.
 
     ``engines`` copy from blob to blob; each gets what the one before it could not.
     """
-    folders = _folders(live)
-    if isinstance(folders.live.destination, LocalEnd):
-        return _aside_here(folders, folders.live.destination, actions)
-    return _aside_there(folders, folders.live.destination, actions, engines)
+    folders = _folders(part)
+    if isinstance(folders.part.destination, LocalEnd):
+        return _aside_here(folders, folders.part.destination, actions)
+    return _aside_there(folders, folders.part.destination, actions, engines)
 
 
 class _Folders(NamedTuple):
     """A part as folders at both ends; ``file`` is the destination's name in its folder where the shape is file."""
 
-    live: LivePart
+    part: LivePart
     file: str
 
     def path(self, action: FileAction) -> str:
@@ -111,19 +94,16 @@ class _Folders(NamedTuple):
         return sibling(self.path(action), action.aside or "")
 
 
-def _folders(live: LivePart) -> _Folders:
-    if live.part.shape is Shape.FOLDER:
-        return _Folders(live, "")
+def _folders(part: LivePart) -> _Folders:
+    if part.shape is Shape.FOLDER:
+        return _Folders(part, "")
     # A file that is a folder entry itself: what is beside it belongs to no entry, and is on no record.
-    record_path = live.record_path.rpartition("/")[0] if live.record_path else ".."
-    name = live.destination.root.name if isinstance(live.destination, LocalEnd) else _last(live.destination.name)
-    part = replace(live.part, path=live.part.path.rpartition("/")[0], shape=Shape.FOLDER)
-    source, destination = _parent(live.source), _parent(live.destination)
-    return _Folders(live._replace(part=part, source=source, destination=destination, record_path=record_path), name)
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
+    key = part.key._replace(path=part.key.path.rpartition("/")[0] if part.key.path else "..")
+    end = part.destination
+    name = end.root.name if isinstance(end, LocalEnd) else end.name.rpartition("/")[2]
+    path, source, destination = part.path.rpartition("/")[0], _parent(part.source), _parent(end)
+    folder = replace(part, path=path, source=source, destination=destination, key=key, shape=Shape.FOLDER)
+    return _Folders(folder, name)
 
 
 def _parent(end: LiveEnd) -> LiveEnd:
@@ -147,7 +127,7 @@ def _aside_there(
             for path, action in waiting.items()
             if (version := action.destination) is not None
         ]
-        task = MoveTask(Route.SAME_ACCOUNT, folders.live.part.path, end, end, copies)
+        task = MoveTask(replace(folders.part, route=Route.SAME_ACCOUNT, source=end), copies)
         report = engine().move(task, SilentListener())
         failures |= {copy.path: failure for copy, failure in report.failed}
         for moved in [*report.moved, *(Moved(copy, copy.source) for copy, _ in report.failed)]:
@@ -217,7 +197,7 @@ def _holds(end: LiveEnd, path: str, version: FileState) -> bool:
 
 
 def _not_kept(folders: _Folders, action: FileAction, failure: FileFailure | None) -> FileFailure:
-    shown = folders.live.part.shown(replace(action, path=folders.path(action)))
+    shown = folders.part.shown(replace(action, path=folders.path(action)))
     why = failure.message if failure else "it was not there afterwards"
     return FileFailure(
         shown,

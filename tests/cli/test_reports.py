@@ -17,9 +17,10 @@ from blobsync.plan.transfer_plan import (
     EngineChoice,
     FileAction,
     FileFailure,
+    IndexKey,
+    Part,
     PlanPart,
     Route,
-    Shape,
     TransferOptions,
     TransferPlan,
     TransferResult,
@@ -38,7 +39,8 @@ def _plan(*kinds: tuple[Action, Reason, int]) -> TransferPlan:
         if number < count
     ]
     there = ContainerUrl("acct", "cont", "http://127.0.0.1:1/acct").blob("data/v")
-    part = PlanPart("data/v", Shape.FOLDER, Path("/p/data/v"), there, tuple(actions))
+    key = IndexKey("data/v", str(there), "")
+    part: PlanPart = Part("data/v", Route.UPLOAD, Path("/p/data/v"), there, key, actions=tuple(actions))
     return TransferPlan(Route.UPLOAD, "aml", None, ("data/v",), TransferOptions(), (part,), _ENGINE)
 
 

@@ -278,7 +278,7 @@ def test_refused_uploads(engine: AzcopyEngine, containers: Containers, tmp_path:
         engine.mint = containers.sas("r")
     else:
         missing = containers.store("one", container=f"{containers.name}-missing")
-        task = task._replace(destination=RemoteEnd(missing, "x"))
+        task = task._replace(part=replace(task.part, destination=RemoteEnd(missing, "x")))
     assert codes(run(engine, task)) == {code}
     logs = "".join(path.read_text() for path in (engine.state_dir / "azcopy" / "logs").rglob("*.log"))
     assert "FAILED" in logs
@@ -366,7 +366,9 @@ def test_bad_weather_for_downloads(
     task = whole(download(containers.store("one"), "x", tmp_path / "target", sorted(files)))
     kinds = ("flip_down", "truncate", "truncate_lying", "reset_download")
     with fault_proxy(azurite.url, *[Fault(kind, at=(9 * number,)) for number, kind in enumerate(kinds, 1)]) as proxy:
-        report = run(engine, task._replace(source=RemoteEnd(containers.store("one", proxy.url), "x")))
+        report = run(
+            engine, task._replace(part=replace(task.part, source=RemoteEnd(containers.store("one", proxy.url), "x")))
+        )
         assert sum(proxy.stats().injected.values()) == len(kinds)
     failed = {action.path for action, _ in report.failed}
     assert len(failed) <= len(kinds)

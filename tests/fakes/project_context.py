@@ -10,10 +10,10 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.local.index import Index
-from blobsync.plan.building import live_parts, make_plan
-from blobsync.plan.legs import ProjectContext
+from blobsync.plan.building import make_plan
 from blobsync.plan.listener import Listener, SilentListener
-from blobsync.plan.transfer_plan import Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.plan.project_context import ProjectContext
+from blobsync.plan.transfer_plan import Direction, TransferOptions, TransferPlan, TransferResult
 from blobsync.store.connections import Connections
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.carry_out import Engines, carry_out
@@ -68,7 +68,8 @@ class World:
         return ProjectContext(self.root, self.root, self.here, far, Connections(clusters, self._connect), self.index)
 
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
-        return make_plan(self.context(copy=copy), command, paths, options, lambda *_: None, SilentListener())
+        context, direction = self.context(copy=copy), Direction(command)
+        return make_plan(context, direction, paths, options, lambda *_: None, SilentListener())
 
     def run(
         self,
@@ -79,7 +80,8 @@ class World:
         azcopy: Callable[[], Engine] = DirectEngine,
     ) -> TransferResult:
         problem = "it is not part of this test"
-        plan = make_plan(self.context(copy=copy), command, paths, options, lambda *_: problem, SilentListener())
+        context, direction = self.context(copy=copy), Direction(command)
+        plan = make_plan(context, direction, paths, options, lambda *_: problem, SilentListener())
         return self.carry_out(plan, azcopy=azcopy)
 
     def carry_out(
@@ -92,11 +94,10 @@ class World:
     ) -> TransferResult:
         """What is left of a command once its plan is made."""
         context = self.context(copy=plan.from_cluster is not None)
-        parts = live_parts(context, plan, "d" if plan.route is Route.DOWNLOAD else "u")
         engines = Engines(
             {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": relay, "azcopy": azcopy},
             relay_allowed=self.relay_allowed,
         )
         receipts = self.root / "receipts"
         receipts.mkdir(exist_ok=True)
-        return carry_out(plan, parts, engines, listener, receipts)
+        return carry_out(plan, context, engines, listener, receipts)

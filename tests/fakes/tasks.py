@@ -11,8 +11,9 @@ from pathlib import Path
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, IndexKey, Part, Route
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.engines import Moved, MoveTask
 
@@ -62,20 +63,25 @@ def action(path: str, source: FileState | None, destination: FileState | None) -
     return FileAction(path, Action.TRANSFER, Reason.NEW, source.size if source else 0, source, destination)
 
 
+def live_part(route: Route, source: LiveEnd, destination: LiveEnd, actions: Sequence[FileAction] = ()) -> LivePart:
+    """``data/x`` between these ends."""
+    return Part("data/x", route, source, destination, IndexKey("data", "blobs", "x"), actions=tuple(actions))
+
+
 def upload(root: Path, store: BlobStore, prefix: str, paths: Sequence[str] | None = None) -> MoveTask:
     """Everything below ``root``, or ``paths``, or the file ``root`` itself (``paths`` of one empty text)."""
     source, destination = LocalEnd(root), RemoteEnd(store, prefix)
     if paths is None:
         paths = sorted(str(file.relative_to(root)) for file in root.rglob("*") if file.is_file())
     actions = [action(path, local_state(source.at(path)), remote_state(store, destination.at(path))) for path in paths]
-    return MoveTask(Route.UPLOAD, "data/x", source, destination, actions, whole_folder=True)
+    return MoveTask(live_part(Route.UPLOAD, source, destination), actions, whole_folder=True)
 
 
 def download(store: BlobStore, prefix: str, root: Path, paths: Sequence[str]) -> MoveTask:
     """Blobs to files."""
     source, destination = RemoteEnd(store, prefix), LocalEnd(root)
     actions = [action(path, remote_state(store, source.at(path)), local_state(destination.at(path))) for path in paths]
-    return MoveTask(Route.DOWNLOAD, "data/x", source, destination, actions)
+    return MoveTask(live_part(Route.DOWNLOAD, source, destination), actions)
 
 
 def copy(store: BlobStore, prefix: str, other: BlobStore, target: str, paths: Sequence[str]) -> MoveTask:
@@ -84,7 +90,7 @@ def copy(store: BlobStore, prefix: str, other: BlobStore, target: str, paths: Se
     actions = [
         action(path, remote_state(store, source.at(path)), remote_state(other, destination.at(path))) for path in paths
     ]
-    return MoveTask(Route.CROSS_ACCOUNT, "data/x", source, destination, actions)
+    return MoveTask(live_part(Route.CROSS_ACCOUNT, source, destination), actions)
 
 
 def capped(task: MoveTask, mbps: float) -> MoveTask:

@@ -23,7 +23,7 @@ from blobsync.jobs.backends.local.run_files import RunFiles
 from blobsync.jobs.history import History
 from blobsync.jobs.spec import JobRef, State
 from blobsync.plan.saved_plan import load
-from blobsync.plan.transfer_plan import Action
+from blobsync.plan.transfer_plan import Action, Direction
 from tests.cli.test_reports import _plan as make_plan
 from tests.fakes.jobs import make_spec
 from tests.soak.target import Target, text
@@ -127,7 +127,7 @@ def _plans(scratch: Path) -> Callable[[bytes], None]:
         saved = load(file)
         options = saved.options
         # What the planner does with them.
-        assert saved.command in ("u", "d")
+        assert saved.direction in tuple(Direction)
         assert all(isinstance(each, str) for each in (options.engine, options.links, options.keep or ""))
         assert all(isinstance(each, str) for each in (*options.include, *options.exclude, *saved.paths))
         assert all(

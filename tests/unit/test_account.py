@@ -10,7 +10,6 @@ import pytest
 
 from blobsync.base.errors import UnsafeNamesError
 from blobsync.base.reasons import Reason
-from blobsync.plan.building import live_parts
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
 from blobsync.store.protocol import BlobInfo
@@ -88,7 +87,7 @@ def test_a_file_that_was_passed_over_is_told_to_the_listener(world: World) -> No
     context = world.context()
     plan = world.plan("u", "data/x", options=AZCOPY)
     engines = Engines({"azcopy": lambda: LyingEngine(liars.nothing)})
-    result = carry_out(plan, live_parts(context, plan, "u"), engines, heard, world.root)
+    result = carry_out(plan, context, engines, heard, world.root)
     assert heard.failures == [*result.failures]
 
 
@@ -153,7 +152,7 @@ def test_counts_that_do_not_add_up_are_a_fault_that_is_said(world: World) -> Non
     twice = replace(plan, parts=(replace(part, actions=(*part.actions, part.actions[0])),))
     context = world.context()
     engines = Engines({"direct": lambda: LyingEngine(liars.the_truth)})
-    result = carry_out(twice, live_parts(context, twice, "u"), engines, SilentListener(), world.root)
+    result = carry_out(twice, context, engines, SilentListener(), world.root)
     assert result.exit_code == 3
     assert codes(result)["data/x"] == "account_wrong"
     assert "4 files were planned, 2 are verified and 1 failed" in result.failures[-1].message

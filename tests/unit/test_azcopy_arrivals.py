@@ -24,7 +24,7 @@ from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
-from tests.fakes.tasks import RecordingListener, action, local_state
+from tests.fakes.tasks import RecordingListener, action, live_part, local_state
 
 PATIENCE = 10.0
 
@@ -54,7 +54,7 @@ class Case:
         self.staging.mkdir()
         self.store = MemoryStore()
         source = RemoteEnd(self.store, "x")
-        task = MoveTask(Route.DOWNLOAD, "data/x", source, LocalEnd(self.target), actions)
+        task = MoveTask(live_part(Route.DOWNLOAD, source, LocalEnd(self.target)), actions)
         self.run = RunState(task, RecordingListener(), 0)
         names = {each.path or only: each for each in actions}
         self.arrivals = Arrivals(self.run, self.staging, folder(self.target), names, source, only=only)

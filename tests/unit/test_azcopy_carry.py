@@ -13,6 +13,7 @@ from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import live_part
 
 STORE = MemoryStore("one", {})
 MIB = 1 << 20
@@ -26,7 +27,7 @@ def task(route: Route, *actions: FileAction, whole: bool = False, local: str = "
     here, there = LocalEnd(Path(local)), RemoteEnd(STORE, "x")
     source: LiveEnd = here if route is Route.UPLOAD else there
     destination: LiveEnd = here if route is Route.DOWNLOAD else RemoteEnd(STORE, "y")
-    return MoveTask(route, "data/x", source, destination, actions, whole_folder=whole)
+    return MoveTask(live_part(route, source, destination), actions, whole_folder=whole)
 
 
 def why_not(given: MoveTask, *, confined: bool = True) -> str | None:

@@ -20,7 +20,7 @@ from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, action, local_state, upload
+from tests.fakes.tasks import RecordingListener, action, live_part, local_state, upload
 
 SAS = SasToken.parse("sp=w&sig=SENTINEL")
 BINARY = Path("/bin/azcopy")
@@ -167,7 +167,7 @@ def test_a_talkative_log_ends_the_job_when_azcopy_confirms(tmp_path: Path, store
 def download(tmp_path: Path, **bodies: bytes) -> MoveTask:
     there = RemoteEnd(MemoryStore("one", {}), "x")
     actions = [action(name, RemoteState(len(body), "e", md5(body)), None) for name, body in bodies.items()]
-    return MoveTask(Route.DOWNLOAD, "data/x", there, LocalEnd(tmp_path / "target"), actions, whole_folder=True)
+    return MoveTask(live_part(Route.DOWNLOAD, there, LocalEnd(tmp_path / "target")), actions, whole_folder=True)
 
 
 def arrive(path: Path, body: bytes) -> None:
@@ -328,7 +328,9 @@ def test_the_rights_that_are_asked_for(tmp_path: Path, store: MemoryStore) -> No
     played().move(download(tmp_path, a=b"AA"), RecordingListener())
     there = RemoteEnd(store, "y")
     task = download(tmp_path, a=b"AA")
-    played().move(task._replace(route=Route.CROSS_ACCOUNT, destination=there), RecordingListener())
+    played().move(
+        task._replace(part=replace(task.part, route=Route.CROSS_ACCOUNT, destination=there)), RecordingListener()
+    )
     assert asked == ["w", "rl", "rl", "rw"]
 
 
@@ -357,9 +359,8 @@ def folder_copy(store: MemoryStore, *names: str) -> MoveTask:
     for name in names:
         store.put(f"from/{name}", b"AA", md5=md5(b"AA"))
         actions.append(action(name, RemoteState(2, "", md5(b"AA")), None))
-    return MoveTask(
-        Route.CROSS_ACCOUNT, "data", RemoteEnd(store, "from"), RemoteEnd(store, "to"), actions, whole_folder=True
-    )
+    part = live_part(Route.CROSS_ACCOUNT, RemoteEnd(store, "from"), RemoteEnd(store, "to"))
+    return MoveTask(replace(part, path="data"), actions, whole_folder=True)
 
 
 def test_a_copied_folder_is_held_against_the_plan(tmp_path: Path, store: MemoryStore) -> None:

@@ -17,9 +17,8 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
-from blobsync.plan.building import live_parts
+from blobsync.plan.legs import route_of
 from blobsync.plan.listener import Listener, SilentListener
-from blobsync.plan.live_part import route_of
 from blobsync.plan.transfer_plan import (
     Action,
     EngineName,
@@ -29,7 +28,7 @@ from blobsync.plan.transfer_plan import (
     TransferPlan,
     TransferResult,
 )
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
 from tests.fakes import liars
@@ -90,9 +89,8 @@ def carry(
 ) -> TransferResult:
     """Carry a plan out with these engines."""
     context = world.context(copy=plan.from_cluster is not None)
-    parts = live_parts(context, plan, "d" if plan.route is Route.DOWNLOAD else "u")
     made = engines if isinstance(engines, Engines) else Engines(engines)
-    return carry_out(plan, parts, made, heard or Heard(), receipts or world.root)
+    return carry_out(plan, context, made, heard or Heard(), receipts or world.root)
 
 
 def codes(result: TransferResult) -> dict[str, str]:
@@ -158,7 +156,7 @@ def test_an_engine_is_told_whether_it_gets_the_whole_folder(world: World, case: 
     (task,) = engine.tasks
     assert task.whole_folder is (case == "all of them")
     assert {action.path for action in task.actions} == ({*FILES} if case == "all of them" else {"b", "sub/c"})
-    assert (task.cap_mbps, task.shown, task.route) == (800, "data/x", Route.UPLOAD)
+    assert (task.cap_mbps, task.part.path, task.part.route) == (800, "data/x", Route.UPLOAD)
 
 
 def test_what_is_left_over_of_a_whole_folder_is_not_the_whole_folder(world: World) -> None:
@@ -211,7 +209,7 @@ def fails_with(code: str, *, only: str = "a") -> LyingEngine:
         failed = [each for each in task.actions if each.path == only]
         return MoveReport(
             [each for each in report.moved if each.action.path != only],
-            [(each, FileFailure(task.shown, FailureCode(code), "no")) for each in failed],
+            [(each, FileFailure(task.part.path, FailureCode(code), "no")) for each in failed],
         )
 
     return LyingEngine(tell, works=False)
@@ -353,7 +351,7 @@ class Wrote:
     name: str = "azcopy"
 
     def move(self, task: MoveTask, listener: Listener) -> MoveReport:
-        end = task.destination
+        end = task.part.destination
         assert isinstance(end, RemoteEnd)
         assert isinstance(end.store, MemoryStore)
         for action in task.actions:
@@ -451,11 +449,11 @@ def test_what_was_deleted_is_on_record_nowhere_and_in_the_receipt(world: World) 
     (world.root / "data/x/extra").unlink()
     mirror = TransferOptions(mirror=True, max_delete_percent=100.0)
     plan = world.plan("u", "data/x", options=mirror)
-    (live,) = live_parts(world.context(), plan, "u")
-    gone = f"{live.record_path}/extra"
-    assert live.records.get([gone])
+    key = plan.parts[0].key
+    records, gone = world.context().records(key), key.at("extra")
+    assert records.get([gone])
     result = carry(world, plan, {"direct": none_is_needed})
-    assert live.records.get([gone]) == {}
+    assert records.get([gone]) == {}
     assert result.receipt is not None
     assert json.loads(result.receipt.read_text())["interrupted"] is False
 
@@ -534,16 +532,12 @@ def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> 
     plan = world.plan("u", "data/x", options=AZCOPY)
     with pytest.raises(TransferCancelledError, match="2 of 3 files are done and verified"):
         carry(world, plan, {"azcopy": Interrupted})
-    context = world.context()
-    (live,) = live_parts(context, plan, "u")
-    assert set(live.records.get([f"{live.record_path}/{name}" for name in FILES])) == {
-        f"{live.record_path}/{name}" for name in ("a", "b")
-    }
+    key = plan.parts[0].key
+    assert set(world.context().records(key).get([key.at(name) for name in FILES])) == {key.at("a"), key.at("b")}
 
 
 def test_routes_by_their_ends(world: World) -> None:
-    here, there = LocalEnd(world.root), RemoteEnd(world.store("eu"), "x")
-    other = RemoteEnd(world.store("us"), "x")
+    here, there, other = world.root, account("eu").container.blob("x"), account("us").container.blob("x")
     assert route_of(here, there) is Route.UPLOAD
     assert route_of(there, here) is Route.DOWNLOAD
     assert route_of(there, there) is Route.SAME_ACCOUNT

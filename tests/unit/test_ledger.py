@@ -14,13 +14,12 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, PairIndex, Record
-from blobsync.plan.live_part import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, PlanPart, Route, Shape
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, IndexKey, Route
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger, retry_with
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import action, local_state
+from tests.fakes.tasks import action, live_part, local_state
 
 ONE, TWO = b"1" * 16, b"2" * 16
 SECOND = 1_000_000_000
@@ -73,9 +72,8 @@ class Books:
             Route.SAME_ACCOUNT: (remote, remote),
         }
         source, destination = ends[self.route]
-        part = PlanPart("data/x", Shape.FOLDER, self.root, self.root, self.actions)
-        live = LivePart(part, source, destination, self.records, "x")
-        self.ledger = Ledger(live, self.route, now_ns=lambda: self.now_ns, steady=self.clock)
+        part = live_part(self.route, source, destination, self.actions)
+        self.ledger = Ledger(part, self.records, now_ns=lambda: self.now_ns, steady=self.clock)
 
 
 def books(source: FileState | None = OLD, route: Route = Route.UPLOAD) -> tuple[Books, FileAction]:
@@ -389,9 +387,9 @@ def test_a_ledger_reads_the_real_clocks_by_itself(tmp_path: Path) -> None:
     state = on_disk(tmp_path)
     one = action("a", state, None)
     index = Index(tmp_path / "index")
-    part = PlanPart("data/x", Shape.FOLDER, tmp_path, tmp_path, (one,))
+    part = live_part(Route.UPLOAD, LocalEnd(tmp_path), RemoteEnd(MemoryStore(), "x"), (one,))
     records = index.pair("x", "y")
-    ledger = Ledger(LivePart(part, LocalEnd(tmp_path), RemoteEnd(MemoryStore(), "x"), records, ""), Route.UPLOAD)
+    ledger = Ledger(replace(part, key=IndexKey("x", "y", "")), records)
     shown = RemoteState(10, "e", hashlib.md5(b"0123456789").digest())
     ledger.seen(Moved(one), shown)
     ledger.save()

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobsync.base.errors import NothingMatchedError
+from blobsync.base.locations import BlobUrl
 from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.building import request_for
 from blobsync.plan.legs import Leg, legs
-from blobsync.plan.transfer_plan import Route, TransferOptions
-from blobsync.store.ends import LiveEnd, LocalEnd
+from blobsync.plan.transfer_plan import Direction, End, Route, TransferOptions
 from tests.fakes.project_context import World, account
 
 NAMES = st.sampled_from(["a", "b", "ab"])
@@ -43,16 +43,16 @@ def place(path: str, cluster: Cluster, root: Path) -> tuple[str, str]:
     return found.remote.container.account, found.remote.name
 
 
-def at(end: LiveEnd, relative: str) -> tuple[str, str]:
-    assert not isinstance(end, LocalEnd)
-    return end.store.container.account, end.at(relative)
+def at(end: End, relative: str) -> tuple[str, str]:
+    assert isinstance(end, BlobUrl)
+    return end.container.account, end.child(relative).name
 
 
 def carrying(world: World, chosen: tuple[Leg, ...], shown: str, options: TransferOptions) -> list[tuple[Leg, str]]:
     """The legs that the path ``shown`` goes by, and its name below them."""
     found = []
     for leg in chosen:
-        relative = "" if leg.shown == shown else shown.removeprefix(f"{leg.shown}/")
+        relative = "" if leg.part.path == shown else shown.removeprefix(f"{leg.part.path}/")
         wanted = request_for(world.context(copy=True), leg, options).wanted
         if relative != shown and (not relative or wanted is None or wanted(relative)):
             found.append((leg, relative))
@@ -69,12 +69,12 @@ def test_a_copy_takes_each_file_once_and_to_its_own_place(
         assert world.there is not None
         first, second = ("data/a", "data/b") if moved else ("data", "data")
         options = TransferOptions(from_path=first) if moved else TransferOptions()
-        chosen = legs(world.context(copy=True), "u", [second], options)
+        chosen = legs(world.context(copy=True), Direction.UP, [second], options)
         for name in files_only(tree):
             (leg, relative), *others = carrying(world, chosen, f"{second}/{name}", options)
             assert not others, name
-            assert at(leg.source, relative) == place(f"{first}/{name}", world.there, world.root)
-            assert at(leg.destination, relative) == place(f"{second}/{name}", world.here, world.root)
+            assert at(leg.part.source, relative) == place(f"{first}/{name}", world.there, world.root)
+            assert at(leg.part.destination, relative) == place(f"{second}/{name}", world.here, world.root)
 
 
 @settings(max_examples=40, deadline=None)

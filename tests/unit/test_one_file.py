@@ -16,7 +16,7 @@ from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.tree import way_to
 from blobsync.plan.one_file import Names, settle, spare_links
-from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Shape, TransferOptions
+from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferOptions
 from tests.fakes.project_context import World, account, cluster
 
 NAMES = Names("/p/data", {"dl": "/p/data/d0", "dl/deeper": "/p/data/x", "fl": "/p/data/d0/g"})
@@ -31,8 +31,12 @@ def move(path: str, md5: bytes | None = b"1") -> FileAction:
     return FileAction(path, Action.TRANSFER, Reason.NEW, 1, there(md5))
 
 
+def plan_part(path: str, local: Path, *actions: FileAction) -> PlanPart:
+    return Part(path, Route.DOWNLOAD, local, local, IndexKey("", "", ""), actions=actions)
+
+
 def decided(*actions: FileAction, names: Names = NAMES, writing: Action = Action.TRANSFER) -> dict[str, str]:
-    part = PlanPart("data", Shape.FOLDER, Path("/p/data"), Path("/p/data"), actions)
+    part = plan_part("data", Path("/p/data"), *actions)
     (settled,) = settle([part], [names], writing=writing)
     return {action.path: action.action.value for action in settled.actions}
 
@@ -92,7 +96,7 @@ def test_an_upload_writes_here_only_what_it_adopts() -> None:
 
 
 def test_names_of_different_parts_are_seen_together() -> None:
-    parts = [PlanPart(path, Shape.FOLDER, Path(), Path(), (move("a"),)) for path in ("data/w", "data/v")]
+    parts = [plan_part(path, Path(), move("a")) for path in ("data/w", "data/v")]
     settled = settle(parts, [Names("/p/data/w", {}), Names("/p/data/w", {})], writing=Action.TRANSFER)
     assert [part.actions[0].action.value for part in settled] == ["transfer", "skip"]
 

@@ -207,11 +207,11 @@ class Relay:
 
     def move(self, task: MoveTask, listener: Listener) -> MoveReport:
         report = MoveReport()
-        assert isinstance(task.destination, RemoteEnd)
+        assert isinstance(task.part.destination, RemoteEnd)
         for action in task.actions:
             if self._body is not None:
-                name = task.destination.at(action.target or "")
-                task.destination.store.put(name, self._body, md5=hashlib.md5(self._body).digest())
+                name = task.part.destination.at(action.target or "")
+                task.part.destination.store.put(name, self._body, md5=hashlib.md5(self._body).digest())
             if self._fails:
                 report.failed.append(
                     (action, FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", "wait"))

@@ -6,6 +6,7 @@ import hashlib
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,12 @@ from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, PairIndex, Record
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.pairs import Pair
-from blobsync.plan.survey import Request, Survey, below, survey
-from blobsync.plan.transfer_plan import Route, Shape
+from blobsync.plan.survey import Request, Survey, survey
+from blobsync.plan.transfer_plan import IndexKey, Route, Shape
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from tests.fakes.store import MemoryStore
 from tests.fakes.store import Request as Asked
+from tests.fakes.tasks import live_part
 
 UP, DOWN, COPY = Route.UPLOAD, Route.DOWNLOAD, Route.SAME_ACCOUNT
 
@@ -53,17 +55,17 @@ class Look:
         info = self.store.blobs[name].info
         return RemoteState(info.size, info.etag, info.md5)
 
-    def request(self, route: Route, **more: object) -> Request:
+    def request(self, route: Route, **more: Any) -> Request:
         local, remote = LocalEnd(self.root / "x"), RemoteEnd(self.store, "y")
         ends: dict[Route, tuple[LiveEnd, LiveEnd]] = {
             UP: (local, remote),
             DOWN: (remote, local),
             COPY: (RemoteEnd(self.store, "z"), remote),
         }
-        made = Request(
-            "data/x", route, *ends[route], LinkPolicy("follow", os.path.realpath(self.root)), self.records, "x"
-        )
-        return made._replace(**more)  # type: ignore[arg-type]
+        source, destination = ends[route]
+        part = live_part(route, more.pop("source", source), destination)
+        made = Request(part, LinkPolicy("follow", os.path.realpath(self.root)), self.records)
+        return made._replace(**more)
 
     def survey(self, route: Route, **more: object) -> Survey:
         return survey(self.request(route, **more), self.seen.append)
@@ -245,7 +247,7 @@ def test_records_are_those_of_both_sides_at_the_right_path(look: Look) -> None:
     ("record_path", "path", "expected"), [("x", "a", "x/a"), ("x", "", "x"), ("", "a", "a"), ("", "", "")]
 )
 def test_where_a_file_lies_below_the_index(record_path: str, path: str, expected: str) -> None:
-    assert below(record_path, path) == expected
+    assert IndexKey("", "", record_path).at(path) == expected
 
 
 @pytest.mark.parametrize("route", [UP, DOWN])

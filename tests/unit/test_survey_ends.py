@@ -17,9 +17,10 @@ from blobsync.local.index import Index, Record
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.pairs import Pair
 from blobsync.plan.survey import Request, Survey, survey
-from blobsync.plan.transfer_plan import Route, Shape
+from blobsync.plan.transfer_plan import IndexKey, Route, Shape
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import live_part
 
 UNFINISHED = ".blobsync-0badcafe.part"
 
@@ -57,7 +58,10 @@ class Place:
             Route.CROSS_ACCOUNT: (self.remote, RemoteEnd(self.other, "w")),
         }[route]
         links = LinkPolicy("follow", os.path.realpath(self.project), "data/v")
-        return Request("data/v", route, source, destination, links, self.records, "v")._replace(**changes)
+        source, destination = changes.pop("source", source), changes.pop("destination", destination)
+        key = IndexKey("data", "blobs", changes.pop("record_path", "v"))
+        part = replace(live_part(route, source, destination), path="data/v", key=key)
+        return Request(part, links, self.records)._replace(**changes)
 
     def look(self, route: Route, **changes: Any) -> tuple[Survey, dict[str, Pair]]:
         """The survey, with its counts complete, and its pairs."""

@@ -299,12 +299,12 @@ def test_a_loop_of_links_and_an_unreadable_source_are_failures(world: World) -> 
 def test_a_saved_plan_is_applied_only_as_long_as_it_holds(world: World, tmp_path: Path) -> None:
     write(world, TREE)
     plan = world.plan("u", "data/voc")
-    save(plan, "u", tmp_path / "plan.json")
+    save(plan, tmp_path / "plan.json")
     saved = load(tmp_path / "plan.json")
-    saved.check(world.plan(saved.command, *saved.paths, options=saved.options))
+    saved.check(world.plan(saved.direction, *saved.paths, options=saved.options))
     write(world, {"data/voc/a.jpg": b"other"})
     with pytest.raises(PlanFileError, match=r"data/voc/a\.jpg"):
-        saved.check(world.plan(saved.command, *saved.paths, options=saved.options))
+        saved.check(world.plan(saved.direction, *saved.paths, options=saved.options))
 
 
 def test_planning_touches_nothing_and_is_stable(world: World) -> None:
@@ -365,14 +365,14 @@ class GivesUp:
         self._meanwhile = meanwhile
 
     def move(self, task: MoveTask, listener: Listener) -> MoveReport:
-        end = task.destination
+        end = task.part.destination
         assert isinstance(end, RemoteEnd)
         report = MoveReport()
         for action in task.actions:
             if self._meanwhile is not None:
                 md5 = hashlib.md5(self._meanwhile).digest()
                 end.store.put(end.at(action.path), self._meanwhile, md5=md5)
-            report.failed.append((action, FileFailure(task.shown, FailureCode.AZCOPY_FAILED, "it gave up")))
+            report.failed.append((action, FileFailure(task.part.path, FailureCode.AZCOPY_FAILED, "it gave up")))
         return report
 
 

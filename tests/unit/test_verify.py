@@ -11,9 +11,8 @@ import pytest
 from blobsync.base.errors import NothingMatchedError
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.survey import Request
-from blobsync.plan.transfer_plan import Route
+from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Route
 from blobsync.project.verify import VerifyReport, verify
-from blobsync.store.ends import LocalEnd
 from tests.fakes.project_context import World, account, cluster
 
 
@@ -30,16 +29,11 @@ def world(tmp_path: Path) -> World:
 
 def look(world: World, *, deep: bool = False) -> VerifyReport:
     context = world.context()
-    entry = world.here.folders[0]
-    request = Request(
-        shown="data/v",
-        route=Route.UPLOAD,
-        source=LocalEnd(world.root / "data" / "v"),
-        destination=context.connections.end(entry.remote.child("v")),
-        links=LinkPolicy("follow", str(world.root), "data/v"),
-        records=world.index.pair("data", str(entry.remote)),
-        record_path="v",
-    )
+    there = world.here.folders[0].remote
+    key = IndexKey("data", str(there), "v")
+    part: PlanPart = Part("data/v", Route.UPLOAD, world.root / "data" / "v", there.child("v"), key)
+    links = LinkPolicy("follow", str(world.root), "data/v")
+    request = Request(context.opened(part), links, context.records(key))
     return verify([request], lambda _: None, deep=deep)
 
 

@@ -20,7 +20,7 @@ from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, action, ctrl_c_after
+from tests.fakes.tasks import RecordingListener, action, ctrl_c_after, live_part
 
 
 class Script:
@@ -85,7 +85,7 @@ class ScriptedJob(FileJob):
 
 def run_state(*paths: str, listener: RecordingListener | None = None) -> RunState:
     actions = [action(path, None, None) for path in paths]
-    task = MoveTask(Route.UPLOAD, "data/x", LocalEnd(Path("x")), RemoteEnd(MemoryStore(), "x"), actions)
+    task = MoveTask(live_part(Route.UPLOAD, LocalEnd(Path("x")), RemoteEnd(MemoryStore(), "x")), actions)
     return RunState(task, listener or RecordingListener(), 100)
 
 

@@ -1,0 +1,52 @@
+"""Where a command stands, and what opens the parts of a plan there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from blobsync.config.model import Cluster
+from blobsync.config.trusted_links import OutsideLink
+from blobsync.local.index import Index, PairIndex
+from blobsync.local.tree import way_to
+from blobsync.plan.transfer_plan import End, IndexKey, Part, PlanPart, Shape
+from blobsync.store.connections import Connections
+from blobsync.store.ends import LiveEnd, LocalEnd
+
+LivePart: TypeAlias = Part[LiveEnd]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectContext:
+    """The project, its two clusters and what reaches them."""
+
+    root: Path
+    cwd: Path
+    cluster: Cluster
+    from_cluster: Cluster | None
+    connections: Connections
+    index: Index
+    trusted: frozenset[OutsideLink] = frozenset()
+
+    def opened(self, part: PlanPart) -> LivePart:
+        """The part with the stores behind its ends; touches no network."""
+        source, destination = self._end(part.source, part), self._end(part.destination, part)
+        return Part(part.path, part.route, source, destination, part.key, part.shape, part.actions, part.whole)
+
+    def records(self, key: IndexKey) -> PairIndex:
+        """What the index knows between the two roots of a part."""
+        return self.index.pair(key.near, key.remote)
+
+    def _end(self, end: End, part: PlanPart) -> LiveEnd:
+        """A container's with its store, a local one with what no link may lead a write out of."""
+        if not isinstance(end, Path):
+            return self.connections.end(end)
+        entered = [Path(place) for place in way_to(self.root, part.path, self.trusted).entered]
+        below = [Path(link.target) for link in self.trusted if link.link.startswith(f"{part.path}/")]
+        if part.shape is Shape.FILE:
+            # A link that was named is followed, a file's too, whose folder then is the one to write in.
+            end = Path(os.path.realpath(end)) if end.is_symlink() else end
+            entered = [place.parent if place == end else place for place in entered]
+        return LocalEnd(end, (Path(os.path.realpath(self.root)), *entered, *below))
