@@ -14,7 +14,7 @@ from tests.source import ROOT, Module, modules
 ROOMS = (
     *("base", "config", "local", "store", "plan", "transfer"),
     *("direct", "emulator", "azcopy"),
-    *("project", "code", "jobs", "cli"),
+    *("code", "jobs", "project", "cli"),
 )
 
 # Rooms that decide, or carry out through what they are handed: they never reach for a connection themselves.

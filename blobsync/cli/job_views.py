@@ -23,13 +23,10 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.config.model import Cluster
-    from blobsync.jobs.board import Board
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.logs import FetchedLogs
+    from blobsync.jobs.project_jobs import Jobs
 
-# How much of rank 0's log a query shows.
-TAIL_LINES = 100
 DEFAULT_MAX = 20
 
 MaxOption = Annotated[int, typer.Option("--max", min=1, metavar="N", help="The newest N jobs.")]
@@ -62,38 +59,36 @@ def query(
       blobsync q
       blobsync q 3f2a
     """
-    board = open_board(session)
+    jobs = find_jobs(session)
     if not ids:
-        return _listed(session, board, (), max)
-    refreshed = board.refresh(board.find(ids))
-    note_all(session, refreshed.problems)
+        return _listed(session, jobs, (), max)
     data, lines = [], []
-    for record in refreshed.records:
-        fetched = board.logs(record)
-        causes = board.causes(fetched) if record.info.state.value == "Failed" else ()
-        leading = fetched.leading
-        tail = fetched.tail(leading, TAIL_LINES) if leading else []
-        data.append({**job_data(record), "logs": log_data(fetched), "causes": cause_data(causes), "tail": tail})
-        lines += [*tail, *([""] if tail else []), *log_data(fetched)]
-        lines += [f"no logs: {fetched.problem.message}"] if fetched.problem and not fetched.names else []
-        _note_age(session, fetched)
-        lines += [*job_details(record), *cause_lines(causes)]
+    for record in jobs.refresh(ids):
+        report = jobs.report(record)
+        logs = log_data(report.fetched)
+        causes = cause_data(report.causes)
+        data.append({**job_data(record), "logs": logs, "causes": causes, "tail": list(report.tail)})
+        lines += [*report.tail, *([""] if report.tail else []), *logs]
+        problem = report.fetched.problem
+        lines += [f"no logs: {problem.message}"] if problem and not report.fetched.names else []
+        _note_age(session, report.fetched)
+        lines += [*job_details(record), *cause_lines(report.causes)]
     return Result({"jobs": data}, lines)
 
 
 def queued(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     """List queued jobs."""
-    return _listed(session, open_board(session), ("Queued", "Preparing"), max)
+    return _listed(session, find_jobs(session), ("Queued", "Preparing"), max)
 
 
 def running(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     """List running jobs."""
-    return _listed(session, open_board(session), ("Running", "Canceling"), max)
+    return _listed(session, find_jobs(session), ("Running", "Canceling"), max)
 
 
 def failed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     """List failed jobs."""
-    return _listed(session, open_board(session), ("Failed",), max)
+    return _listed(session, find_jobs(session), ("Failed",), max)
 
 
 def logs(
@@ -109,54 +104,45 @@ def logs(
       blobsync logs 3f2a --rank 3 --tail 50
       blobsync logs 3f2a -F
     """
-    from blobsync.jobs.logs import rank_of
-
-    board = open_board(session)
-    record = board.find([id])[0]
+    jobs = find_jobs(session)
     if follow:
         if session.json:
             raise UsageError("-F shows lines as they come; --json has one answer: leave one of them out")
-        return Result(lines=_told(session, board, record, rank), live=True)
-    fetched = board.logs(record)
-    names = [name for name in fetched.names if rank is None or ((found := rank_of(name)) and found[1] == rank)]
-    name = fetched.leading if rank is None else next(iter(names), None)
-    lines = fetched.tail(name, tail or 10**9) if name else []
-    if not name and fetched.problem:
-        raise fetched.problem
-    if not name:
-        note_all(session, [f"{record.run_id} has no such log yet"])
-    _note_age(session, fetched)
-    return Result({"job_id": record.run_id, "log": name, "lines": lines, "logs": log_data(fetched)}, lines)
+        return Result(lines=_told(session, jobs, jobs.find(id), rank), live=True)
+    log = jobs.read_log(id, rank=rank, tail=tail)
+    run_id = log.record.run_id
+    if not log.name:
+        session.listener.note(f"{run_id} has no such log yet")
+    _note_age(session, log.fetched)
+    lines = list(log.lines)
+    return Result({"job_id": run_id, "log": log.name, "lines": lines, "logs": log_data(log.fetched)}, lines)
 
 
 def _note_age(session: Session, fetched: FetchedLogs) -> None:
     if fetched.problem and fetched.names:
-        note_all(session, [f"the logs are those that were fetched before: {fetched.problem.message}"])
+        session.listener.note(f"the logs are those that were fetched before: {fetched.problem.message}")
 
 
 def history(session: Session, max: MaxOption = 1000) -> Result:
     """List all jobs that were ever submitted from this project; asks no cluster."""
-    records = open_board(session).history.recent(cluster=session.cluster, limit=max)
+    records = find_jobs(session).history(cluster=session.cluster, limit=max)
     return Result({"jobs": [job_data(record) for record in records]}, job_table(records))
 
 
 def summary(session: Session) -> Result:
     """Show what the cluster has free, and how many jobs wait."""
-    cluster, board = submitting(session)
-    name = cluster.name
-    found = board.backend(cluster).summary()
+    project = session.project()
+    name = project.cluster.name
+    found = project.jobs.summary()
     data = {field: getattr(found, field) for field in found.__slots__}
     return Result({"cluster": name, **data}, summary_lines(name, found))
 
 
 def blame(session: Session) -> Result:
     """Show who holds the cluster."""
-    cluster, board = submitting(session)
-    name = cluster.name
-    backend = board.backend(cluster)
-    if "blame" not in backend.capabilities:
-        raise UsageError(f"cluster {name} ({backend.name}) does not tell who uses it")
-    holders = backend.blame()
+    project = session.project()
+    name = project.cluster.name
+    holders = project.jobs.holders()
     data = [{field: getattr(holder, field) for field in holder.__slots__} for holder in holders]
     if not holders:
         session.listener.note(f"nobody has a job on cluster {name}")
@@ -169,40 +155,27 @@ def parse(session: Session, id: IdArgument) -> Result:
     \b
       blobsync parse 3f2a
     """
-    from blobsync.jobs.parse import is_retriable
-    from blobsync.jobs.watch import find_causes
-
-    board = open_board(session)
-    refreshed = board.refresh(board.find([id]))
-    note_all(session, refreshed.problems)
-    record = refreshed.records[0]
-    causes = find_causes(board, record)
-    data = {"job_id": record.run_id, "causes": cause_data(causes), "retriable": is_retriable(causes)}
-    return Result(data, cause_lines(causes) if causes else ["no known cause was found"])
+    found = find_jobs(session).diagnose(id)
+    data = {
+        "job_id": found.record.run_id,
+        "causes": cause_data(found.causes),
+        "retriable": found.is_retriable,
+    }
+    return Result(data, cause_lines(found.causes) if found.causes else ["no known cause was found"])
 
 
-def open_board(session: Session, *, resized: bool = False) -> Board:
+def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
     """The jobs of the project around the current folder, whatever its cluster files say.
 
     ``resized`` says that the command knows what to do with ``-n``.
     """
-    from blobsync.config.project_root import current_folder, find_project
-    from blobsync.jobs.board import Board
+    from blobsync.project.jobs import open_jobs
 
     if session.param:
         raise UsageError("-p is for submit: a job keeps what it was submitted with")
     if session.num_gpu is not None and not resized:
         raise UsageError("-n is for submit, resubmit and local: a job keeps what it was submitted with")
-    root = find_project(current_folder(session.environ), session.environ)
-    return Board(root, session.environ, note=session.listener.note)
-
-
-def submitting(session: Session) -> tuple[Cluster, Board]:
-    """The chosen cluster, and the jobs."""
-    from blobsync.jobs.board import Board
-
-    project = session.project()
-    return project.cluster, Board(project.root, session.environ, project.cluster, note=session.listener.note)
+    return open_jobs(environ=session.environ, listener=session.listener)
 
 
 def note_all(session: Session, sentences: Sequence[str]) -> None:
@@ -211,41 +184,27 @@ def note_all(session: Session, sentences: Sequence[str]) -> None:
         session.listener.note(sentence)
 
 
-def followed(board: Board, record: JobRecord, rank: int | None = None) -> Iterator[str]:
+def followed(jobs: Jobs, record: JobRecord, rank: int | None = None) -> Iterator[str]:
     """Lines as they come; with several logs each line says which rank it is from."""
-    from blobsync.jobs.logs import rank_of
-
-    several = record.spec.world_size > 1 or "array" in record.spec.options
-    for name, line in board.follow(record):
-        found = rank_of(name)
-        if rank is None or (found and found[1] == rank):
-            yield f"[{found[1]}] {line}" if several and found else line
+    for line in jobs.follow(record, rank=rank):
+        yield f"[{line.rank}] {line.text}" if record.spec.has_many_logs and line.rank is not None else line.text
 
 
-def _told(session: Session, board: Board, record: JobRecord, rank: int | None) -> Iterator[str]:
+def _told(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> Iterator[str]:
     """The lines of a job, with what it waits for before them and how it ended after them."""
-    refreshed = board.refresh([record])
-    note_all(session, refreshed.problems)
-    before = refreshed.records[0].info.state
+    before = jobs.get(record).state
     if before.value in ("Queued", "Preparing"):
         session.listener.note(f"{record.run_id} is {before}; its lines follow when it runs")
-    yield from followed(board, record, rank)
-    info = board.history.find(record.run_id).info
-    code = f", exit code {info.exit_code}" if info.exit_code else ""
-    session.listener.note(f"{record.run_id}: {info.state}{code} {info.reason}".rstrip())
+    yield from followed(jobs, record, rank)
+    ended = jobs.find(record.run_id)
+    code = f", exit code {ended.exit_code}" if ended.exit_code else ""
+    session.listener.note(f"{record.run_id}: {ended.state}{code} {ended.reason}".rstrip())
 
 
-def _listed(session: Session, board: Board, states: tuple[str, ...], limit: int) -> Result:
-    from blobsync.config.loader import find_cluster_file
-    from blobsync.jobs.spec import State
-
-    refreshed = board.recent(tuple(State(state) for state in states), limit, session.cluster)
-    note_all(session, refreshed.problems)
-    data: dict[str, Any] = {"jobs": [job_data(record) for record in refreshed.records]}
-    if not refreshed.records:
-        if session.cluster:
-            # A cluster whose file is gone may still have jobs; one that has neither is a slip.
-            find_cluster_file(board.root, session.cluster, session.environ)
+def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -> Result:
+    found = jobs.list(states, limit=limit, cluster=session.cluster)
+    data: dict[str, Any] = {"jobs": [job_data(record) for record in found]}
+    if not found:
         wanted = " or ".join(state.lower() for state in states)
         session.listener.note(f"there are no {wanted + ' ' if wanted else ''}jobs")
-    return Result(data, job_table(refreshed.records) if refreshed.records else ())
+    return Result(data, job_table(found.records) if found else ())

@@ -14,15 +14,15 @@ import typer
 from blobsync.base.errors import BlobsyncError, TransferCancelledError, UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
-from blobsync.cli.job_views import followed, note_all, open_board, submitting
+from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, state_text
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.jobs.board import Board
     from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.project_jobs import Jobs, SubmitKeywords
     from blobsync.jobs.submit import Submitted
 
 # From the first word that is no option of ours, everything belongs to the command.
@@ -68,24 +68,16 @@ def submit(
       blobsync -c eu -n 16 submit --name big python train.py
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
     """
-    from blobsync.jobs.code_choice import code_chooser
-    from blobsync.jobs.describe import SubmitRequest
-    from blobsync.jobs.submit import plan_job
-    from blobsync.jobs.submit import submit as submit_job
-
-    options = {"array": array, "partition": partition, "qos": qos, "time": time, "gres": gres}
-    request = SubmitRequest(
-        tuple(cmd), None, nodes, name, False if single else None, {key: text for key, text in options.items() if text}
-    )
-    cluster, board = submitting(session)
-    choose = code_chooser(board.root, session.environ, session.listener, init=init and not dry_run)
+    asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
+    asked |= {"array": array, "partition": partition, "qos": qos, "time": time, "gres": gres}
+    jobs = session.project().jobs
     if dry_run:
-        plan, warnings = plan_job(board, cluster, request, choose)
-        note_all(session, warnings)
-        return Result({"plan": plan.text, "job_id": plan.spec.run_id}, (plan.shown or plan.text).splitlines())
-    submitted = submit_job(board, cluster, request, choose)
+        plan = jobs.plan(cmd, **asked)
+        note_all(session, plan.warnings)
+        return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines())
+    submitted = jobs.submit(cmd, **asked)
     note_all(session, submitted.warnings)
-    return _waited(session, board, submitted.record) if wait else _accepted([submitted])
+    return _waited(session, jobs, submitted.record) if wait else _accepted([submitted])
 
 
 def local(session: Session, cmd: CommandArgument) -> Result:
@@ -97,16 +89,9 @@ def local(session: Session, cmd: CommandArgument) -> Result:
       blobsync local python train.py --data voc20
       blobsync -n 2 local python train.py             two processes with their ranks; -n 0: one, without a GPU
     """
-    from blobsync.base.process import SubprocessRunner
-    from blobsync.jobs.describe import SubmitRequest
-    from blobsync.jobs.foreground import run_here
-
     if session.json:
         raise UsageError("local has the terminal to itself: there is no --json for it")
-    project = session.project()
-    code, note = run_here(project.cluster, SubmitRequest(tuple(cmd), here=True), SubprocessRunner(), project.environ)
-    note_all(session, [note] if note else [])
-    return Result(exit_code=code)
+    return Result(exit_code=session.project().jobs.run_here(cmd))
 
 
 def resubmit(
@@ -125,16 +110,12 @@ def resubmit(
       blobsync resubmit 3f2a
       blobsync resubmit 3f2a 77c0 -t eu -n 16
     """
-    from blobsync.jobs.code_choice import code_chooser
-    from blobsync.jobs.submit import resubmit as resubmit_job
-
-    board = open_board(session, resized=True)
+    jobs = find_jobs(session, resized=True)
     if to and session.cluster not in (None, to):
         raise UsageError(f"-c {session.cluster} and -t {to} are two clusters", hint="leave one of them out")
-    to = to or session.cluster
-    choose = code_chooser(board.root, session.environ, session.listener) if latest_code else None
     submitted = [
-        resubmit_job(board, record, to=to, num_gpu=session.num_gpu, choose_code=choose) for record in board.find(ids)
+        jobs.resubmit(record, cluster=to or session.cluster, num_gpu=session.num_gpu, latest_code=latest_code)
+        for record in [jobs.find(id) for id in ids]
     ]
     for one in submitted:
         note_all(session, one.warnings)
@@ -147,19 +128,10 @@ def abort(session: Session, ids: IdsArgument) -> Result:
     \b
       blobsync abort 3f2a
     """
-    board = open_board(session)
-    refreshed = board.refresh(board.find(ids))
-    note_all(session, refreshed.problems)
-    records: list[JobRecord] = []
-    errors: list[BlobsyncError] = []
-    for record in refreshed.records:
-        try:
-            records.append(board.cancel(record))
-        except BlobsyncError as error:
-            records.append(record)
-            errors.append(error)
-    lines = [f"{record.run_id}: {state_text(record)}" for record in records]
-    return Result({"jobs": [job_data(record) for record in records]}, lines, errors, _code_of(errors, len(records)))
+    done = find_jobs(session).cancel_all(ids)
+    data = {"jobs": [job_data(record) for record in done.records]}
+    lines = [f"{record.run_id}: {state_text(record)}" for record in done.records]
+    return Result(data, lines, done.errors, _code_of(done.errors, len(done.records)))
 
 
 def _code_of(errors: Sequence[BlobsyncError], asked: int) -> int:
@@ -186,14 +158,11 @@ def ssh(
       blobsync ssh 3f2a
       blobsync ssh 3f2a --node 1 --show
     """
-    from blobsync.base.process import SubprocessRunner
-
-    board = open_board(session)
-    record = board.find([id])[0]
-    argv = list(board.backend_of(record).ssh_command(record.ref, node))
+    jobs = find_jobs(session)
     if show or session.json:
+        argv = list(jobs.ssh_command(id, node=node))
         return Result({"command": argv}, [shlex.join(argv)])
-    return Result(exit_code=SubprocessRunner().attach(argv, env=session.environ))
+    return Result(exit_code=jobs.ssh(id, node=node))
 
 
 def watch(
@@ -208,15 +177,13 @@ def watch(
     \b
       blobsync watch 3f2a --retry 3
     """
-    from blobsync.jobs.watch import watch as watch_job
-
-    board = open_board(session)
-    record = board.find([id])[0]
+    jobs = find_jobs(session)
+    record = jobs.find(id)
     attempts: list[dict[str, Any]] = []
     result = Result({"attempts": attempts}, live=True)
 
     def tell() -> Iterator[str]:
-        for attempt in watch_job(board, record, record.spec.retries if retry is None else retry):
+        for attempt in jobs.watch(record, retries=retry):
             data = {**job_data(attempt.record), "causes": cause_data(attempt.causes), "next_job_id": attempt.next_id}
             attempts.append(data)
             yield f"{attempt.record.run_id}: {attempt.record.info.state}"
@@ -259,20 +226,20 @@ def _answer(record: JobRecord) -> dict[str, Any]:
     }
 
 
-def _waited(session: Session, board: Board, record: JobRecord) -> Result:
+def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
     """Show the job's lines as they come; with --json say only how it ended."""
     result = Result(_answer(record), live=True)
     session.listener.note(f"submitted {record.run_id} {record.ref.url}".rstrip())
 
     def end() -> None:
-        ended = board.wait(record)
+        ended = jobs.wait(record)
         result.data = {**_answer(ended), "exit_code": ended.info.exit_code}
         result.exit_code = exit_code_of(ended)
         if result.exit_code and not session.json:
-            session.listener.note(f"{ended.run_id}: {ended.info.state} {ended.info.reason}".rstrip())
+            session.listener.note(f"{ended.run_id}: {ended.state} {ended.reason}".rstrip())
 
     def tell() -> Iterator[str]:
-        yield from followed(board, record)
+        yield from followed(jobs, record)
         end()
 
     last = record.run_id.rpartition("_")[2]

@@ -12,12 +12,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 from blobsync.base.errors import ArchiveError, ConfigError, StorageError
 from blobsync.base.locations import BlobUrl, SasToken
@@ -37,16 +37,42 @@ from blobsync.code.snapshot import (
     take_snapshot,
 )
 from blobsync.config.mapping import project_relative
-from blobsync.config.model import CodeEntry, FolderEntry
+from blobsync.config.model import Cluster, CodeEntry, FolderEntry
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.ignore import IgnoreRules
+from blobsync.local.state_dir import StateDir
+from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import TransferOptions, TransferResult
-from blobsync.project.api import Project
+from blobsync.store.connections import Connections
 from blobsync.store.grants import CODE_COPY_SECONDS, READ_BLOB
 
 _ATTEMPTS = 3
 
 _T = TypeVar("_T")
+
+
+class CodeProject(Protocol):
+    """What the code archive needs of a project; ``blobsync.Project`` is one."""
+
+    root: Path
+    cwd: Path
+    cluster: Cluster
+    environ: Mapping[str, str]
+    listener: Listener
+
+    @property
+    def state(self) -> StateDir: ...
+
+    @property
+    def connections(self) -> Connections: ...
+
+    def with_cluster(self, cluster: Cluster) -> CodeProject:
+        """The same project through another cluster."""
+        ...
+
+    def upload(self, paths: str, options: TransferOptions) -> TransferResult: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +128,7 @@ class Code:
     """What ``init`` can do for one project and its cluster."""
 
     def __init__(
-        self, project: Project, options: CodeOptions | None = None, *, runner: ProcessRunner | None = None
+        self, project: CodeProject, options: CodeOptions | None = None, *, runner: ProcessRunner | None = None
     ) -> None:
         self._project = project
         self._options = options or CodeOptions()
@@ -181,11 +207,11 @@ class Code:
         _copy_tree(state.snapshot, tree)
         folder = FolderEntry(str(inside), entry.account, entry.path.removesuffix(".zip"))
         cluster = replace(self._project.cluster, folders=(folder,))
-        project = Project(self._project.root, self._project.root, cluster, environ=self._project.environ)
-        project.listener = self._project.listener
+        project = self._project.with_cluster(cluster)
         try:
-            return state, project.upload([f"{inside}/"], TransferOptions(overwrite=True))
+            return state, project.upload(f"{inside}/", TransferOptions(overwrite=True))
         finally:
+            project.close()
             shutil.rmtree(tree, ignore_errors=True)
 
     def reason_for(self, file: HashedFile) -> str:
@@ -287,7 +313,7 @@ class Code:
 class _Archive:
     """The zip, made when it is first asked for, in a file without a name that no kill can leave behind."""
 
-    def __init__(self, state: CodeState, folder: Path, project: Project) -> None:
+    def __init__(self, state: CodeState, folder: Path, project: CodeProject) -> None:
         self._state = state
         self._project = project
         self._file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__

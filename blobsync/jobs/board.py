@@ -35,11 +35,24 @@ SETTLE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class JobList:
     """Records with what is known now, and a sentence for each cluster that could not be asked."""
 
     records: tuple[JobRecord, ...]
     problems: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> JobRecord:
+        return self.records[index]
+
+    def __repr__(self) -> str:
+        problems = f", {len(self.problems)} problems" if self.problems else ""
+        return f"<JobList: {len(self.records):,} jobs{problems}>"
 
 
 class Board:
@@ -65,8 +78,8 @@ class Board:
         self.state = open_state_dir(root, environ)
         self.history = History(self.state.jobs_file)
         remove_dead_secrets(self.state.root / "jobs")
-        self._process = process or SubprocessRunner()
-        self._note = note
+        self.process = process or SubprocessRunner()
+        self.note = note
         self._given = backends or {}
         self._backends: dict[str, Backend] = {}
 
@@ -90,9 +103,9 @@ class Board:
                 state_dir=self.state.root,
                 settings=settings_of(cluster),
                 environ=self.environ,
-                process=self._process,
+                process=self.process,
                 configured=cluster,
-                note=self._note,
+                note=self.note,
             )
             self._backends[key] = create_backend(cluster.platform, around)
         return self._backends[key]
@@ -154,7 +167,7 @@ class Board:
             return self.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
         raise JobNotFoundError("; ".join([unknown.message, *silent]), hint=unknown.hint)
 
-    def refresh(self, records: Sequence[JobRecord]) -> Refreshed:
+    def refresh(self, records: Sequence[JobRecord]) -> JobList:
         """Ask each place once for all its jobs that have not ended; one that does not answer is told of."""
         fresh = {record.run_id: record for record in records}
         problems: list[str] = []
@@ -178,7 +191,7 @@ class Board:
                 continue
             for record, info in zip(group, infos, strict=True):
                 fresh[record.run_id] = self.history.update(record, info)
-        return Refreshed(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
+        return JobList(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
 
     def _look_up(self, record: JobRecord, backend: Backend) -> JobRecord:
         """Settle a submission whose answer got lost. Raises what the backend raises."""
@@ -191,7 +204,7 @@ class Board:
         info = RunInfo(record.run_id, State.FAILED, reason=f"{backend.name} never got it: {_INTERRUPTED}")
         return self.history.update(record, info)
 
-    def recent(self, states: Collection[State] = (), limit: int | None = None, cluster: str | None = None) -> Refreshed:
+    def recent(self, states: Collection[State] = (), limit: int | None = None, cluster: str | None = None) -> JobList:
         """The newest jobs in these states, as they are now."""
         refreshed = self.refresh(self.history.recent(cluster=cluster, limit=None if states else limit))
         chosen = [record for record in refreshed.records if not states or record.info.state in states]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from blobsync.base.errors import ArchiveError, ConfigError, NothingMatchedError
-from blobsync.code.project_code import Code, CodeState
+from blobsync.code.project_code import Code, CodeProject, CodeState
 from blobsync.config.model import Cluster, CodeEntry
 from blobsync.jobs.spec import CodeRef
-from blobsync.plan.listener import Listener
-from blobsync.project.api import Project
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +22,24 @@ class CodeChoice:
 ChooseCode = Callable[[Cluster], CodeChoice]
 
 
-def code_chooser(root: Path, environ: Mapping[str, str], listener: Listener, *, init: bool = False) -> ChooseCode:
+# The project through a cluster; whoever asks closes it.
+ProjectOpener = Callable[[Cluster], CodeProject]
+
+
+def code_chooser(open_project: ProjectOpener, *, init: bool = False) -> ChooseCode:
     """Choose the code at ``code_path`` of a cluster; with ``init``, put today's there first."""
 
     def choose(cluster: Cluster) -> CodeChoice:
-        project = Project(root, root, cluster, environ=environ)
-        project.listener = listener
-        return choose_code(project, init=init)
+        project = open_project(cluster)
+        try:
+            return choose_code(project, init=init)
+        finally:
+            project.close()
 
     return choose
 
 
-def choose_code(project: Project, *, init: bool = False) -> CodeChoice:
+def choose_code(project: CodeProject, *, init: bool = False) -> CodeChoice:
     """The code of one cluster. Raises ``ConfigError``, ``NothingMatchedError`` and what init raises."""
     entry = code_entry(project.cluster, init=init)
     if entry is None:
@@ -62,7 +65,7 @@ def code_entry(cluster: Cluster, *, init: bool = False) -> CodeEntry | None:
     return cluster.code
 
 
-def _published(project: Project, code: Code, entry: CodeEntry) -> CodeChoice:
+def _published(project: CodeProject, code: Code, entry: CodeEntry) -> CodeChoice:
     store = project.connections.store(entry.account.container)
     digest = code.published_digest()
     if digest is None:

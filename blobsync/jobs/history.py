@@ -71,6 +71,30 @@ class JobRecord:
     confirmed: float = 0.0
     current: bool = False
 
+    def __repr__(self) -> str:
+        code = f" ({self.info.exit_code})" if self.info.exit_code else ""
+        return f"<JobRecord {self.run_id}: {self.info.state}{code} on {self.cluster}>"
+
+    @property
+    def state(self) -> State:
+        """Where it stands, as far as is known; :attr:`is_settled` says whether that holds now."""
+        return self.info.state
+
+    @property
+    def exit_code(self) -> int | None:
+        """What its program ended with; None where it has not, or nobody knows."""
+        return self.info.exit_code
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state, for people; often empty."""
+        return self.info.reason
+
+    @property
+    def url(self) -> str | None:
+        """The page that shows it, where its platform has one."""
+        return self.ref.url or None
+
     @property
     def run_id(self) -> str:
         """Our id of the job."""

@@ -85,6 +85,9 @@ class FetchedLogs:
     names: tuple[str, ...]
     problem: BlobsyncError | None = None
 
+    def __repr__(self) -> str:
+        return f"<FetchedLogs in {str(self.folder)!r}: {len(self.names):,} logs>"
+
     def path(self, name: str) -> Path:
         return self.folder / name
 
@@ -94,6 +97,10 @@ class FetchedLogs:
         ranked = sorted((rank_of(name), name) for name in self.names if rank_of(name) is not None)
         told = [name for name in self.names if name.startswith("system_logs/node_")]
         return ranked[0][1] if ranked else next(iter([*told, *self.names]), None)
+
+    def of_rank(self, rank: int) -> str | None:
+        """The log of one process, None where it has none yet."""
+        return next((name for name in self.names if (found := rank_of(name)) and found[1] == rank), None)
 
     def tail(self, name: str, lines: int) -> list[str]:
         """The last lines of one log."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -19,6 +20,8 @@ from blobsync.config.model import AML_PLATFORMS
 from blobsync.local.names import SafeName, safe_name
 
 VERSION = 1
+# How much of a command line a representation shows.
+_SHOWN_CHARS = 60
 
 # The node could not be made ready (code, folders, setup commands): not the user's program's doing.
 SETUP_FAILED_EXIT = 72
@@ -143,6 +146,16 @@ class JobSpec:
     retry_exit_codes: tuple[int, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        command = shlex.join(self.argv)
+        shown = command if len(command) <= _SHOWN_CHARS else f"{command[: _SHOWN_CHARS - 3]}..."
+        return f"<JobSpec {self.run_id}: {shown!r} on {self.cluster} ({self.platform})>"
+
+    @property
+    def has_many_logs(self) -> bool:
+        """Whether several programs of it write a log each."""
+        return self.world_size > 1 or "array" in self.options
 
     @property
     def world_size(self) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     # Each command loads what it needs itself: modules of ours are a third of a short command's time.
     from typing_extensions import Unpack
 
+    from blobsync.jobs.project_jobs import Jobs
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, removal, sharing
     from blobsync.project.callback import OnProgress
@@ -43,6 +44,8 @@ class Project(OpenProject):
     A path is a text or a ``pathlib.Path``: relative to where the project was opened, or absolute. ``on_progress`` is
     called with a ``Progress`` a few times a second, from one thread at a time; it should be quick.
     """
+
+    _jobs: Jobs | None = None
 
     # -- transfers ------------------------------------------------------------------------------------------
 
@@ -148,6 +151,18 @@ class Project(OpenProject):
         from blobsync.store.connect import recovery_sentence
 
         return recovery_sentence(self.connections.store(container))
+
+    @property
+    def jobs(self) -> Jobs:
+        """The jobs of this project; what it submits goes to its cluster."""
+        self._demand_open()
+        if self._jobs is None:
+            from blobsync.jobs.board import Board
+            from blobsync.jobs.project_jobs import Jobs
+
+            board = Board(self.root, self.environ, self.cluster, note=lambda text: self.listener.note(text))
+            self._jobs = Jobs(board, self.with_cluster)
+        return self._jobs
 
     # -- looking --------------------------------------------------------------------------------------------
 

@@ -82,6 +82,13 @@ class OpenProject:
             environ=environ,
         )
 
+    def with_cluster(self: _Self, cluster: Cluster) -> _Self:
+        """The same project through another cluster, from its root; it is closed for itself."""
+        self._demand_open()
+        other = type(self)(self.root, self.root, cluster, environ=self.environ, connect=self._connect)
+        other.listener = self.listener
+        return other
+
     def close(self) -> None:
         """Let go of connections and files. Safe to repeat; any other use after it raises ``UsageError``."""
         self._closed = True

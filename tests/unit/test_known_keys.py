@@ -131,7 +131,7 @@ READ_IN: Mapping[str, str] = {
     "relay": "project/engine_set.py",
     "min_nodes": "jobs/backends/aml/platforms.py",
     "max_nodes": "jobs/backends/aml/platforms.py",
-    "retries": "cli/jobs.py",
+    "retries": "jobs/project_jobs.py",
     "setup": "jobs/runner.py",
     "work_dir": "jobs/runner.py",
     "command_prefix": "jobs/runner.py",

@@ -31,6 +31,9 @@ class Plan:
     warnings: tuple[str, ...] = ()
     shown: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Plan of {self.spec.run_id}: {len(self.text):,} characters>"
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:

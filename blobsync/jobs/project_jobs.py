@@ -1,0 +1,373 @@
+"""The jobs of a project: submitting, looking and stopping. ``project.jobs``, and what the command line uses.
+
+What is wrong raises ``BlobsyncError``; what the user should merely know comes with the result (``warnings``,
+``problems``), and goes to the listener's notes where a cluster could not be asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.jobs.board import Board, JobList
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.logs import FetchedLogs, rank_of
+from blobsync.jobs.spec import State
+
+if TYPE_CHECKING:
+    # Looking at jobs is asked often, and needs little of what submitting needs.
+    from typing_extensions import Unpack
+
+    from blobsync.config.model import Cluster
+    from blobsync.jobs.backends.base import ClusterSummary, Holder
+    from blobsync.jobs.code_choice import ChooseCode, ProjectOpener
+    from blobsync.jobs.describe import SubmitRequest
+    from blobsync.jobs.parse import FoundCause
+    from blobsync.jobs.submit import Submitted
+    from blobsync.jobs.watch import Attempt
+
+# A command: words, never split again; one text alone is a line for the shell.
+Command = str | Sequence[str | os.PathLike[str]]
+# A job: its record, its id, or any unique end of that.
+JobName = str | JobRecord
+
+# How many jobs a list has, and how much of rank 0's log a report shows (lines).
+DEFAULT_LIMIT = 20
+REPORT_LINES = 100
+_ALL_LINES = 10**9
+_SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """What a submission may ask for besides its command; what is left out, the cluster file says.
+
+    ``num_gpu``: GPUs in all, 0 for none. ``nodes``: machines. ``name`` is shown instead of the command.
+    ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first. The others are
+    Slurm's: ``array`` (``0-9%2``), ``partition``, ``qos``, ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
+    """
+
+    num_gpu: int | None
+    nodes: int | None
+    name: str
+    multi_process: bool | None
+    init: bool
+    array: str | None
+    partition: str | None
+    qos: str | None
+    time: str | None
+    gres: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """What would be handed over: its id, the text for the backend, the same for people, and warnings."""
+
+    run_id: str
+    text: str
+    shown: str
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<PlannedJob {self.run_id}: {len(self.text):,} characters, {len(self.warnings)} warnings>"
+
+
+class LogLine(NamedTuple):
+    """One line of a running job: its text, the process that wrote it (None: the system), and the log's name."""
+
+    text: str
+    rank: int | None
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """The lines of one log; ``name`` is None where the job has no such log yet. ``fetched`` are all that are here."""
+
+    record: JobRecord
+    name: str | None
+    lines: tuple[str, ...]
+    fetched: FetchedLogs
+
+    def __repr__(self) -> str:
+        return f"<JobLog {self.name!r} of {self.record.run_id}: {len(self.lines):,} lines>"
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One job with the last lines of rank 0, its logs, and, where it failed, the causes that are known."""
+
+    record: JobRecord
+    tail: tuple[str, ...]
+    fetched: FetchedLogs
+    causes: tuple[FoundCause, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<JobReport {self.record.run_id}: {self.record.state}, {len(self.causes)} causes>"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The known causes of failure that a job's logs show; ``is_retriable``: another try may help."""
+
+    record: JobRecord
+    causes: tuple[FoundCause, ...]
+    is_retriable: bool
+
+    def __repr__(self) -> str:
+        codes = ", ".join(found.cause.code for found in self.causes) or "no known cause"
+        return f"<Diagnosis of {self.record.run_id}: {codes}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Several jobs after they were asked to stop; ``errors`` say which of them could not be asked, and why."""
+
+    records: tuple[JobRecord, ...]
+    errors: tuple[BlobsyncError, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Cancellation: {len(self.records) - len(self.errors):,} of {len(self.records):,} jobs>"
+
+
+class Jobs:
+    """The jobs of one project, on whatever clusters they are. Made by ``project.jobs`` and ``open_jobs``.
+
+    A job is named by its id, any unique end of it, the id that its cluster gave it, or a record.
+    """
+
+    def __init__(self, board: Board, open_project: ProjectOpener) -> None:
+        """``open_project`` gives the project through a cluster, to find or pack its code."""
+        self._board = board
+        self._open_project = open_project
+
+    def __repr__(self) -> str:
+        return f"<Jobs of {str(self._board.root)!r}>"
+
+    # -- starting -----------------------------------------------------------------------------------------------
+
+    def plan(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> PlannedJob:
+        """What :meth:`submit` would hand over; nothing is uploaded, submitted or recorded."""
+        from blobsync.jobs.submit import plan_job
+
+        cluster, request = self._asked(command, keywords)
+        plan, warnings = plan_job(self._board, cluster, request, self._chooser())
+        return PlannedJob(plan.spec.run_id, plan.text, plan.shown or plan.text, warnings)
+
+    def submit(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> Submitted:
+        """Run a command on the project's cluster, with the code of the last ``init`` and the folders in place.
+
+        Raises ``UsageError`` and ``ConfigError`` before anything runs, ``SubmissionError`` where the cluster refused,
+        and ``SubmissionUnknownError`` where its answer got lost: then the job stays in the history.
+        """
+        from blobsync.jobs.submit import submit
+
+        cluster, request = self._asked(command, keywords)
+        return submit(self._board, cluster, request, self._chooser(init=keywords.get("init", False)))
+
+    def resubmit(
+        self, job: JobName, *, cluster: str | None = None, num_gpu: int | None = None, latest_code: bool = False
+    ) -> Submitted:
+        """Submit a recorded job again, with the code that it had; then cancel it if it has not ended.
+
+        ``cluster`` is another one, ``num_gpu`` another number of GPUs, ``latest_code`` the code of the last ``init``.
+        """
+        from blobsync.jobs.submit import resubmit
+
+        choose = self._chooser() if latest_code else None
+        return resubmit(self._board, self.find(job), to=cluster, num_gpu=num_gpu, choose_code=choose)
+
+    def run_here(self, command: Command, *, num_gpu: int | None = None) -> int:
+        """Run a command in the foreground of this terminal, as a job would be; returns its exit code."""
+        from blobsync.jobs.describe import SubmitRequest
+        from blobsync.jobs.foreground import run_here
+
+        request = SubmitRequest(_words(command), num_gpu, here=True)
+        code, note = run_here(self._cluster(), request, self._board.process, self._board.environ)
+        if note:
+            self._board.note(note)
+        return code
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def find(self, job: JobName) -> JobRecord:
+        """What is recorded of a job. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
+        return job if isinstance(job, JobRecord) else self._board.find([job])[0]
+
+    def get(self, job: JobName) -> JobRecord:
+        """A job as its cluster says that it is now; ``is_settled`` is False where it could not be asked."""
+        return self.refresh([job])[0]
+
+    def refresh(self, jobs: Iterable[JobName]) -> JobList:
+        """Several jobs as they are now, in this order; each cluster is asked once."""
+        return self._told(self._board.refresh([self.find(job) for job in jobs]))
+
+    def list(
+        self, states: Iterable[State | str] = (), *, limit: int | None = DEFAULT_LIMIT, cluster: str | None = None
+    ) -> JobList:
+        """The newest jobs (in one of ``states``) as they are now; of all clusters, unless one is named.
+
+        Raises ``UsageError`` for a word that is no state, ``UnknownClusterError`` where a cluster has neither a file
+        nor jobs.
+        """
+        found = self._told(self._board.recent(tuple(map(_state, states)), limit, cluster))
+        if cluster and not found:
+            from blobsync.config.loader import find_cluster_file
+
+            # A cluster whose file is gone may still have jobs; one that has neither is a slip.
+            find_cluster_file(self._board.root, cluster, self._board.environ)
+        return found
+
+    def history(self, *, limit: int | None = None, cluster: str | None = None) -> tuple[JobRecord, ...]:
+        """All jobs that were ever submitted from this project, newest first; asks no cluster."""
+        return self._board.history.recent(cluster=cluster, limit=limit)
+
+    def report(self, job: JobName, *, lines: int = REPORT_LINES) -> JobReport:
+        """A job with its logs, the last lines of rank 0, and, where it failed, the causes that are known."""
+        record = self.find(job)
+        fetched = self._board.logs(record)
+        leading = fetched.leading
+        tail = tuple(fetched.tail(leading, lines)) if leading else ()
+        causes = self._board.causes(fetched) if record.state is State.FAILED else ()
+        return JobReport(record, tail, fetched, causes)
+
+    def logs(self, job: JobName) -> FetchedLogs:
+        """Bring the logs in ``assets/<ID>/`` up to date; returns where they are."""
+        return self._board.logs(self.find(job))
+
+    def read_log(self, job: JobName, *, rank: int | None = None, tail: int | None = None) -> JobLog:
+        """The log of one process (default: rank 0), or its last ``tail`` lines.
+
+        Raises what was in the way where there is no such log here and none could be fetched.
+        """
+        record = self.find(job)
+        fetched = self._board.logs(record)
+        name = fetched.leading if rank is None else fetched.of_rank(rank)
+        if name is None and fetched.problem:
+            raise fetched.problem
+        return JobLog(record, name, tuple(fetched.tail(name, tail or _ALL_LINES)) if name else (), fetched)
+
+    def follow(self, job: JobName, *, rank: int | None = None) -> Iterator[LogLine]:
+        """The lines of all processes (or of one) as they come, until the job has ended."""
+        for name, text in self._board.follow(self.find(job)):
+            found = rank_of(name)
+            if rank is None or (found and found[1] == rank):
+                yield LogLine(text, found[1] if found else None, name)
+
+    def wait(self, job: JobName) -> JobRecord:
+        """Until the job has ended, however."""
+        return self._board.wait(self.find(job))
+
+    def diagnose(self, job: JobName) -> Diagnosis:
+        """Look for known causes of failure in a job's logs and in what its cluster says."""
+        from blobsync.jobs.parse import is_retriable
+        from blobsync.jobs.watch import find_causes
+
+        record = self.get(job)
+        causes = find_causes(self._board, record)
+        return Diagnosis(record, causes, is_retriable(causes))
+
+    # -- stopping, and going on ---------------------------------------------------------------------------------
+
+    def cancel(self, job: JobName) -> JobRecord:
+        """Stop a job; one that has ended stays as it is. Safe to repeat.
+
+        Raises ``JobError`` and its like unless the job's own backend has taken the request.
+        """
+        return self._board.cancel(self.get(job))
+
+    def cancel_all(self, jobs: Iterable[JobName]) -> Cancellation:
+        """Stop several jobs; what is in the way of one does not keep the others."""
+        records: list[JobRecord] = []
+        errors: list[BlobsyncError] = []
+        for record in self.refresh(jobs):
+            try:
+                records.append(self._board.cancel(record))
+            except BlobsyncError as error:
+                records.append(record)
+                errors.append(error)
+        return Cancellation(tuple(records), tuple(errors))
+
+    def watch(self, job: JobName, *, retries: int | None = None) -> Iterator[Attempt]:
+        """Wait for the end of a job; submit it again when the failure looks temporary, ``retries`` times at most.
+
+        Yields each attempt when it has ended. Without ``retries``, the cluster file's are taken.
+        """
+        from blobsync.jobs.watch import watch
+
+        record = self.find(job)
+        return watch(self._board, record, record.spec.retries if retries is None else retries)
+
+    def ssh_command(self, job: JobName, *, node: int = 0) -> tuple[str, ...]:
+        """The command that opens a shell on one of a job's nodes."""
+        record = self.find(job)
+        return tuple(self._board.backend_of(record).ssh_command(record.ref, node))
+
+    def ssh(self, job: JobName, *, node: int = 0) -> int:
+        """Run that command with this terminal; returns its exit code."""
+        return self._board.process.attach(self.ssh_command(job, node=node), env=self._board.environ)
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def summary(self) -> ClusterSummary:
+        """What the project's cluster has free, and how many jobs wait."""
+        return self._board.backend(self._cluster()).summary()
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Who has jobs on the project's cluster. Raises ``UsageError`` where it does not tell."""
+        cluster = self._cluster()
+        backend = self._board.backend(cluster)
+        if "blame" not in backend.capabilities:
+            raise UsageError(f"cluster {cluster.name} ({backend.name}) does not tell who uses it")
+        return tuple(backend.blame())
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _cluster(self) -> Cluster:
+        if self._board.current is None:
+            raise UsageError("no cluster was chosen", hint="Project.open(cluster=NAME).jobs has one")
+        return self._board.current
+
+    def _asked(self, command: Command, keywords: SubmitKeywords) -> tuple[Cluster, SubmitRequest]:
+        from blobsync.jobs.describe import SubmitRequest
+
+        unknown = keywords.keys() - SubmitKeywords.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"submit takes no {min(unknown)!r}")
+        for name, least in (("num_gpu", 0), ("nodes", 1)):
+            value = keywords.get(name)
+            if isinstance(value, int) and value < least:
+                raise UsageError(f"{name} {value}: at least {least}")
+        options = {name: text for name, text in keywords.items() if name in _SLURM_OPTIONS and text}
+        return self._cluster(), SubmitRequest(
+            _words(command),
+            keywords.get("num_gpu"),
+            keywords.get("nodes"),
+            keywords.get("name", ""),
+            keywords.get("multi_process"),
+            options,
+        )
+
+    def _chooser(self, *, init: bool = False) -> ChooseCode:
+        from blobsync.jobs.code_choice import code_chooser
+
+        return code_chooser(self._open_project, init=init)
+
+    def _told(self, found: JobList) -> JobList:
+        for problem in found.problems:
+            self._board.note(problem)
+        return found
+
+
+def _words(command: Command) -> tuple[str, ...]:
+    return (command,) if isinstance(command, str) else tuple(os.fspath(word) for word in command)
+
+
+def _state(word: State | str) -> State:
+    try:
+        return State(word)
+    except ValueError:
+        known = ", ".join(state.value for state in State)
+        raise UsageError(f"{word!r} is no state of a job", hint=f"one of {known}") from None
