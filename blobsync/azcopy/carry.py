@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 
+from blobsync.local.names import AZCOPYS_PREFIX_BYTES, MAX_PART_BYTES
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import MoveTask
 
-# azcopy's temporary name is ".azDownload-<36 characters>-" and the name itself: together 255 bytes at most.
-_MAX_DOWNLOAD_NAME = 255 - len(".azDownload-") - 36 - 1
+# azcopy's temporary name has the file's own at its end.
+_MAX_DOWNLOAD_NAME = MAX_PART_BYTES - AZCOPYS_PREFIX_BYTES
 
 # Two HEAD requests a file, one file after the other, cost 80 ms at a distance of 40 ms: as long as 8 MiB at 100 MB/s.
 _WORTH_LISTING = 8 * 1024 * 1024

@@ -23,6 +23,7 @@ from pathlib import Path
 from blobsync.base.errors import LocalFileError
 from blobsync.base.plain_json import parse_json
 from blobsync.base.redaction import redact
+from blobsync.local.names import is_own_temporary, new_temporary_name
 from blobsync.local.state_dir import own_folder
 
 KEPT_LOGS = 5
@@ -30,7 +31,6 @@ KEPT_LOGS = 5
 _RUN = "run-"
 _RUN_NAME = re.compile(r"run-\d{1,20}-[0-9a-f]{8}")
 _KEPT_NAME = re.compile(r"\d{1,20}-[0-9a-f]{8}")
-_STAGING_NAME = re.compile(r"\.blobsync-[0-9a-f]{8}\.part")
 _OWNER = "owner.json"
 _LOCK = "lock"
 
@@ -77,7 +77,7 @@ class Workspace:
 
         Its name is that of an unfinished download, so that no walk takes it for data.
         """
-        self.staging = beside / f".blobsync-{os.urandom(4).hex()}.part"
+        self.staging = beside / new_temporary_name()
         self._save()
         self.staging.mkdir(mode=0o700)
         return self.staging
@@ -191,7 +191,7 @@ def _works_in(pid: int, root: Path) -> bool:
 
 
 def _is_staging(path: Path) -> bool:
-    return bool(_STAGING_NAME.fullmatch(path.name)) and not path.is_symlink()
+    return is_own_temporary(path.name) and not path.is_symlink()
 
 
 def _keep_log(space: Workspace, kept: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
+from blobsync.base.locations import MAX_NAME_CHARS
 from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.nearest import did_you_mean
 from blobsync.config.project_root import PROJECT_MARK, STATE_FOLDER
@@ -169,7 +170,7 @@ class EntryReader:
             self._checker.problem(where, f"'{path}' holds an empty part, '.' or '..': write the plain path")
             return None
         if len(stripped) > 900:
-            self._checker.problem(where, "is too long: a blob's whole name has at most 1024 characters")
+            self._checker.problem(where, f"is too long: a blob's whole name has at most {MAX_NAME_CHARS} characters")
         return stripped
 
     def _read_mounts(self) -> dict[str, str]:

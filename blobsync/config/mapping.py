@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
-from blobsync.base.locations import BlobUrl
+from blobsync.base.locations import MAX_NAME_CHARS, BlobUrl
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.nearest import did_you_mean, nearest
 
@@ -57,8 +57,8 @@ def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster) -> Resolutio
         )
     relative = path[len(entry.prefix) + 1 :]
     remote = entry.remote.child(relative)
-    if len(remote.name) > 1024:
-        raise MappingError("the blob's name would be longer than 1024 characters", path=given)
+    if len(remote.name) > MAX_NAME_CHARS:
+        raise MappingError(f"the blob's name would be longer than {MAX_NAME_CHARS} characters", path=given)
     return Resolution(
         given=given,
         path=path,

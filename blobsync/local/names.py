@@ -9,6 +9,7 @@ and whatever joins a name from outside (a blob's, a log's, a job's id) to a path
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import NewType
@@ -25,8 +26,11 @@ SafeName = NewType("SafeName", str)
 MAX_PART_BYTES = 255
 _MAX_PATH_BYTES = 4095
 
-# Our own unfinished downloads, and azcopy's after it was killed. Never uploaded, never listed as data.
-TEMPORARY_NAME = re.compile(r"^(\.blobsync-[0-9a-f]{8}\.part|\.azDownload-[0-9a-fA-F-]{36}-.*)$")
+# Our own unfinished downloads, and azcopy's after it was killed (``.azDownload-<36 characters>-`` and the file's name).
+# Never uploaded, never listed as data.
+_OWN_TEMPORARY = re.compile(r"\.blobsync-[0-9a-f]{8}\.part")
+_AZCOPYS_TEMPORARY = re.compile(r"\.azDownload-[0-9a-fA-F-]{36}-.*", re.DOTALL)
+AZCOPYS_PREFIX_BYTES = len(".azDownload-") + 36 + 1
 
 # The service refuses these in a blob's name: "Naming and Referencing Containers, Blobs, and Metadata".
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
@@ -36,7 +40,17 @@ _MAX_SEGMENTS = 254
 
 def is_temporary(name: str) -> bool:
     """Whether the last part of a path is the unfinished file of a download."""
-    return TEMPORARY_NAME.match(name) is not None
+    return is_own_temporary(name) or _AZCOPYS_TEMPORARY.fullmatch(name) is not None
+
+
+def is_own_temporary(name: str) -> bool:
+    """The same for what blobsync itself made."""
+    return _OWN_TEMPORARY.fullmatch(name) is not None
+
+
+def new_temporary_name() -> str:
+    """A name for something unfinished that no walk takes for data."""
+    return f".blobsync-{os.urandom(4).hex()}.part"
 
 
 def relative_name(name: str, root: str = "", *, allowed: re.Pattern[str] | None = None) -> RelativeName:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.errors import naming
-from blobsync.local.names import is_temporary
+from blobsync.local.names import is_own_temporary, new_temporary_name
 
 # Linux alone has them.
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
@@ -40,10 +40,6 @@ def unnamed_work(tmpfile: int = _TMPFILE, descriptors: str = "/proc/self/fd") ->
     return tmpfile != 0 and os.access(descriptors, os.F_OK)
 
 
-def _temporary_name() -> str:
-    return f".blobsync-{os.urandom(4).hex()}.part"
-
-
 def _lock(fd: int) -> None:
     with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +52,7 @@ def _open_unnamed(folder: int) -> int:
 class Disk(NamedTuple):
     """What is asked of the file system where file systems differ, or others come in between."""
 
-    new_name: Callable[[], str] = _temporary_name
+    new_name: Callable[[], str] = new_temporary_name
     lock: Callable[[int], None] = _lock
     open_unnamed: Callable[[int], int] = _open_unnamed
     write: Callable[[int, bytes, int], int] = os.pwrite
@@ -245,7 +241,7 @@ def remove_leftovers(folder: Path) -> int:
     """
     try:
         # azcopy's own temporary files are not locked, so that nobody can tell whether it still runs.
-        ours = [name for name in os.listdir(folder) if name.startswith(".blobsync-") and is_temporary(name)]
+        ours = [name for name in os.listdir(folder) if is_own_temporary(name)]
     except OSError:
         return 0
     return sum(remove_leftover(os.path.join(folder, name)) for name in ours)

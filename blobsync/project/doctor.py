@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import secrets
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import ContainerUrl
 from blobsync.config.model import Cluster, StorageAccount
+from blobsync.local.names import new_temporary_name
 from blobsync.store import sas
 from blobsync.store.connect import check_sas, connect, signer_for
 from blobsync.store.grants import READ_FOLDER, rights_in_words
@@ -41,9 +41,6 @@ WARN_SKEW_SECONDS = 60.0
 # Who asks a doctor wants an answer, not the patience of a transfer.
 _RETRY = RetryPolicy(tries=3, patience=20.0)
 _TIMEOUTS = Timeouts(connect=5.0, read=15.0)
-
-# Names of this form are never uploaded nor downloaded by blobsync.
-_PROBE = ".blobsync-{}.part"
 
 
 class CheckStatus(str, enum.Enum):
@@ -217,7 +214,7 @@ def _reading(about: str, store: RestBlobStore, blob: BlobInfo) -> CheckResult:
 
 
 def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAccount) -> CheckResult:
-    name = folder + _PROBE.format(secrets.token_hex(4))
+    name = folder + new_temporary_name()
     body = b"blobsync doctor"
     md5 = hashlib.md5(body).digest()
     token = account.sas_token if account.credential == "sas" else None

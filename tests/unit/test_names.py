@@ -10,8 +10,10 @@ from blobsync.base.errors import UnsafeNameError
 from blobsync.local.names import (
     blob_problem,
     case_clashes,
+    is_own_temporary,
     is_temporary,
     local_problem,
+    new_temporary_name,
     relative_name,
     safe_name,
     shape_clashes,
@@ -110,3 +112,15 @@ def test_clashes_are_found_whatever_lies_between() -> None:
 def test_unfinished_downloads_are_known_by_their_names(name: str) -> None:
     assert is_temporary(name)
     assert not is_temporary(name[1:])
+
+
+def test_a_newline_hides_no_unfinished_download_and_makes_none() -> None:
+    assert is_temporary(".azDownload-01234567-89ab-cdef-0123-456789abcdef-a\nb")
+    assert not is_temporary(".blobsync-0123abcd.part\n")
+
+
+def test_what_is_made_anew_is_known_as_ours_and_has_a_name_of_its_own() -> None:
+    names = {new_temporary_name() for _ in range(100)}
+    assert len(names) == 100
+    assert all(is_own_temporary(name) and is_temporary(name) for name in names)
+    assert not is_own_temporary(".azDownload-01234567-89ab-cdef-0123-456789abcdef-a.jpg")
