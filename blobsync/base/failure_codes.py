@@ -117,7 +117,7 @@ class FailureCode(str, Enum):
     DELETE_FAILED = "delete_failed", "the file was not deleted"
     NOT_REPORTED = "not_reported", "the engine did not say what became of the file"
     NOT_PLANNED = "not_planned", "an engine reported a file that the plan does not name"
-    NOT_ASKED_FOR = "not_asked_for", "azcopy took along a blob that the plan does not have; nothing of it was kept"
+    NOT_ASKED_FOR = "not_asked_for", "azcopy took along a blob that the plan does not have"
     ACCOUNT_WRONG = "account_wrong", "the counts of a transfer do not add up: a fault of blobsync"
     TRANSFER_INCOMPLETE = "transfer_incomplete", "some files failed, or conflict", ExitCode.PARTIAL
     CANCELLED = "cancelled", "stopped by Ctrl-C or a signal", ExitCode.INTERRUPTED

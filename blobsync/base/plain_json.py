@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from typing import Any
+from collections.abc import Mapping
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -19,3 +23,49 @@ def parse_json(text: str | bytes) -> Any:
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is no JSON number")
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """:func:`parse_json` of a text that has to hold an object; ``ValueError`` for anything else."""
+    found = parse_json(text)
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
+def demand_types(made: object) -> None:
+    """Raises ``ValueError`` where a field of a dataclass that was filled from JSON is of another type than it says.
+
+    Knows the types that JSON has, tuples and mappings of them, unions, and other dataclasses.
+    """
+    kind: Any = type(made)
+    for name, hint in _fields(kind).items():
+        if not _fits(getattr(made, name), hint):
+            raise ValueError(f"{name} is of another type")
+
+
+@lru_cache(maxsize=64)
+def _fields(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if hint is None or hint is NoneType:
+        return value is None
+    if origin is UnionType:
+        return any(_fits(value, each) for each in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(each, args[0]) for each in value)
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_fits(k, args[0]) and _fits(v, args[1]) for k, v in value.items())
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    if not isinstance(value, hint):
+        return False
+    if dataclasses.is_dataclass(value):
+        demand_types(value)
+    return True

@@ -204,11 +204,13 @@ class _Cache:
 
     def find(self, file: CodeFile) -> HashedFile | None:
         row = self._rows.get(file.path)
-        if row is None or row[:4] != _key(file.state) or file.mode == "link":
+        if not isinstance(row, list) or row[:4] != _key(file.state) or file.mode == "link":
             return None
         match row[4:]:
             case [str(sha256), int(crc), list(findings)]:
-                return HashedFile(file, sha256, crc, tuple(PossibleSecret(line, what) for line, what in findings))
+                with suppress(ValueError, TypeError):
+                    known = tuple(PossibleSecret(int(line), str(what)) for line, what in findings)
+                    return HashedFile(file, sha256, crc, known)
         return None
 
     def save(self, files: Sequence[HashedFile]) -> None:

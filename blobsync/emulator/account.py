@@ -14,8 +14,10 @@ from pathlib import Path
 
 from blobsync.base.errors import EmulatorError
 from blobsync.base.locations import Secret
+from blobsync.base.plain_json import parse_object
 
 DEFAULT_PORT = 10000
+_LAST_PORT = 65535
 _FILE = "account.json"
 
 
@@ -38,11 +40,14 @@ def kept_account(folder: Path) -> KeptAccount:
     try:
         if not file.exists():
             return _keep(folder, KeptAccount(new_key()))
-        values = json.loads(file.read_text(encoding="utf-8"))
-        return KeptAccount(Secret(str(values["key"])), int(values["port"]))
+        values = parse_object(file.read_text(encoding="utf-8"))
+        port = int(values["port"])
+        if not isinstance(values["key"], str) or not 0 < port <= _LAST_PORT:
+            raise ValueError("not what was kept")
+        return KeptAccount(Secret(values["key"]), port)
     except OSError as error:
         raise EmulatorError(f"{file} cannot be used: {error.strerror}", hint="set XDG_DATA_HOME") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise EmulatorError(f"{file} is damaged", hint=f"rm {file}, then make the account files anew") from error
 
 

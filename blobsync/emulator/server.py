@@ -17,7 +17,7 @@ from pathlib import Path
 from blobsync.base.environment import environment
 from blobsync.base.errors import EmulatorError
 from blobsync.base.locations import ContainerUrl, Secret
-from blobsync.base.plain_json import parse_json
+from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.base.user_data import data_home
 from blobsync.config.model import EMULATOR_ACCOUNT
@@ -143,8 +143,9 @@ class Emulator:
     def status(self) -> EmulatorState | None:
         """The server that :meth:`start` started, if it is alive; a stale record is removed."""
         try:
-            raw = parse_json(self._state_file().read_text(encoding="utf-8"))
+            raw = parse_object(self._state_file().read_text(encoding="utf-8"))
             state = EmulatorState(**{**raw, "accounts": tuple(raw["accounts"])})
+            demand_types(state)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BackendUnavailableError, ConfigError
-from blobsync.base.plain_json import parse_json
+from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.config.loader import load_workspace, reload_cluster
 from blobsync.config.model import Cluster, Written
 from blobsync.jobs.describe import is_secret_name
@@ -53,12 +53,12 @@ class Home:
 
     @classmethod
     def from_json(cls, text: str) -> Home:
-        """The inverse of :meth:`to_json`. Raises ``ValueError`` and ``TypeError`` for other texts."""
-        home = cls(**parse_json(text))
-        mappings = (home.address, home.overrides, home.values)
-        texts = (home.platform, home.file, *home.address.values())
-        if not all(isinstance(each, dict) for each in mappings) or not all(isinstance(each, str) for each in texts):
-            raise ValueError("not the home of a job")
+        """The inverse of :meth:`to_json`. Raises ``ValueError`` for other texts."""
+        try:
+            home = cls(**parse_object(text))
+        except TypeError as error:
+            raise ValueError("not the home of a job") from error
+        demand_types(home)
         return home
 
 

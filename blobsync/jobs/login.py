@@ -7,9 +7,9 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from blobsync.base.errors import (
     BackendUnavailableError,
@@ -19,9 +19,11 @@ from blobsync.base.errors import (
     ProcessError,
     ProcessTimeoutError,
 )
-from blobsync.base.plain_json import parse_json
+from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed, ProcessRunner
 from blobsync.jobs.spec import LogFile
+
+_Answer = TypeVar("_Answer")
 
 LOG_FOLDERS = ("user_logs", "system_logs")
 
@@ -33,6 +35,7 @@ _PROGRAM = re.compile(r"(?:~?/[A-Za-z0-9_./+@,-]*|)[A-Za-z0-9_][A-Za-z0-9_.+-]*"
 # ssh itself ends with 255 when there is no connection; a shell with 127 when there is no such program.
 _SSH_FAILED = 255
 _NO_PROGRAM = 127
+_SHOWN_CHARS = 300
 # A shell adds this to the signal that ended a program.
 _KILLED = 128
 
@@ -96,46 +99,56 @@ class LoginNode:
 
     def write(self, folder: str, files: Mapping[str, str]) -> str:
         """Make a private folder and its files; returns the folder's absolute path there."""
-        return str(self._ask(verb="write", folder=folder, folders=["", *LOG_FOLDERS], files=dict(files)))
+        return self._ask(str, verb="write", folder=folder, folders=["", *LOG_FOLDERS], files=dict(files))
 
     def find(self, folder: str) -> tuple[str, str]:
         """The absolute path of a job's folder there, and the number that the job wrote down when it began."""
-        path, number = self._ask(verb="find", folder=folder)
-        return str(path), str(number)
+        path, number = self._ask(lambda answer: (str(answer[0]), str(answer[1])), verb="find", folder=folder)
+        return path, number
 
     def clear(self, folder: str) -> None:
         """Remove the secrets in a job's folder there; safe to repeat."""
-        self._ask(verb="clear", folder=folder)
+        self._ask(lambda answer: None, verb="clear", folder=folder)
 
     def logs(self, folder: str) -> tuple[LogFile, ...]:
         """The log files below a job's folder, sorted by name."""
-        found = self._ask(verb="logs", folder=folder, log_folders=LOG_FOLDERS)
-        return telling(LogFile(name, size, f"{folder}/{name}") for name, size in found)
+
+        def read(answer: Any) -> list[LogFile]:
+            return [LogFile(str(name), int(size), f"{folder}/{name}") for name, size in answer]
+
+        return telling(self._ask(read, verb="logs", folder=folder, log_folders=LOG_FOLDERS))
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        return base64.b64decode(self._ask(verb="read", path=path, start=start, end=end))
+        return self._ask(base64.b64decode, verb="read", path=path, start=start, end=end)
 
     def exit_codes(self, folders: Sequence[str], ended: Sequence[str] = ()) -> list[tuple[int, float] | None]:
         """What each job's own ``exit_code`` file says, with its time; secrets of the ``ended`` ones are removed."""
-        answers = self._ask(verb="codes", folders=list(folders), ended=list(ended))
-        return [None if answer is None else (int(answer[0]), float(answer[1])) for answer in answers]
 
-    def _ask(self, **request: Any) -> Any:
+        def read(answers: Any) -> list[tuple[int, float] | None]:
+            found = [None if each is None else (int(each[0]), float(each[1])) for each in answers]
+            if len(found) != len(folders):
+                raise ValueError("not as many as were asked for")
+            return found
+
+        return self._ask(read, verb="codes", folders=list(folders), ended=list(ended))
+
+    def _ask(self, read: Callable[[Any], _Answer], **request: Any) -> _Answer:
+        """Have it done there; ``read`` makes a value of the answer, or raises because it is none."""
         program = Path(__file__).with_name("login_side.py").read_text(encoding="utf-8")
         # -I: on this machine it starts in the project, whose files must not be taken for Python's own modules.
         done = self.run((self._python, "-I", "-c", program), input=json.dumps(request))
         if done.returncode:
             raise JobError(f"file work on {self.where} failed: {_last_line(done.stderr)}")
         try:
-            answer: dict[str, Any] = parse_json(done.stdout)
-        except ValueError as error:
+            answer = parse_object(done.stdout)
+            if "error" not in answer:
+                return read(answer["answer"])
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
             raise JobError(
                 f"file work on {self.where} gives no answer: {done.stdout[:80]!a}",
                 hint="a shell there that prints something for every command must not do so without a terminal",
             ) from error
-        if "error" in answer:
-            raise JobError(f"on {self.where}: {answer['error']}")
-        return answer["answer"]
+        raise JobError(f"on {self.where}: {str(answer['error'])[:_SHOWN_CHARS]}")
 
 
 def telling(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from blobsync.base.plain_json import parse_json
+from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.config.model import AML_PLATFORMS
 from blobsync.local.names import SafeName, safe_name
 
@@ -168,24 +168,40 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
-        """The inverse of :meth:`to_json`; ``ValueError`` for another version's text.
+        """The inverse of :meth:`to_json`; ``ValueError`` for another version's text, or one that nobody here wrote.
 
         Raises ``UnsafeNameError`` where the id is none.
         """
-        values = parse_json(text)
-        if not isinstance(values, dict) or values.pop("version", None) != VERSION:
+        values = parse_object(text)
+        if values.pop("version", None) != VERSION:
             raise ValueError("not a job specification of this version of blobsync")
         run_name(str(values.get("run_id")))
-        code, logs = values.pop("code"), values.pop("logs")
-        folders = tuple(FolderLink(**{**entry, "include": tuple(entry["include"])}) for entry in values.pop("folders"))
-        for name in ("argv", "secret_env", "setup", "retry_exit_codes"):
-            values[name] = tuple(values[name])
-        return cls(
-            **values,
-            code=CodeRef(**code) if code else None,
-            logs=LogMirror(**logs) if logs else None,
-            folders=folders,
-        )
+        try:
+            spec = _from_plain(values)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a job specification: {error}") from error
+        demand_types(spec)
+        return spec
+
+
+def _from_plain(values: dict[str, Any]) -> JobSpec:
+    code, logs = values.pop("code"), values.pop("logs")
+    folders = tuple(FolderLink(**{**entry, "include": _listed(entry["include"])}) for entry in values.pop("folders"))
+    for name in ("argv", "secret_env", "setup", "retry_exit_codes"):
+        values[name] = _listed(values[name])
+    return JobSpec(
+        **values,
+        code=CodeRef(**code) if code else None,
+        logs=LogMirror(**logs) if logs else None,
+        folders=folders,
+    )
+
+
+def _listed(value: object) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        # A text is a sequence, too.
+        raise TypeError("a list is missing")
+    return tuple(value)
 
 
 @dataclass(frozen=True, slots=True)

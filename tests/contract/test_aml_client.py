@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from blobsync.base.errors import (
     BackendFailingError,
@@ -15,6 +20,7 @@ from blobsync.base.errors import (
     ConfigError,
     JobNotFoundError,
     LoginRequiredError,
+    LostContactError,
     SubmissionError,
 )
 from blobsync.config.model import WorkspaceConfig
@@ -55,9 +61,9 @@ def test_a_list_is_read_page_by_page_and_no_further_than_needed(stub: AmlStub, j
     listing = {"listViewType": "ActiveOnly", "jobType": "Command", "tag": "blobsync"}
     before = len(stub.requests)
     found = arm.pages("jobs", **listing)
-    assert [next(found)["name"] for _ in range(2)] == names[::-1][:2]
+    assert [next(found).text("name") for _ in range(2)] == names[::-1][:2]
     assert len(stub.requests) == before + 1
-    assert [one["name"] for one in found] == names[::-1][2:]
+    assert [one.text("name") for one in found] == names[::-1][2:]
     assert len(stub.requests) == before + 4
 
 
@@ -105,7 +111,8 @@ def test_the_token_goes_nowhere_else(stub: AmlStub, job: Any) -> None:
     stub.jobs["me_1_x"].folder.joinpath("user_logs").mkdir(parents=True)
     stub.jobs["me_1_x"].folder.joinpath("user_logs/std_log.txt").write_text("0123456789")
     details = arm.history("runs/me_1_x/details")
-    url = details["logFiles"]["user_logs/std_log.txt"]
+    assert details is not None
+    url = details.texts("logFiles")["user_logs/std_log.txt"]
     assert (arm.read(url, 2, 5), arm.read(url, 8, None), arm.read(url, 10, None)) == (b"234", b"89", b"")
     assert arm.history("runs/nobody/details") is None
     elsewhere = {"Location": "https://elsewhere.example/operations/1", "Retry-After": "0"}
@@ -224,3 +231,66 @@ def test_nobody_is_signed_in(stub: AmlStub) -> None:
         client(stub, Nobody).call("GET", "jobs/x")
     assert caught.value.hint == "az login"
     assert stub.requests == []
+
+
+@given(
+    body=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["value", "nextLink", "properties", "discoveryUrl", "api", "tags", "error", "details"]),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    ),
+    status=st.sampled_from([200, 202, 400, 404, 409]),
+    headers=st.fixed_dictionaries(
+        {},
+        optional={
+            "Retry-After": st.sampled_from(["soon", "-1", "nan", "0", "Fri, 99 Foo", "0.01"]),
+            "Location": st.sampled_from(["http://[", "//", "/x", "https://a:b@c:99999/"]),
+            "Content-Type": st.sampled_from(["text/plain; charset=hex", "application/json; charset=none", "x"]),
+        },
+    ),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_answered_ends_in_an_error_of_ours(
+    stub: AmlStub, body: Any, status: int, headers: dict[str, str]
+) -> None:
+    stub.faults = [Fault(".", status, json.dumps(body), headers, times=10_000)]
+    arm = client(stub)
+    for ask_it in (
+        lambda: arm.call("GET", "jobs/x"),
+        lambda: arm.try_call("jobs/x"),
+        lambda: list(islice(arm.pages("jobs"), 50)),
+        lambda: arm.cancel("x"),
+        lambda: arm.history("runs/x/details"),
+    ):
+        with contextlib.suppress(BlobsyncError):
+            ask_it()
+
+
+@pytest.mark.parametrize("asked", ["soon", "nan", "inf", "Fri, 99 Foo 2026", "-5"])
+def test_a_wait_that_is_none_is_not_waited(stub: AmlStub, job: Any, asked: str) -> None:
+    stub.faults = [Fault("PUT .*/jobs/", 503, {}, {"Retry-After": asked}), Fault("GET .*/jobs", 200, {})]
+    said: list[str] = []
+    with contextlib.suppress(BlobsyncError):
+        submit(client(stub, note=lambda text: stop(said, text)), stub, job)
+    assert asked == "inf" or not said, said
+
+
+def stop(said: list[str], text: str) -> None:
+    """Not for as long as is asked for; how long that is, is what the test wants to know."""
+    said.append(text)
+    assert text.endswith("trying again in 300 s")
+    raise BlobsyncError(text)
+
+
+def test_a_list_that_names_itself_as_its_next_page_ends(stub: AmlStub) -> None:
+    stub.faults = [Fault("GET .*/jobs", 200, {"value": [], "nextLink": f"{stub.url}/x/jobs"}, times=100)]
+    with pytest.raises(LostContactError, match="never ends"):
+        list(client(stub).pages("jobs"))
+    assert len(stub.requests) == 2

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import LostContactError
 from blobsync.jobs.backends.aml.replies import (
     STATES,
+    Reply,
     log_names,
     read_compute,
     read_holders,
@@ -35,7 +37,7 @@ def test_every_status_of_the_specification_is_known() -> None:
         ("Canceled", {"amlk8s status": "killing"}, State.FAILED),
         ("Canceled", {"amlk8s status": "failed"}, State.FAILED),
         ("Canceled", {"amlk8s status": "succeeded"}, State.CANCELED),
-        ("Canceled", None, State.CANCELED),
+        ("Canceled", {}, State.CANCELED),
         ("Completed", {"amlk8s status": "failed"}, State.COMPLETED),
     ],
 )
@@ -45,28 +47,28 @@ def test_itp_tells_the_truth_in_a_tag(status: str, tag: Any, state: State) -> No
 
 def test_a_published_job_and_what_run_history_adds() -> None:
     body = example("Job/CommandJob/get.json")
-    assert read_job(body).state is State.QUEUED
+    assert read_job(Reply(body)).state is State.QUEUED
     body["properties"]["status"] = "Failed"
     inner = {"code": "UserError", "message": "User process 'python' exited with status code 7.\nmore"}
     details = {"startTimeUtc": "2026-11-20T10:00:00.1234567Z", "endTimeUtc": "2026-11-20T10:01:00+00:00"}
-    info = read_job(body, {**details, "error": {"error": inner}})
+    info = read_job(Reply(body), Reply({**details, "error": {"error": inner}}))
     assert (info.state, info.exit_code) == (State.FAILED, 7)
     assert info.reason == "User process 'python' exited with status code 7. (UserError)"
     assert info.started and info.ended and info.ended - info.started == 60
 
 
 def test_a_node_that_does_not_answer_is_running_with_a_reason() -> None:
-    info = read_job({"name": "x", "properties": {"status": "NotResponding"}})
+    info = read_job(Reply({"name": "x", "properties": {"status": "NotResponding"}}))
     assert info.state is State.RUNNING and "does not answer" in info.reason
-    assert read_job({}).state is State.UNKNOWN
+    assert read_job(Reply()).state is State.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("1970-01-01T00:01:00Z", 60.0), ("1970-01-01T00:01:00", 60.0), ("1970-01-01T01:01:00.5+01:00", 60.0),
-     ("soon", None), (None, None)],
+     ("soon", None), ("", None), ("0001-01-01T00:00:00+23:59", -62135683140.0)],
 )  # fmt: skip
-def test_times(text: Any, seconds: float | None) -> None:
+def test_times(text: str, seconds: float | None) -> None:
     assert read_time(text) == seconds
 
 
@@ -78,26 +80,54 @@ def test_both_families_of_logs_are_kept_and_nothing_leaves_the_folder() -> None:
 
 def test_a_published_compute() -> None:
     body = example("Compute/get/AmlCompute.json")
-    found = read_compute(body, 4)
+    found = read_compute(Reply(body), 4)
     assert (found.nodes_total, found.nodes_free, found.gpus_total, found.gpus_free) == (1, 1, 4, 4)
     assert found.notes == ("AmlCompute compute123", "STANDARD_NC6, Dedicated")
-    assert read_compute(example("Compute/get/KubernetesCompute.json"), 4).nodes_total is None
+    assert read_compute(Reply(example("Compute/get/KubernetesCompute.json")), 4).nodes_total is None
 
 
 def test_quotas_and_holders() -> None:
     limits = {"limits": [{"slaTier": "Basic", "used": 1, "limit": 8}, {"slaTier": "Premium", "used": 8, "limit": 8}]}
     body = {"properties": {"managed": {"quotas": {"ND40": limits}}}}
-    assert read_quota(body) == ("ND40: Basic 1 of 8 used", "ND40: Premium 8 of 8 used")
-    assert read_quota({}) == ()
+    assert read_quota(Reply(body)) == ("ND40: Basic 1 of 8 used", "ND40: Premium 8 of 8 used")
+    assert read_quota(Reply()) == ()
     runs: list[dict[str, Any]] = [
         {"runId": "a", "status": "Running", "createdBy": {"userName": "U"}, "compute": {"instanceCount": 2}},
         {"runId": "b", "status": "Completed"},
         {"runId": "c", "status": "Queued"},
     ]
-    holders = read_holders(runs, 8)
+    holders = read_holders(Reply({"value": runs}), 8)
     assert [(one.native_id, one.user, one.gpus) for one in holders] == [("a", "U", 16), ("c", "?", 8)]
 
 
 def test_the_page_of_a_job() -> None:
-    assert studio_url({"properties": {"services": {"Studio": {"endpoint": "https://ml/x"}}}}) == "https://ml/x"
-    assert studio_url({"properties": {"services": None}}) == ""
+    assert studio_url(Reply({"properties": {"services": {"Studio": {"endpoint": "https://ml/x"}}}})) == "https://ml/x"
+    assert studio_url(Reply({"properties": {"services": None}})) == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"properties": []}, "properties is not an object"),
+        ({"properties": {"tags": {"a": {}}}}, "properties.tags.a is not a text"),
+        ({"properties": {"status": ["Running"]}}, "properties.status is not a text"),
+        ({"name": {}}, "name is not a text"),
+    ],
+)
+def test_an_answer_of_another_shape_names_the_host_and_the_place(body: Any, said: str) -> None:
+    with pytest.raises(LostContactError) as caught:
+        read_job(Reply(body, "management.example"))
+    assert caught.value.message == f"management.example answers with another shape than Azure ML's API: {said}"
+    assert "management_endpoint" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, "4", True, 10**9, []])
+def test_a_number_of_nodes_that_cannot_be_is_refused(count: Any) -> None:
+    body = {"properties": {"properties": {"scaleSettings": {"maxNodeCount": count}}}}
+    with pytest.raises(LostContactError, match=r"properties.properties.scaleSettings.maxNodeCount"):
+        read_compute(Reply(body), 4)
+
+
+def test_an_exit_code_of_thousands_of_digits_is_none() -> None:
+    error = {"message": f"exit code: {'7' * 5000}"}
+    assert read_job(Reply({"properties": {"status": "Failed"}}), Reply({"error": error})).exit_code is None

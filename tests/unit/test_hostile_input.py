@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,15 @@ from blobsync.base.errors import ConfigError, PlanFileError, StorageError
 from blobsync.base.plain_json import parse_json
 from blobsync.config.yaml_lines import parse_document, read_document
 from blobsync.jobs.backends.slurm.replies import expand_nodes
+from blobsync.jobs.home import Home
 from blobsync.jobs.parse import log_lines, read_causes
+from blobsync.jobs.spec import JobSpec
 from blobsync.local.globs import zip_excludes
 from blobsync.local.ignore import parse_lines
 from blobsync.plan.saved_plan import load
 from blobsync.plan.selection import selector
 from blobsync.store.rest.xml import BadAnswerError, Markers
+from tests.fakes.jobs import make_spec
 from tests.fakes.scripted_http import Step, scripted
 from tests.unit.test_blob_http import store
 
@@ -167,3 +171,37 @@ def test_json_that_is_none(text: str, tmp_path: Path) -> None:
 def test_a_list_of_nodes_without_end_is_not_written_out(text: str) -> None:
     with soon():
         assert expand_nodes(text) == (text[:200],)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": "2"},
+        {"nodes": True},
+        {"argv": "ls"},
+        {"argv": [1]},
+        {"env": []},
+        {"env": {"A": 1}},
+        {"code": "x"},
+        {"code": {"container": 1, "blob": "b", "digest": ""}},
+        {"folders": [5]},
+        {"folders": [{"name": "a", "container": "c", "path": "p", "mode": "link", "include": [1]}]},
+        {"logs": ["a"]},
+        {"retry_exit_codes": ["1"]},
+        {"unknown": 1},
+        {"timeout_s": 1.5},
+    ],
+)
+def test_a_specification_of_another_shape_is_none(change: dict[str, object]) -> None:
+    values = json.loads(make_spec("true").to_json())
+    assert JobSpec.from_json(json.dumps(values)).nodes == 1
+    with pytest.raises(ValueError, match=r"specification|of another type"):
+        JobSpec.from_json(json.dumps({**values, **change}))
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"platform": 1, "address": {}}', '{"platform": "a", "address": {"b": 1}}', "5"]
+)
+def test_what_led_to_a_job_is_of_its_shape_or_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no JSON object|not the home|of another type"):
+        Home.from_json(text)

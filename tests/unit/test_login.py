@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ConfigError, JobError
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import Completed, SubprocessRunner
 from blobsync.jobs.login import LoginNode
+from tests.fakes.runner import ScriptedRunner
 
 
 @pytest.fixture
@@ -153,3 +154,14 @@ def test_file_work_on_this_machine_runs_no_program_that_a_project_names(tmp_path
     evil.chmod(0o755)
     LoginNode(SubprocessRunner(), None, os.environ, str(evil)).exit_codes([str(tmp_path)])
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "said", ["[]", "{}", '{"answer": 5}', '{"answer": [[1]]}', '{"answer": {"a": "b"}}', "\x1b[2J", "1e999"]
+)
+def test_an_answer_of_another_form_is_one_sentence(said: str) -> None:
+    login = LoginNode(ScriptedRunner(lambda call: Completed(0, said, "")), "me@login", {}, "python3")
+    for look in (lambda: login.find("a"), lambda: login.logs("a"), lambda: login.exit_codes(["a"])):
+        with pytest.raises(JobError, match="file work on me@login gives no answer") as caught:
+            look()
+        assert caught.value.hint and "\x1b" not in caught.value.message

@@ -568,3 +568,13 @@ def test_ssh_goes_beside_the_job_on_the_node_that_was_asked_for() -> None:
     assert remote[:2] == ("ssh", "-t") and remote[-1].endswith("-w n1 -N1 -n1 --pty bash")
     with pytest.raises(JobError, match="has no node 2"):
         make_backend(process).ssh_command(JobRef("a", "17", "/a"), 2)
+
+
+@pytest.mark.parametrize("odd", ["x", "-1", "1.5", "9" * 5000, "²", "0x10"])
+def test_numbers_that_are_none_end_no_look(odd: str) -> None:
+    jobs = slurm_replies.read_sacct(f"17|FAILED|{odd}:{odd}|0001-01-01T00:00:00|{odd}|n1|name\n")
+    assert slurm_replies.as_run_info("a", jobs["17"]).state is State.FAILED
+    line = squeue_line(
+        RestartCnt=odd[:12], exit_code=odd[:12], NumNodes=odd[:12], **{"tres-per-node": f"gpu:{odd[:30]}"}
+    )
+    assert slurm_replies.read_squeue(line) and slurm_replies.read_holders([line])

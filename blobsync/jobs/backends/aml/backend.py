@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from blobsync.config.user_config import load_user_config
 from blobsync.jobs.backends.aml import replies as aml_replies
 from blobsync.jobs.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.jobs.backends.aml.platforms import virtual_cluster_id
+from blobsync.jobs.backends.aml.replies import Reply
 from blobsync.jobs.backends.aml.request import AmlRequest, build_request, secrets_path, warnings_for, without_bundle
 from blobsync.jobs.backends.base import (
     Accepted,
@@ -142,23 +143,23 @@ class AmlBackend:
         self.forget(spec)
         return Refused(error)
 
-    def _ref(self, run_id: str, body: Any) -> JobRef:
+    def _ref(self, run_id: str, body: Reply) -> JobRef:
         return JobRef(run_id, run_id, aml_replies.studio_url(body) or self._studio_url(run_id))
 
     # -- looking ------------------------------------------------------------------------------------------------
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
-        found: dict[str, Mapping[str, Any]] = {}
+        found: dict[str, Reply] = {}
         if len(refs) > _ONE_BY_ONE:
             wanted = {ref.run_id for ref in refs}
             for body in islice(self._newest(), _NEWEST):
-                found[str(body["name"])] = body
+                found[body.text("name")] = body
                 if wanted <= found.keys():
                     break
         for ref in refs:
             if ref.run_id not in found:
                 # Jobs have our ids there; what a record calls them otherwise does not get into an address.
-                found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or {}
+                found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or Reply()
         return tuple(self._info(ref.run_id, found[ref.run_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
@@ -168,7 +169,7 @@ class AmlBackend:
     def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
         """Our jobs among the workspace's newest whose id ends so, whoever submitted them from wherever."""
         for body in islice(self._newest(), _NEWEST):
-            run_id = str(body.get("name") or "")
+            run_id = body.text("name")
             ours = run_id.endswith(suffix) and RUN_ID.fullmatch(run_id)
             spec = aml_replies.read_spec(body) if ours else None
             if spec:
@@ -195,7 +196,7 @@ class AmlBackend:
         details = self._client.history(f"runs/{run_name(ref.run_id)}/details")
         if details is None:
             raise JobNotFoundError(f"run history does not know {run_name(ref.run_id)}")
-        files: dict[str, str] = dict(details.get("logFiles") or {})
+        files = details.texts("logFiles")
         if not files:
             files = self._artifacts(run_name(ref.run_id))
         names = list(aml_replies.log_names(files))
@@ -225,7 +226,7 @@ class AmlBackend:
                 hint="blobsync summary shows what the service tells",
             )
         found = self._client.history(f"computes/{target.rpartition('/')[2]}/runs")
-        return aml_replies.read_holders((found or {}).get("value") or (), self._cluster.gpu_per_node or 1)
+        return aml_replies.read_holders(found or Reply(), self._cluster.gpu_per_node or 1)
 
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
         state = self.get([ref])[0].state
@@ -247,10 +248,10 @@ class AmlBackend:
 
         return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth", default=True))
 
-    def _newest(self) -> Iterator[Mapping[str, Any]]:
+    def _newest(self) -> Iterator[Reply]:
         return self._client.pages("jobs", **_LIST)
 
-    def _info(self, run_id: str, body: Mapping[str, Any], closely: bool) -> RunInfo:
+    def _info(self, run_id: str, body: Reply, closely: bool) -> RunInfo:
         if not body:
             return RunInfo(run_id, State.UNKNOWN, reason="the workspace does not know it")
         info = aml_replies.read_job(body)
@@ -276,8 +277,7 @@ class AmlBackend:
 
     def _artifacts(self, run_id: str) -> dict[str, str]:
         path = f"artifacts/prefix/contentinfo/ExperimentRun/dcid.{run_id}"
-        found = self._client.history(path, "artifact/v2.0", path="user_logs") or {}
-        return {str(one["path"]): str(one["contentUri"]) for one in found.get("value") or ()}
+        return aml_replies.artifacts(self._client.history(path, "artifact/v2.0", path="user_logs") or Reply())
 
     def _studio_url(self, run_id: str) -> str:
         return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
@@ -287,8 +287,8 @@ class AmlBackend:
         with self._code_store() as store:
             store.put(blob, body, md5=hashlib.md5(body).digest())
 
-    def _forget_secrets(self, run_id: str, body: Mapping[str, Any]) -> None:
-        uri = str((((body.get("properties") or {}).get("inputs") or {}).get("secrets") or {}).get("uri") or "")
+    def _forget_secrets(self, run_id: str, body: Reply) -> None:
+        uri = aml_replies.secrets_uri(body)
         code = self._cluster.code
         if code and uri.endswith(f"/paths/{code.path}.d/secrets/{run_id}.json"):
             self._drop_secrets(f"{code.path}.d/secrets/{run_id}.json")

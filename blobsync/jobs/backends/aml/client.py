@@ -22,6 +22,7 @@ from blobsync.base.errors import (
     LoginRequiredError,
     LostContactError,
 )
+from blobsync.base.plain_json import parse_json
 from blobsync.base.trusted_hosts import (
     Service,
     Trusted,
@@ -33,6 +34,7 @@ from blobsync.base.trusted_hosts import (
 )
 from blobsync.config.model import WorkspaceConfig
 from blobsync.jobs.backends.aml.errors import Refusal, as_error, read_refusal, wrong_place
+from blobsync.jobs.backends.aml.replies import Reply
 from blobsync.jobs.backends.aml.request import workspace_path
 
 if TYPE_CHECKING:
@@ -54,6 +56,10 @@ _BACKOFF_SECONDS = 0.8
 _CONNECT_SECONDS, _READ_SECONDS = 20, 120
 _CANCEL_SECONDS = 60.0
 _NOTICED_SECONDS = 2.0
+_MOST_PAGES = 10_000
+# Whatever a server asks for.
+_LONGEST_SECONDS = 300.0
+_LONGEST_POLL_SECONDS = 10.0
 _WITHOUT_CLI = "install the Azure CLI, then az login; or use_cli_auth: false in the cluster file"
 # How a job that has ended, or is gone, is refused.
 _NO_SUCH_STATE = (400, 404, 409)
@@ -86,11 +92,11 @@ class AmlClient:
 
     # -- Azure Resource Manager ---------------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: Any = None, *, doing: str = "look", **params: str) -> Any:
-        """The JSON answer. ``path`` is below the workspace, or begins with ``/subscriptions``."""
+    def call(self, method: str, path: str, body: Any = None, *, doing: str = "look", **params: str) -> Reply:
+        """The answer. ``path`` is below the workspace, or begins with ``/subscriptions``."""
         return self._json(self._manage(method, self._url(path), body, doing, params))
 
-    def try_call(self, path: str, *, patient: bool = True) -> Any:
+    def try_call(self, path: str, *, patient: bool = True) -> Reply | None:
         """The same for GET, None where there is no such thing; without patience there is one more try at most."""
         more = {} if patient else {"retry_total": 1}
         answer = self._send(self._arm, "GET", self._url(path), more, params={"api-version": self.api_version})
@@ -101,14 +107,18 @@ class AmlClient:
             return None
         return self._json(self._checked(answer, "look"))
 
-    def pages(self, path: str, **params: str) -> Iterator[Any]:
+    def pages(self, path: str, **params: str) -> Iterator[Reply]:
         """The items of a list, page by page, as far as the caller reads."""
         answer = self.call("GET", path, **params)
+        seen: set[str] = set()
         while True:
-            yield from answer.get("value") or ()
-            following = answer.get("nextLink")
+            yield from answer.objects("value")
+            following = answer.text("nextLink")
             if not following:
                 return
+            if following in seen or len(seen) >= _MOST_PAGES:
+                raise LostContactError(f"{answer.host} answers with a list that never ends", hint="try again later")
+            seen.add(following)
             answer = self._json(self._checked(self._send(self._arm, "GET", self._own(following)), "look"))
 
     def cancel(self, run_id: str) -> Refusal | None:
@@ -117,7 +127,7 @@ class AmlClient:
         answer = self._send(self._arm, "POST", url, params={"api-version": self.api_version})
         until = time.monotonic() + _CANCEL_SECONDS
         while answer.status_code == 202 and answer.headers.get("Location") and time.monotonic() < until:
-            time.sleep(min(float(answer.headers.get("Retry-After") or 1), 10.0))
+            time.sleep(_seconds(answer.headers.get("Retry-After")))
             answer = self._send(self._arm, "GET", self._own(answer.headers["Location"]))
         if answer.status_code in _NO_SUCH_STATE:
             return _refusal(answer)
@@ -126,7 +136,7 @@ class AmlClient:
 
     # -- run history --------------------------------------------------------------------------------------------
 
-    def history(self, path: str, /, service: str = "history/v1.0", **params: str) -> Any:
+    def history(self, path: str, /, service: str = "history/v1.0", **params: str) -> Reply | None:
         """The answer of the workspace's own service; None where it does not know the run."""
         url = f"{self._api}/{service}{self.path}/{path}"
         answer = self._send(self._ml, "GET", url, params=params)
@@ -147,10 +157,10 @@ class AmlClient:
 
     @cached_property
     def _api(self) -> str:
-        url = str((self.call("GET", "").get("properties") or {}).get("discoveryUrl") or "")
+        url = self.call("GET", "").inner("properties").text("discoveryUrl")
         self._check_foreign(url, Service.MACHINE_LEARNING)
         answer = self._json(self._checked(self._send(self._plain, "GET", url), "look"))
-        api = str(answer.get("api") or "").rstrip("/")
+        api = answer.text("api").rstrip("/")
         self._check_foreign(api, Service.MACHINE_LEARNING)
         return api
 
@@ -180,7 +190,15 @@ class AmlClient:
         note = self._note
 
         class Retries(policies.RetryPolicy[Any, Any]):
-            """azure-core's, which says what it waits for."""
+            """azure-core's, which says what it waits for, and waits for no longer than is worth it."""
+
+            def get_retry_after(self, response: Any) -> float | None:
+                try:
+                    asked = super().get_retry_after(response)
+                except (ValueError, TypeError, OverflowError):
+                    # Neither a number nor a date.
+                    return None
+                return None if asked is None else min(asked, _LONGEST_SECONDS)
 
             def sleep(self, settings: dict[str, Any], transport: Any, response: Any = None) -> None:
                 asked = self.get_retry_after(response) if response else None
@@ -233,19 +251,19 @@ class AmlClient:
             return answer
         raise as_error(_refusal(answer), self.workspace, doing, self._cluster_file)
 
-    def _json(self, answer: Any) -> Any:
+    def _json(self, answer: Any) -> Reply:
+        host = urlsplit(answer.request.url).netloc
         problem = "something that is no JSON"
         try:
-            found = answer.json() if answer.content else {}
+            found = parse_json(answer.content or b"{}")
             if isinstance(found, dict):
-                return found
+                return Reply(found, host)
             problem = "JSON that is no object"
             cause: Exception | None = None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             cause = error
         raise LostContactError(
-            f"{urlsplit(answer.request.url).netloc} answers with {problem}",
-            hint="check management_endpoint in the workspace file",
+            f"{host} answers with {problem}", hint="check management_endpoint in the workspace file"
         ) from cause
 
     def _url(self, path: str) -> str:
@@ -255,8 +273,9 @@ class AmlClient:
 
     def _own(self, url: str) -> str:
         """A link that the service gave; the token goes to the management endpoint only."""
-        if urlsplit(url)[:2] != urlsplit(self.base)[:2]:
-            raise BackendUnavailableError(f"Azure names {urlsplit(url).netloc} to go on, which is not {self.base}")
+        host = host_of(url)
+        if host is None or urlsplit(url)[:2] != urlsplit(self.base)[:2]:
+            raise BackendUnavailableError(f"Azure names {host or 'no host'} to go on, which is not {self.base}")
         return url
 
     def _check_foreign(self, url: str, service: Service) -> None:
@@ -291,6 +310,12 @@ def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted =
 
 def _refusal(answer: Any) -> Refusal:
     return read_refusal(answer.status_code, answer.text(), answer.headers)
+
+
+def _seconds(asked: str | None) -> float:
+    """Until the next look at something that goes on; ``asked`` is a header, and may hold anything."""
+    found = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", asked or "")
+    return min(float(found[0]), _LONGEST_POLL_SECONDS) if found else 1.0
 
 
 def _cause(error: Exception) -> str:

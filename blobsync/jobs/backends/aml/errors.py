@@ -24,6 +24,9 @@ from blobsync.config.model import WorkspaceConfig
 
 _MAX_CHARS = 600
 _MAX_DETAILS = 5
+_MAX_PAGE = 100_000
+# Innermost of real ones are two levels down.
+_MAX_DEPTH = 20
 _QUOTA = ("quota", "limitexceeded")
 _GONE = ("unknown", "not found", "notfound", "could not find", "be found", "not exist", "no such")
 
@@ -58,7 +61,7 @@ def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
         document = parse_json(body)
     except ValueError:
         # Gateways answer with pages.
-        return Refusal(status, "", _cut(re.sub(r"<[^>]*>", " ", body)), request_id)
+        return Refusal(status, "", _cut(re.sub(r"<[^<>]*>", " ", body[:_MAX_PAGE])), request_id)
     error = document.get("error") if isinstance(document, Mapping) else None
     if not isinstance(error, Mapping):
         error = document if isinstance(document, Mapping) else {}
@@ -147,16 +150,16 @@ def _submission_hint(refusal: Refusal) -> str:
     return "blobsync submit --dry-run ... shows what it was given"
 
 
-def _details(error: Mapping[str, Any]) -> list[str]:
+def _details(error: Mapping[str, Any], depth: int = 0) -> list[str]:
     """ARM's general message hides the telling ones, innermost in ``details``."""
     found: list[str] = []
-    inner = error.get("details")
+    inner = error.get("details") if depth < _MAX_DEPTH else None
     for detail in inner if isinstance(inner, list) else ():
         if not isinstance(detail, Mapping):
             continue
         message, target = str(detail.get("message") or ""), str(detail.get("target") or "")
         named = f"{target}: {message}" if target and message and target not in message else message
-        found += _details(detail) or ([named] if named else [])
+        found += _details(detail, depth + 1) or ([named] if named else [])
     return list(dict.fromkeys(found))
 
 

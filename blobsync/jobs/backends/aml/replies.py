@@ -1,13 +1,18 @@
-"""What Azure ML and its run history answer, as values. Pure."""
+"""What Azure ML and its run history answer, as values. Pure.
+
+Every answer is a :class:`Reply`, which gives out values of the asked kind only: whatever a server sends, nothing behind
+this gate meets a list where it takes a mapping.
+"""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from blobsync.base.errors import LostContactError, UnsafeNameError
 from blobsync.jobs.backends.base import ClusterSummary, Holder
 from blobsync.jobs.spec import JobSpec, RunInfo, State
 
@@ -35,18 +40,96 @@ TAG_CHARS = 250
 
 # What the platform on ITP says in a tag beside the status; the spelling of the tag's name varies.
 _ITP_TAG = re.compile(r"amlk8s[ _-]?status", re.IGNORECASE)
-_EXIT_CODE = re.compile(r"(?:exit(?:ed)?|status)[ a-z]*code:? *(\d+)", re.IGNORECASE)
+_EXIT_CODE = re.compile(r"(?:exit(?:ed)?|status)[ a-z]{0,40}code:? {0,9}([0-9]{1,9})(?![0-9])", re.IGNORECASE)
 _USER_LOG = re.compile(r"(?:user_logs|system_logs|azureml-logs|logs)/[^\0]+")
 
 
-def read_state(status: str, tags: Mapping[str, Any] | None) -> State:
+# More nodes, or GPUs of one node, than any cluster has.
+_MOST = 10_000_000
+_REASON_CHARS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One JSON object of an answer. What is missing or null is empty: the services leave out what they do not know.
+
+    ``host`` answered; ``at`` is where the object stands in the answer. Raises ``LostContactError`` for a value of
+    another kind than the service's specification has.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "Azure ML"
+    at: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def inner(self, name: str) -> Reply:
+        """The object of this name."""
+        found = self.values.get(name)
+        if found is None or isinstance(found, dict):
+            return Reply(found or {}, self.host, self._place(name))
+        raise self._odd(name, "an object")
+
+    def objects(self, name: str) -> list[Reply]:
+        """The list of objects of this name."""
+        found = self.values.get(name)
+        if found is None:
+            return []
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise self._odd(name, "a list of objects")
+        return [Reply(each, self.host, f"{self._place(name)}[{number}]") for number, each in enumerate(found)]
+
+    def members(self, name: str) -> dict[str, Reply]:
+        """The objects in the object of this name, by their names."""
+        outer = self.inner(name)
+        return {each: outer.inner(each) for each in outer.values}
+
+    def text(self, name: str) -> str:
+        """The text of this name; a number or a flag as a text, since tags hold any of them."""
+        found = self.values.get(name)
+        if found is None:
+            return ""
+        if not isinstance(found, (str, int, float)):
+            raise self._odd(name, "a text")
+        try:
+            return str(found)
+        except ValueError:
+            # A number of thousands of digits.
+            raise self._odd(name, "a text") from None
+
+    def texts(self, name: str) -> dict[str, str]:
+        """The texts in the object of this name."""
+        outer = self.inner(name)
+        return {each: outer.text(each) for each in outer.values}
+
+    def count(self, name: str) -> int | None:
+        """How many there are; None where the service does not say."""
+        found = self.values.get(name)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _MOST:
+            raise self._odd(name, "a number of things")
+        return found
+
+    def _place(self, name: str) -> str:
+        return f"{self.at}.{name}" if self.at else name
+
+    def _odd(self, name: str, kind: str) -> LostContactError:
+        return LostContactError(
+            f"{self.host} answers with another shape than Azure ML's API: {self._place(name)[:200]} is not {kind}",
+            hint="try again; if it stays so, check management_endpoint and api_version in the workspace file",
+        )
+
+
+def read_state(status: str, tags: Mapping[str, str]) -> State:
     """A job's state, with ACT's two corrections for ITP.
 
     There a job is Queued for the service while the platform runs it already, and Canceled when the platform
     killed it or found it failed.
     """
     state = STATES.get(status, State.UNKNOWN)
-    told = next((str(value).lower() for name, value in (tags or {}).items() if _ITP_TAG.search(name)), "")
+    told = next((value.lower() for name, value in tags.items() if _ITP_TAG.search(name)), "")
     told = told.rpartition("=")[2].strip()
     if state is State.QUEUED and told == "running":
         return State.RUNNING
@@ -55,42 +138,49 @@ def read_state(status: str, tags: Mapping[str, Any] | None) -> State:
     return state
 
 
-def read_job(body: Mapping[str, Any], details: Mapping[str, Any] | None = None) -> RunInfo:
+def read_job(body: Reply, details: Reply | None = None) -> RunInfo:
     """A job resource, with what the run history adds: times, the error, its exit code."""
-    properties = body.get("properties") or {}
-    details = details or {}
-    status = str(properties.get("status") or "Unknown")
-    state = read_state(status, properties.get("tags"))
-    reason = _reason(details.get("error"))
+    properties, details = body.inner("properties"), details or Reply()
+    status = properties.text("status") or "Unknown"
+    state = read_state(status, properties.texts("tags"))
+    reason = _reason(details)
     if status == "NotResponding" and not reason:
         reason = "the node does not answer (NotResponding)"
     return RunInfo(
-        str(body.get("name") or ""),
+        body.text("name"),
         state,
         exit_code=_exit_code(state, reason),
         reason=reason,
-        started=read_time(details.get("startTimeUtc")),
-        ended=read_time(details.get("endTimeUtc")) if state.is_final else None,
+        started=read_time(details.text("startTimeUtc")),
+        ended=read_time(details.text("endTimeUtc")) if state.is_final else None,
     )
 
 
-def studio_url(body: Mapping[str, Any]) -> str:
+def studio_url(body: Reply) -> str:
     """The page of the job, as the service names it; empty where it does not."""
-    services = (body.get("properties") or {}).get("services") or {}
-    found = services.get("Studio") or {}
-    return str(found.get("endpoint") or "")
+    return body.inner("properties").inner("services").inner("Studio").text("endpoint")
 
 
-def read_time(text: Any) -> float | None:
+def secrets_uri(body: Reply) -> str:
+    """Where a job's secrets were put, as its inputs name it; empty where it has none."""
+    return body.inner("properties").inner("inputs").inner("secrets").text("uri")
+
+
+def artifacts(body: Reply) -> dict[str, str]:
+    """Where each artifact of a run can be read, by its path."""
+    return {one.text("path"): one.text("contentUri") for one in body.objects("value")}
+
+
+def read_time(text: str) -> float | None:
     """ISO 8601 as the run history writes it, with up to seven digits of a second."""
     if not text:
         return None
-    plain = re.sub(r"\.\d+", "", str(text)).replace("Z", "+00:00")
+    plain = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
     try:
         moment = datetime.fromisoformat(plain if re.search(r"[+-]\d\d:\d\d$", plain) else f"{plain}+00:00")
-    except ValueError:
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError):
         return None
-    return moment.timestamp()
 
 
 def spec_tags(spec: JobSpec) -> dict[str, str]:
@@ -104,13 +194,13 @@ def spec_tags(spec: JobSpec) -> dict[str, str]:
     return {**tags, **spec.tags}
 
 
-def read_spec(body: Mapping[str, Any]) -> JobSpec | None:
+def read_spec(body: Reply) -> JobSpec | None:
     """The specification in a job's tags; None where it is not one of ours, or of another version."""
-    tags = (body.get("properties") or {}).get("tags") or {}
-    parts = [str(tags[name]) for name in sorted(tags) if name.startswith(SPEC_TAG)]
+    tags = body.inner("properties").texts("tags")
+    parts = [tags[name] for name in sorted(tags) if name.startswith(SPEC_TAG)]
     try:
         return JobSpec.from_json("".join(parts)) if parts else None
-    except (json.JSONDecodeError, ValueError, KeyError, TypeError):
+    except (ValueError, UnsafeNameError):
         return None
 
 
@@ -121,61 +211,62 @@ def log_names(files: Mapping[str, str]) -> Iterator[str]:
             yield name
 
 
-def read_compute(body: Mapping[str, Any], gpus_per_node: int) -> ClusterSummary:
+def read_compute(body: Reply, gpus_per_node: int) -> ClusterSummary:
     """An AmlCompute cluster's nodes; a Kubernetes one does not tell."""
-    outer = body.get("properties") or {}
-    inner = outer.get("properties") or {}
-    notes = [f"{outer.get('computeType') or 'compute'} {body.get('name') or ''}".strip()]
-    if inner.get("vmSize"):
-        notes.append(f"{inner['vmSize']}, {inner.get('vmPriority') or 'Dedicated'}")
-    total = (inner.get("scaleSettings") or {}).get("maxNodeCount")
-    counts = inner.get("nodeStateCounts") or {}
+    outer = body.inner("properties")
+    inner = outer.inner("properties")
+    notes = [f"{outer.text('computeType') or 'compute'} {body.text('name')}".strip()]
+    if inner.text("vmSize"):
+        notes.append(f"{inner.text('vmSize')}, {inner.text('vmPriority') or 'Dedicated'}")
+    total = inner.inner("scaleSettings").count("maxNodeCount")
+    counts = inner.inner("nodeStateCounts")
     if total is None:
         notes.append("the service does not tell how many nodes it has")
         return ClusterSummary(notes=tuple(notes))
-    busy = sum(int(counts.get(f"{word}NodeCount") or 0) for word in ("running", "preparing", "leaving", "preempted"))
-    unusable = int(counts.get("unusableNodeCount") or 0)
+    busy = sum(counts.count(f"{word}NodeCount") or 0 for word in ("running", "preparing", "leaving", "preempted"))
+    unusable = counts.count("unusableNodeCount") or 0
     if unusable:
         notes.append(f"{unusable} node{'' if unusable == 1 else 's'} cannot be used")
-    free = max(0, int(total) - busy - unusable)
-    return ClusterSummary(int(total), free, int(total) * gpus_per_node, free * gpus_per_node, notes=tuple(notes))
+    free = max(0, total - busy - unusable)
+    return ClusterSummary(total, free, total * gpus_per_node, free * gpus_per_node, notes=tuple(notes))
 
 
-def read_quota(body: Mapping[str, Any]) -> tuple[str, ...]:
+def read_quota(body: Reply) -> tuple[str, ...]:
     """A sentence for each quota of a Singularity virtual cluster."""
-    quotas = ((body.get("properties") or {}).get("managed") or {}).get("quotas") or {}
+    quotas = body.inner("properties").inner("managed").members("quotas")
     return tuple(
-        f"{series}: {limit.get('slaTier', '?')} {limit.get('used', '?')} of {limit.get('limit', '?')} used"
+        f"{series}: {limit.text('slaTier') or '?'} {limit.text('used') or '?'} of {limit.text('limit') or '?'} used"
         for series, quota in sorted(quotas.items())
-        for limit in quota.get("limits") or ()
+        for limit in quota.objects("limits")
     )
 
 
-def read_holders(runs: Sequence[Mapping[str, Any]], gpus_per_node: int) -> tuple[Holder, ...]:
+def read_holders(body: Reply, gpus_per_node: int) -> tuple[Holder, ...]:
     """Who holds a compute: its runs that have not ended, of all users."""
     found = []
-    for run in runs:
-        state = read_state(str(run.get("status") or ""), run.get("tags"))
+    for run in body.objects("value"):
+        tags = run.texts("tags")
+        state = read_state(run.text("status"), tags)
         if state.is_final:
             continue
-        creator = run.get("createdBy") or {}
-        compute = run.get("compute") or run.get("computeRequest") or {}
-        nodes = int(compute.get("instanceCount") or compute.get("nodeCount") or 1)
-        name = str(run.get("displayName") or (run.get("tags") or {}).get("mlflow.runName") or "")
-        user = str(creator.get("userName") or creator.get("upn") or "?")
-        found.append(Holder(user, str(run.get("runId") or ""), name, state, nodes * gpus_per_node, nodes))
+        creator = run.inner("createdBy")
+        compute = run.inner("compute") or run.inner("computeRequest")
+        nodes = compute.count("instanceCount") or compute.count("nodeCount") or 1
+        name = run.text("displayName") or tags.get("mlflow.runName", "")
+        user = creator.text("userName") or creator.text("upn") or "?"
+        found.append(Holder(user, run.text("runId"), name, state, nodes * gpus_per_node, nodes))
     return tuple(found)
 
 
-def _reason(error: Any) -> str:
-    """The service's sentence; run history wraps errors in errors."""
+def _reason(details: Reply) -> str:
+    """The service's sentence; run history wraps errors in errors. What is no error of this form says nothing."""
+    error: Any = details.values.get("error")
     while isinstance(error, Mapping) and isinstance(error.get("error"), Mapping):
         error = error["error"]
     if not isinstance(error, Mapping):
         return ""
-    message = str(error.get("message") or "").strip()
+    message, code = (str(error.get(name) or "")[:_REASON_CHARS].strip() for name in ("message", "code"))
     first = message.splitlines()[0] if message else ""
-    code = str(error.get("code") or "")
     return f"{first} ({code})" if first and code else first or code
 
 

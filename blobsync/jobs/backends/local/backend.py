@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, ProcessError, SubmissionError
+from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.process import python_module
 from blobsync.base.user_data import state_home
 from blobsync.jobs import runner
@@ -22,6 +22,8 @@ from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secret
 from blobsync.local.errors import local_error
 
 CAPABILITIES = frozenset({"blame", "live_logs"})
+# GPUs, or jobs at a time, of one machine.
+_MOST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +193,14 @@ class LocalBackend:
         settings: Mapping[str, Any] = own if isinstance(own, Mapping) else {}
         visible = self._around.environ.get("CUDA_VISIBLE_DEVICES")
         if settings.get("gpus") is not None:
-            gpus = _numbers(int(settings["gpus"]))
+            gpus = _numbers(_count(settings["gpus"], "gpus"))
         elif visible is not None:
             # Numbers or names; CUDA takes -1 for the end of the list.
             names = [name.strip() for name in visible.split(",")]
             gpus = tuple(takewhile(lambda name: name not in ("", "-1"), names))
         else:
             gpus = _numbers(self._count_gpus())
-        return Capacity(max(1, int(settings.get("slots") or 1)), gpus)
+        return Capacity(max(1, _count(settings.get("slots") or 1, "slots")), gpus)
 
     def _count_gpus(self) -> int:
         try:
@@ -206,6 +208,12 @@ class LocalBackend:
         except ProcessError:
             return 0
         return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
+
+
+def _count(value: object, key: str) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise ConfigError(f"must be a whole number up to {_MOST}", key=f"local.{key}")
+    return value
 
 
 def _numbers(count: int) -> tuple[str, ...]:

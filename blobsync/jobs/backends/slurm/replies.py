@@ -44,7 +44,7 @@ STATES: Mapping[str, State] = {
     "CANCELLED": State.CANCELED,
 }
 
-_COLUMNS = (
+COLUMNS = (
     ("JobArrayID", 40),
     ("State", 24),
     ("RestartCnt", 12),
@@ -59,7 +59,7 @@ _COLUMNS = (
     ("Name", 128),
     ("Comment", 128),
 )
-SQUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+SQUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in COLUMNS)
 SACCT_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,JobName"
 SINFO_FORMAT = "NodeList:64,StateLong:32,Gres:96,GresUsed:96"
 _SINFO_WIDTHS = (64, 32, 96, 96)
@@ -122,7 +122,7 @@ def read_sacct(text: str) -> dict[str, SlurmJob]:
     for line in text.splitlines():
         job_id, word, code, start, end, nodes, name = [*line.split("|"), *[""] * 6][:7]
         exit_code, _, signal = code.partition(":")
-        number = 128 + int(signal) if signal not in ("", "0") else int(exit_code or 0)
+        number = 128 + _number(signal) if _number(signal) else _number(exit_code)
         job = SlurmJob(job_id, word, 0, number, _when(start), _when(end), expand_nodes(nodes), name=name)
         tasks.setdefault(job_id.split("_")[0], []).append(job)
     return {job_id: _together(job_id, jobs) for job_id, jobs in tasks.items()}
@@ -179,7 +179,7 @@ def read_holders(squeue_lines: Sequence[str]) -> tuple[Holder, ...]:
 def count_gpus(gres: str) -> int:
     """Of ``gpu:a100:4(S:0-1),gpu:2`` six; of ``(null)`` none."""
     bare = re.sub(r"\([^)]*\)", "", gres)
-    return sum(int(match[1]) for match in re.finditer(r"gpu(?::[^:,]+)?:(\d+)(?=,|$)", bare))
+    return sum(_number(match[1]) for match in re.finditer(r"gpu(?::[^:,]+)?:([0-9]+)(?=,|$)", bare))
 
 
 # Slurm itself allows for 65,536 nodes in a cluster.
@@ -190,7 +190,7 @@ _SHOWN_CHARS = 200
 def expand_nodes(text: str) -> tuple[str, ...]:
     """``n[1-2,5],m07`` is n1, n2, n5, m07; leading zeros stay. What is no such list, or endless, stays as it is."""
     names: list[str] = []
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text.strip()):
+    for part in re.findall(r"[^,\[]+(?:\[[^\[\]]*\])?", text.strip()):
         head, bracket, ranges = part.partition("[")
         if not bracket:
             names.extend([] if head in ("(null)", "None assigned", "None") else [head])
@@ -211,12 +211,12 @@ def _numbers(first: str, last: str) -> range:
 
 
 def _squeue_line(line: str) -> SlurmJob:
-    fields = dict(zip((name for name, _ in _COLUMNS), _cut(line, [width for _, width in _COLUMNS]), strict=True))
-    status = int(fields["exit_code"] or 0)
+    fields = dict(zip((name for name, _ in COLUMNS), _cut(line, [width for _, width in COLUMNS]), strict=True))
+    status = _number(fields["exit_code"])
     return SlurmJob(
         fields["JobArrayID"],
         fields["State"],
-        int(fields["RestartCnt"] or 0),
+        _number(fields["RestartCnt"]),
         # A wait status: the code in the upper byte, the signal in the lower one.
         status >> 8 if status >> 8 else 128 + (status & 127) if status else 0,
         _when(fields["StartTime"]),
@@ -227,8 +227,13 @@ def _squeue_line(line: str) -> SlurmJob:
         fields["Comment"],
         fields["UserName"],
         count_gpus(fields["tres-per-node"]),
-        int(fields["NumNodes"].split("-")[0] or 0),
+        _number(fields["NumNodes"].split("-")[0]),
     )
+
+
+def _number(text: str) -> int:
+    """Zero for what is none, and for one that no Slurm counts up to."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def _together(job_id: str, tasks: Sequence[SlurmJob]) -> SlurmJob:
@@ -273,5 +278,5 @@ def _when(text: str) -> float | None:
     """Local time of the machine that answered, without a zone."""
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         return None
