@@ -350,7 +350,7 @@ def test_values_show_themselves_in_a_few_words(opened: Opened) -> None:
     assert repr(project) == f"<Project {str(opened.root)!r}, cluster='eu'>"
     plan = project.plan_upload(["data/1", "data/2"])
     assert repr(plan) == "<TransferPlan upload 'data/1' and 1 more: 2 files, 20 bytes to move by direct>"
-    assert repr(plan.parts[0]) == "<PlanPart 'data/1': file, 1 actions>"
+    assert repr(plan.parts[0]) == "<Part 'data/1': file, 1 actions>"
     assert repr(plan.options) == "TransferOptions()"
     assert repr(TransferOptions(mirror=True, exclude=("*.tmp",))) == "TransferOptions(mirror=True, exclude=('*.tmp',))"
     result = project.upload("data")
