@@ -19,11 +19,11 @@ ROOMS = (
 
 # Rooms that decide, or carry out through what they are handed: they never reach for a connection themselves.
 HANDED_ITS_STORES = ("plan", "transfer", "direct")
-CONNECTING = ("store.connect", "store.rest", "store.azure_identity")
+CONNECTING = ("store.connect", "store.rest", "store.sdk", "store.azure_identity")
 
 # Third-party packages, and standard modules that have one home.
 GATES: dict[str, tuple[str, ...]] = {
-    "azure": ("store.azure_identity", "jobs.backends"),
+    "azure": ("store.azure_identity", "store.sdk", "jobs.backends"),
     "pathspec": ("local.ignore",),
     "sqlite3": ("local.index", "jobs.history"),
     # The runner goes to compute nodes alone and cannot import anything of ours.

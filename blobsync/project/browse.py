@@ -15,9 +15,6 @@ from blobsync.store.connections import Connections
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo
 
-# Names of one Blob Batch request, times the threads of the store: what one call of delete_many may hold.
-_DELETE_CHUNK = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class ListingEntry:

@@ -20,7 +20,7 @@ from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import receipts
 
-# Names of one Blob Batch request, times the threads of the store: what one call of delete_many may hold.
+# What one call of delete_many may hold. After an interrupt so many are not known to be gone.
 _DELETE_CHUNK = 4096
 
 

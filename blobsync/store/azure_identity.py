@@ -1,4 +1,4 @@
-"""Identities: tokens from azure-identity. The one module that imports ``azure.*``, and only when it must.
+"""Identities: tokens from azure-identity, which is imported only when it must be.
 
 The import takes a third of a second, and asking the sources in turn may take more; a command whose storage
 account has a key or a SAS never comes here.

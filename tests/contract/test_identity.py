@@ -16,6 +16,7 @@ from blobsync.store import sas
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.sdk import SdkContainer
 from tests.conftest import FOR_INSTALLERS, TOOLS, Azurite
 from tests.servers.tls_azurite import TlsAzurite, access_token, tls_azurite
 
@@ -58,6 +59,16 @@ def test_a_token_reads_writes_lists_and_deletes(server: TlsAzurite, box: Contain
         with store.open("t/a é") as reader:
             assert reader.read(9) == b"hello"
         assert store.delete_many(["t/a é"]) == {} and store.head("t/a é") is None
+
+
+def test_a_token_deletes_in_batches(server: TlsAzurite, box: ContainerUrl) -> None:
+    with connected(server, box, bearer()) as store:
+        for name in ("t/a é", "t/.."):
+            put(store, name)
+        # One that cannot be deleted would be deleted singly, which hides whether batches work.
+        http = BlobHttp(box, bearer(), environ={"SSL_CERT_FILE": str(server.certificate)})
+        assert SdkContainer(box, http).delete_batch([("t/a é", None), ("t/..", None), ("t/none", None)])
+        assert list(store.list_blobs("t/")) == []
 
 
 def test_a_token_that_ended_is_refused(server: TlsAzurite, box: ContainerUrl) -> None:

@@ -23,6 +23,7 @@ from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import DelegationKey, check_token, kind, remaining, sign_sas
+from blobsync.store.sdk import SdkContainer
 from tests.soak.target import Target, ignoring, text
 
 BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")
@@ -64,7 +65,7 @@ class Canned(BlobHttp):
         return False
 
 
-def _requests(store: RestBlobStore) -> Iterable[Callable[[], object]]:
+def _requests(store: RestBlobStore, http: BlobHttp) -> Iterable[Callable[[], object]]:
     def read() -> None:
         with store.open("a/b", start=1, length=3) as reader:
             while reader.read(1 << 16):
@@ -79,6 +80,8 @@ def _requests(store: RestBlobStore) -> Iterable[Callable[[], object]]:
     yield lambda: list(itertools.islice(store.list_blobs("a/"), 10_000))
     yield lambda: list(itertools.islice(store.list_folder(), 10_000))
     yield lambda: store.delete_many(["a", "b"])
+    yield lambda: SdkContainer(BOX, http).delete_batch([("a", None), ("b", "0x8DB")])
+    yield SdkContainer(BOX, http).create
 
 
 def _mint(key: DelegationKey) -> None:
@@ -94,7 +97,7 @@ def _replies(_: Path) -> Callable[[bytes], None]:
         status, *lines = head.decode("latin-1").split("\n")
         http.status = int(status) if status in ("200", "201", "202", "206", "404", "403", "409", "412", "500") else 200
         http.fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines) if name}
-        for request in _requests(store):
+        for request in _requests(store, http):
             try:
                 request()
             except BlobsyncError as error:

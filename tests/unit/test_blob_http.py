@@ -374,12 +374,6 @@ def test_a_server_without_put_blob_from_url_gets_copy_blob_from_url() -> None:
     assert third.headers["if-none-match"] == "*" and third.headers["x-ms-access-tier"] == "Cool"
 
 
-def test_batches_fall_back_to_single_deletes() -> None:
-    with scripted([error(501, "NotImplemented"), *[Step(202)] * 3]) as script:
-        assert store(script).delete_many(["a", "b", "c"]) == {}
-    assert sorted(seen.method for seen in script.seen) == ["DELETE", "DELETE", "DELETE", "POST"]
-
-
 def test_closing_ends_a_waiting_retry() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
         container = ContainerUrl("acct", "box", script.url)

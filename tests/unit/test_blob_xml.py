@@ -2,20 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.locations import SasToken
 from blobsync.store.protocol import BlobInfo
-from blobsync.store.rest.auth import SasSigner
-from blobsync.store.rest.batch import BatchPart, batch_of_deletes, batch_parts
 from blobsync.store.rest.xml import (
     BadAnswerError,
     ServiceError,
     decode_md5,
-    delegation_key,
     list_page,
     next_marker,
     parse_http_date,
     service_error,
-    soft_delete_days,
 )
 
 HEAD = '<?xml version="1.0" encoding="utf-8"?><EnumerationResults ContainerName="box">'
@@ -97,13 +92,6 @@ def test_a_number_or_a_mark_that_cannot_be_one_names_its_blob(wrong: str) -> Non
     assert said.isprintable() and len(said) < 120
 
 
-@pytest.mark.parametrize("days", ["-1", "1_0", "many"])
-def test_days_that_are_no_number(days: str) -> None:
-    body = f"<S><DeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days></DeleteRetentionPolicy></S>"
-    with pytest.raises(BadAnswerError):
-        soft_delete_days(body.encode())
-
-
 @pytest.mark.parametrize(
     ("properties", "metadata"),
     [
@@ -177,58 +165,6 @@ def test_errors() -> None:
         "AuthenticationFailed", "Server failed.", "in the specified time frame"
     )
     assert service_error(b"<html>proxy</html>") == service_error(b"502") == ServiceError()
-
-
-def test_a_delegation_key() -> None:
-    parts = {"SignedOid": "o", "SignedTid": "t", "SignedStart": "s", "SignedExpiry": "e", "SignedService": "b"}
-    body = "".join(
-        f"<{name}>{text}</{name}>" for name, text in {**parts, "SignedVersion": "v", "Value": "eA=="}.items()
-    )
-    key = delegation_key(f"<UserDelegationKey>{body}</UserDelegationKey>".encode())
-    assert (key.object_id, key.tenant_id, key.starts, key.expires, key.service, key.version) == tuple("otsebv")
-    assert key.value.reveal() == "eA=="
-    with pytest.raises(BadAnswerError):
-        delegation_key(b"<UserDelegationKey/>")
-
-
-@pytest.mark.parametrize(
-    ("policy", "days"),
-    [
-        ("<DeleteRetentionPolicy><Enabled>true</Enabled><Days>7</Days></DeleteRetentionPolicy>", 7),
-        ("<DeleteRetentionPolicy><Enabled>false</Enabled></DeleteRetentionPolicy>", 0),
-        ("", None),
-    ],
-)
-def test_soft_delete(policy: str, days: int | None) -> None:
-    assert soft_delete_days(f"<StorageServiceProperties>{policy}</StorageServiceProperties>".encode()) == days
-
-
-def test_a_batch_of_deletes() -> None:
-    signer = SasSigner(SasToken.parse("sp=d&sig=x"))
-    body, content_type = batch_of_deletes([("/box/a", None), ("/box/b%20", "0x8D")], signer)
-    assert content_type == "multipart/mixed; boundary=batch_blobsync"
-    assert body == (
-        b"--batch_blobsync\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 0\r\n"
-        b"\r\nDELETE /box/a?sp=d&sig=x HTTP/1.1\r\nx-ms-delete-snapshots: include\r\nContent-Length: 0\r\n\r\n"
-        b"--batch_blobsync\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 1\r\n"
-        b"\r\nDELETE /box/b%20?sp=d&sig=x HTTP/1.1\r\nx-ms-delete-snapshots: include\r\nContent-Length: 0\r\n"
-        b'If-Match: "0x8D"\r\n\r\n'
-        b"--batch_blobsync--\r\n"
-    )
-
-
-def test_the_answers_of_a_batch() -> None:
-    body = (
-        b"--r_1\r\nContent-Type: application/http\r\nContent-ID: 1\r\n\r\nHTTP/1.1 404 The specified blob\r\n"
-        b"x-ms-error-code: BlobNotFound\r\n\r\n<Error/>\r\n"
-        b"--r_1\r\nContent-Type: application/http\r\nContent-ID: 0\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n--r_1--\r\n"
-    )
-    assert batch_parts(body, 'multipart/mixed; boundary="r_1"') == [
-        BatchPart(1, 404, "BlobNotFound"),
-        BatchPart(0, 202),
-    ]
-    with pytest.raises(BadAnswerError):
-        batch_parts(body, "text/html")
 
 
 @pytest.mark.parametrize("text", ["", "Friday", "Fri, 20 Foo 2026 06:13:00 GMT"])

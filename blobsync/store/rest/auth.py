@@ -1,6 +1,6 @@
 """Who signs requests to the Blob service, and how.
 
-Three signers, one per kind of credential. Each gets the request just before it is sent (and again before
+A signer for each kind of credential. Each gets the request just before it is sent (and again before
 each retry, because a signature carries the time) and returns the query string to send. Rules:
 https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
 """
@@ -70,14 +70,15 @@ class SharedKeySigner:
                 f"the account_key of {account} is not base64 text",
                 hint="copy the key again from the portal: Storage account, Access keys",
             ) from error
-        self._account = account
+        self.account = account
+        self.key = key
         self._clock = clock
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         headers["x-ms-date"] = formatdate(self._clock(), usegmt=True)
-        text = shared_key_string_to_sign(self._account, method, path, query, headers)
+        text = shared_key_string_to_sign(self.account, method, path, query, headers)
         digest = hmac.new(self._key, text.encode(), hashlib.sha256).digest()
-        headers["Authorization"] = f"SharedKey {self._account}:{base64.b64encode(digest).decode()}"
+        headers["Authorization"] = f"SharedKey {self.account}:{base64.b64encode(digest).decode()}"
         return encode_query(query)
 
     def renew(self) -> bool:
@@ -91,18 +92,18 @@ class SasSigner:
     """SAS token: appended to the query, and to nothing that is kept."""
 
     def __init__(self, token: SasToken, *, clock: Callable[[], float] = time.time) -> None:
-        self._token = token
+        self.token = token
         self._clock = clock
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         own = encode_query(query)
-        return f"{own}&{self._token.reveal()}" if own else self._token.reveal()
+        return f"{own}&{self.token.reveal()}" if own else self.token.reveal()
 
     def renew(self) -> bool:
         return False
 
     def ended(self) -> bool:
-        ends = self._token.expires_at
+        ends = self.token.expires_at
         return ends is not None and ends.timestamp() <= self._clock()
 
 
@@ -118,7 +119,7 @@ class BearerSigner:
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         headers["x-ms-date"] = formatdate(self._clock(), usegmt=True)
-        headers["Authorization"] = f"Bearer {self._current().reveal()}"
+        headers["Authorization"] = f"Bearer {self.current()[0].reveal()}"
         return encode_query(query)
 
     def renew(self) -> bool:
@@ -129,11 +130,25 @@ class BearerSigner:
     def ended(self) -> bool:
         return False
 
-    def _current(self) -> Secret:
+    def current(self) -> tuple[Secret, float]:
+        """A token that does not end on its way, and its end."""
         with self._lock:
             if self._token is None or self._clock() > self._ends - RENEW_SECONDS_BEFORE:
                 self._token, self._ends = self._provider()
-            return self._token
+            return self._token, self._ends
+
+
+class SignedAlready:
+    """For requests that come with their signature."""
+
+    def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
+        return encode_query(query)
+
+    def renew(self) -> bool:
+        return False
+
+    def ended(self) -> bool:
+        return False
 
 
 def shared_key_string_to_sign(

@@ -8,6 +8,7 @@ request costs a third less CPU without it. The secondary endpoint of an account 
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 import time
@@ -32,7 +33,7 @@ from blobsync.base.errors import StorageError, StorageUnreachableError
 from blobsync.base.locations import ContainerUrl
 from blobsync.base.redaction import redact
 from blobsync.config.model import EMULATOR_ACCOUNT
-from blobsync.store.rest.auth import Signer
+from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
 from blobsync.store.rest.pool import Timeouts, pool_for, proxy_for
 
@@ -213,6 +214,12 @@ class BlobHttp:
     def resumes(self, failures: int) -> bool:
         """Whether a body that broke ``failures`` times in a row is worth another try."""
         return failures < self._retry.tries and not self._closing.is_set()
+
+    def for_signed_requests(self) -> BlobHttp:
+        """The same connections, retries and end, for requests that somebody else has signed."""
+        http = copy.copy(self)
+        http.signer = SignedAlready()
+        return http
 
     def close(self) -> None:
         """End waiting retries and idle connections."""

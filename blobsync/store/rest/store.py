@@ -22,17 +22,20 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import ContainerUrl, SasToken, quote_blob_name
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Precondition
-from blobsync.store.rest.batch import MAX_BATCH, batch_of_deletes, batch_parts
 from blobsync.store.rest.errors import skew_seconds, translate
 from blobsync.store.rest.headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.reader import RestBlobReader
-from blobsync.store.rest.xml import BadAnswerError, Markers, decode_md5, delegation_key, list_page, soft_delete_days
+from blobsync.store.rest.xml import BadAnswerError, Markers, decode_md5, list_page
 from blobsync.store.sas import DelegationKey
 
 _T = TypeVar("_T")
 
 _DELETE_THREADS = 16
+# A batch takes the service so long that several under way are quicker.
+_BATCH_THREADS = 4
+# Fewer are gone sooner one by one: importing the SDK takes 0.45 s (docs/performance.md, "Deleting").
+_FEWEST_FOR_BATCHES = 256
 _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
 
@@ -55,7 +58,6 @@ class RestBlobStore:
     def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
         self._container = container
         self._http = http
-        self._batch_works = True
         self._put_from_url_works = True
 
     @property
@@ -225,35 +227,19 @@ class RestBlobStore:
         raise error
 
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Blob Batch, 256 deletes a request; single deletes where the server has no batches."""
+        """Single deletes of few, batches of many; single deletes as well where the server has no batches."""
         versions = etags or {}
-        failures: dict[str, str] = {}
-        singly: list[str] = []
-        for first in range(0, len(names), MAX_BATCH):
-            chunk = names[first : first + MAX_BATCH]
-            singly += self._delete_batch(chunk, versions) if self._batch_works else chunk
-        if singly:
-            reasons = side_by_side(lambda name: self._why_not_deleted(name, versions), singly, _DELETE_THREADS)
-            for name, reason in zip(singly, reasons, strict=True):
-                if reason:
-                    failures[name] = reason
-        return failures
+        singly = names if len(names) < _FEWEST_FOR_BATCHES else self._not_gone_in_batches(names, versions)
+        reasons = side_by_side(lambda name: self._why_not_deleted(name, versions), singly, _DELETE_THREADS)
+        return {name: reason for name, reason in zip(singly, reasons, strict=True) if reason}
 
     # -- about the account --------------------------------------------------------------------------------
 
     def user_delegation_key(self, starts: datetime, ends: datetime) -> DelegationKey:
         """Get User Delegation Key: what signs a SAS in the name of the identity; needs a bearer token."""
-        times = f"<Start>{starts:%Y-%m-%dT%H:%M:%SZ}</Start><Expiry>{ends:%Y-%m-%dT%H:%M:%SZ}</Expiry>"
-        reply = self._http.send(
-            "POST",
-            self._http.service_root,
-            {"restype": "service", "comp": "userdelegationkey"},
-            {"Content-Type": "application/xml"},
-            f'<?xml version="1.0" encoding="utf-8"?><KeyInfo>{times}</KeyInfo>'.encode(),
-        )
-        if reply.status != 200:
-            raise self._error(reply, "sign for")
-        return self._understood("user delegation key", delegation_key, reply.body)
+        from blobsync.store.sdk import SdkContainer
+
+        return SdkContainer(self._container, self._http).user_delegation_key(starts, ends)
 
     def clock_skew(self) -> float | None:
         """By how many seconds this machine's clock is ahead of the service's, whatever else it answers."""
@@ -273,9 +259,9 @@ class RestBlobStore:
 
     def recovery(self) -> Recovery:
         """Get Blob Service Properties, and a look at one blob: can what is deleted be had back?"""
-        query = {"restype": "service", "comp": "properties"}
-        reply = self._http.send("GET", self._http.service_root, query, _NOTHING)
-        days = self._understood("settings", soft_delete_days, reply.body) if reply.status == 200 else None
+        from blobsync.store.sdk import SdkContainer
+
+        days = SdkContainer(self._container, self._http).soft_delete_days()
         query = {"restype": "container", "comp": "list", "maxresults": "1", "include": "versions"}
         reply = self._http.send("GET", self._http.root, query, _NOTHING)
         return Recovery(days, b"<VersionId>" in reply.body if reply.status == 200 else None)
@@ -352,26 +338,18 @@ class RestBlobStore:
             raise self._error(reply, "list")
         return reply.body
 
-    def _delete_batch(self, names: Sequence[str], etags: Mapping[str, str]) -> Sequence[str]:
-        """Delete up to 256; returns those that need a closer look, which a single delete then takes."""
-        blobs = [(self._path(name), etags.get(name)) for name in names]
-        body, content_type = batch_of_deletes(blobs, self._http.signer)
-        reply = self._http.send(
-            "POST",
-            self._http.root,
-            {"restype": "container", "comp": "batch"},
-            {"Content-Type": content_type},
-            body,
-        )
-        if reply.status != 202:
-            self._batch_works = False
-            return names
-        try:
-            parts = batch_parts(reply.body, reply.headers.get("Content-Type") or "")
-        except BadAnswerError:
-            return names
-        gone = {part.content_id for part in parts if part.status in (202, 404)}
-        return [name for number, name in enumerate(names) if number not in gone]
+    def _not_gone_in_batches(self, names: Sequence[str], etags: Mapping[str, str]) -> Sequence[str]:
+        """Delete in batches; returns those that are perhaps still there, for a closer look."""
+        from blobsync.store.sdk import MAX_BATCH, SdkContainer
+
+        sdk = SdkContainer(self._container, self._http)
+        chunks = [names[first : first + MAX_BATCH] for first in range(0, len(names), MAX_BATCH)]
+
+        def delete(chunk: Sequence[str]) -> bool:
+            return sdk.delete_batch([(name, etags.get(name)) for name in chunk])
+
+        gone = side_by_side(delete, chunks, _BATCH_THREADS)
+        return [name for chunk, all_gone in zip(chunks, gone, strict=True) if not all_gone for name in chunk]
 
     def _why_not_deleted(self, name: str, etags: Mapping[str, str]) -> str:
         try:

@@ -1,7 +1,7 @@
 """The XML bodies of the Blob service, read without trusting them to be clean.
 
-https://learn.microsoft.com/rest/api/storageservices/list-blobs and .../get-user-delegation-key. The work is done by
-expat inside ElementTree: a page of 5,000 blobs costs tens of milliseconds.
+https://learn.microsoft.com/rest/api/storageservices/list-blobs. The work is done by expat inside ElementTree: a page of
+5,000 blobs costs tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from blobsync.base.locations import Secret
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo
-from blobsync.store.sas import DelegationKey
 
 _MONTHS = {
     name: number
@@ -177,45 +175,6 @@ def service_error(body: bytes) -> ServiceError:
     message = (root.findtext("Message") or "").split("\n", 1)[0].strip()
     detail = (root.findtext("AuthenticationErrorDetail") or root.findtext("HeaderName") or "").strip()
     return ServiceError((root.findtext("Code") or "").strip(), message, detail)
-
-
-def delegation_key(body: bytes) -> DelegationKey:
-    """The answer of Get User Delegation Key."""
-    root, _ = _parse(body)
-    fields = {element.tag: element.text or "" for element in root}
-    try:
-        return DelegationKey(
-            object_id=fields["SignedOid"],
-            tenant_id=fields["SignedTid"],
-            starts=fields["SignedStart"],
-            expires=fields["SignedExpiry"],
-            service=fields["SignedService"],
-            version=fields["SignedVersion"],
-            value=Secret(_base64(fields["Value"])),
-        )
-    except KeyError as error:
-        raise BadAnswerError(f"a user delegation key without {error}") from error
-
-
-def _base64(text: str) -> str:
-    try:
-        binascii.a2b_base64(text)
-    except (binascii.Error, ValueError):
-        # What it is must not be shown.
-        raise BadAnswerError("a user delegation key whose value is not base64") from None
-    return text
-
-
-def soft_delete_days(body: bytes) -> int | None:
-    """Get Blob Service Properties: for how many days deleted blobs are kept; 0 for not at all."""
-    root, _ = _parse(body)
-    policy = root.find("DeleteRetentionPolicy")
-    if policy is None:
-        return None
-    days = policy.findtext("Days") or "0"
-    if not _SIZE.fullmatch(days):
-        raise BadAnswerError(f"{_quoted(days)} is no number of days")
-    return int(days) if policy.findtext("Enabled") == "true" else 0
 
 
 def decode_md5(text: str | None) -> bytes | None:

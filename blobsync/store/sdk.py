@@ -1,0 +1,227 @@
+"""What azure-storage-blob does for us: delegation keys, batches of deletes, new containers, settings of the service.
+
+Its requests are rare and its rules many, so Microsoft keeps them. It makes the requests and reads the answers, and it
+sends nothing by itself: each request goes through the store's own :class:`BlobHttp`, so that connections, proxies, CA
+bundles, retries, the end of a store and the sentences of errors are the same for all. It logs nothing, and nothing
+of what it says is shown: its errors quote URLs.
+
+Importing it takes 0.45 s, more than most commands need in all, so that only the functions which need it do. Listing,
+reading, writing and the deletion of few blobs stay ours (``store.rest``), and so does the signing of a SAS
+(``store.sas``).
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from http.client import HTTPException
+from typing import Any, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential, TokenCredential
+from azure.core.exceptions import AzureError
+from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTransport
+from azure.storage.blob import BlobServiceClient
+
+from blobsync.base.errors import StorageError
+from blobsync.base.locations import ContainerUrl, Secret
+from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.store.rest.errors import Answer, translate
+from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply
+from blobsync.store.sas import DelegationKey
+
+# The most that one request may hold: https://learn.microsoft.com/rest/api/storageservices/blob-batch
+MAX_BATCH = 256
+# https://learn.microsoft.com/azure/storage/blobs/soft-delete-blob-overview#how-blob-soft-delete-works
+_MOST_DAYS = 365
+
+Credential: TypeAlias = "AzureNamedKeyCredential | AzureSasCredential | TokenCredential"
+
+# What the SDK raises for an answer that is not what the REST reference says; no answer may end in a traceback.
+_MISREAD = (AzureError, HTTPException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+# The SDK would tell the service which Python and which system ask; the length is set where the body is sent.
+_OWN_HEADERS = ("User-Agent", "Content-Length")
+
+_GOOD = (200, 201, 202)
+
+# Where emulators answer, the account in the path.
+_PATH_STYLE_HOSTS = ("127.0.0.1", "localhost")
+
+_SILENT = logging.Logger("blobsync.silent")
+_SILENT.disabled = True
+
+
+class SdkContainer:
+    """One container through the SDK, over the connections of ``http`` and with the credential that signs there."""
+
+    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
+        self._container = container
+        self._http = http
+        options: dict[str, Any] = {
+            "api_version": API_VERSION,
+            "transport": _Carrier(http.for_signed_requests()),
+            # Repeating is our connections' work, and nobody else gets a request that is signed for this host.
+            "retry_total": 0,
+            "permit_redirects": False,
+            "logger": _SILENT,
+        }
+        self._service = BlobServiceClient(container.endpoint, credential=_credential(http.signer), **options)
+
+    def create(self) -> bool:
+        """Create Container; False where there was one already."""
+        try:
+            with self._understood("create", "answer"):
+                self._service.get_container_client(self._container.container).create_container()
+        except StorageError as error:
+            if error.service_code == "ContainerAlreadyExists":
+                return False
+            raise
+        return True
+
+    def user_delegation_key(self, starts: datetime, ends: datetime) -> DelegationKey:
+        """Get User Delegation Key: what signs a SAS in the name of the identity; needs a bearer token."""
+        with self._understood("sign for", "user delegation key"):
+            key = self._service.get_user_delegation_key(starts, ends)
+            base64.b64decode(_text(key.value), validate=True)
+            return DelegationKey(
+                object_id=_text(key.signed_oid),
+                tenant_id=_text(key.signed_tid),
+                starts=_text(key.signed_start),
+                expires=_text(key.signed_expiry),
+                service=_text(key.signed_service),
+                version=_text(key.signed_version),
+                value=Secret(_text(key.value)),
+            )
+
+    def soft_delete_days(self) -> int | None:
+        """Get Blob Service Properties: for how many days deleted blobs are kept; 0: not at all, None: not known."""
+        bodies: list[bytes] = []
+
+        def keep(response: Any) -> None:
+            bodies.append(response.http_response.body())
+
+        try:
+            with self._understood("read", "settings"):
+                policy = self._service.get_service_properties(raw_response_hook=keep)["delete_retention_policy"]
+                if not any(b"<DeleteRetentionPolicy" in body for body in bodies):
+                    # The SDK makes "off" of what a server did not say.
+                    return None
+                return _kept_days(policy.days) if policy.enabled else 0
+        except StorageError as error:
+            if error.status:
+                return None
+            raise
+
+    def delete_batch(self, blobs: Sequence[tuple[str, str | None]]) -> bool:
+        """Blob Batch: delete up to 256 blobs with their snapshots, each while it is the version of its ETag.
+
+        True: all of them are gone. False: perhaps not, or the server takes no batches. Which ones are gone is not
+        told: the SDK pairs answers with blobs by their order, which the service does not promise.
+        """
+        endpoint = urlsplit(self._container.endpoint)
+        if endpoint.path.strip("/") and endpoint.hostname not in _PATH_STYLE_HOSTS:
+            # Of other endpoints the SDK leaves the path out where it names a blob.
+            return False
+        doomed = [
+            {"name": name, "etag": f'"{etag}"', "delete_snapshots": "include"} if etag else name for name, etag in blobs
+        ]
+        client = self._service.get_container_client(self._container.container)
+        try:
+            parts = client.delete_blobs(*doomed, delete_snapshots="include", raise_on_any_failure=False)
+            statuses = [part.status_code for part in parts]
+        except (_RefusedError, *_MISREAD):
+            return False
+        return len(statuses) == len(blobs) and {*statuses} <= {202, 404}
+
+    @contextmanager
+    def _understood(self, what: str, answer: str) -> Iterator[None]:
+        try:
+            yield
+        except _RefusedError as refused:
+            now, ended = self._http.clock(), self._http.signer.ended()
+            raise translate(refused.answer, what, self._container, now=now, sas_ended=ended) from None
+        except _MISREAD:
+            raise StorageError(f"cannot understand the {answer} of {self._container}") from None
+
+
+class _RefusedError(Exception):
+    """Passes the SDK, whose own errors quote URLs and stumble over answers without a text."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class _Carrier(HttpTransport[HttpRequest, HttpResponse]):
+    """Sends what the SDK has made and signed through our own connections."""
+
+    def __init__(self, http: BlobHttp) -> None:
+        self._http = http
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def send(self, request: HttpRequest, **_: object) -> HttpResponse:
+        parts = urlsplit(request.url)
+        headers = {name: value for name, value in request.headers.items() if name not in _OWN_HEADERS}
+        body = request.body.encode() if isinstance(request.body, str) else request.body
+        assert body is None or isinstance(body, bytes), "none of these requests is a form"
+        reply = self._http.send(request.method, f"{parts.path}?{parts.query}", {}, headers, body)
+        if reply.status not in _GOOD:
+            raise _RefusedError(reply.answer())
+        return _Answer(request, reply)
+
+
+class _Answer(HttpResponse):
+    """A reply of ours in the form in which the SDK reads it."""
+
+    def __init__(self, request: HttpRequest, reply: Reply) -> None:
+        super().__init__(request, None)
+        self._reply = reply
+        self.status_code = reply.status
+        # Names in capital and small letters are the same there, as the SDK expects.
+        self.headers = cast(MutableMapping[str, str], reply.headers)
+        self.content_type = reply.headers.get("Content-Type")
+        self.reason = ""
+
+    def body(self) -> bytes:
+        return self._reply.body
+
+
+class _Login:
+    """The token of a bearer signer, which keeps and renews it."""
+
+    def __init__(self, signer: BearerSigner) -> None:
+        self._signer = signer
+
+    def get_token(self, *_: str, **__: Any) -> AccessToken:
+        token, ends = self._signer.current()
+        return AccessToken(token.reveal(), int(ends))
+
+
+def _credential(signer: Signer) -> Credential:
+    if isinstance(signer, SharedKeySigner):
+        return AzureNamedKeyCredential(signer.account, signer.key.reveal())
+    if isinstance(signer, SasSigner):
+        return AzureSasCredential(signer.token.reveal())
+    assert isinstance(signer, BearerSigner), "a signer that the SDK has no form for"
+    return cast(TokenCredential, _Login(signer))
+
+
+def _kept_days(days: object) -> int:
+    if not isinstance(days, int) or not 1 <= days <= _MOST_DAYS:
+        raise ValueError
+    return days
+
+
+def _text(field: object) -> str:
+    if not isinstance(field, str) or not field:
+        raise ValueError
+    return field
