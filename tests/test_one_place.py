@@ -71,3 +71,14 @@ def test_rights_and_life_times_of_a_sas_have_their_names_in_one_module() -> None
 
 def _is_said(value: object) -> bool:
     return type(value) is int or (isinstance(value, str) and re.fullmatch("[racwdxyltfmeopi]{1,15}", value) is not None)
+
+
+def test_whether_a_side_is_as_it_was_verified_is_asked_in_one_module() -> None:
+    compared = []
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and "same_file" in ast.dump(node.func)):
+                said = ast.unparse(node)
+                if re.search(r"\brecord\.(near|remote|md5)\b", said) and module.name != "blobsync.plan.pairs":
+                    compared.append(f"{module.file}:{node.lineno}: {said}")
+    assert compared == [], "blobsync/plan/pairs.py compares with the record"

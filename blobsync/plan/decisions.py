@@ -46,7 +46,7 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
-from blobsync.plan.pairs import Pair, changed_since_verified, equal_content, source_is_near
+from blobsync.plan.pairs import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near
 from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, FileFailure, Route, TransferOptions
 
 
@@ -92,13 +92,12 @@ def _decide_known(
     record = pair.record
     assert record is not None
     near, far = (source, destination) if source_is_near(route) else (destination, source)
-    near_changed = changed_since_verified(near, record.near, record.md5)
-    far_changed = changed_since_verified(far, record.remote, record.md5)
+    near_changed, far_changed = changes_since_verified(near, far, record)
     source_changed, destination_changed = (
         (near_changed, far_changed) if source_is_near(route) else (far_changed, near_changed)
     )
     if not source_changed and not destination_changed:
-        if _vouched(near, record.near) and _vouched(far, record.remote):
+        if is_as_recorded(near, record.near) and is_as_recorded(far, record.remote):
             # The index has it just as it is: nothing to record, so the states need no memory.
             return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size)
         # With the content that both are known to have.
@@ -115,13 +114,6 @@ def _decide_known(
     if equal_content(source, destination):
         return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
     return FileAction(pair.path, Action.CONFLICT, Reason.BOTH_CHANGED, source.size, source, destination)
-
-
-def _vouched(now: FileState, then: FileState) -> bool:
-    """Whether the record shows this side exactly as it is now."""
-    if isinstance(now, LocalState):
-        return isinstance(then, LocalState) and now.same_file(then)
-    return not isinstance(then, LocalState) and now.etag == then.etag
 
 
 def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_ends: bool, shown: str) -> FileAction:

@@ -45,12 +45,39 @@ def changed_since_verified(now: FileState, then: FileState, md5: bytes | None) -
     ``md5`` is the content at that time. A local file whose ``stat`` differs counts as changed unless its
     MD5 was computed and is the same: a touched file is no changed file.
     """
-    if isinstance(now, LocalState):
-        if isinstance(then, LocalState) and now.same_file(then):
-            return False
-    elif not isinstance(then, LocalState) and now.etag == then.etag:
+    if is_as_recorded(now, then):
         return False
     return now.size != then.size or now.md5 is None or now.md5 != md5
+
+
+def is_as_recorded(now: FileState, then: FileState) -> bool:
+    """Whether a side is exactly what the record shows: the same file by its ``stat``, the same blob by its ETag."""
+    if isinstance(now, LocalState):
+        return isinstance(then, LocalState) and now.same_file(then)
+    return not isinstance(then, LocalState) and now.etag == then.etag
+
+
+class Changes(NamedTuple):
+    """Which sides hold other content than when they were verified against each other."""
+
+    near: bool
+    remote: bool
+
+
+def changes_since_verified(near: FileState, remote: FileState, record: Record) -> Changes:
+    """The rule for both sides. Planning, ``verify`` and ``stat`` decide by it."""
+    return Changes(
+        changed_since_verified(near, record.near, record.md5),
+        changed_since_verified(remote, record.remote, record.md5),
+    )
+
+
+def known_equal(near: FileState, remote: FileState, record: Record | None) -> bool | None:
+    """Whether both sides hold the same bytes, by their MD5s or as the record vouches for both; None: not known."""
+    same = equal_content(near, remote)
+    if same or record is None:
+        return same
+    return same if any(changes_since_verified(near, remote, record)) else True
 
 
 def source_is_near(route: Route) -> bool:
@@ -67,7 +94,7 @@ def needs_local_md5(pair: Pair, route: Route) -> bool:
         return False
     if pair.record is not None:
         near = pair.record.near
-        if isinstance(near, LocalState) and near.same_file(local):
+        if is_as_recorded(local, near):
             return False
         if near.size == local.size and pair.record.md5 is not None:
             return True

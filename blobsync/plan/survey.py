@@ -25,7 +25,7 @@ from blobsync.local.index import PairIndex
 from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.left_out import FAULTS, LINKS, LeftOut, source_said
-from blobsync.plan.pairs import Pair, needs_local_md5, source_is_near
+from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
 from blobsync.plan.transfer_plan import FileFailure, Route, Shape
@@ -349,7 +349,7 @@ def _hash_file(file: Path, state: LocalState) -> LocalState:
 def _is_on_record(pair: Pair, route: Route) -> bool:
     """Whether the record still tells what the blob holds."""
     blob = pair.destination if source_is_near(route) else pair.source
-    return pair.record is not None and isinstance(blob, RemoteState) and blob.etag == pair.record.remote.etag
+    return pair.record is not None and blob is not None and is_as_recorded(blob, pair.record.remote)
 
 
 def _with_remote_md5(request: Request, pair: Pair) -> Pair:

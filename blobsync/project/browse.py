@@ -11,9 +11,11 @@ from blobsync.base.file_states import LocalState
 from blobsync.config.mapping import Resolution
 from blobsync.local.hashing import hash_file
 from blobsync.local.index import Index
+from blobsync.plan.pairs import known_equal
 from blobsync.store.connections import Connections
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo
+from blobsync.transfer.fresh_look import remote_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def path_status(connections: Connections, index: Index, place: Resolution) -> Pa
     record = records.get(place.relative)
     equal: bool | None = None
     if local is not None and blob is not None:
-        equal = local.size == blob.size and (local.md5 == blob.md5 if blob.md5 else None)
+        equal = known_equal(local, remote_state(blob), record)
     return PathStatus(
         path=place.path,
         local=local,

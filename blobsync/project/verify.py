@@ -15,7 +15,7 @@ from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
-from blobsync.plan.pairs import Pair, changed_since_verified, equal_content
+from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.blob_hash import blob_md5
@@ -146,17 +146,12 @@ def classify(pair: Pair) -> str | None:
         if local is None and remote is None:
             return None if pair.left_out is None else "left_out"
         return "local_only" if remote is None else "remote_only"
-    same = equal_content(local, remote)
-    if same:
+    equal = known_equal(local, remote, record)
+    if equal:
         return "equal"
     if record is None:
-        return "unknown" if same is None else "differs"
-    here, there = (
-        changed_since_verified(local, record.near, record.md5),
-        changed_since_verified(remote, record.remote, record.md5),
-    )
-    if not here and not there:
-        return "equal"
+        return "unknown" if equal is None else "differs"
+    here, there = changes_since_verified(local, remote, record)
     if here and there:
         return "differs"
     return "changed_here" if here else "changed_there"

@@ -8,7 +8,15 @@ import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.index import Record
-from blobsync.plan.pairs import Pair, changed_since_verified, equal_content, needs_local_md5, source_is_near
+from blobsync.plan.pairs import (
+    Pair,
+    changed_since_verified,
+    changes_since_verified,
+    equal_content,
+    known_equal,
+    needs_local_md5,
+    source_is_near,
+)
 from blobsync.plan.transfer_plan import Route
 
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -58,6 +66,44 @@ def test_equal_content(one: FileState, other: FileState, equal: bool | None) -> 
 )
 def test_changed_since_it_was_verified(now: FileState, then: FileState, md5: bytes | None, expected: bool) -> None:
     assert changed_since_verified(now, then, md5) is expected
+
+
+EDITED, REWRITTEN = LocalState(11, 2, 2, 7, TWO), RemoteState(12, "etag-2", b"3" * 16)
+
+
+@pytest.mark.parametrize(
+    ("near", "remote", "expected"),
+    [
+        (LOCAL, BLOB, (False, False)),
+        (EDITED, BLOB, (True, False)),
+        (LOCAL, REWRITTEN, (False, True)),
+        (EDITED, REWRITTEN, (True, True)),
+    ],
+)
+def test_each_side_is_compared_with_its_own_record(
+    near: FileState, remote: FileState, expected: tuple[bool, bool]
+) -> None:
+    found = changes_since_verified(near, remote, Record(LOCAL, BLOB))
+    assert found == expected == (found.near, found.remote)
+
+
+@pytest.mark.parametrize(
+    ("near", "remote", "record", "expected"),
+    [
+        pytest.param(replace(LOCAL, md5=ONE), BLOB, None, True, id="equal"),
+        pytest.param(replace(LOCAL, md5=TWO), BLOB, None, False, id="other content"),
+        pytest.param(LOCAL, BLOB, None, None, id="nothing to compare, no record"),
+        pytest.param(LOCAL, BLOB, Record(LOCAL, BLOB), True, id="nothing to compare, the record vouches"),
+        pytest.param(replace(LOCAL, md5=TWO), BLOB, Record(LOCAL, BLOB), True, id="a blob with a wrong MD5, verified"),
+        pytest.param(EDITED, BLOB, Record(LOCAL, BLOB), False, id="edited"),
+        pytest.param(LOCAL, replace(BLOB, etag="2", md5=None), Record(LOCAL, BLOB), None, id="written again, no MD5"),
+        pytest.param(replace(LOCAL, mtime_ns=2, md5=ONE), BLOB, Record(LOCAL, BLOB), True, id="touched"),
+    ],
+)
+def test_equal_is_what_the_bytes_or_the_record_say(
+    near: FileState, remote: FileState, record: Record | None, expected: bool | None
+) -> None:
+    assert known_equal(near, remote, record) is expected
 
 
 @pytest.mark.parametrize("route", Route)

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import NothingMatchedError
+from blobsync.config.mapping import resolve
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Route
+from blobsync.project.browse import path_status
 from blobsync.project.verify import VerifyReport, verify
 from tests.fakes.project_context import World, account, cluster
 
@@ -86,6 +88,20 @@ def test_equal_size_without_an_md5_is_unknown_until_read(world: World) -> None:
     world.store("eu").add("store/data/v/d", b"dddd", with_md5=False)
     assert classes(look(world)) == {"d": "unknown"}
     assert look(world, deep=True).exit_code == 0
+
+
+def test_stat_and_verify_agree_about_a_blob_without_an_md5(world: World) -> None:
+    blobs, context = world.store("eu").blobs, world.context()
+    for name in ("a", "b"):
+        blob = blobs[f"store/data/v/{name}"]
+        blob.info = blob.info._replace(md5=None)
+    (world.root / "data" / "v" / "b").write_bytes(b"edit")
+    said = {}
+    for name in "abc":
+        place = resolve(f"data/v/{name}", cwd=world.root, root=world.root, cluster=world.here)
+        said[name] = path_status(context.connections, world.index, place).equal
+    assert said == {"a": True, "b": None, "c": True}
+    assert classes(look(world)) == {"b": "changed_here"}
 
 
 def test_a_side_that_is_missing_altogether_is_told_file_by_file(world: World) -> None:
