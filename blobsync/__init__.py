@@ -1,11 +1,12 @@
-"""Exact, verified transfers between a project's folders and Azure Blob storage.
+"""Exact, verified transfers between a project's folders and Azure Blob storage, and jobs on that data.
 
     from blobsync import Project
 
-    project = Project.open()
-    result = project.upload(["data/voc20"])
+    with Project.open() as project:
+        project.upload("data/voc20").raise_for_failures()
 
-Public names are loaded when they are first used, so that ``import blobsync`` costs next to nothing.
+``docs/python.md`` shows all of it. What is listed here is public, all else may change. Names are loaded when they are
+first used, so that ``import blobsync`` costs next to nothing.
 """
 
 from __future__ import annotations
@@ -14,37 +15,343 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blobsync.base.errors import BlobsyncError
-    from blobsync.base.failure_codes import ExitCode
-    from blobsync.plan.transfer_plan import TransferOptions, TransferPlan, TransferResult
+    from blobsync.base.errors import (
+        AccessDeniedError,
+        AmbiguousJobError,
+        ArchiveError,
+        AzcopyError,
+        AzcopyInstallError,
+        AzcopyNotFoundError,
+        AzcopyVersionError,
+        BackendBusyError,
+        BackendDeniedError,
+        BackendFailingError,
+        BackendUnavailableError,
+        BlobNotFoundError,
+        BlobsyncError,
+        ChecksumError,
+        ConfigError,
+        ConfigNotFoundError,
+        ContainerNotFoundError,
+        CopySourceRefusedError,
+        CredentialError,
+        EmulatorError,
+        Failure,
+        ForeignProjectError,
+        IgnorePatternError,
+        IncompleteTransferError,
+        JobError,
+        JobNotFoundError,
+        LocalFileError,
+        LoginRequiredError,
+        LostContactError,
+        MappingError,
+        MirrorRefusedError,
+        NothingMatchedError,
+        OutsideProjectError,
+        PlanError,
+        PlanFileError,
+        PreconditionFailedError,
+        ProcessError,
+        ProcessTimeoutError,
+        SasExpiredError,
+        SasPermissionError,
+        SecretsFoundError,
+        ShapeConflictError,
+        StorageError,
+        StorageUnreachableError,
+        SubmissionError,
+        SubmissionUnknownError,
+        ThrottledError,
+        TransferCancelledError,
+        UnknownClusterError,
+        UnmappedPathError,
+        UnsafeNameError,
+        UnsafeNamesError,
+        UntrustedLinkError,
+        UsageError,
+    )
+    from blobsync.base.failure_codes import ExitCode, FailureCode, Retry
+    from blobsync.base.file_states import FileState, LocalState, RemoteState
+    from blobsync.base.locations import BlobUrl, ContainerUrl
+    from blobsync.base.reasons import Reason
+    from blobsync.code.files import CodeFile
+    from blobsync.code.files import Decision as CodeDecision
+    from blobsync.code.git import GitState
+    from blobsync.code.project_code import Code, CodeOptions, CodeResult, CodeState
+    from blobsync.code.secrets import PossibleSecret
+    from blobsync.code.snapshot import CodeSnapshot, HashedFile
+    from blobsync.config.mapping import Resolution
+    from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
+    from blobsync.jobs.backends.base import ClusterSummary, Holder
+    from blobsync.jobs.board import JobList
+    from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.logs import FetchedLogs
+    from blobsync.jobs.parse import Cause, FoundCause
+    from blobsync.jobs.project_jobs import (
+        Cancellation,
+        Command,
+        Diagnosis,
+        JobLog,
+        JobName,
+        JobReport,
+        Jobs,
+        LogLine,
+        PlannedJob,
+        SubmitKeywords,
+    )
+    from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, RunInfo
+    from blobsync.jobs.spec import State as JobState
+    from blobsync.jobs.submit import Submitted
+    from blobsync.jobs.watch import Attempt
+    from blobsync.plan.listener import Listener
+    from blobsync.plan.progress import Progress
+    from blobsync.plan.saved_plan import SavedPlan
+    from blobsync.plan.transfer_plan import (
+        Action,
+        Direction,
+        EngineChoice,
+        EngineName,
+        FileAction,
+        FileFailure,
+        Keep,
+        Links,
+        Part,
+        PlanPart,
+        Route,
+        Shape,
+        TransferOptions,
+        TransferPlan,
+        TransferResult,
+    )
     from blobsync.project.api import Project
+    from blobsync.project.browse import ListingEntry, PathStatus, Usage
+    from blobsync.project.callback import OnProgress
+    from blobsync.project.jobs import open_jobs
+    from blobsync.project.options import PathName, Paths, TransferKeywords
+    from blobsync.project.removal import Deletion, Removal
+    from blobsync.project.sharing import Link
+    from blobsync.project.verify import ComparedFile, VerifyReport
+    from blobsync.store.protocol import BlobInfo
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDeniedError",
+    "Action",
+    "AmbiguousJobError",
+    "ArchiveError",
+    "Attempt",
+    "AzcopyError",
+    "AzcopyInstallError",
+    "AzcopyNotFoundError",
+    "AzcopyVersionError",
+    "BackendBusyError",
+    "BackendDeniedError",
+    "BackendFailingError",
+    "BackendUnavailableError",
+    "BlobInfo",
+    "BlobNotFoundError",
+    "BlobUrl",
     "BlobsyncError",
+    "Cancellation",
+    "Cause",
+    "ChecksumError",
+    "Cluster",
+    "ClusterSummary",
+    "Code",
+    "CodeDecision",
+    "CodeEntry",
+    "CodeFile",
+    "CodeOptions",
+    "CodeRef",
+    "CodeResult",
+    "CodeSnapshot",
+    "CodeState",
+    "Command",
+    "ComparedFile",
+    "ConfigError",
+    "ConfigNotFoundError",
+    "ContainerNotFoundError",
+    "ContainerUrl",
+    "CopySourceRefusedError",
+    "CredentialError",
+    "Deletion",
+    "Diagnosis",
+    "Direction",
+    "Docker",
+    "EmulatorError",
+    "EngineChoice",
+    "EngineName",
     "ExitCode",
+    "Failure",
+    "FailureCode",
+    "FetchedLogs",
+    "FileAction",
+    "FileFailure",
+    "FileState",
+    "FolderEntry",
+    "FolderLink",
+    "ForeignProjectError",
+    "FoundCause",
+    "GitState",
+    "HashedFile",
+    "Holder",
+    "IgnorePatternError",
+    "IncompleteTransferError",
+    "JobError",
+    "JobList",
+    "JobLog",
+    "JobName",
+    "JobNotFoundError",
+    "JobRecord",
+    "JobRef",
+    "JobReport",
+    "JobSpec",
+    "JobState",
+    "Jobs",
+    "Keep",
+    "Link",
+    "Links",
+    "Listener",
+    "ListingEntry",
+    "LocalFileError",
+    "LocalState",
+    "LogLine",
+    "LogMirror",
+    "LoginRequiredError",
+    "LostContactError",
+    "MappingError",
+    "MirrorRefusedError",
+    "NothingMatchedError",
+    "OnProgress",
+    "OutsideProjectError",
+    "Part",
+    "PathName",
+    "PathStatus",
+    "Paths",
+    "PlanError",
+    "PlanFileError",
+    "PlanPart",
+    "PlannedJob",
+    "PossibleSecret",
+    "PreconditionFailedError",
+    "ProcessError",
+    "ProcessTimeoutError",
+    "Progress",
     "Project",
+    "Reason",
+    "RemoteState",
+    "Removal",
+    "Resolution",
+    "Retry",
+    "Route",
+    "RunInfo",
+    "SasExpiredError",
+    "SasPermissionError",
+    "SavedPlan",
+    "SecretsFoundError",
+    "Shape",
+    "ShapeConflictError",
+    "StorageAccount",
+    "StorageError",
+    "StorageUnreachableError",
+    "SubmissionError",
+    "SubmissionUnknownError",
+    "SubmitKeywords",
+    "Submitted",
+    "ThrottledError",
+    "TransferCancelledError",
+    "TransferKeywords",
     "TransferOptions",
     "TransferPlan",
     "TransferResult",
+    "UnknownClusterError",
+    "UnmappedPathError",
+    "UnsafeNameError",
+    "UnsafeNamesError",
+    "UntrustedLinkError",
+    "Usage",
+    "UsageError",
+    "VerifyReport",
     "__version__",
+    "open_jobs",
 ]
 
+# Where each name is at home, for those that ask for it; errors have a room of their own.
+_ERRORS = "blobsync.base.errors"
 _HOMES = {
-    "BlobsyncError": "blobsync.base.errors",
-    "ExitCode": "blobsync.base.failure_codes",
-    "Project": "blobsync.project.api",
-    "TransferOptions": "blobsync.plan.transfer_plan",
-    "TransferPlan": "blobsync.plan.transfer_plan",
-    "TransferResult": "blobsync.plan.transfer_plan",
+    "blobsync.base.errors": ("Failure",),
+    "blobsync.base.failure_codes": ("ExitCode", "FailureCode", "Retry"),
+    "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
+    "blobsync.base.locations": ("BlobUrl", "ContainerUrl"),
+    "blobsync.base.reasons": ("Reason",),
+    "blobsync.code.files": ("CodeDecision", "CodeFile"),
+    "blobsync.code.git": ("GitState",),
+    "blobsync.code.project_code": ("Code", "CodeOptions", "CodeResult", "CodeState"),
+    "blobsync.code.secrets": ("PossibleSecret",),
+    "blobsync.code.snapshot": ("CodeSnapshot", "HashedFile"),
+    "blobsync.config.mapping": ("Resolution",),
+    "blobsync.config.model": ("Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
+    "blobsync.jobs.backends.base": ("ClusterSummary", "Holder"),
+    "blobsync.jobs.board": ("JobList",),
+    "blobsync.jobs.history": ("JobRecord",),
+    "blobsync.jobs.logs": ("FetchedLogs",),
+    "blobsync.jobs.parse": ("Cause", "FoundCause"),
+    "blobsync.jobs.project_jobs": (
+        "Cancellation",
+        "Command",
+        "Diagnosis",
+        "JobLog",
+        "JobName",
+        "JobReport",
+        "Jobs",
+        "LogLine",
+        "PlannedJob",
+        "SubmitKeywords",
+    ),
+    "blobsync.jobs.spec": ("CodeRef", "FolderLink", "JobRef", "JobSpec", "JobState", "LogMirror", "RunInfo"),
+    "blobsync.jobs.submit": ("Submitted",),
+    "blobsync.jobs.watch": ("Attempt",),
+    "blobsync.plan.listener": ("Listener",),
+    "blobsync.plan.progress": ("Progress",),
+    "blobsync.plan.saved_plan": ("SavedPlan",),
+    "blobsync.plan.transfer_plan": (
+        "Action",
+        "Direction",
+        "EngineChoice",
+        "EngineName",
+        "FileAction",
+        "FileFailure",
+        "Keep",
+        "Links",
+        "Part",
+        "PlanPart",
+        "Route",
+        "Shape",
+        "TransferOptions",
+        "TransferPlan",
+        "TransferResult",
+    ),
+    "blobsync.project.api": ("Project",),
+    "blobsync.project.browse": ("ListingEntry", "PathStatus", "Usage"),
+    "blobsync.project.callback": ("OnProgress",),
+    "blobsync.project.jobs": ("open_jobs",),
+    "blobsync.project.options": ("PathName", "Paths", "TransferKeywords"),
+    "blobsync.project.removal": ("Deletion", "Removal"),
+    "blobsync.project.sharing": ("Link",),
+    "blobsync.project.verify": ("ComparedFile", "VerifyReport"),
+    "blobsync.store.protocol": ("BlobInfo",),
 }
+# In their rooms it goes without saying what they are about.
+_NAMES_AT_HOME = {"CodeDecision": "Decision", "JobState": "State"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
+    home = next((home for home, names in _HOMES.items() if name in names), _ERRORS)
+    value: object = getattr(import_module(home), _NAMES_AT_HOME.get(name, name))
     globals()[name] = value
     return value
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 import blobsync
+from blobsync.base import errors
 from blobsync.base.user_data import data_home
 from tests.source import ROOT, modules
 
@@ -46,19 +49,6 @@ def test_types_are_marked_and_files_that_are_no_modules_come_along() -> None:
     package = Path(blobsync.__file__).parent
     for name in ("py.typed", "emulator/guard.js", "emulator/package.json", "emulator/package-lock.json"):
         assert (package / name).is_file()
-
-
-def test_python_examples_of_the_readme_use_names_that_exist() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
-    assert blocks
-    for block in blocks:
-        compile(block, "README.md", "exec")
-        for line in block.splitlines():
-            if line.startswith("project = Project."):
-                assert hasattr(blobsync.Project, line.removeprefix("project = Project.").partition("(")[0])
-            elif line.startswith("result = project."):
-                assert hasattr(blobsync.Project, line.removeprefix("result = project.").partition("(")[0])
 
 
 @pytest.mark.parametrize(
@@ -130,3 +120,127 @@ def test_help_on_the_public_face_shows_no_secret_of_the_environment() -> None:
     )
     assert "open(" in done.stdout
     assert "s3cr3t-of-the-environment" not in done.stdout
+
+
+# Types of fields that hold many things, or values that have a page of them.
+_MANY = re.compile(r"tuple\[|dict\[|list\[|Mapping\[|Home")
+_FEW = {"ClusterSummary", "Docker", "FolderLink"}
+
+# What is handed out, and is nobody's to build on.
+_INSIDE = {
+    *("Board", "CodeProject", "Connections", "StateDir"),
+    *("BlobStore", "Home", "IndexKey", "ProcessRunner", "ProjectOpener", "SasToken", "Secret", "Written"),
+}
+
+
+def _annotations(node: ast.ClassDef | ast.FunctionDef) -> Iterator[ast.expr]:
+    """What the public calls, properties and fields of a class take and give."""
+    for item in ast.walk(node) if isinstance(node, ast.FunctionDef) else node.body:
+        if isinstance(item, ast.AnnAssign) and not getattr(item.target, "id", "_").startswith("_"):
+            yield item.annotation
+        elif isinstance(item, ast.FunctionDef) and (not item.name.startswith("_") or item.name == "__init__"):
+            every = (*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs, item.args.vararg, item.args.kwarg)
+            yield from (each.annotation for each in every if each and each.annotation)
+            yield from [item.returns] if item.returns else []
+
+
+def _origins(tree: ast.Module, module: str) -> dict[str, str]:
+    """Where each name of ours in a module is from: its own, or that of an import."""
+    found = {node.name: module for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("blobsync"):
+            found |= {alias.asname or alias.name: str(node.module) for alias in node.names}
+    return found
+
+
+def _touched() -> Iterator[tuple[str, str]]:
+    """Each class of ours in the annotations of what is public, with what has it there."""
+    trees = {module.name: module.tree for module in modules()}
+    for name in blobsync.__all__:
+        value = getattr(blobsync, name)
+        for one in value.__mro__ if inspect.isclass(value) else [value]:
+            home = getattr(one, "__module__", "")
+            if home not in trees or not hasattr(one, "__name__"):
+                continue
+            defined = [node for node in trees[home].body if getattr(node, "name", None) == one.__name__]
+            origins = _origins(trees[home], home)
+            for annotation in (each for node in defined for each in _annotations(node)):  # type: ignore[arg-type]
+                for part in ast.walk(annotation):
+                    used = part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "")
+                    owner = (
+                        part.value.id if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) else used
+                    )
+                    if owner in origins and used not in ("browse", "removal", "sharing"):
+                        yield f"{home}.{one.__name__}", used
+
+
+def test_everything_that_a_caller_touches_is_exported() -> None:
+    touched = list(_touched())
+    assert ("blobsync.project.api.Project", "VerifyReport") in touched
+    assert ("blobsync.jobs.project_jobs.Jobs", "JobRecord") in touched
+    # The last two are exported under longer names.
+    public = {*blobsync.__all__, "State", "Decision"}
+    assert not sorted({f"{used}, of {where}" for where, used in touched if used not in public | _INSIDE})
+
+
+def test_what_can_hold_much_shows_itself_in_a_few_words() -> None:
+    """Pages of files, and values that hold such values, have a representation of their own."""
+    long = []
+    for name in blobsync.__all__:
+        value = getattr(blobsync, name)
+        if not (inspect.isclass(value) and dataclasses.is_dataclass(value)):
+            continue
+        many = [field.name for field in dataclasses.fields(value) if field.repr and _MANY.search(str(field.type))]
+        if many and name not in _FEW and "def __repr__" not in inspect.getsource(value):
+            long.append(f"{name}: {', '.join(many)}")
+    assert not long
+
+
+def test_every_error_is_exported() -> None:
+    mine = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert mine <= set(blobsync.__all__)
+
+
+def test_what_type_checkers_see_is_what_is_there() -> None:
+    tree = ast.parse(Path(blobsync.__file__).read_text(encoding="utf-8"))
+    seen = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen - {"annotations", "import_module", "TYPE_CHECKING"} == set(blobsync.__all__) - {"__version__"}
+
+
+def _examples() -> Iterator[tuple[str, str]]:
+    for page in ("README.md", "docs/concepts.md", "docs/code-archive.md"):
+        blocks = (ROOT / page).read_text(encoding="utf-8").split("```python\n")[1:]
+        for number, block in enumerate(blocks):
+            yield f"{Path(page).stem.lower().replace('-', '_')}_{number}", block.split("```")[0]
+
+
+def test_the_examples_of_the_documentation_have_types_that_fit(tmp_path: Path) -> None:
+    wrong = "from blobsync import Project\n\nProject.open().upload('data', engine='carrier-pigeon', mirrored=True)\n"
+    for name, text in (*_examples(), ("wrong", wrong)):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "mypy",
+                "--strict",
+                "--config-file",
+                os.devnull,
+                "--python-executable",
+                sys.executable,
+            ),
+            *("--cache-dir", ROOT / ".mypy_cache" / "examples", "."),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    found = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len([line for line in found if line.startswith("wrong.py:3")]) == 2, done.stdout + done.stderr
+    assert not [line for line in found if not line.startswith("wrong.py")]

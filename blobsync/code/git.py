@@ -32,6 +32,9 @@ class GitState:
     commit: str | None
     uncommitted: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<GitState {self.commit}: {len(self.uncommitted):,} files uncommitted>"
+
     @property
     def dirty(self) -> bool:
         """Whether the code is not exactly what the commit holds."""

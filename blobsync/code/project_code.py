@@ -118,6 +118,9 @@ class CodeResult:
     removed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<CodeResult {self.status} {self.digest[:12]} at {self.remote}>"
+
     @property
     def digest(self) -> str:
         """What names the code, see ``code.snapshot``."""

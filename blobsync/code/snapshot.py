@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, SecretsFoundError
@@ -52,7 +52,7 @@ class HashedFile:
     file: CodeFile
     sha256: str
     crc: int
-    findings: tuple[PossibleSecret, ...] = ()
+    findings: tuple[PossibleSecret, ...] = field(default=(), repr=False)
 
     @property
     def path(self) -> str:
@@ -73,6 +73,9 @@ class CodeSnapshot:
     digest: str
     left_out: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<CodeSnapshot {self.digest[:12]}: {len(self.files):,} files, {self.size:,} bytes>"
 
     @property
     def size(self) -> int:

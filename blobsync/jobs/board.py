@@ -169,6 +169,8 @@ class Board:
 
     def refresh(self, records: Sequence[JobRecord]) -> JobList:
         """Ask each place once for all its jobs that have not ended; one that does not answer is told of."""
+        # What somebody was told before is not what is known now.
+        records = [replace(record, current=False) for record in records]
         fresh = {record.run_id: record for record in records}
         problems: list[str] = []
         asked: dict[int, tuple[Backend, list[JobRecord]]] = {}

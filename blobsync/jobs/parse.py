@@ -45,6 +45,9 @@ class FoundCause:
     line: str
     count: int
 
+    def __repr__(self) -> str:
+        return f"<FoundCause {self.cause.code} in {self.log}:{self.line_number}, {self.count:,} times>"
+
 
 _BARRIER = r"barrier\(\)"
 

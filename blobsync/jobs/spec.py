@@ -244,7 +244,7 @@ class RunInfo:
     reason: str = ""
     started: float | None = None
     ended: float | None = None
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,10 @@ class Attempt:
     causes: tuple[FoundCause, ...] = ()
     next_id: str | None = None
 
+    def __repr__(self) -> str:
+        again = f", submitted again as {self.next_id}" if self.next_id else ""
+        return f"<Attempt {self.record.run_id}: {self.record.state}, {len(self.causes)} causes{again}>"
+
 
 def watch(
     board: Board, record: JobRecord, retries: int, wait: Callable[[JobRecord], JobRecord] | None = None

@@ -1,0 +1,252 @@
+"""``project.jobs``: what it takes, what it gives, and what it tells besides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.base.errors import (
+    BackendUnavailableError,
+    JobNotFoundError,
+    SubmissionError,
+    UnknownClusterError,
+    UsageError,
+)
+from blobsync.base.process import Completed
+from blobsync.code.project_code import CodeProject
+from blobsync.config.model import Cluster
+from blobsync.jobs.board import Board
+from blobsync.jobs.project_jobs import Jobs, SubmitKeywords
+from blobsync.jobs.spec import JobRef, RunInfo, State
+from blobsync.project.api import Project
+from blobsync.project.jobs import open_jobs
+from tests.fakes.backend import FakeBackend
+
+FILES = {"aux_data/aml/eu.yaml": "platform: local\nenv: {NAME: value}\nretries: 1\n"}
+
+
+class Connected(FakeBackend):
+    """Tells how to reach its nodes."""
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> list[str]:
+        return ["ssh", f"node{node}", ref.run_id]
+
+
+class Terminal:
+    """Runs nothing, and ends with 7."""
+
+    def __init__(self) -> None:
+        self.attached: list[tuple[str, ...]] = []
+
+    def attach(self, argv: tuple[str, ...], **settings: Any) -> int:
+        self.attached.append(argv)
+        return 7
+
+    def run(self, argv: tuple[str, ...], **settings: Any) -> Completed:
+        raise AssertionError("nothing is run")
+
+
+class Desk:
+    """The jobs of a project at ``root``, on a cluster in memory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name, text in FILES.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        self.backend = Connected()
+        self.terminal = Terminal()
+        self.notes: list[str] = []
+        self.environ = {**os.environ, "HOME": str(root / "home")}
+        self.project = Project.open(root, cluster="eu", environ=self.environ)
+        self.jobs = self.of(self.project.cluster)
+
+    def of(self, cluster: Cluster | None) -> Jobs:
+        process: Any = self.terminal
+        backends = {"eu": self.backend}
+        board = Board(self.root, self.environ, cluster, process=process, backends=backends, note=self.notes.append)
+        return Jobs(board, self.through)
+
+    def through(self, cluster: Cluster) -> CodeProject:
+        return self.project.with_cluster(cluster)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path / "project")
+    yield desk
+    desk.project.close()
+
+
+def test_a_job_is_submitted_looked_at_and_its_log_read(desk: Desk) -> None:
+    submitted = desk.jobs.submit(["echo", Path("data/a b")], name="first")
+    job = submitted.record
+    assert job.spec.argv == ("echo", "data/a b") and job.spec.name == "first"
+    for name in (job, job.run_id, job.run_id[-4:], job.ref.native_id):
+        assert desk.jobs.get(name).state is State.COMPLETED
+    assert desk.jobs.wait(job).exit_code == 0
+    log = desk.jobs.read_log(job)
+    assert (log.name, log.lines) == ("user_logs/std_log.txt", ("data/a b",))
+    assert [(line.text, line.rank) for line in desk.jobs.follow(job)] == [("data/a b", 0)]
+    assert list(desk.jobs.follow(job, rank=3)) == []
+    assert desk.jobs.logs(job).path("user_logs/std_log.txt").read_text() == "data/a b\n"
+    report = desk.jobs.report(job)
+    assert (report.tail, report.causes) == (("data/a b",), ())
+    assert desk.jobs.read_log(job, rank=3).name is None
+
+
+def test_one_text_is_a_line_for_the_shell(desk: Desk) -> None:
+    assert desk.jobs.plan("make && ./run.sh").run_id
+    assert desk.jobs.submit("exit 3").record.spec.argv == ("exit 3",)
+
+
+def test_a_plan_submits_and_records_nothing(desk: Desk) -> None:
+    plan = desk.jobs.plan(["echo", "a"], nodes=1)
+    assert '"argv": ["echo", "a"]' in plan.text == plan.shown
+    assert desk.backend.jobs == {} and len(desk.jobs.history()) == 0
+
+
+def test_what_is_asked_for_reaches_the_job(desk: Desk) -> None:
+    spec = desk.jobs.submit(["echo"], num_gpu=4, multi_process=False).record.spec
+    assert (spec.procs_per_node, spec.gpus_per_node) == (1, 4)
+    with pytest.raises(UsageError, match="--partition is for Slurm"):
+        desk.jobs.submit(["echo"], partition="gpu")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [({"nodes": 0}, "nodes 0: at least 1"), ({"num_gpu": -1}, "num_gpu -1: at least 0")],
+)
+def test_a_number_that_makes_no_sense_is_a_usage_error(desk: Desk, keywords: SubmitKeywords, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        desk.jobs.submit(["echo"], **keywords)
+    assert desk.backend.jobs == {}
+
+
+def test_a_keyword_that_is_none_is_a_type_error(desk: Desk) -> None:
+    with pytest.raises(TypeError, match="submit takes no 'gpus'"):
+        desk.jobs.submit(["echo"], gpus=4)  # type: ignore[call-arg]
+
+
+def test_a_refused_job_raises_and_is_not_in_the_history(desk: Desk) -> None:
+    with pytest.raises(SubmissionError):
+        desk.jobs.submit(["refuse"])
+    assert desk.jobs.history() == ()
+
+
+def test_lists_are_of_states_and_clusters(desk: Desk) -> None:
+    done = desk.jobs.submit(["echo"]).record
+    runs = desk.jobs.submit(["sleep"]).record
+    assert [job.run_id for job in desk.jobs.list()] == [runs.run_id, done.run_id]
+    assert [job.run_id for job in desk.jobs.list(["Completed"])] == [done.run_id]
+    assert [job.run_id for job in desk.jobs.list([State.RUNNING, State.CANCELING])] == [runs.run_id]
+    assert len(desk.jobs.list(limit=1)) == 1 and len(desk.jobs.list(cluster="eu")) == 2
+    with pytest.raises(UsageError, match="'Asleep' is no state of a job") as caught:
+        desk.jobs.list(["Asleep"])
+    assert "Running" in str(caught.value.hint)
+    with pytest.raises(UnknownClusterError):
+        desk.jobs.list(cluster="us")
+
+
+def test_a_cluster_that_does_not_answer_is_told_and_shown_as_known_last(desk: Desk) -> None:
+    job = desk.jobs.submit(["sleep"]).record
+    desk.backend.gone = True
+    found = desk.jobs.list()
+    assert found.problems == tuple(desk.notes) and "the cluster does not answer" in desk.notes[0]
+    assert desk.jobs.get(job).state is State.QUEUED and not desk.jobs.get(job).is_settled
+    with pytest.raises(BackendUnavailableError):
+        desk.jobs.read_log(job)
+
+
+def test_several_are_stopped_whatever_is_in_the_way_of_one(desk: Desk) -> None:
+    first, second = (desk.jobs.submit(["sleep"]).record for _ in range(2))
+    assert desk.jobs.cancel(first.run_id).state is State.CANCELED
+    del desk.backend.jobs[second.run_id]
+    third = desk.jobs.submit(["sleep"]).record
+    done = desk.jobs.cancel_all([second, third])
+    assert [job.run_id for job in done.records] == [second.run_id, third.run_id]
+    assert [type(error) for error in done.errors] == [JobNotFoundError]
+    assert done.records[1].state is State.CANCELED
+    assert repr(done) == "<Cancellation: 1 of 2 jobs>"
+
+
+def test_a_job_is_resubmitted_and_its_predecessor_stopped(desk: Desk) -> None:
+    old = desk.jobs.submit(["sleep"]).record
+    new = desk.jobs.resubmit(old.run_id, num_gpu=2)
+    assert new.record.successor_of == old.run_id and new.record.spec.gpus_per_node == 2
+    assert desk.jobs.get(old).state is State.CANCELED
+    assert desk.jobs.resubmit(old, latest_code=True).record.spec.code is None
+
+
+def test_a_failure_is_diagnosed_and_watched(desk: Desk) -> None:
+    job = desk.jobs.submit(["exit", "3"]).record
+    info = desk.backend.jobs[job.run_id]
+    reason = "NCCL error: unhandled system error"
+    desk.backend.jobs[job.run_id] = RunInfo(job.run_id, State.FAILED, 3, 0, reason, info.started, info.ended)
+    found = desk.jobs.diagnose(job)
+    assert found.record.exit_code == 3 and found.record.reason == reason
+    assert found.is_retriable == any(each.cause.retriable for each in found.causes)
+    attempts = list(desk.jobs.watch(job, retries=0))
+    assert [attempt.record.run_id for attempt in attempts] == [job.run_id]
+    assert desk.jobs.report(job).record.run_id == job.run_id
+
+
+def test_a_shell_is_opened_where_the_job_runs(desk: Desk) -> None:
+    job = desk.jobs.submit(["sleep"]).record
+    assert desk.jobs.ssh_command(job, node=1) == ("ssh", "node1", job.run_id)
+    assert desk.jobs.ssh(job) == 7
+    assert desk.terminal.attached == [("ssh", "node0", job.run_id)]
+
+
+def test_a_command_runs_here_in_the_foreground(desk: Desk) -> None:
+    assert desk.jobs.run_here(["echo", "hello"], num_gpu=0) == 7
+    assert desk.terminal.attached and desk.backend.jobs == {}
+
+
+def test_the_cluster_tells_what_is_free_and_who_has_the_rest(desk: Desk) -> None:
+    job = desk.jobs.submit(["sleep"]).record
+    assert desk.jobs.summary().gpus_free == 8
+    assert [holder.native_id for holder in desk.jobs.holders()] == [job.run_id]
+    desk.backend.capabilities = frozenset()
+    with pytest.raises(UsageError, match="does not tell who uses it"):
+        desk.jobs.holders()
+
+
+def test_jobs_without_a_cluster_can_be_looked_at_and_none_submitted(desk: Desk) -> None:
+    job = desk.jobs.submit(["echo"]).record
+    jobs = desk.of(None)
+    assert jobs.get(job.run_id[-4:]).state is State.COMPLETED
+    for ask in (lambda: jobs.submit(["echo"]), jobs.summary, jobs.holders):
+        with pytest.raises(UsageError, match="no cluster was chosen"):
+            ask()
+
+
+def test_jobs_are_reached_whatever_the_cluster_files_say(desk: Desk) -> None:
+    job = desk.jobs.submit(["echo"]).record
+    (desk.root / "aux_data/aml/eu.yaml").write_text("platform: [")
+    jobs = open_jobs(desk.root / "aux_data", environ=desk.environ)
+    assert [each.run_id for each in jobs.history()] == [job.run_id]
+    assert jobs.find(job.run_id[-6:]).run_id == job.run_id
+
+
+def test_a_project_has_jobs_until_it_is_closed(desk: Desk) -> None:
+    with desk.project as project:
+        assert project.jobs is project.jobs
+        assert project.jobs.history() == ()
+        assert repr(project.jobs) == f"<Jobs of {str(desk.root)!r}>"
+    with pytest.raises(UsageError, match="was closed"):
+        _ = project.jobs
+
+
+def test_values_of_jobs_show_themselves_in_a_few_words(desk: Desk) -> None:
+    job = desk.jobs.submit(["echo", *map(str, range(1000))]).record
+    values: list[object] = [job, job.spec, desk.jobs.list(), desk.jobs.report(job), desk.jobs.read_log(job)]
+    values += [desk.jobs.logs(job), desk.jobs.diagnose(job), desk.jobs.plan(["echo", "a" * 1000])]
+    for value in values:
+        assert len(repr(value)) < 250, repr(value)
+    assert repr(job) == f"<JobRecord {job.run_id}: Queued on eu>"
+    assert repr(desk.jobs.list()) == "<JobList: 1 jobs>"
