@@ -82,3 +82,14 @@ def test_whether_a_side_is_as_it_was_verified_is_asked_in_one_module() -> None:
                 if re.search(r"\brecord\.(near|remote|md5)\b", said) and module.name != "blobsync.plan.pairs":
                     compared.append(f"{module.file}:{node.lineno}: {said}")
     assert compared == [], "blobsync/plan/pairs.py compares with the record"
+
+
+def test_the_ports_for_the_master_of_a_job_are_chosen_in_one_module() -> None:
+    homes = set()
+    for module in modules():
+        if module.name.startswith("blobsync.jobs.") and module.name not in ALONE:
+            numbers = {node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant)}
+            texts = " ".join(value for value in numbers if isinstance(value, str))
+            if 20_000 in numbers or re.search(r"\b20_?000\b", texts):
+                homes.add(module.name)
+    assert homes == {"blobsync.jobs.spec"}

@@ -28,6 +28,10 @@ SETUP_FAILED_EXIT = 72
 # The program succeeded, but its outputs could not be brought out.
 OUTPUT_FAILED_EXIT = 73
 
+# MASTER_PORT, where no launcher says it: one of so many ports from the first on, by the job's id, so that all processes
+# work out the same one.
+FIRST_MASTER_PORT, MASTER_PORTS = 20_000, 20_000
+
 FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
 
 # Platforms that reach containers, and keep logs, by themselves.

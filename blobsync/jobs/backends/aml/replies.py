@@ -1,7 +1,7 @@
 """What Azure ML and its run history answer, as values. Pure.
 
-Every answer is a :class:`Reply`, which gives out values of the asked kind only: whatever a server sends, nothing behind
-this gate meets a list where it takes a mapping.
+Every answer is a :class:`AmlReply`, which gives out values of the asked kind only: whatever a server sends, nothing
+behind this gate meets a list where it takes a mapping.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blobsync.base.errors import ConfigError
-from blobsync.jobs.spec import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, JobSpec, run_name
+from blobsync.jobs.spec import FIRST_MASTER_PORT, MASTER_PORTS, OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, JobSpec, run_name
 
 # The submitting shell's variables that a job sees: where programs are, no more. Values of the job itself come
 # from its specification, because a comma in a value breaks --export.
@@ -43,7 +43,7 @@ mkdir -p "$TASK/user_logs" "$TASK/system_logs"
 rm -rf "$TASK/exit_code" "$TASK/up"
 mkdir "$TASK/up"
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
-export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export MASTER_PORT=$(({first_port} + SLURM_JOB_ID % {ports}))
 export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
 PLACE=({place})
 ONCE_PER_NODE=(srun --export=ALL --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1)
@@ -116,6 +116,8 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
         launch=(_MPIRUN if mpirun else _SRUN).format(procs=spec.procs_per_node, log=_log_name(spec)),
         log=" --log" if mpirun else "",
         ranks=spec.world_size,
+        first_port=FIRST_MASTER_PORT,
+        ports=MASTER_PORTS,
         setup_failed=SETUP_FAILED_EXIT,
         output_failed=OUTPUT_FAILED_EXIT,
     )
