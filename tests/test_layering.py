@@ -32,6 +32,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "typer": ("cli",),
     "urllib.request": ("jobs.runner",),
     "urllib3": ("azcopy", "jobs.backends", "store.rest"),
+    "pycurl": ("store.rest",),
     "yaml": ("config", "jobs.backends"),
 }
 

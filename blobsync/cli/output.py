@@ -161,11 +161,9 @@ def start_logging(verbose: int) -> None:
 
     handler = logging.StreamHandler()
     handler.setFormatter(WithoutSecrets("%(asctime)s %(levelname).1s %(name)s: %(message)s", "%H:%M:%S"))
-    # urllib3 tells each request and how it was answered; of its signature only the name is left.
-    for name in ("blobsync", "urllib3"):
-        logger = logging.getLogger(name)
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    logger = logging.getLogger("blobsync")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
 
 
 def forget_stdout() -> None:

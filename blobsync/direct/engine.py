@@ -57,17 +57,18 @@ class DirectEngine:
         """``source_sas`` gives what the destination's service reads a copy's source with."""
         self._source_sas = source_sas
 
-    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
         """See :class:`blobsync.transfer.engines.Engine`."""
-        run = RunState(task, report, listener, BUFFERS)
+        run = RunState(task, listener, BUFFERS)
         if not task.actions:
-            return
+            return run.report
         try:
             tuning, jobs = self._jobs(run)
             pieces = sum(1 + action.size // tuning.range for action in task.actions)
             WorkerPool(run, jobs, min(tuning.threads, pieces)).work()
         except (LocalFileError, CredentialError) as error:
-            run.all_failed(error)
+            return run.all_failed(error)
+        return run.report
 
     def _jobs(self, run: RunState) -> tuple[LineTuning, Iterator[FileJob]]:
         task = run.task

@@ -94,12 +94,10 @@ class ByteBudget:
 class RunState:
     """What the jobs of one run share: the cap, the memory budget, the stop signal, the report."""
 
-    def __init__(self, task: MoveTask, report: MoveReport, listener: Listener, budget: int) -> None:
+    def __init__(self, task: MoveTask, listener: Listener, budget: int) -> None:
         self.task = task
-        self.report = report
         self.listener = listener
-        self.reported: set[str] = set()
-        self.files_moved = self.bytes_moved = 0
+        self.report = MoveReport()
         self.stop = threading.Event()
         self._bucket = TokenBucket(task.cap_mbps)
         self._budget = ByteBudget(budget)
@@ -125,24 +123,25 @@ class RunState:
         """Report one file as moved."""
         with self._lock:
             self._row = 0
-            self.reported.add(moved.action.path)
-            self.files_moved += 1
-            self.bytes_moved += size
-        self.report.file_moved(moved)
+            self.report.moved.append(moved)
+            self.report.bytes_moved += size
+        self.task.on_moved(moved)
 
-    def all_failed(self, error: BlobsyncError) -> None:
+    def all_failed(self, error: BlobsyncError) -> MoveReport:
         """Nothing could be begun: report every file as failed."""
         for action in self.task.actions:
             self.failed(action, error)
+        return self.report
 
     def failed(self, action: FileAction, error: BlobsyncError) -> bool:
         """Report one file as failed; whether it is useless to go on."""
-        failure = FileFailure(self.task.part.shown(action), error.code, error.message, error.hint)
+        path = self.task.part.shown(action)
+        failure = FileFailure(path, error.code, error.message, error.hint)
         with self._lock:
-            self.reported.add(action.path)
+            self.report.failed.append((action, failure))
             self._row = self._row + 1 if isinstance(error, _HOPELESS_IN_A_ROW) else 0
             hopeless = isinstance(error, _HOPELESS) or self._row >= _ROW
-        self.report.file_failed(action, failure)
+        self.listener.file_done(path, failure)
         return hopeless
 
 

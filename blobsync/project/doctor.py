@@ -32,8 +32,8 @@ from blobsync.store.grants import READ_FOLDER, rights_in_words
 from blobsync.store.protocol import BlobInfo, Precondition
 from blobsync.store.rest.errors import MAX_SKEW_SECONDS, describe_skew
 from blobsync.store.rest.http import RetryPolicy
-from blobsync.store.rest.pool import Timeouts
 from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.rest.transport import Timeouts
 
 # A minute of difference is worth a word; a quarter of an hour is where the service refuses signatures.
 WARN_SKEW_SECONDS = 60.0

@@ -24,8 +24,8 @@ from blobsync.store.grants import LONGEST_DELEGATION_SECONDS
 from blobsync.store.protocol import BlobStore
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
-from blobsync.store.rest.pool import Timeouts
 from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.rest.transport import Timeouts
 
 
 def connect(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from http.client import HTTPException
@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential, TokenCredential
 from azure.core.exceptions import AzureError
 from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTransport
+from azure.core.utils import case_insensitive_dict
 from azure.storage.blob import BlobServiceClient
 
 from blobsync.base.errors import StorageError
@@ -186,8 +187,7 @@ class _Answer(HttpResponse):
         super().__init__(request, None)
         self._reply = reply
         self.status_code = reply.status
-        # Names in capital and small letters are the same there, as the SDK expects.
-        self.headers = cast(MutableMapping[str, str], reply.headers)
+        self.headers = case_insensitive_dict(reply.headers)
         self.content_type = reply.headers.get("Content-Type")
         self.reason = ""
 

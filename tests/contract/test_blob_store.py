@@ -135,7 +135,10 @@ def store(request: pytest.FixtureRequest) -> Iterator[BlobStore]:
     if request.param == "sdk":
         yield SdkBlobStore(account.container, server.keys["one"])
         return
-    with connect(account if request.param == "rest-key" else with_sas(account, "racwdl"), environ={}) as rest:
+    # One of the two ways to sign with one of the two transports: neither knows of the other.
+    transport = "curl" if request.param == "rest-key" else "urllib3"
+    signing = account if request.param == "rest-key" else with_sas(account, "racwdl")
+    with connect(signing, environ={"BLOBSYNC_TRANSPORT": transport}) as rest:
         yield rest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,16 @@ class Script:
 
 
 @contextmanager
-def scripted(steps: Sequence[Step]) -> Iterator[Script]:
-    """Serve ``steps`` in order on a free port; a request beyond them gets a 599."""
+def scripted(steps: Sequence[Step], certificate: tuple[Path, Path] | None = None) -> Iterator[Script]:
+    """Serve ``steps`` in order on a free port; a request beyond them gets a 599. ``certificate`` and key: by TLS."""
     script = Script(steps=list(steps))
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(script, threading.Lock()))
     server.daemon_threads = True
-    script.url = f"http://127.0.0.1:{server.server_port}/acct"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    script.url = f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_port}/acct"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

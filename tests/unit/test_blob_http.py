@@ -5,9 +5,10 @@ import hashlib
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 
@@ -23,15 +24,26 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import ContainerUrl, SasToken, Secret
-from blobsync.store.protocol import Precondition
+from blobsync.store.protocol import BlobProperties, Precondition
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
-from blobsync.store.rest.pool import Timeouts
 from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.rest.transport import Timeouts
 from tests.fakes.scripted_http import Script, Step, scripted
+from tests.servers.tls_azurite import make_certificate
 
 SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL%3D")
 QUICK = RetryPolicy(tries=4, base=0.001, longest=0.002, longest_asked=0.3)
+
+
+# What the environment says about the transport; each test runs with each of the two.
+CHOSEN = {"BLOBSYNC_TRANSPORT": ""}
+
+
+@pytest.fixture(params=["curl", "urllib3"], autouse=True)
+def transport(request: pytest.FixtureRequest) -> str:
+    CHOSEN["BLOBSYNC_TRANSPORT"] = request.param
+    return CHOSEN["BLOBSYNC_TRANSPORT"]
 
 
 def md5(body: bytes) -> bytes:
@@ -40,7 +52,7 @@ def md5(body: bytes) -> bytes:
 
 def store(script: Script, *, signer: SasSigner | SharedKeySigner | BearerSigner | None = None) -> RestBlobStore:
     container = ContainerUrl("acct", "box", script.url)
-    http = BlobHttp(container, signer or SasSigner(SAS), environ={}, retry=QUICK, timeouts=Timeouts(2.0, 0.5))
+    http = BlobHttp(container, signer or SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(2.0, 0.5))
     return RestBlobStore(container, http)
 
 
@@ -146,7 +158,7 @@ def test_a_connection_that_was_closed_without_a_word_after_its_answer_is_replace
         serving = threading.Thread(target=serve)
         serving.start()
         container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
-        http = BlobHttp(container, SasSigner(SAS), environ={}, retry=QUICK, timeouts=Timeouts(2.0, 2.0))
+        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(2.0, 2.0))
         found = [RestBlobStore(container, http).head(name) for name in "ab"]
         serving.join(5)
     assert [info and info.etag for info in found] == ["0x1", "0x1"]
@@ -165,7 +177,7 @@ def test_a_port_where_nobody_listens_is_reported_quickly() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     container = ContainerUrl("acct", "box", f"http://127.0.0.1:{port}/acct")
-    http = BlobHttp(container, SasSigner(SAS), environ={}, retry=QUICK)
+    http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)
     with pytest.raises(StorageUnreachableError, match="refuses connections") as caught:
         RestBlobStore(container, http).head("a")
     assert "3 tries" in str(caught.value)
@@ -176,7 +188,9 @@ def test_a_server_that_stops_answering_is_a_timeout() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen(9)
         container = ContainerUrl("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
-        http = BlobHttp(container, SasSigner(SAS), environ={}, retry=RetryPolicy(2, 0.001), timeouts=Timeouts(1, 0.05))
+        http = BlobHttp(
+            container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(2, 0.001), timeouts=Timeouts(1, 0.05)
+        )
         with pytest.raises(StorageUnreachableError, match="stopped answering"):
             RestBlobStore(container, http).head("a")
 
@@ -200,7 +214,7 @@ def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
         thread = threading.Thread(target=read_slowly, args=(server,))
         thread.start()
         container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
-        http = BlobHttp(container, SasSigner(SAS), environ={}, retry=RetryPolicy(1), timeouts=Timeouts(0.4, 5.0))
+        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1), timeouts=Timeouts(0.4, 5.0))
         started = time.monotonic()
         RestBlobStore(container, http).put("a", body, md5=md5(body))
         thread.join()
@@ -212,7 +226,7 @@ def test_patience_ends_before_the_tries_do() -> None:
     impatient = RetryPolicy(tries=9, base=0.001, patience=-1)
     with scripted([error(503, "ServerBusy")] * 9) as script:
         container = ContainerUrl("acct", "box", script.url)
-        store = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ={}, retry=impatient))
+        store = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=impatient))
         with pytest.raises(ThrottledError):
             store.head("a")
     assert len(script.seen) == 1
@@ -377,7 +391,7 @@ def test_a_server_without_put_blob_from_url_gets_copy_blob_from_url() -> None:
 def test_closing_ends_a_waiting_retry() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
         container = ContainerUrl("acct", "box", script.url)
-        waiting = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ={}))
+        waiting = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
         waiting.close()
         with pytest.raises(StorageUnreachableError, match="was closed"):
             waiting.head("a")
@@ -400,16 +414,117 @@ def proxied(script: Script, environ: dict[str, str]) -> Sequence[str]:
 def test_an_http_proxy_of_the_environment_is_used() -> None:
     with scripted([blob(b"")]) as script:
         proxy = script.url.removesuffix("/acct")
-        assert proxied(script, {"HTTP_PROXY": proxy})[0].startswith("http://blob.invalid/acct/box/a?")
+        assert proxied(script, {**CHOSEN, "HTTP_PROXY": proxy})[0].startswith("http://blob.invalid/acct/box/a?")
 
 
 @pytest.mark.parametrize("listed", ["blob.invalid", ".invalid", "other, invalid", "*"])
 def test_no_proxy_wins(listed: str) -> None:
     with scripted([blob(b"")]) as script, pytest.raises(StorageUnreachableError, match="there is no host blob"):
-        proxied(script, {"HTTP_PROXY": script.url.removesuffix("/acct"), "no_proxy": listed})
+        proxied(script, {**CHOSEN, "HTTP_PROXY": script.url.removesuffix("/acct"), "no_proxy": listed})
     assert script.seen == []
 
 
 def test_a_proxy_that_is_gone_is_named() -> None:
     with pytest.raises(StorageUnreachableError, match="the proxy on the way to blob"):
-        proxied(Script(), {"HTTP_PROXY": "http://127.0.0.1:1"})
+        proxied(Script(), {**CHOSEN, "HTTP_PROXY": "http://127.0.0.1:1"})
+
+
+def test_a_proxy_that_nothing_can_use_is_refused_before_any_request() -> None:
+    with pytest.raises(StorageUnreachableError, match="cannot use the endpoint or proxy for blob"):
+        proxied(Script(), {**CHOSEN, "HTTP_PROXY": "ftp://127.0.0.1:1"})
+
+
+@contextmanager
+def connect_proxy(answer: bytes = b"HTTP/1.1 200 Connection established\r\nX-Of: the proxy\r\n\r\n") -> Iterator[str]:
+    """Opens one way to where CONNECT says, or answers otherwise."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as held:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    way(held.enter_context(listening.accept()[0]))
+
+        def way(near: socket.socket) -> None:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += near.recv(1)
+            near.sendall(answer)
+            if b" 200 " not in answer:
+                near.close()
+                return
+            host, _, port = head.split()[1].decode().rpartition(":")
+            far = held.enter_context(socket.create_connection((host, int(port))))
+            threading.Thread(target=pump, args=(far, near), daemon=True).start()
+            pump(near, far)
+
+        def pump(source: socket.socket, sink: socket.socket) -> None:
+            with suppress(OSError):
+                while data := source.recv(1 << 16):
+                    sink.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def secure(script: Script, **environ: str) -> RestBlobStore:
+    container = ContainerUrl("acct", "box", script.url)
+    return RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, **environ}, retry=QUICK))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def test_a_certificate_is_trusted_when_the_environment_says_so(certificate: tuple[Path, Path]) -> None:
+    with scripted([blob(b"0123456789")], certificate) as script:
+        with secure(script, SSL_CERT_FILE=str(certificate[0])).open("a") as reader:
+            assert reader.read(100) == b"0123456789"
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(certificate: tuple[Path, Path]) -> None:
+    with scripted([blob(b"")] * 9, certificate) as script, pytest.raises(StorageUnreachableError) as caught:
+        secure(script).head("a")
+    assert str(caught.value) == "127.0.0.1 shows a TLS certificate that this machine does not trust"
+    assert script.seen == []
+
+
+def test_https_goes_through_a_proxy_by_connect(certificate: tuple[Path, Path]) -> None:
+    with scripted([blob(b"0123456789")], certificate) as script, connect_proxy() as proxy:
+        found = secure(script, HTTPS_PROXY=proxy, SSL_CERT_FILE=str(certificate[0])).head("a")
+    assert found is not None
+    assert found.size == 10, "the proxy's own answer is not taken for the service's"
+    assert [seen.method for seen in script.seen] == ["HEAD"]
+
+
+def test_a_proxy_that_refuses_connect_is_named(certificate: tuple[Path, Path]) -> None:
+    refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+    with scripted([], certificate) as script, connect_proxy(refusal) as proxy:
+        with pytest.raises(StorageUnreachableError, match=r"the proxy on the way to 127\.0\.0\.1"):
+            secure(script, HTTPS_PROXY=proxy).head("a")
+
+
+def test_dots_in_a_name_are_no_folders() -> None:
+    with scripted([blob(b"")]) as script:
+        store(script).head("a/../b/./c")
+    assert script.seen[0].target.startswith("/acct/box/a/../b/./c?")
+
+
+def test_a_line_break_in_a_property_becomes_no_header() -> None:
+    harmful = BlobProperties(content_type="text/plain\r\nx-ms-meta-own: yes")
+    with scripted([WRITTEN]) as script, pytest.raises((StorageError, ValueError)):
+        store(script).put("a", b"hi", md5=md5(b"hi"), properties=harmful)
+    assert script.seen == []
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with scripted([]) as elsewhere, scripted([Step(307, headers={"Location": elsewhere.url})]) as script:
+        with pytest.raises(StorageError):
+            store(script).put("a", b"hi", md5=md5(b"hi"))
+        assert elsewhere.seen == []
+
+
+def test_an_answer_without_end_is_cut_off() -> None:
+    step = Step(200, b"<" * (65 << 20))
+    with scripted([step]) as script, pytest.raises(StorageError, match="more than 64 MiB"):
+        list(store(script).list_blobs())

@@ -205,17 +205,20 @@ class Relay:
         self._body = body
         self._fails = fails
 
-    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+        report = MoveReport()
         assert isinstance(task.part.destination, RemoteEnd)
         for action in task.actions:
             if self._body is not None:
                 name = task.part.destination.at(action.target or "")
                 task.part.destination.store.put(name, self._body, md5=hashlib.md5(self._body).digest())
             if self._fails:
-                failure = FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", "wait")
-                report.file_failed(action, failure)
+                report.failed.append(
+                    (action, FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", "wait"))
+                )
             else:
-                report.file_moved(Moved(action))
+                report.moved.append(Moved(action))
+        return report
 
 
 @pytest.mark.parametrize("body", [None, b"other.", b"longer than theirs"])

@@ -1,1 +1,1 @@
-"""The Blob service's REST interface on urllib3: requests, signatures, answers and their errors."""
+"""The Blob service's REST interface: requests, signatures, answers and their errors."""

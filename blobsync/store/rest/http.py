@@ -1,33 +1,23 @@
-"""HTTP to one storage account: connections, signatures, retries, and what a broken connection means.
+"""HTTP to one storage account: signatures, retries, and what a broken connection means.
 
-urllib3 keeps the connections, TLS and proxies. Retrying is done here instead of by its ``Retry`` class:
-each try has to be signed anew, the service's own rules apply
-(https://learn.microsoft.com/azure/architecture/best-practices/retry-service-specific#azure-storage), and a
-request costs a third less CPU without it. The secondary endpoint of an account is never read: it may lag.
+A library keeps the connections, TLS and proxies (``transport.py``). Retrying is done here instead of by the library:
+each try has to be signed anew, and the service's own rules apply
+(https://learn.microsoft.com/azure/architecture/best-practices/retry-service-specific#azure-storage).
+The secondary endpoint of an account is never read: it may lag.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from urllib.parse import urlsplit
-
-import urllib3
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    NameResolutionError,
-    NewConnectionError,
-    ProxyError,
-    ReadTimeoutError,
-    SSLError,
-)
-from urllib3.response import BaseHTTPResponse
 
 from blobsync.base.errors import StorageError, StorageUnreachableError
 from blobsync.base.locations import ContainerUrl
@@ -35,22 +25,25 @@ from blobsync.base.redaction import redact
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
-from blobsync.store.rest.pool import Timeouts, pool_for, proxy_for
+from blobsync.store.rest.transport import (
+    NOT_CONNECTED,
+    Response,
+    Timeouts,
+    TransportError,
+    Trouble,
+)
+from blobsync.store.rest.transport_choice import transport_to
 
 # https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
 # Old enough for every sovereign cloud and Azurite, new enough for 4000 MiB blocks, Put Blob From URL with
 # OAuth, and listings that encode names XML cannot hold.
 API_VERSION = "2023-11-03"
 
-# A socket's timeout holds for one whole call of sendall, whatever gets through meanwhile; larger bodies go in
-# pieces, so that a slow line is not taken for a dead one.
-_PIECE = 128 * 1024
-
 # Bytes. A page of a listing has 5,000 names of up to 1,024 characters, each up to 9 bytes where it is encoded; that
 # all of them are so long was never seen. All other answers are far smaller.
 _MAX_BODY = 64 << 20
 
-_NO_RETRIES = urllib3.Retry(False)
+_LOG = logging.getLogger("blobsync.http")
 _FIRST_CONTACT_TRIES = 3
 
 
@@ -80,7 +73,7 @@ class Reply:
     """An answer of the service. ``attempts`` above 1: an earlier try may have had its effect already."""
 
     status: int
-    response: BaseHTTPResponse
+    response: Response
     attempts: int
     read: bytes | None = None
     headers: Mapping[str, str] = field(init=False)
@@ -99,10 +92,10 @@ class Reply:
         """The form in which ``rest.errors`` takes it; ends a streamed reply."""
         try:
             body = self.body
-        except (HTTPError, OSError):
+        except TransportError:
             # Why a request was refused stands in the status and a header as well.
             body = b""
-        self.response.release_conn()
+        self.response.close()
         return Answer(self.status, {name.lower(): value for name, value in self.headers.items()}, body)
 
 
@@ -133,11 +126,7 @@ class BlobHttp:
         self.clock = clock
         self.root = f"{parts.path.rstrip('/')}/{container.container}"
         self.service_root = f"{parts.path.rstrip('/')}/"
-        scheme = parts.scheme or "https"
-        proxy = proxy_for(scheme, parts.netloc, environ)
-        # A plain-http proxy wants the whole URL in the request line.
-        self._prefix = f"{scheme}://{parts.netloc}" if proxy and scheme == "http" else ""
-        self._pool = pool_for(scheme, self._host, parts.port, proxy, environ, timeouts or Timeouts())
+        self._transport = transport_to(container.endpoint, environ, timeouts or Timeouts())
 
     def send(
         self,
@@ -165,10 +154,10 @@ class BlobHttp:
             try:
                 response = self._once(method, path, query, headers, body)
                 body_read = None if stream else _whole_body(response)
-            except (HTTPError, OSError) as error:
+            except TransportError as error:
                 failures += 1
-                if late or failures >= self._tries(error):
-                    raise self._unreachable(error, failures) from error
+                if late or failures >= self._tries(error.trouble):
+                    raise self._unreachable(error.trouble, failures) from error
             else:
                 self._answered = True
                 status = response.status
@@ -176,10 +165,10 @@ class BlobHttp:
                 refused = status == 401 and failures == 0 and self.signer.renew()
                 patient = status in RETRYABLE_STATUS and not bare_500 and not late and failures + 1 < self._retry.tries
                 if not refused and not patient:
-                    return Reply(status, response, failures + 1, body_read)
+                    return Reply(status, response, failures + 1 + response.resent, body_read)
                 failures += 1
                 asked = response.headers.get("Retry-After")
-                response.drain_conn()
+                _drain(response)
             self.pause(failures, asked)
 
     def _once(
@@ -189,22 +178,18 @@ class BlobHttp:
         query: Mapping[str, str],
         headers: Mapping[str, str],
         body: bytes | None,
-    ) -> BaseHTTPResponse:
+    ) -> Response:
         signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
         if body is not None:
             signed["Content-Length"] = str(len(body))
         text = self.signer.sign(method, path, query, signed)
-        return self._pool.urlopen(
-            method,
-            f"{self._prefix}{path}?{text}" if text else self._prefix + path,
-            body=body if body is None or len(body) <= _PIECE else cast("list[bytes]", _pieces(body)),
-            headers=signed,
-            retries=_NO_RETRIES,
-            redirect=False,
-            assert_same_host=False,
-            preload_content=False,
-            decode_content=False,
-        )
+        # Bodies have a length of their own, which the transport tells.
+        signed.pop("Content-Length", None)
+        target = f"{path}?{text}" if text else path
+        response = self._transport.exchange(method, target, signed, body)
+        if _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s %s: %d", method, redact(target), response.status)
+        return response
 
     def pause(self, failures: int, asked: str | None = None) -> None:
         """Wait before the next try; raises ``StorageUnreachableError`` when the store is closed meanwhile."""
@@ -224,72 +209,65 @@ class BlobHttp:
     def close(self) -> None:
         """End waiting retries and idle connections."""
         self._closing.set()
-        self._pool.close()
+        self._transport.close()
 
-    def _tries(self, error: Exception) -> int:
-        if _is_certificate_problem(error):
+    def _tries(self, trouble: Trouble) -> int:
+        if trouble is Trouble.CERTIFICATE:
             return 1
         # A wrong host name or port should not take half a minute to say so; a network that worked a
         # moment ago gets the patience.
-        if not self._answered and isinstance(_inner(error), (ConnectTimeoutError, NewConnectionError, SSLError)):
+        if not self._answered and trouble in NOT_CONNECTED:
             return min(_FIRST_CONTACT_TRIES, self._retry.tries)
         return self._retry.tries
 
-    def _unreachable(self, error: Exception, tries: int) -> StorageUnreachableError:
-        sentence, hint = describe_failure(error, self._host)
-        here = self._host.startswith("127.")
-        if here and self._account == EMULATOR_ACCOUNT and isinstance(_inner(error), NewConnectionError):
-            sentence = f"the emulator is not running at {self._host}, port {self._port}"
+    def _unreachable(self, trouble: Trouble, tries: int) -> StorageUnreachableError:
+        sentence, hint = _SENTENCES[trouble]
+        if self._host.startswith("127.") and self._account == EMULATOR_ACCOUNT and trouble is Trouble.REFUSED:
+            sentence = f"the emulator is not running at {{host}}, port {self._port}"
             hint = f"blobsync emulator start --port {self._port}"
         tried = f" ({tries} tries)" if tries > 1 else ""
-        return StorageUnreachableError(redact(sentence) + tried, hint=hint)
+        return StorageUnreachableError(redact(sentence.format(host=self._host)) + tried, hint=hint)
 
 
-def _whole_body(response: BaseHTTPResponse) -> bytes:
+def _drain(response: Response) -> None:
+    """Read what is left, so that the connection can be used again."""
+    with suppress(TransportError, StorageError):
+        _whole_body(response)
+
+
+def _whole_body(response: Response) -> bytes:
     """All that is left of an answer that is no blob's content. Raises ``StorageError`` where it is far too much."""
-    body = response.read(_MAX_BODY + 1)
-    if len(body) > _MAX_BODY:
-        response.close()
+    pieces = []
+    size = 0
+    while size <= _MAX_BODY and (piece := response.read(_MAX_BODY + 1 - size)):
+        pieces.append(piece)
+        size += len(piece)
+    response.close()
+    if size > _MAX_BODY:
         raise StorageError(
             f"an answer of more than {_MAX_BODY >> 20} MiB is none of a blob service's",
             hint="check blob_endpoint: something else answers there",
         )
-    response.release_conn()
-    return body
+    return b"".join(pieces)
 
 
-def _pieces(body: bytes) -> list[memoryview]:
-    view = memoryview(body)
-    return [view[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
-
-
-def describe_failure(error: Exception, host: str) -> tuple[str, str | None]:
-    """One sentence for a request that got no answer, and what to do about it."""
-    if isinstance(error, ProxyError):
-        return f"the proxy on the way to {host} refused or failed", "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-    inner = _inner(error)
-    if _is_certificate_problem(error):
-        return (
-            f"{host} shows a TLS certificate that this machine does not trust",
-            "behind a proxy that opens TLS, set SSL_CERT_FILE to its CA bundle",
-        )
-    if isinstance(inner, SSLError):
-        return f"the TLS connection to {host} failed", "check that blob_endpoint is an https endpoint"
-    if isinstance(inner, NameResolutionError):
-        return f"there is no host {host}", "check account_name and blob_endpoint, and this machine's DNS"
-    if isinstance(inner, NewConnectionError):
-        return f"{host} refuses connections or cannot be reached", "check blob_endpoint and the network"
-    if isinstance(inner, ConnectTimeoutError):
-        return f"{host} does not answer: connecting timed out", "check the network, the firewall and the proxy"
-    if isinstance(inner, ReadTimeoutError):
-        return f"{host} stopped answering in the middle of a request", "check the network; run it again"
-    return f"the connection to {host} broke", "check the network; run it again"
-
-
-def _inner(error: Exception) -> Exception:
-    cause = getattr(error, "original_error", None) or getattr(error, "reason", None)
-    return cause if isinstance(cause, HTTPError) else error
-
-
-def _is_certificate_problem(error: Exception) -> bool:
-    return isinstance(_inner(error), SSLError) and "certificate" in str(error).lower()
+# One sentence for a request that got no answer, and what to do about it.
+_SENTENCES = {
+    Trouble.PROXY: ("the proxy on the way to {host} refused or failed", "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"),
+    Trouble.CERTIFICATE: (
+        "{host} shows a TLS certificate that this machine does not trust",
+        "behind a proxy that opens TLS, set SSL_CERT_FILE to its CA bundle",
+    ),
+    Trouble.TLS: ("the TLS connection to {host} failed", "check that blob_endpoint is an https endpoint"),
+    Trouble.NO_HOST: ("there is no host {host}", "check account_name and blob_endpoint, and this machine's DNS"),
+    Trouble.REFUSED: ("{host} refuses connections or cannot be reached", "check blob_endpoint and the network"),
+    Trouble.CONNECT_TIMEOUT: (
+        "{host} does not answer: connecting timed out",
+        "check the network, the firewall and the proxy",
+    ),
+    Trouble.READ_TIMEOUT: (
+        "{host} stopped answering in the middle of a request",
+        "check the network; run it again",
+    ),
+    Trouble.BROKEN: ("the connection to {host} broke", "check the network; run it again"),
+}

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import final
 
-from urllib3.exceptions import HTTPError
-from urllib3.response import BaseHTTPResponse
-
 from blobsync.base.errors import StorageError
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.rest.headers import read_info
 from blobsync.store.rest.http import BlobHttp, Reply
+from blobsync.store.rest.transport import Response, TransportError
 
 
 @final
@@ -41,7 +39,7 @@ class RestBlobReader:
             reply = get(name, 0, None, etag)
         self._info = read_info(name, reply)
         self._end = self._info.size if length is None else min(self._info.size, start + length)
-        self._response: BaseHTTPResponse | None = reply.response
+        self._response: Response | None = reply.response
 
     @property
     def info(self) -> BlobInfo:
@@ -59,9 +57,7 @@ class RestBlobReader:
         """Give the connection back; one with unread bytes on it is closed."""
         response, self._response = self._response, None
         if response is not None:
-            if self._at < self._end:
-                response.close()
-            response.release_conn()
+            response.close()
 
     def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes, empty at the end."""
@@ -75,9 +71,9 @@ class RestBlobReader:
                 if piece:
                     self._at += len(piece)
                     if self._at >= self._end:
-                        self._response.release_conn()
+                        self._response.close()
                     return piece
-            except (HTTPError, OSError) as error:
+            except TransportError as error:
                 broken = error
             failures += 1
             if self._response is not None:

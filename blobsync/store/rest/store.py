@@ -254,7 +254,7 @@ class RestBlobStore:
         """
         reply = self._http.send("GET", self._http.root, {"restype": "account", "comp": "properties"}, _NOTHING)
         found = reply.headers.get("x-ms-is-hns-enabled", "") if reply.status == 200 else ""
-        reply.response.release_conn()
+        reply.response.close()
         return found.lower() == "true"
 
     def recovery(self) -> Recovery:

@@ -1,0 +1,104 @@
+"""One request over HTTP and its answer: what the client needs of a library.
+
+No transport follows redirects, retries, decodes bodies, or looks for a proxy or a certificate by itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+# How many connections stay open; as many threads may work at once without reconnecting.
+POOL_SIZE = 64
+
+
+class Timeouts(NamedTuple):
+    """Seconds to connect, and between two pieces of a body."""
+
+    connect: float = 10.0
+    read: float = 60.0
+
+
+class Trouble(enum.Enum):
+    """Why a request got no answer, or not all of it."""
+
+    NO_HOST = enum.auto()
+    REFUSED = enum.auto()
+    CONNECT_TIMEOUT = enum.auto()
+    READ_TIMEOUT = enum.auto()
+    CERTIFICATE = enum.auto()
+    TLS = enum.auto()
+    PROXY = enum.auto()
+    BROKEN = enum.auto()
+
+
+# The request was not sent in these cases.
+NOT_CONNECTED = frozenset(
+    {Trouble.NO_HOST, Trouble.REFUSED, Trouble.CONNECT_TIMEOUT, Trouble.TLS, Trouble.CERTIFICATE, Trouble.PROXY}
+)
+
+
+class TransportError(Exception):
+    """No answer, or half a body. Its text has no URL."""
+
+    def __init__(self, trouble: Trouble, text: str = "") -> None:
+        super().__init__(text or trouble.name)
+        self.trouble = trouble
+
+
+class Headers(Mapping[str, str]):
+    """Header lines, found by name whatever its case; repeated ones are joined by a comma."""
+
+    def __init__(self, lines: Sequence[tuple[str, str]]) -> None:
+        self._found: dict[str, tuple[str, str]] = {}
+        for name, value in lines:
+            low = name.lower()
+            known = self._found.get(low)
+            self._found[low] = (known[0], f"{known[1]}, {value}") if known else (name, value)
+
+    def __getitem__(self, name: str) -> str:
+        return self._found[name.lower()][1]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._found.values())
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+class Response(Protocol):
+    """An answer whose body is still to be read. ``resent``: the request may have been sent twice."""
+
+    status: int
+    headers: Mapping[str, str]
+    resent: bool
+
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes, empty at the end. Raises :class:`TransportError` where the body breaks off."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection back; one with unread bytes on it is cut."""
+        ...
+
+
+class Transport(Protocol):
+    """Connections to one host; safe to use from several threads."""
+
+    def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Response:
+        """Send one request, once. ``target`` is path and query, percent-encoded. Raises :class:`TransportError`."""
+        ...
+
+    def close(self) -> None:
+        """Close what is idle; requests under way end with :class:`TransportError` within a second."""
+        ...
+
+
+class Origin(NamedTuple):
+    """Where requests go, and by which way. ``netloc`` as in the endpoint's URL; ``bundle``: a PEM file to trust."""
+
+    scheme: str
+    netloc: str
+    proxy: str | None
+    bundle: str | None

@@ -1,0 +1,178 @@
+"""Requests by urllib3, which keeps the connections, TLS and proxies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast, final
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NameResolutionError,
+    NewConnectionError,
+    ProxyError,
+    ReadTimeoutError,
+    SSLError,
+)
+from urllib3.response import BaseHTTPResponse
+
+from blobsync.base.errors import StorageUnreachableError
+from blobsync.store.rest.transport import POOL_SIZE, Origin, Timeouts, TransportError, Trouble
+
+if TYPE_CHECKING:
+    from urllib3.response import HTTPResponse
+
+# A connection that answered so few seconds ago is used without asking the socket whether it still stands: servers
+# close those that idle for long, and a request that meets a closed one is sent again.
+_WARM_SECONDS = 1.0
+
+# A socket's timeout holds for one whole call of sendall, whatever gets through meanwhile; larger bodies go in
+# pieces, so that a slow line is not taken for a dead one.
+_PIECE = 128 * 1024
+
+_NO_RETRIES = urllib3.Retry(False)
+
+
+class _WarmConnection(HTTPConnection):
+    """Spares a system call for each request, at which all other threads may take the interpreter's lock."""
+
+    _answered = 0.0
+
+    @property
+    def is_connected(self) -> bool:
+        warm = time.monotonic() - self._answered < _WARM_SECONDS
+        return (warm and self.sock is not None) or super().is_connected
+
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3 itself
+        response = super().getresponse()
+        self._answered = time.monotonic()
+        return response
+
+
+class _WarmSecureConnection(_WarmConnection, HTTPSConnection):
+    pass
+
+
+@final
+class Urllib3Transport:
+    """See :class:`blobsync.store.rest.transport.Transport`."""
+
+    def __init__(self, origin: Origin, timeouts: Timeouts) -> None:
+        self._pool = _pool(origin, timeouts)
+        # A plain-http proxy wants the whole URL in the request line.
+        whole = origin.proxy is not None and origin.scheme == "http"
+        self._prefix = f"{origin.scheme}://{origin.netloc}" if whole else ""
+
+    def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Urllib3Response:
+        """See the protocol."""
+        sent = dict(headers)
+        if body is not None:
+            sent["Content-Length"] = str(len(body))
+        try:
+            raw = self._pool.urlopen(
+                method,
+                self._prefix + target,
+                body=body if body is None or len(body) <= _PIECE else cast("list[bytes]", _pieces(body)),
+                headers=sent,
+                retries=_NO_RETRIES,
+                redirect=False,
+                assert_same_host=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except (HTTPError, OSError) as error:
+            raise TransportError(_trouble(error)) from error
+        return Urllib3Response(raw)
+
+    def close(self) -> None:
+        """See the protocol."""
+        self._pool.close()
+
+
+@final
+class Urllib3Response:
+    """See :class:`blobsync.store.rest.transport.Response`."""
+
+    # A request that meets a closed connection fails, and is for the caller to send again.
+    resent = False
+
+    def __init__(self, raw: BaseHTTPResponse) -> None:
+        self._raw = raw
+        self.status = raw.status
+        self.headers: Mapping[str, str] = raw.headers
+
+    def read(self, limit: int) -> bytes:
+        """See the protocol."""
+        try:
+            return self._raw.read(limit)
+        except (HTTPError, OSError) as error:
+            raise TransportError(_trouble(error)) from error
+
+    def close(self) -> None:
+        """See the protocol."""
+        if getattr(self._raw, "length_remaining", None) == 0:
+            # Answers without a body are at their end only when somebody has looked.
+            self._raw.read(1)
+        self._raw.close()
+        self._raw.release_conn()
+
+
+def _pool(origin: Origin, timeouts: Timeouts) -> urllib3.HTTPConnectionPool:
+    timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
+    parts = urlsplit(f"{origin.scheme}://{origin.netloc}")
+    try:
+        manager: urllib3.PoolManager
+        if origin.proxy:
+            credentials = urlsplit(origin.proxy)
+            login = None
+            if credentials.username is not None:
+                login = f"{credentials.username}:{credentials.password or ''}"
+            manager = urllib3.ProxyManager(
+                origin.proxy,
+                maxsize=POOL_SIZE,
+                timeout=timeout,
+                ca_certs=origin.bundle,
+                proxy_headers=urllib3.make_headers(proxy_basic_auth=login),
+            )
+        else:
+            manager = urllib3.PoolManager(maxsize=POOL_SIZE, timeout=timeout, ca_certs=origin.bundle)
+        pool = manager.connection_from_host(parts.hostname, parts.port, origin.scheme)
+    except (HTTPError, ValueError) as error:
+        raise StorageUnreachableError(
+            f"cannot use the endpoint or proxy for {parts.hostname}",
+            hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY",
+        ) from error
+    pool.ConnectionCls = _WarmSecureConnection if origin.scheme == "https" else _WarmConnection
+    return pool
+
+
+def _pieces(body: bytes) -> list[memoryview]:
+    view = memoryview(body)
+    return [view[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
+
+
+def _trouble(error: Exception) -> Trouble:
+    if isinstance(error, ProxyError):
+        return Trouble.PROXY
+    inner = _inner(error)
+    if isinstance(inner, SSLError):
+        return Trouble.CERTIFICATE if "certificate" in str(error).lower() else Trouble.TLS
+    # A name that is not found is a connection that is not made, and so has to be asked for first.
+    for kind, trouble in (
+        (NameResolutionError, Trouble.NO_HOST),
+        (NewConnectionError, Trouble.REFUSED),
+        (ConnectTimeoutError, Trouble.CONNECT_TIMEOUT),
+        (ReadTimeoutError, Trouble.READ_TIMEOUT),
+    ):
+        if isinstance(inner, kind):
+            return trouble
+    return Trouble.BROKEN
+
+
+def _inner(error: Exception) -> Exception:
+    cause = getattr(error, "original_error", None) or getattr(error, "reason", None)
+    return cause if isinstance(cause, HTTPError) else error
