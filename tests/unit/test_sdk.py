@@ -35,7 +35,7 @@ MANY = [f"d/{number} #%é" for number in range(256)]
 def connected(url: str, signer: Signer | None = None, environ: dict[str, str] | None = None) -> BlobHttp:
     container = ContainerUrl("acct", "box", url)
     signer = signer or SasSigner(SAS)
-    return BlobHttp(container, signer, environ=environ or {}, retry=QUICK, timeouts=Timeouts(2.0, 0.5))
+    return BlobHttp(container, signer, environ=environ or {}, retry=QUICK, timeouts=Timeouts(5.0, 5.0))
 
 
 def sdk(script: Script, signer: Signer | None = None) -> SdkContainer:
