@@ -21,19 +21,11 @@ from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.blob_hash import blob_md5
 from blobsync.store.ends import LocalEnd, RemoteEnd
 
-# The classes of a file, with what they mean; the order is that of the summary.
-CLASSES = {
-    "equal": "the same on both sides",
-    "changed_here": "the local file changed since it was last verified",
-    "changed_there": "the blob changed since it was last verified",
-    "differs": "both sides differ",
-    "damaged": "the bytes are not those that the MD5 beside them was made of",
-    "unknown": "equal size, but nothing to compare the content by; --deep reads it",
-    "local_only": "only here",
-    "remote_only": "only in the container",
-    "unreadable": "could not be read",
-    "left_out": "a symlink that is not followed, or neither a file nor a folder",
-}
+# The classes of a file in the order of the summary; docs/commands.md says what each means.
+CLASSES = (
+    *("equal", "changed_here", "changed_there", "differs", "damaged", "unknown"),
+    *("local_only", "remote_only", "unreadable", "left_out"),
+)
 
 
 @dataclass(frozen=True, slots=True)

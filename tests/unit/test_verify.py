@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from blobsync.local.tree import LinkPolicy
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Route
 from blobsync.project.browse import path_status
-from blobsync.project.verify import VerifyReport, verify
+from blobsync.project.verify import CLASSES, VerifyReport, verify
 from tests.fakes.project_context import World, account, cluster
+from tests.source import ROOT
 
 
 @pytest.fixture
@@ -120,3 +122,9 @@ def test_a_report_with_only_equal_files_and_an_unreadable_one_is_no_success(worl
     report = look(world)
     assert report.exit_code == 3
     assert replace(report, unreadable=()).exit_code == 0
+
+
+def test_the_page_of_commands_says_what_each_class_means() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    table = page.partition("| `status` in `--json` | meaning |\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \| .+ \|$", table, re.MULTILINE) == list(CLASSES)
