@@ -182,7 +182,7 @@ WRITERS: dict[str, str] = {
     "emulator": "programs in the user's data folder",
     **dict.fromkeys(("jobs.history", "jobs.foreground"), "jobs on this machine"),
     "jobs.backends.local": "the same",
-    **dict.fromkeys(("jobs.runner", "jobs.login_side", "jobs.backends.aml.start"), "files on a node"),
+    **dict.fromkeys(("jobs.node", "jobs.runner", "jobs.login_side", "jobs.backends.aml.start"), "files on a node"),
     **dict.fromkeys(("base.process", "cli.output"), "the streams of programs"),
 }
 _WRITING = {

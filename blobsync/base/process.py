@@ -212,6 +212,48 @@ class SubprocessRunner:
                 return process.wait()
 
 
+class ProcessGroup:
+    """A child in a session of its own, so that it and all that it starts can be signalled; it gets no input.
+
+    ``output`` is what its two output streams are appended to; None: ours. Raises ``OSError`` when it cannot start.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None = None
+    ) -> None:
+        self._child = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The child's id, and the group's."""
+        return self._child.pid
+
+    def poll(self) -> int | None:
+        """The child's exit code (negative: minus the signal), None while it runs."""
+        return self._child.poll()
+
+    def wait(self) -> int:
+        """The exit code at its end; whoever is interrupted meanwhile leaves nothing of the group behind."""
+        try:
+            return self._child.wait()
+        except BaseException:
+            self.signal(signal.SIGKILL, to_all=True)
+            raise
+
+    def signal(self, number: int, *, to_all: bool) -> None:
+        """To the child, or to the whole group, also to what the child left behind; nobody there is no error."""
+        with suppress(ProcessLookupError, PermissionError):
+            (os.killpg if to_all else os.kill)(self._child.pid, number)
+
+
 class _PipedProcess:
     def __init__(self, process: subprocess.Popen[bytes], patience: tuple[float, float]) -> None:
         self._process = process

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from blobsync.base.errors import ArchiveError
-from blobsync.code.files import MANIFEST_NAME, CodeFile
+from blobsync.code.digest import MANIFEST_NAME
+from blobsync.code.files import CodeFile
 from blobsync.code.git import GitState
 from blobsync.code.snapshot import CodeSnapshot, HashedFile, open_source, threads
 from blobsync.local.errors import ChangedWhileReadError

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState
+from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.secret_files import LOOKED_AT, names_it, why_secret
 from blobsync.config.model import Cluster
 from blobsync.local.errors import local_error
@@ -24,8 +25,6 @@ from blobsync.local.globs import ZipExclude, zip_excludes
 from blobsync.local.ignore import IgnoreRules, project_rules
 from blobsync.local.names import is_temporary
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME
-
-MANIFEST_NAME = ".blobsync-manifest.json"
 
 # Bytes; what is larger is data, not code.
 DEFAULT_MAX_FILE_SIZE = 50 * 1000 * 1000

@@ -1,8 +1,6 @@
 """The code of a project as it is now: every file with the hash of its content, and one digest for all.
 
-The digest names the code archive. It is the SHA-256 of one record per file, in the order of the names as
-Unicode: ``<mode> <sha256 of the content, hex> <path in UTF-8>`` and a zero byte; mode is ``644``, ``755``, or
-``link``, whose content is where it points. Nothing else goes in: no clock, user, umask or commit.
+The digest, which names the code archive, is that of ``code.digest``.
 
 Hashes are kept in ``code/files.json`` of the state folder with what ``stat`` showed, so that unchanged code is known
 to be unchanged without reading it.
@@ -25,6 +23,7 @@ from pathlib import Path
 from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import parse_json
+from blobsync.code.digest import DigestRecord, digest_of_records
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan
 from blobsync.local.errors import ChangedWhileReadError
@@ -126,11 +125,8 @@ def holds_secret(root: Path, path: str) -> bool:
 
 
 def digest_of(files: Iterable[HashedFile]) -> str:
-    """The digest of the module's docstring, in hex."""
-    whole = hashlib.sha256()
-    for hashed in files:
-        whole.update(f"{hashed.file.mode} {hashed.sha256} {hashed.path}\0".encode())
-    return whole.hexdigest()
+    """The digest of these files, which come in the order of their names, in hex."""
+    return digest_of_records(DigestRecord(hashed.file.mode, hashed.sha256, hashed.path) for hashed in files)
 
 
 def threads() -> int:

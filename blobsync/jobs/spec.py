@@ -98,7 +98,8 @@ class FolderLink:
     """One folder entry as a node sees it: ``$ROOT/<name>`` stands for ``<container>/<path>``.
 
     ``source`` is the directory that mode ``link`` points at. ``include`` names the parts of the folder
-    that ``download`` brings; empty means all of it. ``cache_seconds`` is for mounts.
+    that ``download`` brings; empty means all of it. ``cache_seconds`` is for mounts. ``read_only`` says that
+    nothing may be written behind a ``link``.
     """
 
     name: str
@@ -108,6 +109,7 @@ class FolderLink:
     source: str = ""
     include: tuple[str, ...] = ()
     cache_seconds: int | None = None
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,15 @@ class Secrets:
     def to_json(self) -> str:
         """For a file that only its owner can read."""
         return json.dumps({"sas": dict(self.sas), "env": dict(self.env)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Secrets:
+        """The inverse of :meth:`to_json`; ``ValueError`` for anything else, without quoting it."""
+        try:
+            values = parse_json(text)
+            return cls({**values["sas"]}, {**values["env"]})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError("not a file of secrets that blobsync wrote") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_links import OutsideLink
@@ -16,6 +16,18 @@ from blobsync.store.connections import Connections
 from blobsync.store.ends import LiveEnd, LocalEnd
 
 LivePart: TypeAlias = Part[LiveEnd]
+
+
+class PartOpener(Protocol):
+    """What carries a plan out has to know of the place where it was made: a project, or a compute node."""
+
+    def opened(self, part: PlanPart) -> LivePart:
+        """The part with the stores behind its ends; touches no network."""
+        ...
+
+    def records(self, key: IndexKey) -> PairIndex:
+        """What the index knows between the two roots of a part."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

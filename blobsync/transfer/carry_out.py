@@ -15,7 +15,7 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.hashing import hash_file
 from blobsync.local.part_files import remove_leftovers
 from blobsync.plan.listener import Listener
-from blobsync.plan.project_context import LivePart, ProjectContext
+from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, TransferPlan, TransferResult
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer import extras, receipts, settle
@@ -50,14 +50,14 @@ class _Run:
 
 
 def carry_out(
-    plan: TransferPlan, context: ProjectContext, engines: Engines, listener: Listener, receipt_folder: Path
+    plan: TransferPlan, context: PartOpener, engines: Engines, listener: Listener, receipt_folder: Path | None
 ) -> TransferResult:
-    """Do what the plan says, in the project that it was made for.
+    """Do what the plan says, where it was made; ``context`` opens its parts.
 
-    A receipt of what is verified and deleted goes to ``receipt_folder``, also after an interrupt. Failures of single
-    files are in the result. Raises ``MirrorRefusedError`` for a plan whose deletions look like a mistake,
-    ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the engines raise when
-    nothing can work (no azcopy, no network).
+    A receipt of what is verified and deleted goes to ``receipt_folder`` (None: there is none), also after an
+    interrupt. Failures of single files are in the result. Raises ``MirrorRefusedError`` for a plan whose deletions
+    look like a mistake, ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the
+    engines raise when nothing can work (no azcopy, no network).
     """
     plan.demand_allowed()
     tally = ByteTally(listener)
@@ -328,8 +328,10 @@ def _result(run: _Run, failures: tuple[FileFailure, ...]) -> TransferResult:
     )
 
 
-def _with_receipt(run: _Run, result: TransferResult, folder: Path, *, interrupted: bool = False) -> TransferResult:
-    if not (result.transferred or result.deleted or result.failures or run.deleting):
+def _with_receipt(
+    run: _Run, result: TransferResult, folder: Path | None, *, interrupted: bool = False
+) -> TransferResult:
+    if folder is None or not (result.transferred or result.deleted or result.failures or run.deleting):
         return result
     deletions = receipts.Deletions(run.gone, run.deleting)
     try:

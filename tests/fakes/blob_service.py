@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 CONTAINER = "/acct/box"
 _PIECE = 1 << 20
+_DATE = "Sun, 22 Nov 2026 03:00:00 GMT"
 SAS = "sv=2021-12-02&sp=rwl&sig=SENTINEL"
 
 
@@ -26,6 +27,8 @@ class BlobService:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.md5: dict[str, str] = {}
+        self.versions: dict[str, int] = {}
+        self.append_blobs: set[str] = set()
         self.blocks: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.refuse = 0
@@ -38,13 +41,19 @@ class BlobService:
     def put(self, name: str, body: bytes) -> None:
         self.blobs[name] = body
         self.md5[name] = base64.b64encode(hashlib.md5(body).digest()).decode()
+        self.versions[name] = self.versions.get(name, 0) + 1
+        self.append_blobs.discard(name)
+
+    def etag(self, name: str) -> str:
+        return f'"0x{self.versions.get(name, 0):X}"'
 
     def listing(self, prefix: str, marker: str) -> bytes:
         names = sorted(name for name in self.blobs if name.startswith(prefix) and name >= marker)
         shown, rest = names[: self.page], names[self.page :]
         blobs = "".join(
             f"<Blob><Name>{escape(name)}</Name><Properties><Content-Length>{len(self.blobs[name])}</Content-Length>"
-            "</Properties></Blob>"
+            f"<Etag>{self.etag(name)}</Etag><Last-Modified>{_DATE}</Last-Modified>"
+            f"<Content-MD5>{self.md5.get(name, '')}</Content-MD5></Properties></Blob>"
             for name in shown
         )
         return (
@@ -68,6 +77,8 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
                 self._answer(200, service.listing(query.get("prefix", ""), query.get("marker", "")))
             elif name not in service.blobs:
                 self._answer(404, b"", code="BlobNotFound")
+            elif self.headers.get("If-Match") not in (None, service.etag(name)):
+                self._answer(412, b"", code="ConditionNotMet")
             else:
                 self._send(name)
 
@@ -83,11 +94,13 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
                 self._answer(400, b"", code="Md5Mismatch")
                 return
             comp = query.get("comp")
+            if comp in (None, "blocklist") and self._condition_fails(name):
+                return
             if comp == "block":
                 service.blocks[query["blockid"]] = body
             elif comp == "blocklist":
                 ids = [part.split("</Latest>")[0] for part in body.decode().split("<Latest>")[1:]]
-                service.blobs[name] = b"".join(service.blocks[block] for block in ids)
+                service.put(name, b"".join(service.blocks[block] for block in ids))
                 service.md5[name] = self.headers["x-ms-blob-content-md5"]
             elif comp == "appendblock":
                 if int(self.headers["x-ms-blob-condition-appendpos"]) != len(service.blobs[name]):
@@ -96,16 +109,33 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
                 service.blobs[name] += body
             else:
                 service.put(name, body)
-            self._answer(201, b"")
+                if self.headers.get("x-ms-blob-type") == "AppendBlob":
+                    service.append_blobs.add(name)
+            self._answer(201, b"", written=name)
+
+        def _condition_fails(self, name: str) -> bool:
+            if self.headers.get("If-None-Match") == "*" and name in service.blobs:
+                self._answer(409, b"", code="BlobAlreadyExists")
+                return True
+            if self.headers.get("If-Match") not in (None, service.etag(name)):
+                self._answer(412, b"", code="ConditionNotMet")
+                return True
+            return False
 
         def _send(self, name: str) -> None:
             body = service.blobs[name]
-            first = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0]
-            rest = body[int(first) :]
-            self.send_response(206 if int(first) else 200)
+            given = self.headers.get("x-ms-range") or self.headers.get("Range") or ""
+            first, _, last = given.removeprefix("bytes=").partition("-")
+            rest = body[int(first or 0) : int(last) + 1 if last else None]
+            self.send_response(206 if given else 200)
             self.send_header("Content-Length", str(len(rest)))
-            if name in service.md5 and not int(first):
-                self.send_header("Content-MD5", service.md5[name])
+            self.send_header("ETag", service.etag(name))
+            self.send_header("Last-Modified", _DATE)
+            self.send_header("x-ms-blob-type", "AppendBlob" if name in service.append_blobs else "BlockBlob")
+            if given:
+                self.send_header("Content-Range", f"bytes {given.removeprefix('bytes=')}/{len(body)}")
+            if name in service.md5 and name not in service.append_blobs:
+                self.send_header("x-ms-blob-content-md5" if given else "Content-MD5", service.md5[name])
             self.end_headers()
             if self.command == "GET" and service.cut and len(rest) > 1:
                 service.cut -= 1
@@ -135,8 +165,12 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
             query = {key: values[0] for key, values in parse_qs(parts.query).items()}
             return unquote(parts.path[len(CONTAINER) :]).lstrip("/"), query
 
-        def _answer(self, status: int, body: bytes, *, code: str = "") -> None:
+        def _answer(self, status: int, body: bytes, *, code: str = "", written: str = "") -> None:
             self.send_response(status)
+            if written:
+                self.send_header("ETag", service.etag(written))
+                self.send_header("Last-Modified", _DATE)
+                self.send_header("Content-MD5", service.md5.get(written, ""))
             if code:
                 self.send_header("x-ms-error-code", code)
             self.send_header("Content-Length", str(len(body)))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.jobs import runner
 from blobsync.jobs.spec import CodeRef, FolderLink, JobSpec, LogMirror
 from tests.fakes.blob_service import SAS, BlobService
 
@@ -50,6 +49,7 @@ class Node:
     python: str = sys.executable
     env: dict[str, str] = field(default_factory=dict)
     sas: str = SAS
+    program: tuple[str, ...] = ("-m", "blobsync.jobs.node")
 
     @property
     def root(self) -> Path:
@@ -77,7 +77,7 @@ class Node:
         secrets = {"sas": {self.service.url: self.sas}, "env": dict(secret_env or {})}
         (self.run / "secrets.json").write_text(json.dumps(secrets))
         return [
-            *(self.python, runner.__file__, verb, "--job", str(self.run / "job.json")),
+            *(self.python, *self.program, verb, "--job", str(self.run / "job.json")),
             *("--secrets", str(self.run / "secrets.json"), "--run-dir", str(self.run), "--root", str(self.root), *more),
         ]
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import ArchiveError
 from blobsync.code import archive
 from blobsync.code.archive import write_archive
 from blobsync.code.files import code_rules
 from blobsync.code.git import GitState
 from blobsync.code.snapshot import CodeSnapshot, take_snapshot
+from blobsync.code.unpack import unpack_archive
 from blobsync.config.model import Cluster
-from blobsync.jobs.runner import SetupError, unzip
 from blobsync.local.errors import ChangedWhileReadError
 
 GIT = GitState("0123456789abcdef0123456789abcdef01234567", ("src/new.py",))
@@ -80,10 +81,10 @@ def test_unzip_and_python_read_it(code: Path, tmp_path: Path) -> None:
 def test_a_node_takes_an_archive_by_its_digest_and_size(code: Path, tmp_path: Path) -> None:
     found = pack(code, tmp_path / "a.zip")
     (tmp_path / "node").mkdir()
-    with pytest.raises(SetupError, match="does not hold the code"):
-        unzip(str(tmp_path / "a.zip"), str(tmp_path / "node"), "0" * 64, found.size)
+    with pytest.raises(ArchiveError, match="does not hold the code"):
+        unpack_archive(tmp_path / "a.zip", tmp_path / "node", "0" * 64, found.size)
     assert not list((tmp_path / "node").iterdir())
-    unzip(str(tmp_path / "a.zip"), str(tmp_path / "node"), found.digest, found.size)
+    unpack_archive(tmp_path / "a.zip", tmp_path / "node", found.digest, found.size)
     assert (tmp_path / "node" / "run.sh").exists()
 
 

@@ -34,7 +34,7 @@ def service() -> Iterator[BlobService]:
 
 @pytest.fixture
 def node(tmp_path: Path, service: BlobService) -> Node:
-    return Node(tmp_path, service)
+    return Node(tmp_path, service, program=(runner.__file__,))
 
 
 def oldest_python() -> str | None:

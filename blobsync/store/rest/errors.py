@@ -144,6 +144,9 @@ _MEANINGS: dict[str, _Meaning] = {
     "TargetConditionNotMet": _Meaning(
         PreconditionFailedError, "{where} changed since it was looked at", "run it again"
     ),
+    "AppendPositionConditionNotMet": _Meaning(
+        PreconditionFailedError, "{where} grew since it was looked at", "run it again"
+    ),
     "BlobAlreadyExists": _Meaning(PreconditionFailedError, "{where} exists by now", "run it again"),
     "Md5Mismatch": _Meaning(ChecksumError, "{where}: the bytes that arrived are not the bytes that were sent"),
     "InvalidMd5": _Meaning(ChecksumError, "{where}: the service cannot read the Content-MD5"),

@@ -1,0 +1,32 @@
+"""The digest that names a code archive, and its manifest's name: what packs and what unpacks agree on. Pure.
+
+SHA-256 of one record per file, in the order of the names as Unicode: ``<mode> <sha256 of the content, hex> <path in
+UTF-8>`` and a zero byte; mode is ``644``, ``755``, or ``link``, whose content is where it points. Nothing else goes
+in: no clock, user, umask or commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# What init writes into the archive about itself; not part of the code.
+MANIFEST_NAME = ".blobsync-manifest.json"
+
+
+class DigestRecord(NamedTuple):
+    """One file of the code; ``sha256`` of its content, in hex."""
+
+    mode: str
+    sha256: str
+    path: str
+
+
+def digest_of_records(records: Iterable[DigestRecord]) -> str:
+    """The digest, in hex; ``records`` come in the order of their paths."""
+    whole = hashlib.sha256()
+    for mode, sha256, path in records:
+        # Names out of an archive may be no UTF-8; such a digest is nobody's.
+        whole.update(f"{mode} {sha256} {path}\0".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()

@@ -1,0 +1,86 @@
+"""``python -m blobsync.jobs.node``, and what the node archive starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import Secret
+from blobsync.base.redaction import redact
+from blobsync.jobs.node import verbs
+from blobsync.jobs.node.arguments import NodeArguments, parse_arguments
+from blobsync.jobs.node.job import NodeJob, read_text
+from blobsync.jobs.node.places import JobPlaces
+from blobsync.jobs.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
+from blobsync.jobs.node.stopping import WARNINGS, HeldSignals
+from blobsync.jobs.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Do what the words say; returns the exit code. ``environ`` None is this process's."""
+    arguments = parse_arguments(argv)
+    held = HeldSignals()
+    held.catch(WARNINGS)
+    # Until there are processes to pass it on to; cleaning up happens on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    redact_tracebacks()
+    try:
+        return _carry_out(arguments, held, os.environ if environ is None else environ)
+    except BlobsyncError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        sys.stderr.write(redact(f"blobsync: this node could not be made ready: {error.message}{hint}") + "\n")
+        return SETUP_FAILED_EXIT
+
+
+def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str, str]) -> int:
+    try:
+        spec = JobSpec.from_json(read_text(arguments.job))
+        text = read_text(arguments.secrets) if arguments.secrets else ""
+        # At the end of a job they may be gone already.
+        secrets = Secrets.from_json(text) if text else Secrets()
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotReadyError(f"the job's files cannot be read: {error}") from error
+    # Known to the redactor from here on.
+    secret_env = {name: Secret(value) for name, value in secrets.env.items()}
+    places = JobPlaces(secrets.sas, environ)
+    job = NodeJob(spec, secret_env, arguments, environ, _node_rank(arguments, spec, environ))
+    if arguments.verb == "prepare":
+        return verbs.prepare_node(job, places)
+    if arguments.verb == "exec":
+        return verbs.run_one(job, places, held, log=arguments.log)
+    if arguments.verb == "node":
+        return verbs.run_all(job, places, held)
+    if arguments.verb == "finish":
+        return verbs.finish(job, places, arguments.code)
+    return verbs.run_here(job, held)
+
+
+def _node_rank(arguments: NodeArguments, spec: JobSpec, environ: Mapping[str, str]) -> int:
+    if arguments.node_rank is not None:
+        return arguments.node_rank
+    if arguments.verb == "exec":
+        return ranks_from_launcher(spec, environ).node_rank
+    return node_rank_from_launcher(spec, environ)
+
+
+def redact_tracebacks() -> None:
+    """A fault of ours may quote a URL; so may a library's."""
+
+    def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+
+    def show_of_thread(args: threading.ExceptHookArgs) -> None:
+        show(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook = show
+    threading.excepthook = show_of_thread
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""A job as one of its nodes sees it: the specification, this node's place in it, and where its files are."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from blobsync.base.locations import Secret
+from blobsync.base.redaction import redact
+from blobsync.jobs.node.arguments import NodeArguments
+from blobsync.jobs.node.ranks import Ranks, rank_variables
+from blobsync.jobs.spec import FolderLink, JobSpec
+
+
+class NodeJob:
+    """Names every file of a job on this node, and writes what blobsync itself has to say there.
+
+    ``environ`` is what the launcher set. ``stopped`` becomes True when somebody asks for the job's end.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        secret_env: Mapping[str, Secret],
+        arguments: NodeArguments,
+        environ: Mapping[str, str],
+        node_rank: int,
+    ) -> None:
+        self.spec = spec
+        self.environ = environ
+        self.node_rank = node_rank
+        self.keep_root = arguments.keep_root
+        self.sync_seconds = arguments.sync_seconds
+        self.stopped = False
+        self._secret_env = secret_env
+        # Each task of a Slurm array has its own logs and its own code.
+        number = environ.get("SLURM_ARRAY_TASK_ID")
+        self.task = f"task_{number}" if number else ""
+        self.run_dir = Path(os.path.abspath(arguments.run_dir)) / self.task
+        self.node_log = self.run_dir / "system_logs" / f"node_{node_rank}.txt"
+        self.owns_parent = arguments.root is None
+        root = arguments.root or scratch_root(spec.run_id + self.task, node_rank, environ)
+        self.root = Path(os.path.abspath(root))
+        self.work_dir = self.root / str(spec.options.get("work_dir", ""))
+        # Without a code archive the job runs where it is, and that folder is not ours to remove.
+        self.in_place = spec.code is None
+
+    @property
+    def attempt(self) -> str:
+        """How often Slurm has started the job again, as a number."""
+        return self.environ.get("SLURM_RESTART_COUNT") or "0"
+
+    def beside(self, name: str) -> Path:
+        """A file of ours beside the root; never beside a folder that is the user's own."""
+        if self.in_place:
+            return self.run_dir / f"node_{self.node_rank}.{name}"
+        return self.root.with_name(f"{self.root.name}.{name}")
+
+    def complain(self, text: str) -> None:
+        """To whoever started us."""
+        sys.stderr.write(redact(text) + "\n")
+
+    def say(self, text: str) -> None:
+        """A line of ours, in this node's log; never in the user's."""
+        self.node_log.parent.mkdir(parents=True, exist_ok=True)
+        with self.node_log.open("a", encoding="utf-8", errors="replace") as log:
+            log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + redact(text) + "\n")
+
+    def folders(self, *modes: str) -> list[FolderLink]:
+        """The folder entries of these modes."""
+        return [entry for entry in self.spec.folders if entry.mode in modes]
+
+    def rank_log(self, rank: int) -> Path:
+        """Where the output of one process goes."""
+        name = "std_log.txt" if self.spec.world_size == 1 else f"std_log_process_{rank}.txt"
+        return self.run_dir / "user_logs" / name
+
+    def user_environment(self, ranks: Ranks) -> dict[str, str]:
+        """The environment of the user's program: the launcher's, the job's values, and who the process is."""
+        secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}
+        env = {**self.environ, **self.spec.env, **secrets}
+        env.update(rank_variables(self.spec, ranks, self.environ))
+        env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
+        env.setdefault("PYTHONUNBUFFERED", "1")
+        return env
+
+    def command(self) -> tuple[str, ...]:
+        """The user's argument vector as it was given; one argument with white space in it is a shell line."""
+        argv, prefix = self.spec.argv, str(self.spec.options.get("command_prefix", ""))
+        if self.is_shell_line:
+            return shell_line(f"{prefix} {argv[0]}".strip())
+        return (*shlex.split(prefix), *argv)
+
+    @property
+    def is_shell_line(self) -> bool:
+        """Whether the command is one line for a shell."""
+        return len(self.spec.argv) == 1 and any(letter.isspace() for letter in self.spec.argv[0].strip())
+
+
+def shell_line(line: str) -> tuple[str, ...]:
+    """The argument vector that has a shell read ``line``."""
+    return (shutil.which("bash") or "/bin/sh", "-c", line)
+
+
+def scratch_root(run_id: str, node_rank: int, environ: Mapping[str, str]) -> Path:
+    """A folder of this node for the job's code, which no other user made."""
+    given = environ.get("BLOBSYNC_SCRATCH")
+    base = Path(given or os.path.join(tempfile.gettempdir(), f"blobsync-{os.getuid()}"))
+    base.mkdir(parents=True, mode=0o700, exist_ok=True)
+    found = base.lstat()
+    if not given and (stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022):
+        # Its name can be told beforehand: somebody else on this node was first.
+        base = Path(os.path.expanduser("~/.local/state/blobsync/scratch"))
+    return base / run_id / (environ.get("SLURMD_NODENAME") or f"node{node_rank}")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of ours; empty where there is none."""
+    with suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8")
+    return ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """The file appears whole."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

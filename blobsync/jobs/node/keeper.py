@@ -1,0 +1,99 @@
+"""Carries outputs and logs to the container while the job runs, and once more at its end."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.file_states import LocalState
+from blobsync.base.process import SubprocessRunner
+from blobsync.jobs.node.job import NodeJob
+from blobsync.jobs.node.log_mirror import LogMirror
+from blobsync.jobs.node.machine import heartbeat
+from blobsync.jobs.node.places import JobPlaces
+from blobsync.jobs.node.transfers import NodeTransfers
+from blobsync.jobs.spec import FolderLink
+from blobsync.local.names import is_temporary
+
+# A file whose last change is longer ago (seconds) is taken to be complete.
+_SETTLED_SECONDS = 5.0
+# Several nodes may write one folder; what another one wrote just now is looked at again.
+_LAST_ROUNDS = 3
+
+
+class Keeper:
+    """Looks after what the node's processes leave. ``start`` begins the rounds, ``stop`` makes the last one."""
+
+    def __init__(self, job: NodeJob, places: JobPlaces) -> None:
+        self._job = job
+        self._places = places
+        self._transfers = NodeTransfers(job)
+        self._mirror = LogMirror(job, places)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._rounds, daemon=True)
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """The last round; False when something could not be brought out."""
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            # Outputs first: the log tells of them.
+            done = [self._bring_out_at_last(entry) for entry in self._job.folders("upload")]
+            return all([*done, self._mirror.bring_up()])
+        finally:
+            self._transfers.close()
+
+    def _rounds(self) -> None:
+        while not self._done.wait(self._job.sync_seconds):
+            self._job.say(heartbeat(self._job, SubprocessRunner()))
+            for entry in self._job.folders("upload"):
+                self._bring_out(entry, settled_for=_SETTLED_SECONDS)
+            self._mirror.bring_up()
+
+    def _bring_out_at_last(self, entry: FolderLink) -> bool:
+        return any(self._bring_out(entry, settled_for=None) for _ in range(_LAST_ROUNDS))
+
+    def _bring_out(self, entry: FolderLink, *, settled_for: float | None) -> bool:
+        """Upload what is new; a file that changed within ``settled_for`` seconds is left for a later round.
+
+        Whether everything is there that was to be.
+        """
+        base, unreadable = self._job.root / entry.name, list[OSError]()
+        files = {path: state for path, state in _files_below(base, unreadable) if _is_settled(state, settled_for)}
+        for error in unreadable:
+            self._job.say(f"upload of {entry.name}: cannot read {error.filename}: {error.strerror}")
+        try:
+            destination = self._places.blobs(entry.container, entry.path)
+            fine = self._transfers.upload(entry, base, files, destination)
+        except BlobsyncError as error:
+            self._job.say(f"upload of {entry.name}: {error}")
+            return False
+        return fine and not unreadable
+
+
+def _is_settled(state: LocalState, seconds: float | None) -> bool:
+    return seconds is None or time.time() - state.mtime_ns / 1e9 > seconds
+
+
+def _files_below(base: Path, unreadable: list[OSError]) -> Iterator[tuple[str, LocalState]]:
+    """Every file, those that links lead to included; folders behind links are not the job's outputs."""
+    for folder, _, names in os.walk(base, onerror=unreadable.append):
+        for name in names:
+            path = Path(folder, name)
+            try:
+                found = path.stat()
+            except OSError:
+                # A program may take away what it wrote, and leave links to nowhere.
+                continue
+            if stat.S_ISREG(found.st_mode) and not is_temporary(name):
+                yield path.relative_to(base).as_posix(), LocalState.of(found)

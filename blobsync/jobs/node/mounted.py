@@ -1,0 +1,182 @@
+"""A folder of this node as a container that is only read: what a service has mounted for the job."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, final
+
+from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
+from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Precondition
+
+
+@final
+class MountedStore:
+    """A ``BlobStore`` over a folder. What tells one version of a file from another is what ``stat`` shows of it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def container(self) -> ContainerUrl:
+        return ContainerUrl("", self._root.name, f"mounted:{self._root.parent}".rstrip("/"))
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Every file whose path below the folder starts with ``prefix``. Raises ``StorageError``."""
+        for folder, names, files in os.walk(self._root / prefix.rpartition("/")[0], onerror=_raise_unreadable):
+            names.sort()
+            for file in sorted(files):
+                path = Path(folder, file)
+                name = path.relative_to(self._root).as_posix()
+                if name.startswith(prefix) and (found := self.head(name)) is not None:
+                    yield found
+
+    def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
+        """One level below ``prefix``."""
+        shown = set()
+        for blob in self.list_blobs(prefix):
+            below, slash, _ = blob.name[len(prefix) :].partition("/")
+            if not slash:
+                yield blob
+            elif below not in shown:
+                shown.add(below)
+                yield f"{prefix}{below}/"
+
+    def head(self, name: str) -> BlobInfo | None:
+        try:
+            found = os.stat(self._root / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _unreadable(name, error) from error
+        return _info(name, found) if stat.S_ISREG(found.st_mode) else None
+
+    def properties(self, name: str) -> BlobProperties:
+        """A file has none."""
+        if self.head(name) is None:
+            raise BlobNotFoundError(f"there is no {name} in {self._root}", path=name)
+        return BlobProperties()
+
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> MountedReader:
+        try:
+            fd = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise BlobNotFoundError(f"there is no {name} in {self._root}", path=name) from error
+        except OSError as error:
+            raise _unreadable(name, error) from error
+        return MountedReader(name, fd, start, length, etag)
+
+    # -- what a mount does not do here ------------------------------------------------------------------------
+
+    def put(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        md5: bytes,
+        properties: BlobProperties | None = None,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        self._refuse(name)
+
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+        self._refuse(name)
+
+    def put_block_list(
+        self,
+        name: str,
+        block_ids: Sequence[str],
+        *,
+        size: int,
+        md5: bytes,
+        properties: BlobProperties | None = None,
+        condition: Precondition = ANYTHING,
+    ) -> BlobInfo:
+        self._refuse(name)
+
+    def put_from_url(
+        self,
+        name: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        condition: Precondition = ANYTHING,
+        tier: str = "",
+    ) -> BlobInfo:
+        self._refuse(name)
+
+    def put_block_from_url(
+        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+    ) -> None:
+        self._refuse(name)
+
+    def delete(self, name: str, *, etag: str | None = None) -> bool:
+        self._refuse(name)
+
+    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        self._refuse(", ".join(names))
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise AccessDeniedError(f"{name}: what is mounted at {self._root} is only read", path=name)
+
+
+@final
+class MountedReader:
+    """A range of one version of a file; see ``store.protocol.BlobReader``."""
+
+    def __init__(self, name: str, fd: int, start: int, length: int | None, etag: str | None) -> None:
+        self._fd = fd
+        self._at = start
+        self._name = name
+        self._info = _info(name, os.fstat(fd))
+        self._end = self._info.size if length is None else min(self._info.size, start + length)
+        if etag is not None and etag != self._info.etag:
+            self.close()
+            raise PreconditionFailedError(f"{name} changed since it was looked at", path=name)
+
+    @property
+    def info(self) -> BlobInfo:
+        return self._info
+
+    def __enter__(self) -> MountedReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Safe to call again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes, empty at the end; a file that became shorter meanwhile ends early."""
+        try:
+            data = os.pread(self._fd, min(limit, self._end - self._at), self._at)
+        except OSError as error:
+            raise _unreadable(self._name, error) from error
+        if (self._at < self._end and not data) or _info(self._name, os.fstat(self._fd)).etag != self._info.etag:
+            raise PreconditionFailedError(f"{self._name} changed while it was being read", path=self._name)
+        self._at += len(data)
+        return data
+
+
+def _info(name: str, found: os.stat_result) -> BlobInfo:
+    version = f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
+    return BlobInfo(name, found.st_size, version, None, found.st_mtime)
+
+
+def _raise_unreadable(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise _unreadable(str(error.filename), error) from error
+
+
+def _unreadable(name: str, error: OSError) -> StorageError:
+    return StorageError(f"{name}: cannot be read: {error.strerror}", path=name)

@@ -1,0 +1,98 @@
+"""The user's programs as processes: started in groups of their own, signalled, warned, swept up."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from blobsync.base.process import ProcessGroup
+from blobsync.base.redaction import redact
+from blobsync.jobs.node.job import NodeJob, read_text
+from blobsync.jobs.node.ranks import Ranks
+
+# What asks a program to end, and may come twice.
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class UserProcess:
+    """One process of the user's, in a group of its own, so that all it starts can be ended with it."""
+
+    def __init__(self, job: NodeJob, ranks: Ranks, log: Path | None) -> None:
+        """``log`` None: its output goes where ours goes."""
+        self.returncode: int | None = None
+        self._child: ProcessGroup | None = None
+        self._is_shell_line = job.is_shell_line
+        command = job.command()
+        sink_path = log or Path(os.devnull)
+        sink_path.parent.mkdir(parents=True, exist_ok=True)
+        with sink_path.open("ab") as sink:
+            try:
+                self._child = ProcessGroup(
+                    command, env=job.user_environment(ranks), cwd=job.work_dir, output=sink if log else None
+                )
+            except OSError as error:
+                self.returncode = code_of_start(error)
+                said = redact(f"cannot start {command[0]}: {error.strerror}\n")
+                os.write(sink.fileno() if log else sys.stderr.fileno(), said.encode("utf-8", "replace"))
+
+    def poll(self) -> int | None:
+        """The exit code as a shell tells it; None while it runs."""
+        if self._child is not None:
+            code = self._child.poll()
+            self.returncode = code if code is None or code >= 0 else 128 - code
+        return self.returncode
+
+    def signal(self, number: int) -> None:
+        """What ends a program goes to all it started; anything else only to itself."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.signal(number, to_all=self._is_shell_line or number in (*ENDING, signal.SIGKILL))
+
+    def warn(self, number: int) -> bool:
+        """Warn the program, or what it runs if that is what listens; False while nobody does.
+
+        Workers inherit their parent's handler: only the topmost process that listens is meant.
+        """
+        if self._child is None or self._child.poll() is not None:
+            return True
+        listening = listeners(self._child.pid, number)
+        for pid in [pid for pid, parent in listening.items() if parent not in listening]:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        return bool(listening)
+
+    def sweep(self) -> None:
+        """End what the process left running behind itself."""
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL, to_all=True)
+
+
+def code_of_start(error: OSError) -> int:
+    """What a shell answers: 127 for a program that is not there, 126 for one that may not be run."""
+    return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def listeners(group: int, number: int) -> dict[int, int]:
+    """Processes of a group that catch a signal, or block it to wait for it, with their parents; see proc(5)."""
+    if not os.path.isdir("/proc/self"):
+        return {group: 0}
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        # A process may end while we look.
+        with suppress(OSError, ValueError):
+            _, parent, its_group = read_text(Path("/proc", name, "stat")).rpartition(")")[2].split()[:3]
+            status = read_text(Path("/proc", name, "status"))
+            masks = re.findall(r"^Sig(?:Cgt|Blk):\s*(\w+)", status, re.MULTILINE)
+            if int(its_group) == group and any(int(mask, 16) >> (number - 1) & 1 for mask in masks):
+                found[int(name)] = int(parent)
+    return found
+
+
+def run_into_log(argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> int:
+    """Run a program to its end, with its output at the end of ``log`` as it comes; returns the exit code."""
+    with log.open("ab") as sink:
+        return ProcessGroup(argv, env=env, cwd=cwd, output=sink).wait()

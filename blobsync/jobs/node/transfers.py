@@ -1,0 +1,210 @@
+"""Brings blobs to this node, and files of it to their container, as ``d`` and ``u`` do on a workstation.
+
+The same survey, decisions, engine and account: every file is checked by its size and MD5, appears whole, is retried
+for the same reasons and fails with the same codes; what an earlier attempt brought, and nobody changed, stays. What is
+remembered lies in an index beside the job's root.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.reasons import Reason
+from blobsync.direct.engine import DirectEngine
+from blobsync.jobs.node.job import NodeJob
+from blobsync.jobs.node.ranks import NotReadyError
+from blobsync.jobs.spec import FolderLink
+from blobsync.local.hashing import hash_file
+from blobsync.local.index import Index, PairIndex
+from blobsync.local.names import blob_problem, local_problem
+from blobsync.local.tree import LinkPolicy, ignores_case
+from blobsync.plan.decisions import check_names, decide_all, leave_out
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.pairs import Pair, needs_local_md5
+from blobsync.plan.survey import Request, survey
+from blobsync.plan.transfer_plan import (
+    Action,
+    EngineChoice,
+    FileAction,
+    FileFailure,
+    IndexKey,
+    Part,
+    PlanPart,
+    Route,
+    Shape,
+    TransferOptions,
+    TransferPlan,
+    TransferResult,
+)
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.engines import Moved
+from blobsync.transfer.fresh_look import states_at_destination
+
+_ENGINE = EngineChoice("direct", "nodes have no other")
+_ENGINES = Engines({"direct": DirectEngine})
+_DOWN = TransferOptions(engine="direct", compare_content=True)
+# A job's output folder is the job's to write: what other runs left under a name it writes is replaced.
+_UP = TransferOptions(engine="direct", overwrite=True)
+# So many failures are told one by one.
+_TOLD = 20
+
+Wanted = Callable[[str], bool]
+
+
+class _NodeListener(SilentListener):
+    def __init__(self, job: NodeJob) -> None:
+        self._job = job
+
+    def note(self, text: str) -> None:
+        self._job.say(text)
+
+
+class NodeTransfers:
+    """What one node moves for its job."""
+
+    def __init__(self, job: NodeJob) -> None:
+        self._job = job
+        self._index = Index(job.beside("index.sqlite"), job.say)
+        self._listener = _NodeListener(job)
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._index.close()
+
+    def download(self, name: str, remote: RemoteEnd, local: Path, below: str = "", wanted: Wanted | None = None) -> None:
+        """Bring a blob, or a folder of blobs, to ``local``; only what is ``below``, only the paths that are ``wanted``.
+
+        ``name`` is what messages and records call it. Raises ``NothingMatchedError`` where nothing is there,
+        ``NotReadyError`` when not all of it arrived.
+        """
+        began = time.monotonic()
+        source, target = RemoteEnd(remote.store, remote.at(below)), local / below
+        shown = f"{name}/{below}" if below else name
+        part = Part[LiveEnd](shown, Route.DOWNLOAD, source, LocalEnd(target), _key(name, remote, below))
+        links = LinkPolicy("follow", os.path.realpath(target), shown)
+        records = self._index.pair(part.key.near, part.key.remote)
+        looked = survey(Request(part, links, records, wanted=wanted, compare_content=True), self._listener.seen)
+        actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, _DOWN, shown=shown)
+        rule = _name_rule(looked.shape, target)
+        check_names(actions, [*extras, *looked.clashes], shown, rule, one_case=ignores_case(target))
+        part = replace(part, shape=looked.shape, actions=actions)
+        result = self._carry_out(part, _DOWN, (*looked.unreadable, *looked.blocked))
+        seconds = time.monotonic() - began
+        for warning in looked.warnings[:_TOLD]:
+            self._job.say(warning)
+        self._job.say(f"{shown}: {len(actions)} files, {result.bytes_transferred} bytes in {seconds:.1f} s")
+        self._demand_all(result)
+
+    def upload(self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: RemoteEnd) -> bool:
+        """Bring ``files`` (paths below ``base``, as ``stat`` showed them) to the container, those that are not there.
+
+        Whether all of them are there now; what failed is said in the node's log.
+        """
+        key = _key(entry.name, destination)
+        pairs = _changed(files, self._index.pair(key.near, key.remote))
+        there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in pairs], self._listener.seen)
+        pairs = [_with_md5(pair._replace(destination=there.get(pair.path)), base) for pair in pairs]
+        actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
+        actions, misnamed = leave_out(actions, entry.name, lambda name: blob_problem(destination.at(name)))
+        part = Part[LiveEnd](entry.name, Route.UPLOAD, LocalEnd(base), destination, key, actions=actions)
+        result = self._carry_out(part, _UP, tuple(misnamed))
+        # What the program removed meanwhile is not missed.
+        missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
+        for failure in missed[:_TOLD]:
+            self._job.say(f"upload of {_told(failure)}")
+        return not missed
+
+    def _carry_out(
+        self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]
+    ) -> TransferResult:
+        plan = TransferPlan(
+            route=part.route,
+            cluster=self._job.spec.cluster,
+            from_cluster=None,
+            paths=(part.path,),
+            options=options,
+            parts=(_plain(part),),
+            engine=_ENGINE,
+            unreadable=unseen,
+            created_at=time.time(),
+        )
+        return carry_out(plan, _OnePart(part, self._index), _ENGINES, self._listener, None)
+
+    def _demand_all(self, result: TransferResult) -> None:
+        failures = [*result.failures, *result.plan.conflicts]
+        for failure in failures[:_TOLD]:
+            self._job.say(_told(failure))
+        if failures:
+            shown, count = result.plan.paths[0], len(result.plan.parts[0].actions)
+            raise NotReadyError(
+                f"{shown}: {len(failures)} of {count} files did not arrive; the first: {_told(failures[0])}"
+            )
+
+
+class _OnePart(NamedTuple):
+    """Opens the only part of a plan: it is open already."""
+
+    part: LivePart
+    index: Index
+
+    def opened(self, part: PlanPart) -> LivePart:
+        return self.part
+
+    def records(self, key: IndexKey) -> PairIndex:
+        return self.index.pair(key.near, key.remote)
+
+
+def _plain(part: LivePart) -> PlanPart:
+    ends = (
+        end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
+        for end in (part.source, part.destination)
+    )
+    return Part(part.path, part.route, *ends, part.key, part.shape, part.actions)
+
+
+def _key(name: str, remote: RemoteEnd, below: str = "") -> IndexKey:
+    return IndexKey(name, str(remote.store.container.blob(remote.name)), below)
+
+
+def _told(failure: FileFailure) -> str:
+    said = failure.message if failure.path in failure.message else f"{failure.path}: {failure.message}"
+    return f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
+
+
+def _name_rule(shape: Shape, target: Path) -> Callable[[str], str | None]:
+    if shape is Shape.FILE:
+        return lambda name: local_problem(target.name, str(target.parent))
+    return lambda name: local_problem(name, str(target))
+
+
+def _changed(files: Mapping[str, LocalState], records: PairIndex) -> list[Pair]:
+    """A pair for each file of which the index does not say that the container has it as it is."""
+    known = records.get(list(files))
+    pairs = (Pair(path, state, None, known.get(path)) for path, state in files.items())
+    return [pair for pair in pairs if not _is_on_record(pair)]
+
+
+def _is_on_record(pair: Pair) -> bool:
+    near = pair.record.near if pair.record else None
+    return isinstance(near, LocalState) and isinstance(pair.source, LocalState) and near.same_file(pair.source)
+
+
+def _looked_for(pair: Pair) -> FileAction:
+    size = pair.source.size if pair.source else 0
+    return FileAction(pair.path, Action.TRANSFER, Reason.NEW, size, pair.source)
+
+
+def _with_md5(pair: Pair, base: Path) -> Pair:
+    """The pair with what the file holds, where only that can tell whether the container has it."""
+    if not needs_local_md5(pair, Route.UPLOAD):
+        return pair
+    hashed: FileState | None = hash_file(base / pair.path)
+    return pair if hashed is None else pair._replace(source=hashed)

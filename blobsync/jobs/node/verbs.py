@@ -1,0 +1,109 @@
+"""What each verb of the command line does; each returns an exit code."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from blobsync.jobs.node.job import NodeJob, write_text
+from blobsync.jobs.node.keeper import Keeper
+from blobsync.jobs.node.places import JobPlaces
+from blobsync.jobs.node.processes import code_of_start
+from blobsync.jobs.node.ranks import NotReadyError, Ranks, master_address, ranks_from_launcher, ranks_of_node
+from blobsync.jobs.node.setup import clean_up, make_ready
+from blobsync.jobs.node.stopping import TERM_TO_KILL_SECONDS, HeldSignals, run_processes
+from blobsync.jobs.spec import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
+
+# How long the last outputs of the node's other processes are waited for (seconds), and after a failure, when the
+# launcher ends them anyway.
+_OTHERS_SECONDS, _OTHERS_AFTER_FAILURE_SECONDS = 60.0, 2.0
+
+
+def prepare_node(job: NodeJob, places: JobPlaces) -> int:
+    """Make the node ready, once."""
+    make_ready(job, places)
+    return 0
+
+
+def run_one(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -> int:
+    """One process, started by a launcher; the node's first one looks after outputs and logs."""
+    ranks = ranks_from_launcher(job.spec, job.environ)
+    make_ready(job, places)
+    keeper = Keeper(job, places) if ranks.local_rank == 0 else None
+    if keeper:
+        keeper.start()
+    done = job.beside(f"done{ranks.local_rank}")
+    done.unlink(missing_ok=True)
+    # From here on a warning is not lost; only Slurm's batch script makes the folder, and waits for it to fill.
+    with suppress(FileNotFoundError):
+        write_text(job.run_dir / "up" / str(ranks.rank), "")
+    code = run_processes(job, held, lambda one: job.rank_log(one.rank) if log else None, [ranks])
+    write_text(done, str(code))
+    if keeper:
+        alone = _wait_for_the_others(job, code)
+        if not keeper.stop():
+            return code or OUTPUT_FAILED_EXIT
+        if alone and (code or job.stopped):
+            # Slurm starts nothing more for a job that was cancelled, "finish" neither.
+            clean_up(job, code)
+    return code
+
+
+def _wait_for_the_others(job: NodeJob, code: int) -> bool:
+    """Their last outputs have to be there before the last upload. True when all of them have ended."""
+    patience = _OTHERS_AFTER_FAILURE_SECONDS if code else _OTHERS_SECONDS
+    until = time.monotonic() + (TERM_TO_KILL_SECONDS if job.stopped else patience)
+    waiting = [job.beside(f"done{local_rank}") for local_rank in range(job.spec.procs_per_node)]
+    while not all(path.exists() for path in waiting):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def run_all(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
+    """All processes of this node."""
+    keeper = Keeper(job, places)
+    try:
+        make_ready(job, places)
+    except NotReadyError:
+        keeper.stop()
+        clean_up(job, SETUP_FAILED_EXIT)
+        raise
+    keeper.start()
+    write_text(job.run_dir / "phase", "running")
+    ranks = ranks_of_node(job.spec, job.node_rank)
+    code = run_processes(job, held, lambda one: job.rank_log(one.rank), ranks)
+    job.say(f"the command ended with {code}")
+    if not keeper.stop():
+        return code or OUTPUT_FAILED_EXIT
+    clean_up(job, code)
+    return code
+
+
+def run_here(job: NodeJob, held: HeldSignals) -> int:
+    """One process becomes the command itself, so that a debugger has the terminal; several are looked after."""
+    master_address(job.spec, job.environ)
+    ranks = ranks_of_node(job.spec, job.node_rank)
+    if len(ranks) == 1:
+        return _become(job, ranks[0])
+    return run_processes(job, held, lambda _: None, ranks)
+
+
+def _become(job: NodeJob, ranks: Ranks) -> int:
+    command = job.command()
+    os.chdir(job.work_dir)
+    try:
+        os.execvpe(command[0], command, job.user_environment(ranks))  # noqa: S606 - the user's program, as given
+    except OSError as error:
+        job.complain(f"cannot start {command[0]}: {error.strerror}")
+        return code_of_start(error)
+
+
+def finish(job: NodeJob, places: JobPlaces, code: int) -> int:
+    """The last uploads, then clean up; ``code`` is what the command ended with."""
+    if not Keeper(job, places).stop():
+        return OUTPUT_FAILED_EXIT
+    clean_up(job, code)
+    return 0

@@ -1,0 +1,629 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import ArchiveError
+from blobsync.code.unpack import unpack_archive
+from blobsync.jobs.spec import CodeRef
+from tests.fakes.blob_service import BlobService, serve
+from tests.fakes.jobs import CODE, Node, make_spec, zip_of
+
+LINK = 0o120777
+SHOW = "import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+
+
+@pytest.fixture
+def service() -> Iterator[BlobService]:
+    with serve() as service:
+        yield service
+
+
+@pytest.fixture
+def node(tmp_path: Path, service: BlobService) -> Node:
+    return Node(tmp_path, service)
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+
+
+def test_arguments_arrive_as_they_were_given(node: Node) -> None:
+    awkward = ["two words", "$HOME", ";", "a'b\"c", "*", "", "--job"]
+    spec = make_spec(sys.executable, "-c", SHOW, *awkward, code=node.code({"a.py": ""}))
+    assert node.do("node", spec, "--keep-root", "always").returncode == 0
+    assert json.loads(node.log())[0] == awkward
+
+
+def test_one_argument_with_spaces_is_a_shell_line(node: Node) -> None:
+    spec = make_spec('echo "$WORLD_SIZE ranks" | tr a-z A-Z; exit 7', code=node.code({"a.py": ""}))
+    assert node.do("node", spec).returncode == 7
+    assert node.log() == "1 RANKS\n"
+
+
+def test_the_cluster_file_chooses_the_folder_and_the_prefix(node: Node) -> None:
+    options = {"work_dir": "sub", "command_prefix": "env 'GREETING=hello there'"}
+    code = node.code({"sub/a.txt": "text"})
+    assert (
+        node.do("node", make_spec("sh", "-c", "cat a.txt; echo $GREETING", code=code, options=options)).returncode == 0
+    )
+    assert node.log() == "texthello there\n"
+    assert node.do("node", make_spec("printenv GREETING; exit 3", code=code, options=options)).returncode == 3
+
+
+def test_a_node_can_stay_after_a_failure(node: Node) -> None:
+    spec = make_spec("exit 5", code=node.code({"a": ""}), options={"sleep_if_fail": True})
+    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+        until = time.monotonic() + 20
+        while not (node.run / "system_logs").exists() or "the node stays" not in node.node_log:
+            assert time.monotonic() < until and running.poll() is None
+            time.sleep(0.05)
+        running.terminate()
+        assert running.wait(20) == 5
+
+
+def test_a_program_that_is_not_there_is_127_as_in_a_shell(node: Node) -> None:
+    assert node.do("node", make_spec("no-such-program", code=node.code({"a": ""}))).returncode == 127
+    assert "cannot start no-such-program" in node.log()
+
+
+def test_each_process_knows_who_it_is(node: Node) -> None:
+    spec = make_spec(
+        *(sys.executable, "-c", SHOW),
+        procs_per_node=2,
+        env={"LIST": "a,b c"},
+        code=node.code({"a.py": ""}),
+    )
+    assert node.do("node", spec, secret_env={"MY_TOKEN": "hush"}).returncode == 0
+    for rank in (0, 1):
+        env = json.loads(node.log(rank))[1]
+        expected = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "NODE_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+            "AZ_BATCH_HOST_LIST": "127.0.0.1",
+            "AZ_BATCHAI_JOB_MASTER_NODE_IP": "127.0.0.1",
+            "LIST": "a,b c",
+            "MY_TOKEN": "hush",
+        }
+        assert {name: env.get(name) for name in expected} == expected
+        assert env["AZ_BATCH_MASTER_NODE"] == f"127.0.0.1:{env['MASTER_PORT']}"
+
+
+def test_the_first_failure_ends_the_other_processes_and_is_the_exit_code(node: Node) -> None:
+    script = 'import os,sys,time; sys.exit(5) if os.environ["RANK"] == "1" else time.sleep(60)'
+    spec = make_spec(sys.executable, "-c", script, procs_per_node=2, code=node.code({"a": ""}))
+    started = time.monotonic()
+    assert node.do("node", spec).returncode == 5
+    assert time.monotonic() - started < 20
+
+
+def test_exec_takes_its_place_from_the_launcher(node: Node) -> None:
+    spec = make_spec(sys.executable, "-c", SHOW, nodes=2, procs_per_node=2, code=node.code({"a": ""}))
+    node.env = {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "SLURM_PROCID": "1",
+        "AZ_BATCH_MASTER_NODE": "head:1234",
+    }
+    done = node.do("exec", spec)
+    env = json.loads(done.stdout)[1]
+    assert [env[name] for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR")] == [
+        *("3", "1", "1", "4", "head")
+    ]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 40), (signal.SIGUSR1, 41)])
+def test_signals_reach_the_program_and_its_exit_code_comes_back(
+    node: Node, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    marker = tmp_path / "ready"
+    script = (
+        "import signal,sys,time,pathlib\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40))\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(41))\n"
+        f"pathlib.Path({str(marker)!r}).touch(); time.sleep(60)"
+    )
+    spec = make_spec(sys.executable, "-c", script, code=node.code({"a": ""}))
+    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+        wait_for(marker)
+        running.send_signal(number)
+        assert running.wait(20) == code
+
+
+def test_a_stopped_process_leaves_nothing_on_its_node_once_the_others_have_ended(node: Node, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    script = f"touch {shlex.quote(str(ready))}; sleep 60"
+    spec = make_spec("sh", "-c", script, procs_per_node=2, code=node.code({"a": ""}))
+    node.env = {"RANK": "0", "LOCAL_RANK": "0"}
+    other = Path(f"{node.root}.done1")
+    with subprocess.Popen(node.command("exec", spec), env=node.environ()) as running:
+        wait_for(ready)
+        running.send_signal(signal.SIGTERM)
+        time.sleep(1.0)
+        assert node.root.is_dir() and running.poll() is None
+        other.touch()
+        assert running.wait(20) == 128 + signal.SIGTERM
+    assert not node.root.exists() and not other.exists()
+
+
+def test_a_signal_that_arrives_while_the_program_is_started_is_not_lost(node: Node) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; from blobsync.jobs.node.arguments import parse_arguments\n"
+        "from blobsync.jobs.node.job import NodeJob; from blobsync.jobs.node.ranks import ranks_of_node\n"
+        "from blobsync.jobs.node.stopping import HeldSignals, run_processes; from blobsync.jobs.spec import JobSpec\n"
+        "words = parse_arguments(sys.argv[1:]); spec = JobSpec.from_json(words.job.read_text())\n"
+        "job = NodeJob(spec, {}, words, os.environ, 0)\n"
+        "def log_of(ranks):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return job.rank_log(ranks.rank)\n"
+        "sys.exit(run_processes(job, HeldSignals(), log_of, ranks_of_node(spec, 0)))"
+    )
+    node.root.mkdir()
+    words = node.command("node", make_spec("sleep", "60"))[3:]
+    done = subprocess.run([sys.executable, "-c", script, *words, "--node-rank", "0"], timeout=20, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("shell_line", [False, True])
+def test_a_warning_waits_for_a_program_that_catches_it_and_kills_nothing_else(
+    node: Node, tmp_path: Path, shell_line: bool
+) -> None:
+    started, go_on = tmp_path / "started", tmp_path / "go on"
+    script = (
+        "import os, pathlib, signal, sys, time\n"
+        f"pathlib.Path({str(started)!r}).touch()\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(41))\n"
+        "worker = os.fork()\n"
+        "if worker: os.waitpid(worker, 0)\n"
+        "else: time.sleep(3); os.write(1, b'the worker was left alone')"
+    )
+    python = [sys.executable, "-c", script]
+    argv = [f"{shlex.join(python)}; code=$?; echo over; exit $code"] if shell_line else python
+    with subprocess.Popen(node.command("node", make_spec(*argv, code=node.code({"a": ""}))), env=node.environ()) as run:
+        wait_for(started)
+        run.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "SIGUSR1 came" in node.node_log)
+        go_on.touch()
+        assert run.wait(20) == 41
+    assert node.log() == ("over\n" if shell_line else "")
+
+
+# -- the code --------------------------------------------------------------------------------------------------
+
+
+def test_code_is_unpacked_with_run_bits_and_links(node: Node) -> None:
+    code = node.code(
+        {"run.sh": ("#!/bin/sh\ncat sub/link\n", 0o100755), "sub/a.txt": "hello", "sub/link": ("a.txt", LINK)}
+    )
+    assert node.do("node", make_spec("./run.sh", code=code), "--keep-root", "always").returncode == 0
+    assert node.log() == "hello"
+    assert os.readlink(node.root / "sub" / "link") == "a.txt"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("../evil", "x"),
+        ("/evil", "x"),
+        ("a/../../evil", "x"),
+        ("link", ("/etc", LINK)),
+        ("link", ("../..", LINK)),
+    ],
+)
+def test_nothing_of_an_archive_leads_outside(node: Node, name: str, value: str | tuple[str, int]) -> None:
+    done = node.do("node", make_spec("true", code=node.code({"a": "", name: value})))
+    assert done.returncode == 72
+    assert "outside" in done.stderr
+    assert not list(node.folder.rglob("evil"))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        # Inside when it is made; outside as soon as what it goes through is there.
+        {"a": ("x/y/../../evil", LINK), "x": (".", LINK), "y": (".", LINK)},
+        {"a": ("x/../evil", LINK), "x": ("sub/deep", LINK), "sub/deep": ("..", LINK)},
+        {"x": ("sub", LINK), "sub/a": "", "x/link": ("../../evil", LINK)},
+    ],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_no_order_of_links_leads_outside(
+    node: Node, service: BlobService, files: dict[str, str | tuple[str, int]], backwards: bool
+) -> None:
+    names = sorted(files, reverse=backwards)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            value = files[name]
+            text, mode = value if isinstance(value, tuple) else (value, 0o100644)
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = mode << 16
+            archive.writestr(entry, text)
+    service.put(CODE, buffer.getvalue())
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")), "--keep-root", "always")
+    assert done.returncode == 72
+    assert "link that leads outside" in done.stderr or "File exists" in done.stderr
+    assert not node.root.exists()
+    left = [path for path in node.folder.rglob("*") if path.is_symlink()]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\x40"),  # written for version 6.4 of the format
+        (b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00"),  # encrypted
+    ],
+)
+def test_an_archive_that_no_program_can_read_is_told(
+    node: Node, service: BlobService, before: bytes, after: bytes
+) -> None:
+    body, _ = zip_of({"a.py": "x"})
+    assert before in body
+    service.put(CODE, body.replace(before, after))
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")))
+    assert done.returncode == 72
+    assert "could not be made ready" in done.stderr and "Traceback" not in done.stderr
+    assert not node.root.exists()
+
+
+def test_an_archive_with_one_name_twice_is_refused(node: Node, service: BlobService) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a", "one")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a", "two")
+    service.put(CODE, buffer.getvalue())
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")))
+    assert done.returncode == 72 and "'a' twice" in done.stderr
+
+
+def test_an_archive_unpacks_to_no_more_than_was_submitted(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(65 << 20))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ArchiveError, match="larger than it should be"):
+        unpack_archive(bomb, tmp_path / "out", "", 1000)
+    assert not list((tmp_path / "out").iterdir())
+    # As large as was said: it is what was submitted.
+    unpack_archive(bomb, tmp_path / "out", "", 65 << 20)
+
+
+def test_an_archive_of_unknown_size_has_bounds_too(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(1000))
+    body = bytearray(bomb.read_bytes())
+    # The size of the member, in the directory that readers go by.
+    at = body.index(b"PK\x01\x02") + 24
+    body[at : at + 4] = (2**31).to_bytes(4, "little")
+    bomb.write_bytes(body)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ArchiveError, match="larger than it should be"):
+        unpack_archive(bomb, tmp_path / "out", "", 0)
+
+
+def test_other_code_than_was_submitted_is_refused(node: Node, service: BlobService) -> None:
+    spec = make_spec("true", code=node.code({"a.py": "one"}))
+    service.put(CODE, zip_of({"a.py": "two"})[0])
+    done = node.do("node", spec)
+    assert done.returncode == 72
+    assert "not hold the code that was submitted" in done.stderr
+
+
+def test_a_body_that_breaks_off_and_a_busy_service_are_tried_again(node: Node, service: BlobService) -> None:
+    spec = make_spec("cat", "a.txt", code=node.code({"a.txt": "x" * 5000}))
+    service.cut, service.refuse = 2, 1
+    assert node.do("node", spec).returncode == 0
+    assert node.log() == "x" * 5000
+
+
+def test_a_damaged_download_is_refused(node: Node, service: BlobService) -> None:
+    spec = make_spec("true", code=node.code({"a": "1"}))
+    service.md5[CODE] = "AAAAAAAAAAAAAAAAAAAAAA=="
+    done = node.do("node", spec)
+    assert done.returncode == 72 and "damaged" in done.stderr
+
+
+def test_processes_of_a_node_prepare_it_once(node: Node, service: BlobService) -> None:
+    spec = make_spec("true", procs_per_node=4, code=node.code({"a": ""}), setup=("echo once >> ../setups",))
+    commands = [node.command("prepare", spec) for _ in range(4)]
+    running = [subprocess.Popen(command, env=node.environ()) for command in commands]
+    assert [process.wait(30) for process in running] == [0, 0, 0, 0]
+    assert (node.folder / "setups").read_text() == "once\n"
+    assert service.requests.count(f"GET /acct/box/{CODE}") == 1
+
+
+def test_a_node_that_died_while_preparing_is_prepared_again(node: Node, service: BlobService) -> None:
+    spec = make_spec("cat", "a.txt", code=node.code({"a.txt": "whole"}), setup=("touch ../begun; sleep 60",))
+    with subprocess.Popen(node.command("prepare", spec), env=node.environ()) as first:
+        wait_for(node.folder / "begun")
+        first.kill()
+    (node.root / "a.txt").write_text("half")
+    again = make_spec("cat", "a.txt", code=spec.code)
+    assert node.do("node", again).returncode == 0
+    assert node.log() == "whole"
+
+
+def test_without_an_archive_it_works_in_place_and_touches_nothing_else(node: Node) -> None:
+    node.root.mkdir()
+    (node.root / "a.txt").write_text("mine")
+    (node.folder / "root.notes").write_text("mine too")
+    before = sorted(path.name for path in node.folder.iterdir())
+    for _ in range(2):
+        assert node.do("node", make_spec("cat", "a.txt", setup=("true",))).returncode == 0
+    assert node.log() == "minemine"
+    assert sorted(path.name for path in node.folder.iterdir()) == sorted([*before, "run"])
+
+
+def test_code_can_be_a_blob_folder(node: Node, service: BlobService) -> None:
+    service.put("mine/code/sub/a.txt", b"from a folder")
+    assert node.do("node", make_spec("cat", "sub/a.txt", code=CodeRef(service.url, "mine/code", ""))).returncode == 0
+    assert node.log() == "from a folder"
+
+
+# -- folders -----------------------------------------------------------------------------------------------------
+
+
+def test_linked_folders_are_made_and_linked(node: Node, tmp_path: Path) -> None:
+    source = tmp_path / "shared" / "output"
+    folders = (node.folder_link("output", "link", source=str(source)),)
+    spec = make_spec("sh", "-c", "echo result > output/r.txt", code=node.code({"a": ""}), folders=folders)
+    assert node.do("node", spec).returncode == 0
+    assert (source / "r.txt").read_text() == "result\n"
+
+
+def test_nested_links_and_what_the_archive_has_in_their_place(node: Node, tmp_path: Path) -> None:
+    folders = (
+        node.folder_link("data/coco", "link", source=str(tmp_path / "p" / "data" / "coco")),
+        node.folder_link("data", "link", source=str(tmp_path / "p" / "data")),
+    )
+    code = node.code({"data/old.txt": "from the archive"})
+    done = node.do("node", make_spec("ls data", code=code, folders=folders), "--keep-root", "always")
+    assert (done.returncode, node.log()) == (0, "coco\n")
+
+
+def test_a_download_inside_a_linked_folder_is_refused(node: Node, tmp_path: Path) -> None:
+    folders = (
+        node.folder_link("data", "link", source=str(tmp_path / "data")),
+        node.folder_link("data/coco", "download"),
+    )
+    done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
+    assert done.returncode == 72 and "lies inside another folder" in done.stderr
+
+
+def test_downloads_bring_the_folder_or_the_included_parts(node: Node, service: BlobService) -> None:
+    for name in ("voc/a.txt", "voc/b/c.txt", "voc20/x.txt", "coco.txt", "log1.csv", "log2.csv"):
+        service.put(f"mine/data/{name}", name.encode())
+    service.put("mine/database/no.txt", b"no")
+    for include, expected in (
+        ((), "./coco.txt ./log1.csv ./log2.csv ./voc/a.txt ./voc/b/c.txt ./voc20/x.txt"),
+        (("voc", "coco.txt", "log*.csv"), "./coco.txt ./log1.csv ./log2.csv ./voc/a.txt ./voc/b/c.txt"),
+    ):
+        folders = (node.folder_link("data", "download", include=include),)
+        spec = make_spec("cd data; find . -type f | sort | xargs", code=node.code({"a": ""}), folders=folders)
+        assert node.do("node", spec).returncode == 0
+        assert node.log().splitlines()[-1] == expected
+
+
+def test_an_included_part_that_is_not_there_fails_the_setup(node: Node) -> None:
+    folders = (node.folder_link("data", "download", include=("vco",)),)
+    done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
+    assert done.returncode == 72 and "nothing called vco" in done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_outputs_reach_the_container_whatever_the_exit_code(node: Node, service: BlobService, code: int) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    line = f"mkdir output/s; echo model > output/s/m.bin; exit {code}"
+    assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == code
+    assert service.blobs["mine/output/s/m.bin"] == b"model\n"
+    assert not node.root.exists()
+
+
+def test_large_outputs_go_in_blocks(node: Node, service: BlobService) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    line = "head -c 40000000 /dev/zero > output/big.bin"
+    assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == 0
+    assert service.blobs["mine/output/big.bin"] == b"\0" * 40_000_000
+    assert len(service.blocks) == 5
+
+
+def test_outputs_are_uploaded_while_the_job_runs(node: Node, service: BlobService, tmp_path: Path) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    old = "touch -d '1 hour ago' output/early.txt"
+    line = f"echo early > output/early.txt; {old}; while [ ! -e {tmp_path}/stop ]; do sleep 0.1; done"
+    spec = make_spec(line, code=node.code({"a": ""}), folders=folders, logs=node.mirror)
+    with subprocess.Popen(node.command("node", spec, "--sync-seconds", "0.2"), env=node.environ()) as running:
+        until = time.monotonic() + 20
+        while "mine/output/early.txt" not in service.blobs and time.monotonic() < until:
+            time.sleep(0.05)
+        assert running.poll() is None
+        (tmp_path / "stop").touch()
+        assert running.wait(20) == 0
+    assert service.blobs["mine/output/early.txt"] == b"early\n"
+    assert "heartbeat: disk" in node.node_log
+
+
+def test_outputs_that_cannot_be_brought_out_fail_the_job_and_stay(node: Node) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    spec = make_spec("echo x > output/x; rm -f ../run/secrets.json", code=node.code({"a": ""}), folders=folders)
+    broken = json.loads(spec.to_json())
+    broken["folders"][0]["container"] = node.service.url + "-gone"
+    (node.run).mkdir()
+    command = node.command("node", spec)
+    (node.run / "job.json").write_text(json.dumps(broken))
+    assert subprocess.run(command, env=node.environ(), timeout=60).returncode == 73
+    assert (node.root / "output" / "x").exists()
+
+
+def test_mount_says_what_is_missing(node: Node, tmp_path: Path) -> None:
+    node.env = {"PATH": f"{tmp_path}:/bin:/usr/bin"}
+    folders = (node.folder_link("data", "mount"),)
+    done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
+    assert done.returncode == 72 and "no blobfuse2" in done.stderr
+
+
+def test_mount_gives_blobfuse2_its_token_in_the_environment_only(node: Node, tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "blobfuse2"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv; env > {tmp_path}/env; echo mounted > "$2/m.txt"\n')
+    fake.chmod(0o755)
+    node.env = {"PATH": f"{fake.parent}:{os.environ['PATH']}"}
+    folders = (node.folder_link("data", "mount", cache_seconds=30),)
+    assert node.do("node", make_spec("cat data/m.txt", code=node.code({"a": ""}), folders=folders)).returncode == 0
+    assert node.log() == "mounted\n"
+    argv = (tmp_path / "argv").read_text()
+    assert "--container-name=box" in argv and "--subdirectory=mine/data" in argv and "--file-cache-timeout=30" in argv
+    assert "SENTINEL" not in argv
+    assert "AZURE_STORAGE_SAS_TOKEN=sv=2021-12-02" in (tmp_path / "env").read_text()
+
+
+@pytest.mark.parametrize(("files", "size"), [(400, 1), (1, 40 << 20)])
+def test_a_job_that_is_stopped_while_its_data_comes_leaves_nothing(
+    node: Node, service: BlobService, files: int, size: int
+) -> None:
+    for number in range(files):
+        service.put(f"mine/data/{number:03}", bytes(size))
+    spec = make_spec("true", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
+    pieces = files * max(1, size >> 20)
+    # Two seconds or more altogether.
+    service.pause, service.page = (0.05, 1000)
+    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+        wait_until(lambda: service.pieces > 5)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 128 + signal.SIGTERM
+    assert service.pieces < pieces
+    assert not node.root.exists() and not list(node.folder.glob("root.*"))
+
+
+# -- setup, logs, secrets ------------------------------------------------------------------------------------------
+
+
+def test_a_setup_command_that_fails_is_not_the_programs_failure(node: Node) -> None:
+    spec = make_spec("echo never", code=node.code({"a": ""}), setup=("echo about to fail", "exit 9"), logs=node.mirror)
+    done = node.do("node", spec)
+    assert done.returncode == 72
+    assert "the setup command ended with 9: exit 9" in done.stderr
+    assert not node.root.exists()
+    assert "about to fail" in node.node_log
+    assert not (node.run / "user_logs").exists()
+    assert b"ended with 9" in node.service.blobs["mine/output.logs/me/system_logs/node_0.txt"]
+
+
+def test_logs_are_mirrored_and_continued(node: Node, service: BlobService) -> None:
+    spec = make_spec("echo line", code=node.code({"a": ""}), logs=node.mirror)
+    assert node.do("node", spec).returncode == 0
+    assert service.blobs["mine/output.logs/me/user_logs/std_log.txt"] == b"line\n"
+    assert node.do("node", spec).returncode == 0
+    assert service.blobs["mine/output.logs/me/user_logs/std_log.txt"] == b"line\nline\n"
+
+
+def test_no_secret_reaches_a_log(node: Node, service: BlobService) -> None:
+    spec = make_spec(
+        "hush-hush-program",
+        code=node.code({"a": ""}),
+        setup=("echo hush-hush",),
+        folders=(node.folder_link("data", "download"),),
+        logs=node.mirror,
+    )
+    service.refuse = 3
+    done = node.do("node", spec, secret_env={"MY_TOKEN": "hush-hush"})
+    told = done.stdout + done.stderr + "".join(path.read_text() for path in node.run.rglob("*.txt"))
+    assert "SENTINEL" not in told
+    assert "setup: echo ***" in node.node_log and "***-program" in node.log()
+
+
+@pytest.mark.parametrize("sas", ["sv=1&sp=r wl&sig=SENTINEL /x", "?sv=1&sig=SENTINEL NEL\t"])
+def test_a_sas_with_blanks_in_it_is_encoded_and_not_told(node: Node, service: BlobService, sas: str) -> None:
+    node.sas = sas
+    service.put("mine/data/a.txt", b"data")
+    spec = make_spec("cat", "data/a.txt", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
+    done = node.do("node", spec)
+    told = done.stdout + done.stderr + "".join(path.read_text() for path in node.run.rglob("*.txt"))
+    assert done.returncode == 0, told
+    assert node.log() == "data" and "SENTI" not in told and "NEL" not in told
+
+
+def test_a_sas_that_no_url_can_hold_is_refused_and_not_told(node: Node, service: BlobService) -> None:
+    node.sas = " sv=1&sig=SENTINEL\u00e4 "
+    done = node.do("node", make_spec("true", code=node.code({"a": ""})))
+    assert done.returncode == 72 and "SENTI" not in done.stderr
+    assert f"the SAS for {service.url} cannot be used: not a SAS token" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["as it is", "encoded", "decoded"])
+def test_a_fault_of_blobsync_itself_shows_no_secret(how: str) -> None:
+    sas = {"as it is": "sig=SENTINEL", "encoded": "sig=SENTI/NEL+", "decoded": "sig=SENTI%2FNEL%2B"}[how]
+    script = (
+        "import sys, threading; from blobsync.jobs.node.__main__ import redact_tracebacks\n"
+        "from blobsync.jobs.node.places import JobPlaces\n"
+        "redact_tracebacks(); JobPlaces({'https://a.b/c': sys.argv[1]}, {})\n"
+        "def fail(): raise ValueError(f'https://a.b/c?{sys.argv[1]}')\n"
+        "thread = threading.Thread(target=fail); thread.start(); thread.join(); fail()"
+    )
+    done = subprocess.run([sys.executable, "-c", script, sas], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.count("ValueError: https://a.b/c?") == 2
+    assert "SENTI" not in done.stderr
+
+
+def test_a_container_that_is_no_url_gets_no_request(node: Node, service: BlobService) -> None:
+    service.url = "no-scheme/box"
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")))
+    assert done.returncode == 72 and "'no-scheme/box' is no URL of a container" in done.stderr
+    assert "SENTI" not in done.stderr
+
+
+def test_a_refused_request_names_no_token(node: Node, service: BlobService) -> None:
+    done = node.do("node", make_spec("true", code=CodeRef(service.url, "gone.zip", "")))
+    assert done.returncode == 72
+    assert f"there is no code gone.zip in {service.url}" in done.stderr and "SENTINEL" not in done.stderr
+
+
+def wait_for(path: Path) -> None:
+    wait_until(path.exists)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until, "it did not come true"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("squat", ["a link", "another owner", "others may write", "nothing"])
+def test_a_scratch_folder_that_somebody_else_made_first_is_not_used(tmp_path: Path, squat: str) -> None:
+    place, home = tmp_path / f"blobsync-{os.getuid()}", tmp_path / "home"
+    if squat == "a link":
+        (tmp_path / "mine").mkdir(mode=0o700)
+        place.symlink_to(tmp_path / "mine")
+    elif squat == "another owner":
+        if os.getuid():
+            pytest.skip("only root can give a folder away")
+        place.mkdir(0o700)
+        os.chown(place, 54_321, 54_321)
+    elif squat == "others may write":
+        place.mkdir()
+        place.chmod(0o777)
+    ask = "import os; from blobsync.jobs.node.job import scratch_root; print(scratch_root('run', 0, os.environ))"
+    environ = {**os.environ, "TMPDIR": str(tmp_path), "HOME": str(home)}
+    environ.pop("SLURMD_NODENAME", None)
+    said = subprocess.run([sys.executable, "-c", ask], env=environ, capture_output=True, text=True, check=True).stdout
+    expected = place if squat == "nothing" else home / ".local/state/blobsync/scratch"
+    assert said == f"{expected}/run/node0\n"
