@@ -53,12 +53,12 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
     if arguments.verb == "prepare":
         return verbs.prepare_node(job, places)
     if arguments.verb == "exec":
-        return verbs.run_one(job, places, held, log=arguments.log)
+        return verbs.run_rank(job, places, held, log=arguments.log)
     if arguments.verb == "node":
-        return verbs.run_all(job, places, held)
+        return verbs.run_node(job, places, held)
     if arguments.verb == "finish":
-        return verbs.finish(job, places, arguments.code)
-    return verbs.run_here(job, held)
+        return verbs.finish_node(job, places, arguments.code)
+    return verbs.run_in_terminal(job, held)
 
 
 def _node_rank(arguments: NodeArguments, spec: JobSpec, environ: Mapping[str, str]) -> int:

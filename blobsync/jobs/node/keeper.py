@@ -13,7 +13,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import LocalState
 from blobsync.base.process import SubprocessRunner
 from blobsync.jobs.node.job import NodeJob
-from blobsync.jobs.node.log_mirror import LogMirror
+from blobsync.jobs.node.log_mirror import NodeLogs
 from blobsync.jobs.node.machine import heartbeat
 from blobsync.jobs.node.places import JobPlaces
 from blobsync.jobs.node.transfers import NodeTransfers
@@ -33,7 +33,7 @@ class Keeper:
         self._job = job
         self._places = places
         self._transfers = NodeTransfers(job)
-        self._mirror = LogMirror(job, places)
+        self._mirror = NodeLogs(job, places)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._rounds, daemon=True)
 

@@ -11,7 +11,7 @@ from blobsync.jobs.node.places import JobPlaces
 from blobsync.store.rest.append import MAX_APPEND_BYTES, RestAppendBlobs
 
 
-class LogMirror:
+class NodeLogs:
     """The logs of one node's processes, and its own, as append blobs."""
 
     def __init__(self, job: NodeJob, places: JobPlaces) -> None:

@@ -26,7 +26,7 @@ def prepare_node(job: NodeJob, places: JobPlaces) -> int:
     return 0
 
 
-def run_one(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -> int:
+def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -> int:
     """One process, started by a launcher; the node's first one looks after outputs and logs."""
     ranks = ranks_from_launcher(job.spec, job.environ)
     make_ready(job, places)
@@ -62,7 +62,7 @@ def _wait_for_the_others(job: NodeJob, code: int) -> bool:
     return True
 
 
-def run_all(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
+def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
     """All processes of this node."""
     keeper = Keeper(job, places)
     try:
@@ -82,7 +82,7 @@ def run_all(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
     return code
 
 
-def run_here(job: NodeJob, held: HeldSignals) -> int:
+def run_in_terminal(job: NodeJob, held: HeldSignals) -> int:
     """One process becomes the command itself, so that a debugger has the terminal; several are looked after."""
     master_address(job.spec, job.environ)
     ranks = ranks_of_node(job.spec, job.node_rank)
@@ -101,7 +101,7 @@ def _become(job: NodeJob, ranks: Ranks) -> int:
         return code_of_start(error)
 
 
-def finish(job: NodeJob, places: JobPlaces, code: int) -> int:
+def finish_node(job: NodeJob, places: JobPlaces, code: int) -> int:
     """The last uploads, then clean up; ``code`` is what the command ended with."""
     if not Keeper(job, places).stop():
         return OUTPUT_FAILED_EXIT
