@@ -70,6 +70,9 @@ class MountedStore:
             raise _unreadable(name, error) from error
         return MountedReader(name, fd, start, length, etag)
 
+    def close(self) -> None:
+        """Nothing stays open."""
+
     # -- what a mount does not do here ------------------------------------------------------------------------
 
     def put(

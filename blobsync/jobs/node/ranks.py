@@ -13,8 +13,6 @@ from blobsync.jobs.spec import JobSpec
 class NotReadyError(JobError):
     """The node cannot be made ready (exit code 72); the text is safe to print."""
 
-    code = "node_not_ready"
-
 
 class Ranks(NamedTuple):
     """One process among all of the job, and among those of its node."""

@@ -26,11 +26,12 @@ from blobsync.local.names import blob_problem, local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.plan.decisions import check_names, decide_all, leave_out
 from blobsync.plan.listener import SilentListener
-from blobsync.plan.project_context import LivePart
 from blobsync.plan.pairs import Pair, needs_local_md5
+from blobsync.plan.project_context import LivePart
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_plan import (
     Action,
+    End,
     EngineChoice,
     FileAction,
     FileFailure,
@@ -79,7 +80,9 @@ class NodeTransfers:
         """Let go of the index."""
         self._index.close()
 
-    def download(self, name: str, remote: RemoteEnd, local: Path, below: str = "", wanted: Wanted | None = None) -> None:
+    def download(
+        self, name: str, remote: RemoteEnd, local: Path, below: str = "", wanted: Wanted | None = None
+    ) -> None:
         """Bring a blob, or a folder of blobs, to ``local``; only what is ``below``, only the paths that are ``wanted``.
 
         ``name`` is what messages and records call it. Raises ``NothingMatchedError`` where nothing is there,
@@ -88,7 +91,7 @@ class NodeTransfers:
         began = time.monotonic()
         source, target = RemoteEnd(remote.store, remote.at(below)), local / below
         shown = f"{name}/{below}" if below else name
-        part = Part[LiveEnd](shown, Route.DOWNLOAD, source, LocalEnd(target), _key(name, remote, below))
+        part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalEnd(target), _key(name, remote, below))
         links = LinkPolicy("follow", os.path.realpath(target), shown)
         records = self._index.pair(part.key.near, part.key.remote)
         looked = survey(Request(part, links, records, wanted=wanted, compare_content=True), self._listener.seen)
@@ -114,7 +117,7 @@ class NodeTransfers:
         pairs = [_with_md5(pair._replace(destination=there.get(pair.path)), base) for pair in pairs]
         actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
         actions, misnamed = leave_out(actions, entry.name, lambda name: blob_problem(destination.at(name)))
-        part = Part[LiveEnd](entry.name, Route.UPLOAD, LocalEnd(base), destination, key, actions=actions)
+        part: LivePart = Part(entry.name, Route.UPLOAD, LocalEnd(base), destination, key, actions=actions)
         result = self._carry_out(part, _UP, tuple(misnamed))
         # What the program removed meanwhile is not missed.
         missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
@@ -122,9 +125,7 @@ class NodeTransfers:
             self._job.say(f"upload of {_told(failure)}")
         return not missed
 
-    def _carry_out(
-        self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]
-    ) -> TransferResult:
+    def _carry_out(self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]) -> TransferResult:
         plan = TransferPlan(
             route=part.route,
             cluster=self._job.spec.cluster,
@@ -153,21 +154,22 @@ class _OnePart(NamedTuple):
     """Opens the only part of a plan: it is open already."""
 
     part: LivePart
-    index: Index
+    known: Index
 
     def opened(self, part: PlanPart) -> LivePart:
         return self.part
 
     def records(self, key: IndexKey) -> PairIndex:
-        return self.index.pair(key.near, key.remote)
+        return self.known.pair(key.near, key.remote)
 
 
 def _plain(part: LivePart) -> PlanPart:
-    ends = (
-        end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
-        for end in (part.source, part.destination)
-    )
-    return Part(part.path, part.route, *ends, part.key, part.shape, part.actions)
+    source, destination = _plain_end(part.source), _plain_end(part.destination)
+    return Part(part.path, part.route, source, destination, part.key, part.shape, part.actions)
+
+
+def _plain_end(end: LiveEnd) -> End:
+    return end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
 
 
 def _key(name: str, remote: RemoteEnd, below: str = "") -> IndexKey:
