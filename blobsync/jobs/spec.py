@@ -225,10 +225,12 @@ class Secrets:
     def from_json(cls, text: str) -> Secrets:
         """The inverse of :meth:`to_json`; ``ValueError`` for anything else, without quoting it."""
         try:
-            values = parse_json(text)
-            return cls({**values["sas"]}, {**values["env"]})
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError("not a file of secrets that blobsync wrote") from error
+            values = parse_object(text)
+            secrets = cls(values["sas"], values["env"])
+            demand_types(secrets)
+        except (KeyError, ValueError):
+            raise ValueError("not a file of secrets that blobsync wrote") from None
+        return secrets
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ class JobPlaces:
     def __init__(self, sas: Mapping[str, str], environ: Mapping[str, str]) -> None:
         """``sas`` are tokens by container URL; ``environ`` is asked for proxies and CA bundles."""
         self._sas = sas
-        self._environ = environ
+        # What the node's own Python has of libcurl may be of any age.
+        self._environ = {"BLOBSYNC_TRANSPORT": "urllib3", **environ}
         self._connections: dict[str, BlobHttp] = {}
         for text in sas.values():
             # Whatever else is wrong with it, nothing shows it.

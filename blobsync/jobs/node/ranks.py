@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from blobsync.base.errors import JobError
-from blobsync.jobs.spec import JobSpec
+from blobsync.jobs.spec import FIRST_MASTER_PORT, MASTER_PORTS, JobSpec
 
 
 class NotReadyError(JobError):
@@ -43,7 +43,6 @@ LAUNCHERS = (
 # Those that tell the rank of a node to what is started once on each.
 _NODE_NAMES = ("SLURM_NODEID", "NODE_RANK")
 _MASTER_NAMES = ("MASTER_ADDR", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
-_FIRST_PORT, _PORTS = 20000, 20000
 
 
 def ranks_of_node(spec: JobSpec, node_rank: int) -> tuple[Ranks, ...]:
@@ -112,7 +111,7 @@ def master_address(spec: JobSpec, environ: Mapping[str, str]) -> str:
 
 def master_port(spec: JobSpec, environ: Mapping[str, str]) -> str:
     """The port there: the launcher's, or one that all processes of the job work out from its id."""
-    derived = _FIRST_PORT + int(hashlib.sha256(spec.run_id.encode()).hexdigest(), 16) % _PORTS
+    derived = FIRST_MASTER_PORT + int(hashlib.sha256(spec.run_id.encode()).hexdigest(), 16) % MASTER_PORTS
     return environ.get("MASTER_PORT") or str(derived)
 
 

@@ -26,7 +26,7 @@ from blobsync.local.names import blob_problem, local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.plan.decisions import check_names, decide_all, leave_out
 from blobsync.plan.listener import SilentListener
-from blobsync.plan.pairs import Pair, needs_local_md5
+from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_plan import (
@@ -191,12 +191,7 @@ def _changed(files: Mapping[str, LocalState], records: PairIndex) -> list[Pair]:
     """A pair for each file of which the index does not say that the container has it as it is."""
     known = records.get(list(files))
     pairs = (Pair(path, state, None, known.get(path)) for path, state in files.items())
-    return [pair for pair in pairs if not _is_on_record(pair)]
-
-
-def _is_on_record(pair: Pair) -> bool:
-    near = pair.record.near if pair.record else None
-    return isinstance(near, LocalState) and isinstance(pair.source, LocalState) and near.same_file(pair.source)
+    return [pair for pair in pairs if pair.record is None or not is_as_recorded(files[pair.path], pair.record.near)]
 
 
 def _looked_for(pair: Pair) -> FileAction:
