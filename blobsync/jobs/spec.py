@@ -32,8 +32,6 @@ OUTPUT_FAILED_EXIT = 73
 # work out the same one.
 FIRST_MASTER_PORT, MASTER_PORTS = 20_000, 20_000
 
-FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
-
 # Platforms that reach containers, and keep logs, by themselves.
 SERVICES = AML_PLATFORMS
 

@@ -25,11 +25,6 @@ class Pair(NamedTuple):
     detail: str = ""
 
 
-def content(state: FileState) -> tuple[int, bytes | None]:
-    """Size in bytes and MD5, the latter None where it is not known."""
-    return state.size, state.md5
-
-
 def equal_content(one: FileState, other: FileState) -> bool | None:
     """Whether both hold the same bytes; None where an MD5 is missing and the sizes are equal."""
     if one.size != other.size:
