@@ -125,6 +125,18 @@ def test_module_imports_only_what_has_its_home_there(module: Module) -> None:
     assert not wrong
 
 
+def test_nothing_imports_the_sdk_before_it_is_needed() -> None:
+    # It takes longer than most commands; inside a function it is imported by the few that ask it for something.
+    early = [
+        f"{module.file}:{node.lineno}"
+        for module in MODULES
+        for node in module.tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "blobsync.store.sdk"
+    ]
+    inside = [module for module in MODULES for _, name in module.imports() if name.startswith("blobsync.store.sdk")]
+    assert not early and inside
+
+
 def test_backends_do_not_import_each_other() -> None:
     shared = {"blobsync.jobs.backends", "blobsync.jobs.backends.base"}
     wrong = []

@@ -2,6 +2,9 @@
 
 Callers get a :class:`ProcessRunner` as an argument, the real one as default; tests pass one that plays
 a script. Nothing here knows what azcopy, sbatch or docker are.
+
+Process groups are ``start_new_session`` and ``killpg``: psutil, which is compiled, walks the tree of children instead
+and misses those whose parent has ended.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 What the line says is decided by :func:`bar_text`, which is pure, with tqdm's graph in it; :class:`TerminalLine` draws
 it. tqdm's own lines are not used: they take no part away where the terminal is narrow, and leave the cursor where what
-others write makes them wrap.
+others write makes them wrap. Of the terminal's language only "erase the line" is needed, for which rich would make
+every command start later.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ other bytes; the digest does not depend on them.
 
 Layout: APPNOTE.TXT 6.3.10 of PKWARE. The first entry is the manifest. Links are stored as Info-ZIP does:
 the target is the content, and the mode says link.
+
+``zipfile`` compresses on one core, and what it writes into the headers may change with the release of Python; in the
+tests it reads our archives.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A document against its table of keys: types, ``${ENV}`` values, unknown keys.
 
 All problems are collected, not only the first: ``config check`` shows them together.
+
+pydantic would do the types, but it makes each command start 85 ms later, and its sentences name no file and no line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Starts, finds and stops the blob server that takes the place of a storage account: Azurite on loopback."""
+"""Starts, finds and stops the blob server that takes the place of a storage account: Azurite on loopback.
+
+What a process number stands for is read from ``/proc``: psutil would be a compiled package for these few lines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The computer from which a cluster is driven: this one, or one that is reached with ssh."""
+"""The computer from which a cluster is driven: this one, or one that is reached with ssh.
+
+The system's ``ssh`` and not paramiko: it alone knows all of the user's configuration, agent, jump hosts and second
+factors.
+"""
 
 from __future__ import annotations
 

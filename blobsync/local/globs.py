@@ -2,6 +2,9 @@
 
 Both compare bytes. Texts here have one character (U+0000 to U+00FF) for each byte of a name, so that
 regular expressions on them count as git and zip do.
+
+``fnmatch`` and ``glob`` of the standard library are other languages (``*`` takes a slash or never does, no ``**`` of
+git's, no classes by name), and no package has zip's; pathspec has git's and is what ``local.ignore`` uses.
 """
 
 from __future__ import annotations

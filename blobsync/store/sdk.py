@@ -5,7 +5,7 @@ sends nothing by itself: each request goes through the store's own :class:`BlobH
 bundles, retries, the end of a store and the sentences of errors are the same for all. It logs nothing, and nothing
 of what it says is shown: its errors quote URLs.
 
-Importing it takes 0.45 s, more than most commands need in all, so that only the functions which need it do. Listing,
+Importing it takes 0.3 to 0.5 s, more than most commands in all, so that only the functions which need it do. Listing,
 reading, writing and the deletion of few blobs stay ours (``store.rest``), and so does the signing of a SAS
 (``store.sas``).
 """

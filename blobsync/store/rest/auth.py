@@ -3,6 +3,9 @@
 A signer for each kind of credential. Each gets the request just before it is sent (and again before
 each retry, because a signature carries the time) and returns the query string to send. Rules:
 https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
+
+azure-storage-blob signs the same way, and the tests hold ours to it; importing it (0.3 to 0.5 s) takes longer than a
+whole small transfer.
 """
 
 from __future__ import annotations

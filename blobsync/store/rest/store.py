@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 _DELETE_THREADS = 16
 # A batch takes the service so long that several under way are quicker.
 _BATCH_THREADS = 4
-# Fewer are gone sooner one by one: importing the SDK takes 0.45 s (docs/performance.md, "Deleting").
+# Fewer are gone sooner one by one: importing the SDK takes 0.3 to 0.5 s (docs/performance.md, "Deleting").
 _FEWEST_FOR_BATCHES = 256
 _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}

@@ -4,6 +4,9 @@ Each job has a ticket, a small file whose number is its place. Its supervisor ke
 ticket that can be locked by another process belongs to a supervisor that died, and is removed. Everybody
 decides by looking at the same tickets under the same lock: the first that waits goes when there is room for
 it, and nobody passes it. The queue is the user's: jobs of all projects share it.
+
+The locks are ``fcntl.flock``: those of filelock are exclusive, and two that only look whether an owner lives would take
+each other for it.
 """
 
 from __future__ import annotations

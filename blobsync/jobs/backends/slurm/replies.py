@@ -1,6 +1,9 @@
 """What Slurm's commands answer, as values. Pure.
 
 ``squeue -O`` pads and cuts each field to the width that was asked for, so its lines are read by position.
+
+pyslurm has to be built against the cluster's own version of Slurm, and ``--json`` of its commands came with 21.08 and
+changes its form from version to version; the text has stayed.
 """
 
 from __future__ import annotations
