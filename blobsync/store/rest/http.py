@@ -125,7 +125,6 @@ class BlobHttp:
         self._account = container.account
         self.clock = clock
         self.root = f"{parts.path.rstrip('/')}/{container.container}"
-        self.service_root = f"{parts.path.rstrip('/')}/"
         self._transport = transport_to(container.endpoint, environ, timeouts or Timeouts())
 
     def send(
