@@ -7,16 +7,18 @@ azcopy's release archive, of the npm package, or of the program itself instead.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import platform
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 from urllib.parse import urlsplit
 
 import urllib3
@@ -41,6 +43,9 @@ _NPM_SECONDS = 600.0
 _CHUNK = 1 << 20
 # Several times what a release has; a packed file can promise anything.
 _MAX_PROGRAM = 256 << 20
+# Of a release, or of the npm package, which holds the program for each system.
+_MAX_ARCHIVE = 512 << 20
+_GZIP = b"\x1f\x8b"
 
 _FROM_HINT = (
     f"give azcopy's release archive or program with 'blobsync azcopy install --from FILE|URL --sha256 HEX', or in "
@@ -159,7 +164,11 @@ def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) ->
         with pool.request("GET", url, preload_content=False) as reply, target.open("wb") as sink:
             if reply.status != 200:
                 raise AzcopyInstallError(f"{shown} answers {reply.status} {reply.reason}", hint=hint)
+            left = _MAX_ARCHIVE
             for piece in reply.stream(_CHUNK):
+                left -= len(piece)
+                if left < 0:
+                    raise AzcopyInstallError(f"{shown} sends more than {_MAX_ARCHIVE >> 20} MiB", hint=hint)
                 sink.write(piece)
     except urllib3.exceptions.HTTPError as error:
         # The error's own text may quote the address with its query.
@@ -175,25 +184,57 @@ def _unpack(packed: Path, target: Path) -> Path:
                 names = [info.filename for info in archive.infolist() if not info.is_dir()]
                 with archive.open(_program_in(names, packed)) as member:
                     return _write(member, target)
-        if tarfile.is_tarfile(packed):
-            with tarfile.open(packed) as bundle:
-                files = {entry.name: entry for entry in bundle.getmembers() if entry.isfile()}
-                extracted = bundle.extractfile(files[_program_in(list(files), packed)])
-                if extracted is None:
-                    raise AzcopyInstallError(f"{packed} holds no azcopy that is a file", hint=_FROM_HINT)
-                with extracted:
-                    return _write(extracted, target)
         with packed.open("rb") as file:
+            if file.read(2) == _GZIP:
+                return _from_tar(packed, target)
+            file.seek(0)
             return _write(file, target)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise AzcopyInstallError(f"{packed} is damaged: {error}", hint=_FROM_HINT, path=str(packed)) from error
 
 
-def _program_in(names: list[str], packed: Path) -> str:
+def _from_tar(packed: Path, target: Path) -> Path:
+    """As a stream, and no further than to the program: what stands before it has bounds, too."""
+    with (
+        gzip.open(packed) as plain,
+        tarfile.open(fileobj=cast("IO[bytes]", _Bounded(plain, packed)), mode="r|") as bundle,
+    ):
+        for entry in bundle:
+            if not entry.isfile() or not _is_program(entry.name):
+                continue
+            extracted = bundle.extractfile(entry)
+            if extracted is not None:
+                with extracted:
+                    return _write(extracted, target)
+    raise AzcopyInstallError(f"{packed} holds no azcopy", hint=_FROM_HINT, path=str(packed))
+
+
+class _Bounded:
+    """Reads ``source``, and no more of it than an archive with azcopy in it can hold."""
+
+    def __init__(self, source: gzip.GzipFile, shown: Path) -> None:
+        self._source = source
+        self._shown = shown
+        self._left = _MAX_ARCHIVE
+
+    def read(self, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise AzcopyInstallError(
+                f"{self._shown} holds no azcopy in its first {_MAX_ARCHIVE >> 20} MiB", hint=_FROM_HINT
+            )
+        return self._source.read(size)
+
+
+def _is_program(name: str) -> bool:
     # "azcopy_linux_amd64_10.32.2/azcopy" in a release, "package/dist/bin/azcopy_linux_amd64" in the npm package.
+    leaf = name.rpartition("/")[2]
+    return leaf == "azcopy" or (leaf.startswith("azcopy_") and "." not in leaf)
+
+
+def _program_in(names: list[str], packed: Path) -> str:
     for name in names:
-        leaf = name.rpartition("/")[2]
-        if leaf == "azcopy" or (leaf.startswith("azcopy_") and "." not in leaf):
+        if _is_program(name):
             return name
     raise AzcopyInstallError(f"{packed} holds no azcopy", hint=_FROM_HINT, path=str(packed))
 

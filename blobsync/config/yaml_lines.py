@@ -22,7 +22,7 @@ import yaml
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 
 # Far above what people write: a cluster file has a few hundred values.
-_MAX_BYTES = 4_000_000
+_MAX_BYTES = 256_000
 _MAX_VALUES = 100_000
 # PyYAML takes time in proportion to the square of this, and Python's stack with it.
 _MAX_DEPTH = 100

@@ -17,6 +17,9 @@ from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.names import is_temporary
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 
+# Twenty folders with two links each to the next one are a million ways to the last.
+_MOST_REPEATED = 10_000
+
 
 class TreeEntry(NamedTuple):
     """``state`` is None for what is left out, and ``reason`` then says why; ``detail`` is the system's word."""
@@ -107,9 +110,12 @@ def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) 
 
     Unfinished downloads and blobsync's own folder are passed over. A folder or entry that cannot be read
     is yielded with reason ``UNREADABLE``: whoever deletes must know that the tree was not seen whole. ``followed``
-    gets each link that was followed, with the real path that it leads to.
+    gets each link that was followed, with the real path that it leads to. Raises ``LocalFileError`` where links to
+    folders that hold links to folders would multiply what is there without end.
     """
     known = {} if followed is None else followed
+    linked: set[str] = set()
+    again = 0
     stack: list[tuple[str, str, tuple[str, ...]]] = [(os.fspath(root), "", (os.path.realpath(root),))]
     while stack:
         folder, prefix, chain = stack.pop()
@@ -121,8 +127,22 @@ def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) 
                         yield found
                     elif found is not None:
                         stack.append(found)
+                        if found[2] is not chain:
+                            again += found[2][-1] in linked
+                            linked.add(found[2][-1])
+                            _demand_few(again, found[1])
         except OSError as error:
             yield TreeEntry(prefix.rstrip("/"), None, Reason.UNREADABLE, error.strerror or str(error))
+
+
+def _demand_few(again: int, path: str) -> None:
+    if again > _MOST_REPEATED:
+        link = path.rstrip("/")
+        raise LocalFileError(
+            f"{link}: more than {_MOST_REPEATED:,} symlinks lead to folders that other symlinks lead to, too",
+            hint="remove such links, or pass --links skip",
+            path=link,
+        )
 
 
 def _look(
@@ -165,7 +185,8 @@ def _link(
         ):
             return TreeEntry(path, None, Reason.UNREADABLE, f"a symlink loop back to {real}")
         followed[path] = real
-        return entry.path, f"{path}/", (*chain, real)
+        # From there on by its real path: each link of a path that leads through many costs the system anew.
+        return real, f"{path}/", (*chain, real)
     if not stat.S_ISREG(status.st_mode):
         return TreeEntry(path, None, Reason.NOT_A_FILE)
     followed[path] = real

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,7 +67,12 @@ def check_links(context: ProjectContext, chosen: Sequence[Leg]) -> None:
     """Raises ``UntrustedLinkError`` where the way to a local end leaves the project without the user's consent."""
     parts = [leg.part for leg in chosen]
     near = [part.path for part in parts if isinstance(part.source, Path) or isinstance(part.destination, Path)]
-    links = dict.fromkeys(link for path in near for link in way_to(context.root, path, context.trusted).untrusted)
+    demand_consent(context, near)
+
+
+def demand_consent(context: ProjectContext, paths: Iterable[str]) -> None:
+    """The same for ``paths`` of the project, each from its root."""
+    links = dict.fromkeys(link for path in paths for link in way_to(context.root, path, context.trusted).untrusted)
     if links:
         where = "; ".join(f"{link.link} leads to {link.target}" for link in links)
         raise UntrustedLinkError(

@@ -181,10 +181,16 @@ class Project(OpenProject):
         return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
 
     def status(self, path: PathName) -> browse.PathStatus:
-        """One path as it is here, in the container, and in the index."""
+        """One path as it is here, in the container, and in the index.
+
+        Raises ``UntrustedLinkError`` where it is read through a link that the user has not agreed to.
+        """
+        from blobsync.plan.building import demand_consent
         from blobsync.project import browse
 
-        return browse.path_status(self.connections, self._open_context.index, self.resolve(path))
+        place = self.resolve(path)
+        demand_consent(self._open_context, [place.path])
+        return browse.path_status(self.connections, self._open_context.index, place)
 
     def verify(self, path: PathName, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them.

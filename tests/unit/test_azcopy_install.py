@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.server
 import io
 import tarfile
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -218,3 +220,29 @@ def test_what_unpacks_to_more_than_a_program_has_is_refused(tmp_path: Path, envi
     with pytest.raises(AzcopyInstallError, match="more than 256 MiB"):
         install(environ, source=str(bomb), sha256=SHA256, runner=GOOD, machine=LINUX)
     assert not managed_path(environ).exists()
+
+
+def test_what_stands_before_the_program_in_an_archive_has_bounds(tmp_path: Path, environ: dict[str, str]) -> None:
+    bomb, hole = tmp_path / "packed.tar.gz", tarfile.TarInfo("notes")
+    hole.size = 100 << 30
+    with gzip.open(bomb, "wb", compresslevel=1) as packed:
+        packed.write(hole.tobuf())
+        for _ in range(513):
+            packed.write(bytes(1 << 20))
+    started = time.process_time()
+    with pytest.raises(AzcopyInstallError, match="no azcopy in its first 512 MiB"):
+        install(environ, source=str(bomb), sha256=SHA256, runner=GOOD, machine=LINUX)
+    assert time.process_time() - started < 10
+    assert not managed_path(environ).exists()
+
+
+def test_a_sparse_file_is_not_unpacked_to_what_it_promises(tmp_path: Path, environ: dict[str, str]) -> None:
+    program = tarfile.TarInfo("azcopy")
+    sparse = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.size": str(1 << 40)}
+    program.pax_headers = {**sparse, "GNU.sparse.map": f"{(1 << 40) - 512},512", "GNU.sparse.name": "azcopy"}
+    program.size = 512
+    path = tmp_path / "packed.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(program, io.BytesIO(bytes(512)))
+    with pytest.raises(AzcopyInstallError, match="more than 256 MiB"):
+        install(environ, source=str(path), sha256=SHA256, runner=GOOD, machine=LINUX)

@@ -205,3 +205,10 @@ def test_a_specification_of_another_shape_is_none(change: dict[str, object]) -> 
 def test_what_led_to_a_job_is_of_its_shape_or_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"no JSON object|not the home|of another type"):
         Home.from_json(text)
+
+
+def test_a_configuration_of_megabytes_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("".join(f"key{number}: value\n" for number in range(30_000)))
+    with soon(0.5), pytest.raises(ConfigError, match="is larger than 256,000 bytes"):
+        read_document(file, "a.yaml")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import LocalFileError
 from blobsync.base.reasons import Reason
 from blobsync.local.tree import LinkPolicy, TreeEntry, ignores_case, walk
 
@@ -108,3 +109,22 @@ def test_a_disk_that_does_not_is_known_by_another_spelling(tmp_path: Path) -> No
     os.link(tmp_path / "Name", tmp_path / "nAME")
     assert ignores_case(tmp_path)
     assert ignores_case(tmp_path / "new")
+
+
+def test_links_to_folders_of_links_do_not_multiply_without_end(tree: Path) -> None:
+    for number in range(40):
+        folder = tree / f"f{number:02}"
+        folder.mkdir()
+        for name in ("l", "r"):
+            (folder / name).symlink_to(f"../f{number + 1:02}")
+    (tree / "f40").mkdir()
+    with pytest.raises(LocalFileError, match="more than 10,000 symlinks lead to folders") as caught:
+        found(tree)
+    assert "--links skip" in (caught.value.hint or "")
+    assert {path for path, entry in found(tree, "skip").items() if entry.state} == {"a", "sub/deep/b"}
+
+
+def test_many_links_to_one_folder_are_followed(tree: Path) -> None:
+    for number in range(300):
+        (tree / f"l{number}").symlink_to("sub")
+    assert len([entry for entry in found(tree).values() if entry.state]) == 302
