@@ -1,12 +1,16 @@
-"""What must not stand in the repository: machines, registries, secrets, conflict marks, unfinished work."""
+"""What must not stand in the repository: machines, registries, secrets, conflict marks, unfinished work, two meanings
+of one name, pages that are not those of the code."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import defaultdict
 
 import pytest
 
-from tests.source import ROOT, tracked_files
+from tests.source import ROOT, modules, tracked_files
+from tools import failure_codes_page
 
 # Words are put together here so that this file does not hold them itself.
 _DOT = r"\."
@@ -111,3 +115,37 @@ def test_the_rooms_of_contributing_are_those_of_the_layers() -> None:
     picture = [line[4:] for line in text.splitlines() if re.match(r"    [a-z]", line)]
     words = [word for line in picture for word in re.split(r"\s{2,}", line) if word in ROOMS]
     assert words == list(ROOMS)
+
+
+# What several modules do in the same sense: the command has the name of the function that it calls, each backend
+# answers the same questions, each program begins with main.
+SAME_MEANING = {
+    *("main", "register", "create", "read_holders"),
+    *("resolve", "resubmit", "submit", "verify", "watch"),
+}
+# The runner is one file for nodes where nothing else is installed.
+ALONE = ("blobsync.jobs.runner",)
+
+
+def _homes() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for module in modules():
+        if module.name not in ALONE:
+            for node in module.tree.body:
+                if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
+                    found[node.name].append(module.name)
+    return {name: homes for name, homes in found.items() if len(homes) > 1}
+
+
+def test_each_class_and_function_has_a_name_of_its_own() -> None:
+    assert {name: homes for name, homes in _homes().items() if name not in SAME_MEANING} == {}
+
+
+def test_names_that_are_shared_are_shared() -> None:
+    assert set(_homes()) >= SAME_MEANING
+
+
+def test_the_page_of_failure_codes_is_that_of_the_code() -> None:
+    assert failure_codes_page.PAGE.read_text(encoding="utf-8") == failure_codes_page.page(), (
+        "run: python -m tools.failure_codes_page"
+    )

@@ -28,7 +28,7 @@ def _aml(data: bytes) -> None:
         refusal = read_refusal(status, text(data), {})
         str(as_error(refusal, _PLACE, "submit"))
     try:
-        body = aml.Reply(parse_object(data))
+        body = aml.AmlReply(parse_object(data))
     except ValueError:
         return
     readers: Sequence[Callable[[], object]] = (

@@ -7,7 +7,7 @@ import pytest
 from blobsync.base.errors import LostContactError
 from blobsync.jobs.backends.aml.replies import (
     STATES,
-    Reply,
+    AmlReply,
     log_names,
     read_compute,
     read_holders,
@@ -47,20 +47,20 @@ def test_itp_tells_the_truth_in_a_tag(status: str, tag: Any, state: State) -> No
 
 def test_a_published_job_and_what_run_history_adds() -> None:
     body = example("Job/CommandJob/get.json")
-    assert read_job(Reply(body)).state is State.QUEUED
+    assert read_job(AmlReply(body)).state is State.QUEUED
     body["properties"]["status"] = "Failed"
     inner = {"code": "UserError", "message": "User process 'python' exited with status code 7.\nmore"}
     details = {"startTimeUtc": "2026-11-20T10:00:00.1234567Z", "endTimeUtc": "2026-11-20T10:01:00+00:00"}
-    info = read_job(Reply(body), Reply({**details, "error": {"error": inner}}))
+    info = read_job(AmlReply(body), AmlReply({**details, "error": {"error": inner}}))
     assert (info.state, info.exit_code) == (State.FAILED, 7)
     assert info.reason == "User process 'python' exited with status code 7. (UserError)"
     assert info.started and info.ended and info.ended - info.started == 60
 
 
 def test_a_node_that_does_not_answer_is_running_with_a_reason() -> None:
-    info = read_job(Reply({"name": "x", "properties": {"status": "NotResponding"}}))
+    info = read_job(AmlReply({"name": "x", "properties": {"status": "NotResponding"}}))
     assert info.state is State.RUNNING and "does not answer" in info.reason
-    assert read_job(Reply()).state is State.UNKNOWN
+    assert read_job(AmlReply()).state is State.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -80,29 +80,31 @@ def test_both_families_of_logs_are_kept_and_nothing_leaves_the_folder() -> None:
 
 def test_a_published_compute() -> None:
     body = example("Compute/get/AmlCompute.json")
-    found = read_compute(Reply(body), 4)
+    found = read_compute(AmlReply(body), 4)
     assert (found.nodes_total, found.nodes_free, found.gpus_total, found.gpus_free) == (1, 1, 4, 4)
     assert found.notes == ("AmlCompute compute123", "STANDARD_NC6, Dedicated")
-    assert read_compute(Reply(example("Compute/get/KubernetesCompute.json")), 4).nodes_total is None
+    assert read_compute(AmlReply(example("Compute/get/KubernetesCompute.json")), 4).nodes_total is None
 
 
 def test_quotas_and_holders() -> None:
     limits = {"limits": [{"slaTier": "Basic", "used": 1, "limit": 8}, {"slaTier": "Premium", "used": 8, "limit": 8}]}
     body = {"properties": {"managed": {"quotas": {"ND40": limits}}}}
-    assert read_quota(Reply(body)) == ("ND40: Basic 1 of 8 used", "ND40: Premium 8 of 8 used")
-    assert read_quota(Reply()) == ()
+    assert read_quota(AmlReply(body)) == ("ND40: Basic 1 of 8 used", "ND40: Premium 8 of 8 used")
+    assert read_quota(AmlReply()) == ()
     runs: list[dict[str, Any]] = [
         {"runId": "a", "status": "Running", "createdBy": {"userName": "U"}, "compute": {"instanceCount": 2}},
         {"runId": "b", "status": "Completed"},
         {"runId": "c", "status": "Queued"},
     ]
-    holders = read_holders(Reply({"value": runs}), 8)
+    holders = read_holders(AmlReply({"value": runs}), 8)
     assert [(one.native_id, one.user, one.gpus) for one in holders] == [("a", "U", 16), ("c", "?", 8)]
 
 
 def test_the_page_of_a_job() -> None:
-    assert studio_url(Reply({"properties": {"services": {"Studio": {"endpoint": "https://ml/x"}}}})) == "https://ml/x"
-    assert studio_url(Reply({"properties": {"services": None}})) == ""
+    assert (
+        studio_url(AmlReply({"properties": {"services": {"Studio": {"endpoint": "https://ml/x"}}}})) == "https://ml/x"
+    )
+    assert studio_url(AmlReply({"properties": {"services": None}})) == ""
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_the_page_of_a_job() -> None:
 )
 def test_an_answer_of_another_shape_names_the_host_and_the_place(body: Any, said: str) -> None:
     with pytest.raises(LostContactError) as caught:
-        read_job(Reply(body, "management.example"))
+        read_job(AmlReply(body, "management.example"))
     assert caught.value.message == f"management.example answers with another shape than Azure ML's API: {said}"
     assert "management_endpoint" in (caught.value.hint or "")
 
@@ -125,9 +127,9 @@ def test_an_answer_of_another_shape_names_the_host_and_the_place(body: Any, said
 def test_a_number_of_nodes_that_cannot_be_is_refused(count: Any) -> None:
     body = {"properties": {"properties": {"scaleSettings": {"maxNodeCount": count}}}}
     with pytest.raises(LostContactError, match=r"properties.properties.scaleSettings.maxNodeCount"):
-        read_compute(Reply(body), 4)
+        read_compute(AmlReply(body), 4)
 
 
 def test_an_exit_code_of_thousands_of_digits_is_none() -> None:
     error = {"message": f"exit code: {'7' * 5000}"}
-    assert read_job(Reply({"properties": {"status": "Failed"}}), Reply({"error": error})).exit_code is None
+    assert read_job(AmlReply({"properties": {"status": "Failed"}}), AmlReply({"error": error})).exit_code is None

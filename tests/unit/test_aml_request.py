@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import ConfigError
-from blobsync.jobs.backends.aml.replies import Reply, read_spec
+from blobsync.jobs.backends.aml.replies import AmlReply, read_spec
 from blobsync.jobs.backends.aml.request import warnings_for
 from blobsync.jobs.backends.aml.start import placed
 from blobsync.jobs.describe import SubmitRequest
@@ -273,9 +273,9 @@ def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
     tags = asked.job["tags"]
     assert tags["blobsync"] == "1" and tags["blobsync.code_sha"] == "d1"
     assert max(len(value) for value in tags.values()) <= 250
-    assert read_spec(Reply({"properties": {"tags": tags}})) == asked.spec
-    assert read_spec(Reply({"properties": {"tags": {"blobsync.spec.00": "{"}}})) is None
-    assert read_spec(Reply({"properties": {}})) is None
+    assert read_spec(AmlReply({"properties": {"tags": tags}})) == asked.spec
+    assert read_spec(AmlReply({"properties": {"tags": {"blobsync.spec.00": "{"}}})) is None
+    assert read_spec(AmlReply({"properties": {}})) is None
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,8 @@ from blobsync.base import errors
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import ExitCode, FailureCode, Retry
 from tests.source import modules
-from tools.failure_codes_page import PAGE, page
 
 TABLE = "blobsync.base.failure_codes"
-
-
-def test_the_page_is_that_of_the_code() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tools.failure_codes_page"
 
 
 def test_a_code_is_its_word_wherever_it_is_written() -> None:

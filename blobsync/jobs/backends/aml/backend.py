@@ -30,7 +30,7 @@ from blobsync.config.user_config import load_user_config
 from blobsync.jobs.backends.aml import replies as aml_replies
 from blobsync.jobs.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.jobs.backends.aml.platforms import virtual_cluster_id
-from blobsync.jobs.backends.aml.replies import Reply
+from blobsync.jobs.backends.aml.replies import AmlReply
 from blobsync.jobs.backends.aml.request import AmlRequest, build_request, secrets_path, warnings_for, without_bundle
 from blobsync.jobs.backends.base import (
     Accepted,
@@ -143,13 +143,13 @@ class AmlBackend:
         self.forget(spec)
         return Refused(error)
 
-    def _ref(self, run_id: str, body: Reply) -> JobRef:
+    def _ref(self, run_id: str, body: AmlReply) -> JobRef:
         return JobRef(run_id, run_id, aml_replies.studio_url(body) or self._studio_url(run_id))
 
     # -- looking ------------------------------------------------------------------------------------------------
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
-        found: dict[str, Reply] = {}
+        found: dict[str, AmlReply] = {}
         if len(refs) > _ONE_BY_ONE:
             wanted = {ref.run_id for ref in refs}
             for body in islice(self._newest(), _NEWEST):
@@ -159,7 +159,7 @@ class AmlBackend:
         for ref in refs:
             if ref.run_id not in found:
                 # Jobs have our ids there; what a record calls them otherwise does not get into an address.
-                found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or Reply()
+                found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
         return tuple(self._info(ref.run_id, found[ref.run_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
@@ -226,7 +226,7 @@ class AmlBackend:
                 hint="blobsync summary shows what the service tells",
             )
         found = self._client.history(f"computes/{target.rpartition('/')[2]}/runs")
-        return aml_replies.read_holders(found or Reply(), self._cluster.gpu_per_node or 1)
+        return aml_replies.read_holders(found or AmlReply(), self._cluster.gpu_per_node or 1)
 
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
         state = self.get([ref])[0].state
@@ -248,10 +248,10 @@ class AmlBackend:
 
         return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth", default=True))
 
-    def _newest(self) -> Iterator[Reply]:
+    def _newest(self) -> Iterator[AmlReply]:
         return self._client.pages("jobs", **_LIST)
 
-    def _info(self, run_id: str, body: Reply, closely: bool) -> RunInfo:
+    def _info(self, run_id: str, body: AmlReply, closely: bool) -> RunInfo:
         if not body:
             return RunInfo(run_id, State.UNKNOWN, reason="the workspace does not know it")
         info = aml_replies.read_job(body)
@@ -277,7 +277,7 @@ class AmlBackend:
 
     def _artifacts(self, run_id: str) -> dict[str, str]:
         path = f"artifacts/prefix/contentinfo/ExperimentRun/dcid.{run_id}"
-        return aml_replies.artifacts(self._client.history(path, "artifact/v2.0", path="user_logs") or Reply())
+        return aml_replies.artifacts(self._client.history(path, "artifact/v2.0", path="user_logs") or AmlReply())
 
     def _studio_url(self, run_id: str) -> str:
         return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
@@ -287,7 +287,7 @@ class AmlBackend:
         with self._code_store() as store:
             store.put(blob, body, md5=hashlib.md5(body).digest())
 
-    def _forget_secrets(self, run_id: str, body: Reply) -> None:
+    def _forget_secrets(self, run_id: str, body: AmlReply) -> None:
         uri = aml_replies.secrets_uri(body)
         code = self._cluster.code
         if code and uri.endswith(f"/paths/{code.path}.d/secrets/{run_id}.json"):

@@ -36,7 +36,7 @@ from blobsync.base.trusted_hosts import (
 )
 from blobsync.config.model import WorkspaceConfig
 from blobsync.jobs.backends.aml.errors import Refusal, as_error, read_refusal, wrong_place
-from blobsync.jobs.backends.aml.replies import Reply
+from blobsync.jobs.backends.aml.replies import AmlReply
 from blobsync.jobs.backends.aml.request import workspace_path
 
 if TYPE_CHECKING:
@@ -94,11 +94,11 @@ class AmlClient:
 
     # -- Azure Resource Manager ---------------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: Any = None, *, doing: str = "look", **params: str) -> Reply:
+    def call(self, method: str, path: str, body: Any = None, *, doing: str = "look", **params: str) -> AmlReply:
         """The answer. ``path`` is below the workspace, or begins with ``/subscriptions``."""
         return self._json(self._manage(method, self._url(path), body, doing, params))
 
-    def try_call(self, path: str, *, patient: bool = True) -> Reply | None:
+    def try_call(self, path: str, *, patient: bool = True) -> AmlReply | None:
         """The same for GET, None where there is no such thing; without patience there is one more try at most."""
         more = {} if patient else {"retry_total": 1}
         answer = self._send(self._arm, "GET", self._url(path), more, params={"api-version": self.api_version})
@@ -109,7 +109,7 @@ class AmlClient:
             return None
         return self._json(self._checked(answer, "look"))
 
-    def pages(self, path: str, **params: str) -> Iterator[Reply]:
+    def pages(self, path: str, **params: str) -> Iterator[AmlReply]:
         """The items of a list, page by page, as far as the caller reads."""
         answer = self.call("GET", path, **params)
         seen: set[str] = set()
@@ -138,7 +138,7 @@ class AmlClient:
 
     # -- run history --------------------------------------------------------------------------------------------
 
-    def history(self, path: str, /, service: str = "history/v1.0", **params: str) -> Reply | None:
+    def history(self, path: str, /, service: str = "history/v1.0", **params: str) -> AmlReply | None:
         """The answer of the workspace's own service; None where it does not know the run."""
         url = f"{self._api}/{service}{self.path}/{path}"
         answer = self._send(self._ml, "GET", url, params=params)
@@ -253,13 +253,13 @@ class AmlClient:
             return answer
         raise as_error(_refusal(answer), self.workspace, doing, self._cluster_file)
 
-    def _json(self, answer: Any) -> Reply:
+    def _json(self, answer: Any) -> AmlReply:
         host = urlsplit(answer.request.url).netloc
         problem = "something that is no JSON"
         try:
             found = parse_json(answer.content or b"{}")
             if isinstance(found, dict):
-                return Reply(found, host)
+                return AmlReply(found, host)
             problem = "JSON that is no object"
             cause: Exception | None = None
         except ValueError as error:

@@ -50,7 +50,7 @@ _REASON_CHARS = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AmlReply:
     """One JSON object of an answer. What is missing or null is empty: the services leave out what they do not know.
 
     ``host`` answered; ``at`` is where the object stands in the answer. Raises ``LostContactError`` for a value of
@@ -64,23 +64,23 @@ class Reply:
     def __bool__(self) -> bool:
         return bool(self.values)
 
-    def inner(self, name: str) -> Reply:
+    def inner(self, name: str) -> AmlReply:
         """The object of this name."""
         found = self.values.get(name)
         if found is None or isinstance(found, dict):
-            return Reply(found or {}, self.host, self._place(name))
+            return AmlReply(found or {}, self.host, self._place(name))
         raise self._odd(name, "an object")
 
-    def objects(self, name: str) -> list[Reply]:
+    def objects(self, name: str) -> list[AmlReply]:
         """The list of objects of this name."""
         found = self.values.get(name)
         if found is None:
             return []
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
             raise self._odd(name, "a list of objects")
-        return [Reply(each, self.host, f"{self._place(name)}[{number}]") for number, each in enumerate(found)]
+        return [AmlReply(each, self.host, f"{self._place(name)}[{number}]") for number, each in enumerate(found)]
 
-    def members(self, name: str) -> dict[str, Reply]:
+    def members(self, name: str) -> dict[str, AmlReply]:
         """The objects in the object of this name, by their names."""
         outer = self.inner(name)
         return {each: outer.inner(each) for each in outer.values}
@@ -138,9 +138,9 @@ def read_state(status: str, tags: Mapping[str, str]) -> State:
     return state
 
 
-def read_job(body: Reply, details: Reply | None = None) -> RunInfo:
+def read_job(body: AmlReply, details: AmlReply | None = None) -> RunInfo:
     """A job resource, with what the run history adds: times, the error, its exit code."""
-    properties, details = body.inner("properties"), details or Reply()
+    properties, details = body.inner("properties"), details or AmlReply()
     status = properties.text("status") or "Unknown"
     state = read_state(status, properties.texts("tags"))
     reason = _reason(details)
@@ -156,17 +156,17 @@ def read_job(body: Reply, details: Reply | None = None) -> RunInfo:
     )
 
 
-def studio_url(body: Reply) -> str:
+def studio_url(body: AmlReply) -> str:
     """The page of the job, as the service names it; empty where it does not."""
     return body.inner("properties").inner("services").inner("Studio").text("endpoint")
 
 
-def secrets_uri(body: Reply) -> str:
+def secrets_uri(body: AmlReply) -> str:
     """Where a job's secrets were put, as its inputs name it; empty where it has none."""
     return body.inner("properties").inner("inputs").inner("secrets").text("uri")
 
 
-def artifacts(body: Reply) -> dict[str, str]:
+def artifacts(body: AmlReply) -> dict[str, str]:
     """Where each artifact of a run can be read, by its path."""
     return {one.text("path"): one.text("contentUri") for one in body.objects("value")}
 
@@ -194,7 +194,7 @@ def spec_tags(spec: JobSpec) -> dict[str, str]:
     return {**tags, **spec.tags}
 
 
-def read_spec(body: Reply) -> JobSpec | None:
+def read_spec(body: AmlReply) -> JobSpec | None:
     """The specification in a job's tags; None where it is not one of ours, or of another version."""
     tags = body.inner("properties").texts("tags")
     parts = [tags[name] for name in sorted(tags) if name.startswith(SPEC_TAG)]
@@ -211,7 +211,7 @@ def log_names(files: Mapping[str, str]) -> Iterator[str]:
             yield name
 
 
-def read_compute(body: Reply, gpus_per_node: int) -> ClusterSummary:
+def read_compute(body: AmlReply, gpus_per_node: int) -> ClusterSummary:
     """An AmlCompute cluster's nodes; a Kubernetes one does not tell."""
     outer = body.inner("properties")
     inner = outer.inner("properties")
@@ -231,7 +231,7 @@ def read_compute(body: Reply, gpus_per_node: int) -> ClusterSummary:
     return ClusterSummary(total, free, total * gpus_per_node, free * gpus_per_node, notes=tuple(notes))
 
 
-def read_quota(body: Reply) -> tuple[str, ...]:
+def read_quota(body: AmlReply) -> tuple[str, ...]:
     """A sentence for each quota of a Singularity virtual cluster."""
     quotas = body.inner("properties").inner("managed").members("quotas")
     return tuple(
@@ -241,7 +241,7 @@ def read_quota(body: Reply) -> tuple[str, ...]:
     )
 
 
-def read_holders(body: Reply, gpus_per_node: int) -> tuple[Holder, ...]:
+def read_holders(body: AmlReply, gpus_per_node: int) -> tuple[Holder, ...]:
     """Who holds a compute: its runs that have not ended, of all users."""
     found = []
     for run in body.objects("value"):
@@ -258,7 +258,7 @@ def read_holders(body: Reply, gpus_per_node: int) -> tuple[Holder, ...]:
     return tuple(found)
 
 
-def _reason(details: Reply) -> str:
+def _reason(details: AmlReply) -> str:
     """The service's sentence; run history wraps errors in errors. What is no error of this form says nothing."""
     error: Any = details.values.get("error")
     while isinstance(error, Mapping) and isinstance(error.get("error"), Mapping):
