@@ -84,26 +84,23 @@ class AzcopyEngine:
         """``azcopy``."""
         return "azcopy"
 
-    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Raises ``AzcopyError`` when there is no azcopy to use."""
         prune_workspaces(self.state_dir)
-        run = RunState(task, listener, 0)
+        run = RunState(task, report, listener, 0)
         carried = _sort_out(run, confined=self.confinement.is_possible)
         if not carried:
-            return run.report
+            return
         binary = self.binary or find_azcopy(self.environ, runner=self.runner).path
         try:
             with workspace(self.state_dir) as space:
                 _Transfer(self, binary, run, carried, space).work()
-                space.failed = len(run.report.moved) < len(carried)
+                space.failed = run.files_moved < len(carried)
             if space.kept:
                 listener.note(f"azcopy's log of what failed: {space.kept}")
         except (LocalFileError, CredentialError, StorageError, ProcessError) as error:
-            known = {id(action) for action in _reported(run)}
-            for action in carried:
-                if id(action) not in known:
-                    run.failed(action, error)
-        return run.report
+            for action in [each for each in carried if each.path not in run.reported]:
+                run.failed(action, error)
 
 
 def _sort_out(run: RunState, *, confined: bool) -> list[FileAction]:
@@ -118,10 +115,6 @@ def _sort_out(run: RunState, *, confined: bool) -> list[FileAction]:
         else:
             run.failed(action, AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, reason, "use --engine direct"))
     return carried
-
-
-def _reported(run: RunState) -> list[FileAction]:
-    return [moved.action for moved in run.report.moved] + [action for action, _ in run.report.failed]
 
 
 class _Transfer:
@@ -157,7 +150,7 @@ class _Transfer:
             self._copy(source, destination)
         else:
             raise ValueError("a move needs a blob at one end")
-        self._bytes.reached(self._run.report.bytes_moved)
+        self._bytes.reached(self._run.bytes_moved)
 
     def _upload(self, source: LocalEnd, destination: RemoteEnd) -> None:
         folder, leaf = (destination.name, "") if not self._single else _split(destination.name)
@@ -195,11 +188,12 @@ class _Transfer:
             self._settle(action, None, state)
         if damaged:
             again = readback.send_again(self._task, damaged, self._run.listener)
-            self._run.report.moved += again.moved
-            self._run.report.failed += again.failed
             # The listener was told of these bytes as they moved.
-            self._run.report.bytes_moved += again.bytes_moved
-            self._bytes.skip(again.bytes_moved)
+            self._bytes.skip(sum(moved.action.size for moved in again.moved))
+            for moved in again.moved:
+                self._run.moved(moved, moved.action.size)
+            for action, failure in again.failed:
+                self._run.report.file_failed(action, failure)
 
     def _copy(self, source: RemoteEnd, destination: RemoteEnd) -> None:
         # Names that azcopy cannot carry are planned, too: it meets them as it lists the folder by itself.
@@ -214,7 +208,8 @@ class _Transfer:
         for action in self._actions:
             error = verdict.failure(action.path, action.source)
             self._settle(action, error, action.source, there.get(action.path))
-        self._run.report.strays += sorted(name for name in there if name not in planned)
+        for name in sorted(there.keys() - planned):
+            self._run.report.stray(name)
 
     def _leave_to_others(self, why: str) -> None:
         for action in self._actions:
@@ -279,8 +274,8 @@ class _Transfer:
         verdict = Verdict(self._task.part.route, outcome, log, self._credentials, source)
         # Names that azcopy cannot carry are planned, too: it meets them as it lists the folder by itself.
         planned = {each.path for each in self._task.actions}
-        self._run.report.strays += [name for name in arrivals.strays(staged) if name not in planned]
-        self._run.report.strays += verdict.unplanned(planned)
+        for name in (*(name for name in arrivals.strays(staged) if name not in planned), *verdict.unplanned(planned)):
+            self._run.report.stray(name)
         for action in missing:
             self._run.failed(action, verdict.reason(action.path))
 
@@ -298,7 +293,7 @@ class _Transfer:
             outcome = job.run()
         finally:
             if job.outcome.job_id:
-                self._run.report.azcopy_job_ids.append(job.outcome.job_id)
+                self._run.report.azcopy_job(job.outcome.job_id)
         log.read()
         return outcome, log.reader
 

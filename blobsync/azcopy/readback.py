@@ -22,7 +22,7 @@ from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobStore
-from blobsync.transfer.engines import MoveReport, MoveTask
+from blobsync.transfer.engines import CollectedReport, MoveTask
 
 _THREADS = 4
 _PIECE = 1 << 20
@@ -43,7 +43,7 @@ def damaged(store: BlobStore, expected: Mapping[str, bytes]) -> list[str]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def send_again(task: MoveTask, actions: Sequence[FileAction], listener: Listener) -> MoveReport:
+def send_again(task: MoveTask, actions: Sequence[FileAction], listener: Listener) -> CollectedReport:
     """Replace what arrived damaged, provided that nobody else did meanwhile."""
     end = task.part.destination
     if not isinstance(end, RemoteEnd):
@@ -52,7 +52,8 @@ def send_again(task: MoveTask, actions: Sequence[FileAction], listener: Listener
     for action in actions:
         blob = end.store.head(end.at(action.target or action.path))
         fresh.append(replace(action, destination=RemoteState(blob.size, blob.etag, blob.md5) if blob else None))
-    report = DirectEngine().move(task._replace(actions=fresh), listener)
+    report = CollectedReport()
+    DirectEngine().move(task._replace(actions=fresh), report, listener)
     for action, _ in report.failed:
         # Better no blob than one that looks like the file and is not. A SAS may not allow it.
         with suppress(StorageError):

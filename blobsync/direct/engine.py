@@ -57,18 +57,17 @@ class DirectEngine:
         """``source_sas`` gives what the destination's service reads a copy's source with."""
         self._source_sas = source_sas
 
-    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
-        run = RunState(task, listener, BUFFERS)
+        run = RunState(task, report, listener, BUFFERS)
         if not task.actions:
-            return run.report
+            return
         try:
             tuning, jobs = self._jobs(run)
             pieces = sum(1 + action.size // tuning.range for action in task.actions)
             WorkerPool(run, jobs, min(tuning.threads, pieces)).work()
         except (LocalFileError, CredentialError) as error:
-            return run.all_failed(error)
-        return run.report
+            run.all_failed(error)
 
     def _jobs(self, run: RunState) -> tuple[LineTuning, Iterator[FileJob]]:
         task = run.task

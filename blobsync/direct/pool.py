@@ -94,10 +94,12 @@ class ByteBudget:
 class RunState:
     """What the jobs of one run share: the cap, the memory budget, the stop signal, the report."""
 
-    def __init__(self, task: MoveTask, listener: Listener, budget: int) -> None:
+    def __init__(self, task: MoveTask, report: MoveReport, listener: Listener, budget: int) -> None:
         self.task = task
+        self.report = report
         self.listener = listener
-        self.report = MoveReport()
+        self.reported: set[str] = set()
+        self.files_moved = self.bytes_moved = 0
         self.stop = threading.Event()
         self._bucket = TokenBucket(task.cap_mbps)
         self._budget = ByteBudget(budget)
@@ -123,25 +125,24 @@ class RunState:
         """Report one file as moved."""
         with self._lock:
             self._row = 0
-            self.report.moved.append(moved)
-            self.report.bytes_moved += size
-        self.task.on_moved(moved)
+            self.reported.add(moved.action.path)
+            self.files_moved += 1
+            self.bytes_moved += size
+        self.report.file_moved(moved)
 
-    def all_failed(self, error: BlobsyncError) -> MoveReport:
+    def all_failed(self, error: BlobsyncError) -> None:
         """Nothing could be begun: report every file as failed."""
         for action in self.task.actions:
             self.failed(action, error)
-        return self.report
 
     def failed(self, action: FileAction, error: BlobsyncError) -> bool:
         """Report one file as failed; whether it is useless to go on."""
-        path = self.task.part.shown(action)
-        failure = FileFailure(path, error.code, error.message, error.hint)
+        failure = FileFailure(self.task.part.shown(action), error.code, error.message, error.hint)
         with self._lock:
-            self.report.failed.append((action, failure))
+            self.reported.add(action.path)
             self._row = self._row + 1 if isinstance(error, _HOPELESS_IN_A_ROW) else 0
             hopeless = isinstance(error, _HOPELESS) or self._row >= _ROW
-        self.listener.file_done(path, failure)
+        self.report.file_failed(action, failure)
         return hopeless
 
 

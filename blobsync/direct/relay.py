@@ -31,16 +31,15 @@ class RelayEngine:
 
     name = "relay"
 
-    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Properties, metadata and tier are carried over."""
         source, destination = task.part.source, task.part.destination
         if not isinstance(source, RemoteEnd) or not isinstance(destination, RemoteEnd):
             raise ValueError("a relay needs blobs at both ends")
-        run = RunState(task, listener, BUFFERS)
+        run = RunState(task, report, listener, BUFFERS)
         jobs = (RelayJob(run, action, source, destination) for action in task.actions)
         pieces = sum(1 + action.size // _BLOCKS.block for action in task.actions)
         WorkerPool(run, jobs, min(_THREADS, pieces)).work()
-        return run.report
 
 
 class RelayJob(FileJob):

@@ -19,7 +19,7 @@ from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, TransferPlan, TransferResult
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer import extras, receipts, settle
-from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
+from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.interrupted import ByteTally, cancelled
 from blobsync.transfer.ledger import Ledger, retry_with
@@ -47,6 +47,31 @@ class _Run:
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
+
+
+@dataclass(slots=True)
+class _Report:
+    """What an engine says of a part's files, on its way to the account and to who listens."""
+
+    run: _Run
+    ledger: Ledger
+
+    def file_moved(self, moved: Moved) -> None:
+        path = moved.action.path
+        # What has to be looked at first is told after that.
+        if self.ledger.moved(moved) and path not in self.ledger.pending:
+            self.run.listener.file_done(self.ledger.part.shown(moved.action), self.ledger.failures.get(path))
+
+    def file_failed(self, action: FileAction, failure: FileFailure) -> None:
+        self.ledger.failed(action, failure)
+        self.run.listener.file_done(failure.path, failure)
+
+    def stray(self, name: str) -> None:
+        part = self.ledger.part
+        self.run.other_failures.append(_stray(f"{part.path}/{name}", part.destination))
+
+    def azcopy_job(self, job_id: str) -> None:
+        self.run.azcopy_job_ids.append(job_id)
 
 
 def carry_out(
@@ -107,9 +132,9 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None
     first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
     names = dict.fromkeys([first, *(["relay"] if run.engines.relay_allowed else [])])
     aside = settle.set_aside(ledger.part, actions, [run.engines.make[name] for name in names])
+    report = _Report(run, ledger)
     for action, failure in aside.failed:
-        ledger.failed(action, failure)
-        run.listener.file_done(failure.path, failure)
+        report.file_failed(action, failure)
     _move_and_retry(run, ledger, [kept.action for kept in aside.kept], first if is_copy else "direct")
     if run.plan.settles_both_ends:
         copies = settle.brought(ledger.part, aside.kept)
@@ -139,19 +164,11 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str)
         actions,
         whole_folder=part.whole and len(actions) == len(part.actions),
         cap_mbps=run.plan.options.cap_mbps,
-        on_moved=lambda moved: _one_moved(run, ledger, moved),
     )
-    report: MoveReport = run.engines.make[engine]().move(task, run.listener)
-    run.azcopy_job_ids += report.azcopy_job_ids
-    for moved in report.moved:
-        ledger.moved(moved)
-    for action, failure in report.failed:
-        ledger.failed(action, failure)
+    report = _Report(run, ledger)
+    run.engines.make[engine]().move(task, report, run.listener)
     for action in ledger.unreported(actions):
-        failure = _not_reported(part.shown(action), engine)
-        ledger.failed(action, failure)
-        run.listener.file_done(failure.path, failure)
-    run.other_failures += [_stray(f"{part.path}/{name}", part.destination) for name in report.strays]
+        report.file_failed(action, _not_reported(part.shown(action), engine))
 
 
 def _not_reported(shown: str, engine: str) -> FileFailure:
@@ -176,12 +193,6 @@ def _stray(shown: str, destination: LiveEnd) -> FileFailure:
         first = "look at it, and remove it if it is not to be there"
     again = "If it comes up again, the server shows azcopy names that it does not show blobsync; do not trust it"
     return FileFailure(shown, FailureCode.NOT_ASKED_FOR, f"{shown}: {said}", f"{first}. {again}")
-
-
-def _one_moved(run: _Run, ledger: Ledger, moved: Moved) -> None:
-    if ledger.moved(moved):
-        shown = ledger.part.shown(moved.action)
-        run.listener.file_done(shown, ledger.failures.get(moved.action.path))
 
 
 def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str) -> None:
@@ -251,10 +262,9 @@ def _verify(run: _Run, ledger: Ledger) -> None:
     pending = list(ledger.pending.values())
     states = states_at_destination(ledger.part.destination, pending, run.listener.seen)
     for moved in pending:
-        ledger.seen(moved, states.get(moved.action.path))
-        shown = ledger.part.shown(moved.action)
-        if failure := ledger.failures.get(moved.action.path):
-            run.listener.file_done(shown, failure)
+        path = moved.action.path
+        ledger.seen(moved, states.get(path))
+        run.listener.file_done(ledger.part.shown(moved.action), ledger.failures.get(path))
 
 
 def _delete_extras(run: _Run) -> None:

@@ -6,7 +6,7 @@ Three of them exist: ``direct`` (in this process), ``azcopy`` (a managed subproc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -29,49 +29,68 @@ class Moved(NamedTuple):
     destination: FileState | None = None
 
 
-def _nobody(moved: Moved) -> None:
-    return None
-
-
 class MoveTask(NamedTuple):
     """Files of one part that are to be moved: every action is ``TRANSFER``.
 
     The engine reads ``part.source.at(action.path)`` and writes ``part.destination.at(action.target or action.path)``.
-    ``whole_folder`` says that these are all the files that
-    the source folder holds. ``cap_mbps`` is megabits (10^6) a second for the whole task. The engine calls
-    ``on_moved`` from any thread as soon as one file is in place, so that a run that is killed later has it
-    on record; the same values come back in the report. Of files that failed it tells the listener itself.
+    ``whole_folder`` says that these are all the files that the source folder holds. ``cap_mbps`` is megabits (10^6) a
+    second for the whole task.
     """
 
     part: LivePart
     actions: Sequence[FileAction]
     whole_folder: bool = False
     cap_mbps: float | None = None
-    on_moved: Callable[[Moved], None] = _nobody
+
+
+class MoveReport(Protocol):
+    """Hears of each file of a task once, from any thread, as soon as it is known what became of it: so a run that is
+    killed later has it on record."""
+
+    def file_moved(self, moved: Moved) -> None: ...
+
+    def file_failed(self, action: FileAction, failure: FileFailure) -> None: ...
+
+    def stray(self, name: str) -> None:
+        """A name below the source that came along, or tried to, although the task does not have it. On this machine
+        nothing of it was kept; at a destination that is a container it stands now."""
+        ...
+
+    def azcopy_job(self, job_id: str) -> None:
+        """azcopy's own name for what it did."""
+        ...
 
 
 @dataclass(slots=True)
-class MoveReport:
-    """What became of a task; every action of it is in one of the first two lists.
-
-    ``strays`` are names below the source that came along, or tried to, although the task does not have them. On this
-    machine nothing of them was kept; at a destination that is a container they stand now.
-    """
+class CollectedReport:
+    """A report to be read when the engine is done."""
 
     moved: list[Moved] = field(default_factory=list)
     failed: list[tuple[FileAction, FileFailure]] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
-    bytes_moved: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
+
+    def file_moved(self, moved: Moved) -> None:
+        self.moved.append(moved)
+
+    def file_failed(self, action: FileAction, failure: FileFailure) -> None:
+        self.failed.append((action, failure))
+
+    def stray(self, name: str) -> None:
+        self.strays.append(name)
+
+    def azcopy_job(self, job_id: str) -> None:
+        self.azcopy_job_ids.append(job_id)
 
 
 class Engine(Protocol):
     """Moves one task's files. Failures of single files are reported, never raised.
 
-    ``KeyboardInterrupt`` in the calling thread stops all work, cleans up and is raised again.
+    ``listener`` hears of bytes on their way. ``KeyboardInterrupt`` in the calling thread stops all work, cleans up and
+    is raised again.
     """
 
     @property
     def name(self) -> str: ...
 
-    def move(self, task: MoveTask, listener: Listener) -> MoveReport: ...
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None: ...

@@ -28,7 +28,7 @@ from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
 from blobsync.store.blob_hash import blob_md5
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.transfer.engines import Engine, Moved, MoveTask
+from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import check_arrival, remote_state
 
 _COPY_BYTES = 1 << 20
@@ -128,7 +128,8 @@ def _aside_there(
             if (version := action.destination) is not None
         ]
         task = MoveTask(replace(folders.part, route=Route.SAME_ACCOUNT, source=end), copies)
-        report = engine().move(task, SilentListener())
+        report = CollectedReport()
+        engine().move(task, report, SilentListener())
         failures |= {copy.path: failure for copy, failure in report.failed}
         for moved in [*report.moved, *(Moved(copy, copy.source) for copy, _ in report.failed)]:
             state = _copy_seen(end, moved)

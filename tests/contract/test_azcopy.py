@@ -26,10 +26,10 @@ from blobsync.config.model import StorageAccount
 from blobsync.store.connect import connect, mint_sas
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobStore
-from blobsync.transfer.engines import MoveReport, MoveTask
+from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.conftest import ROOT, Azurite
 from tests.contract.test_engines import NAMES, content, run, succeed, write_tree
-from tests.fakes.tasks import RecordingListener, capped, copy, ctrl_c_after, download, upload
+from tests.fakes.tasks import capped, copy, ctrl_c_after, download, moved_by, upload
 from tests.servers.copy_source_proxy import Refusal, copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
 
@@ -142,7 +142,7 @@ def files_below(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def codes(report: MoveReport) -> set[str]:
+def codes(report: CollectedReport) -> set[str]:
     assert not report.moved
     return {failure.code for _, failure in report.failed}
 
@@ -407,7 +407,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(
     task = slow(containers, tmp_path)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt), ctrl_c_after(1.0):
-        engine.move(task, RecordingListener())
+        moved_by(engine, task)
     assert time.monotonic() - began < 10.0
     assert_state_is_clean(engine, logs=True)
     assert not (tmp_path / "target").exists()
@@ -421,7 +421,7 @@ _CHILD = """
     from blobsync.config.model import StorageAccount
     from blobsync.store.connect import connect, mint_sas
     from blobsync.base.locations import Secret
-    from tests.fakes.tasks import RecordingListener, capped, download
+    from tests.fakes.tasks import capped, download, moved_by
     from dataclasses import replace
     endpoint, key, container, azcopy, folder = sys.argv[1:]
     account = StorageAccount("t.yaml", "one", container, endpoint, account_key=Secret(key))
@@ -429,7 +429,7 @@ _CHILD = """
         Path(folder) / "state", lambda end, rights: mint_sas(account, rights, 3600), binary=Path(azcopy)
     )
     task = capped(download(connect(account), "x", Path(folder) / "target", ["large"]), 4.0)
-    engine.move(task._replace(whole_folder=True), RecordingListener())
+    moved_by(engine, task._replace(whole_folder=True))
 """
 
 

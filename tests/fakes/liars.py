@@ -11,7 +11,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
 from blobsync.store.protocol import BlobInfo
-from blobsync.transfer.engines import Moved, MoveReport, MoveTask
+from blobsync.transfer.engines import CollectedReport, Moved, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 
 Lie = Callable[[BlobInfo], BlobInfo | None]
@@ -71,76 +71,80 @@ class LyingStore(MemoryStore):
         return {} if self.keeps else super().delete_many(names, etags=etags)
 
 
+# What is said of a task, made out of what is true.
+Tell = Callable[[MoveTask, CollectedReport], CollectedReport]
+
+
 @dataclass
 class LyingEngine:
     """Hands the task to an honest engine where ``works``, and lets ``tell`` make the report out of the true one.
 
-    While it works it reports through ``on_moved`` only what ``tell`` leaves in the report. Without a look of its own:
-    what it moved is to be looked at by others, as with azcopy.
+    Without a look of its own: what it moved is to be looked at by others, as with azcopy.
     """
 
-    tell: Callable[[MoveTask, MoveReport], MoveReport]
+    tell: Tell
     works: bool = True
-    calls_back: bool = False
     tasks: list[MoveTask] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         return "azcopy"
 
-    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         self.tasks.append(task)
-        report = MoveReport()
+        done = CollectedReport()
         if self.works:
-            done = DirectEngine().move(task._replace(on_moved=lambda moved: None), listener)
-            report.moved = [moved._replace(destination=None) for moved in done.moved]
-            report.failed = done.failed
-            report.bytes_moved = done.bytes_moved
-        told = self.tell(task, report)
-        if self.calls_back:
-            for moved in told.moved:
-                task.on_moved(moved)
-        return told
+            DirectEngine().move(task, done, listener)
+            done.moved = [moved._replace(destination=None) for moved in done.moved]
+        told = self.tell(task, done)
+        for moved in told.moved:
+            report.file_moved(moved)
+        for action, failure in told.failed:
+            report.file_failed(action, failure)
+        for name in told.strays:
+            report.stray(name)
+        for job_id in told.azcopy_job_ids:
+            report.azcopy_job(job_id)
 
 
-def the_truth(task: MoveTask, report: MoveReport) -> MoveReport:
+def the_truth(task: MoveTask, report: CollectedReport) -> CollectedReport:
     return report
 
 
-def nothing(task: MoveTask, report: MoveReport) -> MoveReport:
+def nothing(task: MoveTask, report: CollectedReport) -> CollectedReport:
     """Neither moved nor failed."""
-    return MoveReport()
+    return CollectedReport()
 
 
-def all_but_the_first(task: MoveTask, report: MoveReport) -> MoveReport:
+def all_but_the_first(task: MoveTask, report: CollectedReport) -> CollectedReport:
     """One file neither moved nor failed."""
     first = task.actions[0].path
     report.moved = [moved for moved in report.moved if moved.action.path != first]
     return report
 
 
-def all_moved(task: MoveTask, report: MoveReport) -> MoveReport:
+def all_moved(task: MoveTask, report: CollectedReport) -> CollectedReport:
     """Everything is there, whatever happened."""
-    return MoveReport([Moved(action, source=action.source) for action in task.actions])
+    return CollectedReport([Moved(action, source=action.source) for action in task.actions])
 
 
-def everything_twice(task: MoveTask, report: MoveReport) -> MoveReport:
+def everything_twice(task: MoveTask, report: CollectedReport) -> CollectedReport:
     """Each file two times."""
     return replace(report, moved=report.moved * 2, failed=report.failed * 2)
 
 
-def moved_and_failed(task: MoveTask, report: MoveReport) -> MoveReport:
+def moved_and_failed(task: MoveTask, report: CollectedReport) -> CollectedReport:
     """Each file in both lists."""
     failed = [(action, FileFailure(action.path, FailureCode.STORAGE_ERROR, "it gave up")) for action in task.actions]
     return replace(report, failed=failed)
 
 
-def a_stranger(task: MoveTask, report: MoveReport) -> MoveReport:
+def a_stranger(task: MoveTask, report: CollectedReport) -> CollectedReport:
     """One file more than it was given."""
     return replace(report, moved=[*report.moved, Moved(stranger())])
 
 
-def a_failed_stranger(task: MoveTask, report: MoveReport) -> MoveReport:
+def a_failed_stranger(task: MoveTask, report: CollectedReport) -> CollectedReport:
     """One file more than it was given, and that one failed."""
     return replace(
         report, failed=[*report.failed, (stranger(), FileFailure("x", FailureCode.STORAGE_ERROR, "it gave up"))]

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
+from blobsync.direct.pool import RunState
+from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, IndexKey, Part, Route
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobStore
-from blobsync.transfer.engines import Moved, MoveTask
+from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 
 
 class RecordingListener:
@@ -96,6 +98,22 @@ def copy(store: BlobStore, prefix: str, other: BlobStore, target: str, paths: Se
 def capped(task: MoveTask, mbps: float) -> MoveTask:
     """The same at a limited speed."""
     return task._replace(cap_mbps=mbps)
+
+
+def moved_by(engine: Engine, task: MoveTask, listener: Listener | None = None) -> CollectedReport:
+    """What an engine reports of a task."""
+    report = CollectedReport()
+    engine.move(task, report, listener or RecordingListener())
+    return report
+
+
+class RecordedRun(RunState):
+    """A run whose report can be read."""
+
+    report: CollectedReport
+
+    def __init__(self, task: MoveTask, listener: Listener, budget: int) -> None:
+        super().__init__(task, CollectedReport(), listener, budget)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from blobsync.plan.listener import SilentListener
 from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.carry_out import Engines, carry_out
-from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes import liars
-from tests.fakes.liars import LyingEngine, LyingStore
+from tests.fakes.liars import LyingEngine, LyingStore, Tell
 from tests.fakes.project_context import World, account, cluster
 
 AZCOPY = TransferOptions(engine="azcopy")
@@ -53,7 +51,11 @@ def codes(result: TransferResult) -> dict[str, str]:
 
 
 def told_by(
-    world: World, tell: Callable[[MoveTask, MoveReport], MoveReport], command: str = "u", *, works: bool = True
+    world: World,
+    tell: Tell,
+    command: str = "u",
+    *,
+    works: bool = True,
 ) -> TransferResult:
     engine = LyingEngine(tell, works=works)
     return world.run(command, "data/x", options=AZCOPY, azcopy=lambda: engine)
@@ -107,27 +109,23 @@ def test_files_that_an_engine_only_says_it_moved_are_missing(
     assert len(codes(result)) == len(files)
 
 
-@pytest.mark.parametrize("calls_back", [False, True])
-def test_a_file_that_is_reported_twice_counts_once(world: World, *, calls_back: bool) -> None:
+def test_a_file_that_is_reported_twice_counts_once(world: World) -> None:
     write(world, FILES)
-    engine = LyingEngine(liars.everything_twice, calls_back=calls_back)
+    engine = LyingEngine(liars.everything_twice)
     result = world.run("u", "data/x", options=AZCOPY, azcopy=lambda: engine)
     assert (result.exit_code, result.transferred, result.bytes_transferred) == (0, 3, 5)
 
 
-@pytest.mark.parametrize("calls_back", [False, True])
-def test_a_file_that_is_reported_as_moved_and_as_failed_failed(world: World, *, calls_back: bool) -> None:
+def test_a_file_that_is_reported_as_moved_and_as_failed_failed(world: World) -> None:
     write(world, FILES)
-    engine = LyingEngine(liars.moved_and_failed, calls_back=calls_back)
+    engine = LyingEngine(liars.moved_and_failed)
     result = world.run("u", "data/x", options=AZCOPY, azcopy=lambda: engine)
     assert (result.exit_code, result.transferred) == (1, 0)
     assert [failure.code for failure in result.failures] == ["storage_error"] * 3
 
 
 @pytest.mark.parametrize("tell", [liars.a_stranger, liars.a_failed_stranger])
-def test_a_file_that_nobody_planned_is_no_success(
-    world: World, tell: Callable[[MoveTask, MoveReport], MoveReport]
-) -> None:
+def test_a_file_that_nobody_planned_is_no_success(world: World, tell: Tell) -> None:
     write(world, FILES)
     result = told_by(world, tell)
     assert (result.exit_code, result.transferred) == (3, 3)

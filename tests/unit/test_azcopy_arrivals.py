@@ -16,15 +16,15 @@ import pytest
 from blobsync.azcopy.arrivals import Arrivals
 from blobsync.base.errors import LocalFileError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.direct.pool import RunState, Stopped
+from blobsync.direct.pool import Stopped
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import RelativeName
 from blobsync.local.part_files import PartFile
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.transfer.engines import MoveReport, MoveTask
+from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
-from tests.fakes.tasks import RecordingListener, action, live_part, local_state
+from tests.fakes.tasks import RecordedRun, RecordingListener, action, live_part, local_state
 
 PATIENCE = 10.0
 
@@ -55,12 +55,12 @@ class Case:
         self.store = MemoryStore()
         source = RemoteEnd(self.store, "x")
         task = MoveTask(live_part(Route.DOWNLOAD, source, LocalEnd(self.target)), actions)
-        self.run = RunState(task, RecordingListener(), 0)
+        self.run = RecordedRun(task, RecordingListener(), 0)
         names = {each.path or only: each for each in actions}
         self.arrivals = Arrivals(self.run, self.staging, folder(self.target), names, source, only=only)
 
     @property
-    def report(self) -> MoveReport:
+    def report(self) -> CollectedReport:
         return self.run.report
 
     @property
@@ -98,7 +98,7 @@ def test_files_are_placed_and_told_with_what_both_sides_are_now(tmp_path: Path) 
     seen = local_state(case.target / "a")
     assert seen is not None
     assert (moved.source, moved.destination) == (blob(b"AA"), replace(seen, md5=md5(b"AA")))
-    assert (case.report.bytes_moved, case.codes, case.arrivals.complete) == (2, {}, False)
+    assert (case.run.bytes_moved, case.codes, case.arrivals.complete) == (2, {}, False)
 
 
 def test_files_are_placed_while_azcopy_still_works(tmp_path: Path) -> None:

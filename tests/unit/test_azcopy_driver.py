@@ -17,10 +17,10 @@ from blobsync.base.locations import SasToken
 from blobsync.base.process import RunningProcess
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.transfer.engines import MoveReport, MoveTask
+from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, action, live_part, local_state, upload
+from tests.fakes.tasks import RecordingListener, action, live_part, local_state, moved_by, upload
 
 SAS = SasToken.parse("sp=w&sig=SENTINEL")
 BINARY = Path("/bin/azcopy")
@@ -69,11 +69,11 @@ def two_files(tmp_path: Path, store: MemoryStore) -> MoveTask:
     return upload(tmp_path / "source", store, "x")
 
 
-def codes(report: MoveReport) -> dict[str, str]:
+def codes(report: CollectedReport) -> dict[str, str]:
     return {action.path: failure.code for action, failure in report.failed}
 
 
-def moved(report: MoveReport) -> set[str]:
+def moved(report: CollectedReport) -> set[str]:
     return {each.action.path for each in report.moved}
 
 
@@ -90,7 +90,7 @@ def test_an_upload_reads_exactly_the_planned_files(tmp_path: Path, store: Memory
 
     runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), look)
     listener = RecordingListener()
-    report = engine(tmp_path, runner).move(task, listener)
+    report = moved_by(engine(tmp_path, runner), task, listener)
     assert seen == {"a": b"AA", "b c": b"BB"}
     assert moved(report) == {"a", "b c"}
     assert [each.source for each in report.moved] == [
@@ -99,7 +99,7 @@ def test_an_upload_reads_exactly_the_planned_files(tmp_path: Path, store: Memory
         if (state := local_state(tmp_path / "source" / name))
     ]
     assert {each.destination for each in report.moved} == {None}
-    assert (report.bytes_moved, listener.bytes, report.azcopy_job_ids) == (4, 4, ["job-1"])
+    assert (listener.bytes, report.azcopy_job_ids) == (4, ["job-1"])
 
 
 def test_a_target_is_the_name_of_the_link(tmp_path: Path, store: MemoryStore) -> None:
@@ -111,7 +111,7 @@ def test_a_target_is_the_name_of_the_link(tmp_path: Path, store: MemoryStore) ->
         names.extend(path.name for path in Path(argv[2]).iterdir())
 
     runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), look)
-    engine(tmp_path, runner).move(task, RecordingListener())
+    moved_by(engine(tmp_path, runner), task)
     assert names == ["a.local"]
 
 
@@ -123,14 +123,12 @@ def test_failures_keep_their_causes_from_the_log(tmp_path: Path, store: MemorySt
         )
 
     lines = [STARTED, *ended("CompletedWithErrors", "x/b c", store=store)]
-    listener = RecordingListener()
     task = two_files(tmp_path, store)
-    report = engine(tmp_path, AzcopyRunner(ScriptedAzcopy(lines, exit_code=1), log)).move(task, listener)
+    report = moved_by(engine(tmp_path, AzcopyRunner(ScriptedAzcopy(lines, exit_code=1), log)), task)
     assert moved(report) == {"a"}
     ((_, failure),) = report.failed
     assert (failure.path, failure.code) == ("data/x/b c", "changed_meanwhile")
     assert "The condition was not met" in failure.message
-    assert listener.failures == {"data/x/b c": failure}
     (kept,) = (tmp_path / "state" / "azcopy" / "logs").rglob("*.log")
     assert "SENTINEL" not in kept.read_text() + repr(report)
 
@@ -139,7 +137,7 @@ def test_a_job_that_broke_off_is_judged_by_looking(tmp_path: Path, store: Memory
     task = two_files(tmp_path, store)
     store.put("x/a", b"AA", md5=md5(b"AA"))
     runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Cancelled")], exit_code=1))
-    report = engine(tmp_path, runner).move(task, RecordingListener())
+    report = moved_by(engine(tmp_path, runner), task)
     assert moved(report) == {"a"}
     assert codes(report) == {"b c": "azcopy_failed"}
 
@@ -147,7 +145,7 @@ def test_a_job_that_broke_off_is_judged_by_looking(tmp_path: Path, store: Memory
 @pytest.mark.parametrize("lines", [[], [STARTED], ["panic: oh no"]])
 def test_exit_code_0_is_no_success(tmp_path: Path, store: MemoryStore, lines: list[str]) -> None:
     runner = AzcopyRunner(ScriptedAzcopy(lines, exit_code=0))
-    report = engine(tmp_path, runner).move(two_files(tmp_path, store), RecordingListener())
+    report = moved_by(engine(tmp_path, runner), two_files(tmp_path, store))
     assert codes(report) == {"a": "azcopy_failed", "b c": "azcopy_failed"}
 
 
@@ -159,7 +157,7 @@ def test_a_talkative_log_ends_the_job_when_azcopy_confirms(tmp_path: Path, store
         )
 
     process = ScriptedAzcopy([STARTED], lambda text: [ALREADY, None], ends=False)
-    report = engine(tmp_path, AzcopyRunner(process, log)).move(two_files(tmp_path, store), RecordingListener())
+    report = moved_by(engine(tmp_path, AzcopyRunner(process, log)), two_files(tmp_path, store))
     assert process.received == ["cancel"]
     assert moved(report) == {"a", "b c"}
 
@@ -189,7 +187,7 @@ def writes(**bodies: bytes) -> AzcopyRunner:
 
 def test_a_download_ends_as_soon_as_every_file_is_in_place(tmp_path: Path) -> None:
     runner = writes(a=b"AA", b=b"", unplanned=b"no")
-    report = engine(tmp_path, runner).move(download(tmp_path, a=b"AA", b=b""), RecordingListener())
+    report = moved_by(engine(tmp_path, runner), download(tmp_path, a=b"AA", b=b""))
     assert runner.process.received == ["cancel"]
     assert moved(report) == {"a", "b"}
     assert report.strays == ["unplanned"]
@@ -201,13 +199,13 @@ def test_a_download_ends_as_soon_as_every_file_is_in_place(tmp_path: Path) -> No
 
 def test_azcopy_may_write_in_its_own_places_only(tmp_path: Path) -> None:
     runner = writes(a=b"AA")
-    engine(tmp_path, runner).move(download(tmp_path, a=b"AA"), RecordingListener())
+    moved_by(engine(tmp_path, runner), download(tmp_path, a=b"AA"))
     *private, staging = runner.confinement.folders
     assert {folder.name for folder in private} == {"home", "log", "plan"}
     assert all(folder.is_relative_to(tmp_path / "state") for folder in private)
     assert staging.parent == tmp_path / "target"
     uploading = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]))
-    engine(tmp_path, uploading).move(two_files(tmp_path, MemoryStore("one", {})), RecordingListener())
+    moved_by(engine(tmp_path, uploading), two_files(tmp_path, MemoryStore("one", {})))
     assert {folder.name for folder in uploading.confinement.folders} == {"home", "log", "plan"}
 
 
@@ -216,18 +214,18 @@ def test_a_whole_folder_is_listed_name_by_name_where_azcopy_cannot_be_confined(t
     runner = writes(a=large)
     runner.confinement.is_possible = False
     task = download(tmp_path, a=large)._replace(whole_folder=True)
-    assert moved(engine(tmp_path, runner).move(task, RecordingListener())) == {"a"}
+    assert moved(moved_by(engine(tmp_path, runner), task)) == {"a"}
     assert any(word.startswith("--list-of-files=") for word in runner.argv)
     confined = writes(a=large)
     task = download(tmp_path / "again", a=large)._replace(whole_folder=True)
-    assert moved(engine(tmp_path, confined).move(task, RecordingListener())) == {"a"}
+    assert moved(moved_by(engine(tmp_path, confined), task)) == {"a"}
     assert not any(word.startswith("--list-of-files=") for word in confined.argv)
 
 
 def test_wrong_bytes_and_wrong_lengths_get_no_name(tmp_path: Path) -> None:
     runner = writes(a=b"AX", b=b"B", c=b"CC")
     task = download(tmp_path, a=b"AA", b=b"BB", c=b"CC")
-    report = engine(tmp_path, runner).move(task, RecordingListener())
+    report = moved_by(engine(tmp_path, runner), task)
     assert codes(report) == {"a": "changed_while_read", "b": "changed_while_read"}
     assert [path.name for path in (tmp_path / "target").iterdir()] == ["c"]
 
@@ -235,7 +233,7 @@ def test_wrong_bytes_and_wrong_lengths_get_no_name(tmp_path: Path) -> None:
 def test_a_file_that_arrives_too_long_gets_no_name(tmp_path: Path) -> None:
     # azcopy gives such a file its name, too, although it reports it as failed.
     task = download(tmp_path, a=b"AA")
-    report = engine(tmp_path, writes(a=b"AA and more")).move(task, RecordingListener())
+    report = moved_by(engine(tmp_path, writes(a=b"AA and more")), task)
     assert codes(report) == {"a": "changed_while_read"}
     assert "11 bytes arrived instead of 2" in report.failed[0][1].message
     assert not (tmp_path / "target").exists()
@@ -262,14 +260,15 @@ def test_a_file_in_several_blocks_is_read_back_over_plain_http_and_sent_again(
         store.add("x/small", b"s")
 
     runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), write)
-    report = engine(tmp_path, runner).move(task, RecordingListener())
+    listener = RecordingListener()
+    report = moved_by(engine(tmp_path, runner), task, listener)
     assert (moved(report), report.failed) == ({"a", "small"}, [])
     assert store.body("x/a") == body
     assert [each.name for each in store.asked("get")] == ["x/a"]
     assert bool(store.asked("put") + store.asked("put_block")) is (arrived == "damaged")
     states = {each.action.path: each.source for each in report.moved}
     assert {path: state and state.md5 for path, state in states.items()} == {"a": md5(body), "small": md5(b"s")}
-    assert report.bytes_moved == SEVERAL_BLOCKS + 1
+    assert listener.bytes == SEVERAL_BLOCKS + 1
 
 
 def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
@@ -284,14 +283,14 @@ def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
     task = download(tmp_path)
     task = task._replace(actions=[action("sub/a", RemoteState(2, "e", md5(b"AA")), None)])
     process = ScriptedAzcopy([STARTED], lambda text: [ALREADY, None], ends=False)
-    report = engine(tmp_path, AzcopyRunner(process, write)).move(task, RecordingListener())
+    report = moved_by(engine(tmp_path, AzcopyRunner(process, write)), task)
     assert codes(report) == {"sub/a": "local_file"}
     assert list((tmp_path / "outside").iterdir()) == []
 
 
 def test_a_target_folder_that_got_nothing_is_not_left_behind(tmp_path: Path) -> None:
     runner = AzcopyRunner(ScriptedAzcopy([STARTED, line("Error", "RESPONSE 403: 403 no")], exit_code=1))
-    report = engine(tmp_path, runner).move(download(tmp_path, a=b"AA"), RecordingListener())
+    report = moved_by(engine(tmp_path, runner), download(tmp_path, a=b"AA"))
     assert codes(report) == {"a": "access_denied"}
     assert not (tmp_path / "target").exists()
 
@@ -300,7 +299,7 @@ def test_names_that_azcopy_would_change_are_left_to_others(tmp_path: Path) -> No
     runner = writes(a=b"AA")
     task = download(tmp_path, a=b"AA")
     strange = [action(name, RemoteState(1, "e"), None) for name in ("a\\b", "n" * 207, "../x")]
-    report = engine(tmp_path, runner).move(task._replace(actions=[*task.actions, *strange]), RecordingListener())
+    report = moved_by(engine(tmp_path, runner), task._replace(actions=[*task.actions, *strange]))
     assert moved(report) == {"a"}
     assert set(codes(report).values()) == {"azcopy_cannot_carry"}
     assert len(report.failed) == 3
@@ -309,7 +308,7 @@ def test_names_that_azcopy_would_change_are_left_to_others(tmp_path: Path) -> No
 def test_without_a_credential_nothing_starts(tmp_path: Path, store: MemoryStore) -> None:
     runner = writes()
     mute = replace(engine(tmp_path, runner), mint=lambda end, rights: None)
-    report = mute.move(two_files(tmp_path, store), RecordingListener())
+    report = moved_by(mute, two_files(tmp_path, store))
     assert codes(report) == {"a": "credential_invalid", "b c": "credential_invalid"}
     assert runner.argv == ()
 
@@ -324,12 +323,14 @@ def test_the_rights_that_are_asked_for(tmp_path: Path, store: MemoryStore) -> No
     def played() -> AzcopyEngine:
         return replace(engine(tmp_path, AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]))), mint=mint)
 
-    played().move(two_files(tmp_path, store), RecordingListener())
-    played().move(download(tmp_path, a=b"AA"), RecordingListener())
+    moved_by(played(), two_files(tmp_path, store))
+    moved_by(played(), download(tmp_path, a=b"AA"))
     there = RemoteEnd(store, "y")
     task = download(tmp_path, a=b"AA")
-    played().move(
-        task._replace(part=replace(task.part, route=Route.CROSS_ACCOUNT, destination=there)), RecordingListener()
+    moved_by(
+        played(),
+        task._replace(part=replace(task.part, route=Route.CROSS_ACCOUNT, destination=there)),
+        RecordingListener(),
     )
     assert asked == ["w", "rl", "rl", "rw"]
 
@@ -337,7 +338,7 @@ def test_the_rights_that_are_asked_for(tmp_path: Path, store: MemoryStore) -> No
 def test_no_azcopy(tmp_path: Path, store: MemoryStore) -> None:
     absent = replace(engine(tmp_path, writes()), binary=None, environ={"PATH": "/nowhere", "HOME": str(tmp_path)})
     with pytest.raises(AzcopyNotFoundError):
-        absent.move(two_files(tmp_path, store), RecordingListener())
+        moved_by(absent, two_files(tmp_path, store))
 
 
 class Broken(AzcopyRunner):
@@ -348,7 +349,7 @@ class Broken(AzcopyRunner):
 
 
 def test_azcopy_that_does_not_start(tmp_path: Path, store: MemoryStore) -> None:
-    report = engine(tmp_path, Broken(ScriptedAzcopy([]))).move(two_files(tmp_path, store), RecordingListener())
+    report = moved_by(engine(tmp_path, Broken(ScriptedAzcopy([]))), two_files(tmp_path, store))
     assert codes(report) == {"a": "process_failed", "b c": "process_failed"}
     assert not list((tmp_path / "state" / "azcopy").glob("run-*"))
 
@@ -372,7 +373,7 @@ def test_a_copied_folder_is_held_against_the_plan(tmp_path: Path, store: MemoryS
         store.put("together", b"elsewhere", md5=md5(b"elsewhere"))
 
     runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), copy)
-    report = engine(tmp_path, runner).move(task, RecordingListener())
+    report = moved_by(engine(tmp_path, runner), task)
     assert (moved(report), report.failed, report.strays) == ({"a", "b/c"}, [], ["b/planted", "z"])
     assert all(each.destination for each in report.moved)
 
@@ -383,6 +384,6 @@ def test_no_folder_is_copied_whole_where_others_stand(tmp_path: Path, store: Mem
     store.put("to/a", b"old", md5=md5(b"old"))
     store.put(f"to/{other}", b"mine", md5=md5(b"mine"))
     runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]))
-    report = engine(tmp_path, runner).move(task, RecordingListener())
+    report = moved_by(engine(tmp_path, runner), task)
     assert codes(report) == dict.fromkeys(["a", "b/c"], "azcopy_cannot_carry")
     assert not runner.argv

@@ -205,20 +205,17 @@ class Relay:
         self._body = body
         self._fails = fails
 
-    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
-        report = MoveReport()
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         assert isinstance(task.part.destination, RemoteEnd)
         for action in task.actions:
             if self._body is not None:
                 name = task.part.destination.at(action.target or "")
                 task.part.destination.store.put(name, self._body, md5=hashlib.md5(self._body).digest())
             if self._fails:
-                report.failed.append(
-                    (action, FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", "wait"))
-                )
+                failure = FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", "wait")
+                report.file_failed(action, failure)
             else:
-                report.moved.append(Moved(action))
-        return report
+                report.file_moved(Moved(action))
 
 
 @pytest.mark.parametrize("body", [None, b"other.", b"longer than theirs"])

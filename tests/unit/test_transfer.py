@@ -364,16 +364,14 @@ class GivesUp:
     def __init__(self, meanwhile: bytes | None) -> None:
         self._meanwhile = meanwhile
 
-    def move(self, task: MoveTask, listener: Listener) -> MoveReport:
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         end = task.part.destination
         assert isinstance(end, RemoteEnd)
-        report = MoveReport()
         for action in task.actions:
             if self._meanwhile is not None:
                 md5 = hashlib.md5(self._meanwhile).digest()
                 end.store.put(end.at(action.path), self._meanwhile, md5=md5)
-            report.failed.append((action, FileFailure(task.part.path, FailureCode.AZCOPY_FAILED, "it gave up")))
-        return report
+            report.file_failed(action, FileFailure(task.part.path, FailureCode.AZCOPY_FAILED, "it gave up"))
 
 
 def second_try(world: World, meanwhile: bytes | None) -> TransferResult:

@@ -20,7 +20,7 @@ from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, action, ctrl_c_after, live_part
+from tests.fakes.tasks import RecordedRun, RecordingListener, action, ctrl_c_after, live_part
 
 
 class Script:
@@ -83,10 +83,10 @@ class ScriptedJob(FileJob):
         self.script.say(f"abandon {self.action.path}")
 
 
-def run_state(*paths: str, listener: RecordingListener | None = None) -> RunState:
+def run_state(*paths: str, listener: RecordingListener | None = None) -> RecordedRun:
     actions = [action(path, None, None) for path in paths]
     task = MoveTask(live_part(Route.UPLOAD, LocalEnd(Path("x")), RemoteEnd(MemoryStore(), "x")), actions)
-    return RunState(task, listener or RecordingListener(), 100)
+    return RecordedRun(task, listener or RecordingListener(), 100)
 
 
 def run_jobs(run: RunState, script: Script, threads: int = 4) -> None:
