@@ -17,7 +17,7 @@ from blobsync.cli.reports import files_shown, plan_data, plan_lines, plan_summar
 from blobsync.cli.session import Session
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS
 from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
-from blobsync.plan.transfer_plan import Action, TransferOptions
+from blobsync.plan.transfer_plan import Action, Direction, TransferOptions
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import TransferPlan
@@ -51,7 +51,7 @@ def upload(
       blobsync u data/a.zip output/run7         several at once
       blobsync -c eu -f we3v32 u data/voc20     from cluster we3v32's storage to cluster eu's
     """
-    return _transfer(session, "u", paths, options, dry_run=dry_run, yes=yes)
+    return _transfer(session, Direction.UP, paths, options, dry_run=dry_run, yes=yes)
 
 
 def download(
@@ -67,7 +67,7 @@ def download(
       blobsync d output/run7 --include '*.pt'   only some files
       blobsync -f we3v32 d data/voc20           from cluster we3v32's storage
     """
-    return _transfer(session, "d", paths, options, dry_run=dry_run, yes=yes)
+    return _transfer(session, Direction.DOWN, paths, options, dry_run=dry_run, yes=yes)
 
 
 def plan(
@@ -91,7 +91,7 @@ def plan(
       blobsync plan d data/voc20 --save voc20.plan
     """
     project = session.project(copies=True)
-    made = _plan(session, project, direction, paths, options)
+    made = _plan(session, project, _direction(direction), paths, options)
     if save:
         project.save_plan(made, save)
     return _shown_plan(session, made, full=full)
@@ -140,7 +140,7 @@ def verify(
 
 
 def _transfer(
-    session: Session, direction: str, paths: list[str], options: TransferOptions, *, dry_run: bool, yes: bool
+    session: Session, direction: Direction, paths: list[str], options: TransferOptions, *, dry_run: bool, yes: bool
 ) -> Result:
     with looking():
         project = session.project(copies=True)
@@ -152,12 +152,16 @@ def _transfer(
     return _carry_out(session, project, made, yes=yes)
 
 
+def _direction(word: str) -> Direction:
+    if word not in ("u", "d", "upload", "download"):
+        raise UsageError(f"'{word}' is neither u nor d", hint="for example: blobsync plan u data/voc20")
+    return Direction(word[0])
+
+
 def _plan(
-    session: Session, project: Project, direction: str, paths: list[str], options: TransferOptions
+    session: Session, project: Project, direction: Direction, paths: list[str], options: TransferOptions
 ) -> TransferPlan:
-    if direction not in ("u", "d", "upload", "download"):
-        raise UsageError(f"'{direction}' is neither u nor d", hint="for example: blobsync plan u data/voc20")
-    make = project.plan_upload if direction.startswith("u") else project.plan_download
+    make = project.plan_upload if direction is Direction.UP else project.plan_download
     made = with_consent(session, project, lambda: make(paths, options))
     for warning in made.warnings:
         project.listener.note(warning)

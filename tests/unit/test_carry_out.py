@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,13 +15,17 @@ import pytest
 from blobsync.base.errors import CopySourceRefusedError, LocalFileError, StorageError, TransferCancelledError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import BlobUrl
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
+from blobsync.plan.building import make_plan
+from blobsync.plan.decisions import AZCOPY_FROM_BYTES
 from blobsync.plan.legs import route_of
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.transfer_plan import (
     Action,
+    Direction,
     EngineName,
     FileFailure,
     Route,
@@ -532,6 +537,68 @@ def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> 
         carry(world, plan, {"azcopy": Interrupted})
     key = plan.parts[0].key
     assert set(world.context().records(key).get([key.at(name) for name in FILES])) == {key.at("a"), key.at("b")}
+
+
+def test_what_failed_before_an_interrupt_is_in_its_receipt(world: World, tmp_path: Path) -> None:
+    write(world, FILES)
+
+    class Interrupted:
+        name = "azcopy"
+
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            report.azcopy_job("job-1")
+            report.file_failed(task.actions[0], FileFailure("data/x/a", FailureCode.AZCOPY_FAILED, "it gave up"))
+            raise KeyboardInterrupt
+
+    heard = Heard()
+    receipts = tmp_path / "receipts"
+    receipts.mkdir()
+    plan = world.plan("u", "data/x", options=AZCOPY)
+    with pytest.raises(TransferCancelledError):
+        carry(world, plan, {"azcopy": Interrupted}, heard=heard, receipts=receipts)
+    (receipt,) = receipts.iterdir()
+    assert json.loads(receipt.read_text())["failures"] == [{"path": "data/x/a", "code": "azcopy_failed"}]
+    assert heard.done == [("data/x/a", "azcopy_failed")]
+
+
+def test_a_plan_holds_no_store_and_can_go_through_a_file(world: World) -> None:
+    write(world, FILES)
+    plan = world.plan("u", "data/x")
+    again = pickle.loads(pickle.dumps(plan))
+    assert again == plan
+    assert [type(end) for end in (plan.parts[0].source, plan.parts[0].destination)] == [type(Path()), BlobUrl]
+    result = carry(world, again, {"direct": DirectEngine})
+    assert (result.ok, result.transferred) == (True, 3)
+
+
+def test_the_way_back_of_a_part_swaps_its_ends_and_its_route(world: World) -> None:
+    write(world, FILES)
+    (part,) = world.plan("u", "data/x").parts
+    back = part.turned_round(part.actions[:1])
+    assert (back.source, back.destination, back.route) == (part.destination, part.source, Route.DOWNLOAD)
+    assert (back.key, back.actions, back.whole, part.whole) == (part.key, part.actions[:1], False, True)
+    copy = replace(part, route=Route.SAME_ACCOUNT)
+    assert copy.turned_round().route is Route.SAME_ACCOUNT
+    assert [route.direction.value for route in Route] == ["u", "d", "u", "u"]
+
+
+@pytest.mark.parametrize(("engine", "asked"), [("auto", 1), ("azcopy", 0), ("direct", 0)])
+def test_what_speaks_against_azcopy_is_asked_once_and_only_where_it_counts(
+    world: World, engine: EngineName, asked: int
+) -> None:
+    (world.root / "data/x").mkdir(parents=True)
+    with (world.root / "data/x/large").open("wb") as file:
+        file.truncate(AZCOPY_FROM_BYTES)
+    questions: list[tuple[Route, int, int]] = []
+
+    def problem(route: Route, files: int, size: int) -> str | None:
+        questions.append((route, files, size))
+        return None
+
+    options = TransferOptions(engine=engine)
+    plan = make_plan(world.context(), Direction.UP, ["data/x"], options, problem, SilentListener())
+    assert questions == [(Route.UPLOAD, 1, AZCOPY_FROM_BYTES)] * asked
+    assert plan.engine.name == ("direct" if engine == "direct" else "azcopy")
 
 
 def test_routes_by_their_ends(world: World) -> None:
