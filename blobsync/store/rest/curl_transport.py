@@ -17,7 +17,7 @@ from typing import final
 import pycurl
 
 from blobsync.base.errors import StorageError
-from blobsync.store.rest.transport import POOL_SIZE, Headers, Origin, Timeouts, TransportError, Trouble
+from blobsync.store.rest.transport import POOL_SIZE, Headers, ServerOrigin, Timeouts, TransportError, Trouble
 
 # Bytes that one call may bring, or take.
 _BUFFER = 256 * 1024
@@ -48,7 +48,7 @@ _TROUBLES = {
 class CurlTransport:
     """See :class:`blobsync.store.rest.transport.Transport`."""
 
-    def __init__(self, origin: Origin, timeouts: Timeouts) -> None:
+    def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
         self._origin = origin
         self._timeouts = timeouts
         self._closing = threading.Event()
@@ -122,7 +122,7 @@ class CurlResponse:
 class _Line:
     """One connection, and the exchange that is on it. Used by one thread at a time."""
 
-    def __init__(self, origin: Origin, timeouts: Timeouts, closing: threading.Event) -> None:
+    def __init__(self, origin: ServerOrigin, timeouts: Timeouts, closing: threading.Event) -> None:
         self._origin = origin
         self._timeouts = timeouts
         self._closing = closing
@@ -250,7 +250,7 @@ class _Line:
         return Trouble.PROXY if code == _E_PROXY else trouble
 
 
-def _handle(origin: Origin, timeouts: Timeouts, lines: list[bytes], pieces: list[bytes]) -> pycurl.Curl:
+def _handle(origin: ServerOrigin, timeouts: Timeouts, lines: list[bytes], pieces: list[bytes]) -> pycurl.Curl:
     easy = pycurl.Curl()
     easy.setopt(pycurl.NOSIGNAL, 1)
     easy.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)

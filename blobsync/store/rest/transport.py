@@ -95,7 +95,7 @@ class Transport(Protocol):
         ...
 
 
-class Origin(NamedTuple):
+class ServerOrigin(NamedTuple):
     """Where requests go, and by which way. ``netloc`` as in the endpoint's URL; ``bundle``: a PEM file to trust."""
 
     scheme: str

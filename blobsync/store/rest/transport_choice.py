@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import StorageUnreachableError, UsageError
-from blobsync.store.rest.transport import Origin, Timeouts, Transport
+from blobsync.store.rest.transport import ServerOrigin, Timeouts, Transport
 
 _PROXY_SCHEMES = frozenset({"http", "https"})
 
@@ -37,7 +37,7 @@ def transport_to(endpoint: str, environ: Mapping[str, str], timeouts: Timeouts) 
     return Urllib3Transport(origin, timeouts)
 
 
-def _origin(endpoint: str, environ: Mapping[str, str]) -> Origin:
+def _origin(endpoint: str, environ: Mapping[str, str]) -> ServerOrigin:
     try:
         parts = urlsplit(endpoint)
         scheme, host, _ = parts.scheme or "https", parts.hostname, parts.port
@@ -52,7 +52,7 @@ def _origin(endpoint: str, environ: Mapping[str, str]) -> Origin:
         )
     # SSL_CERT_FILE first: azcopy honours that one only, and both of us should trust the same.
     bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
-    return Origin(scheme, parts.netloc, proxy, bundle)
+    return ServerOrigin(scheme, parts.netloc, proxy, bundle)
 
 
 def _is_proxy(url: str) -> bool:

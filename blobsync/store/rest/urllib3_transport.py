@@ -21,7 +21,7 @@ from urllib3.exceptions import (
 from urllib3.response import BaseHTTPResponse
 
 from blobsync.base.errors import StorageUnreachableError
-from blobsync.store.rest.transport import POOL_SIZE, Origin, Timeouts, TransportError, Trouble
+from blobsync.store.rest.transport import POOL_SIZE, ServerOrigin, Timeouts, TransportError, Trouble
 
 if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
@@ -61,7 +61,7 @@ class _WarmSecureConnection(_WarmConnection, HTTPSConnection):
 class Urllib3Transport:
     """See :class:`blobsync.store.rest.transport.Transport`."""
 
-    def __init__(self, origin: Origin, timeouts: Timeouts) -> None:
+    def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
         self._pool = _pool(origin, timeouts)
         # A plain-http proxy wants the whole URL in the request line.
         whole = origin.proxy is not None and origin.scheme == "http"
@@ -121,7 +121,7 @@ class Urllib3Response:
         self._raw.release_conn()
 
 
-def _pool(origin: Origin, timeouts: Timeouts) -> urllib3.HTTPConnectionPool:
+def _pool(origin: ServerOrigin, timeouts: Timeouts) -> urllib3.HTTPConnectionPool:
     timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
     parts = urlsplit(f"{origin.scheme}://{origin.netloc}")
     try:
