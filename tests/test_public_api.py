@@ -213,7 +213,7 @@ def test_what_type_checkers_see_is_what_is_there() -> None:
 
 
 def _examples() -> Iterator[tuple[str, str]]:
-    for page in ("README.md", "docs/concepts.md", "docs/code-archive.md"):
+    for page in ("README.md", "docs/python.md", "docs/concepts.md", "docs/code-archive.md"):
         blocks = (ROOT / page).read_text(encoding="utf-8").split("```python\n")[1:]
         for number, block in enumerate(blocks):
             yield f"{Path(page).stem.lower().replace('-', '_')}_{number}", block.split("```")[0]
@@ -244,3 +244,12 @@ def test_the_examples_of_the_documentation_have_types_that_fit(tmp_path: Path) -
     found = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert len([line for line in found if line.startswith("wrong.py:3")]) == 2, done.stdout + done.stderr
     assert not [line for line in found if not line.startswith("wrong.py")]
+
+
+@pytest.mark.parametrize("value", [blobsync.Project, blobsync.Jobs, blobsync.TransferOptions, blobsync.Progress])
+def test_the_page_about_python_names_every_call_and_field(value: type) -> None:
+    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    names = {name for one in value.__mro__ if one.__module__.startswith("blobsync") for name in vars(one)}
+    missing = {name for name in names if not name.startswith("_") and not re.search(rf"\b{name}\b", text)}
+    # For those who build on them, not for callers.
+    assert missing <= {"with_cluster", "connections", "state", "recovery", "settles_both_ends"}
