@@ -1,9 +1,9 @@
 """The code of a project, as ``blobsync init`` handles it.
 
-    from blobsync import Code, Project
+from blobsync import Code, Project
 
-    result = Code(Project.open()).publish()
-    print(result.digest, result.status)
+result = Code(Project.open()).publish()
+print(result.digest, result.status)
 """
 
 from __future__ import annotations
