@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
-from blobsync.base.process import ProcessRunner
+from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster
 from blobsync.jobs import runner
 from blobsync.jobs.describe import SubmitRequest, describe
@@ -73,7 +73,7 @@ def arrange(
     words = ["here", "--job", str(job), "--run-dir", str(scratch), "--root", str(cluster.root), "--node-rank", "0"]
     if problem is not None:
         note = f"not in {cluster.docker.reference}: {problem}" if problem else ""
-        return Foreground((sys.executable, runner.__file__, *words), env, note)
+        return Foreground((*python_module("blobsync.jobs.node"), *words), env, note)
     if spec.world_size == 1:
         return Foreground(run_argv(cluster, spec, _words(spec.argv)), env)
     # Several processes need somebody inside who starts them and tells each who it is.

@@ -91,6 +91,6 @@ def test_without_docker_the_command_runs_here_and_the_user_is_told(tmp_path: Pat
     spec = describe(cluster, SubmitRequest(("python", "a b")), "local", None)
     started = arrange(cluster, spec, tmp_path, {}, "there is none")
     assert started.note == "not in registry/img:7: there is none"
-    assert started.argv[2] == "here"
+    assert started.argv[3:5] == ("blobsync.jobs.node", "here")
     written = json.loads((tmp_path / "job.json").read_text())
     assert written["argv"] == ["python", "a b"] and "hush" not in (tmp_path / "job.json").read_text()

@@ -16,9 +16,10 @@ import pytest
 
 from blobsync.base.errors import ArchiveError
 from blobsync.code.unpack import unpack_archive
-from blobsync.jobs.spec import CodeRef
+from blobsync.jobs.spec import CodeRef, FolderLink
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
+from tests.unit.test_node_imports import bare_folder, find_python
 
 LINK = 0o120777
 SHOW = "import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
@@ -627,3 +628,144 @@ def test_a_scratch_folder_that_somebody_else_made_first_is_not_used(tmp_path: Pa
     said = subprocess.run([sys.executable, "-c", ask], env=environ, capture_output=True, text=True, check=True).stdout
     expected = place if squat == "nothing" else home / ".local/state/blobsync/scratch"
     assert said == f"{expected}/run/node0\n"
+
+
+# -- the data plane of a workstation -----------------------------------------------------------------------------------
+
+
+def test_a_download_that_was_killed_goes_on_where_it_was(node: Node, service: BlobService) -> None:
+    for number in range(40):
+        service.put(f"mine/data/{number:02}", bytes(100_000 + number))
+    service.pause = 0.1
+    folders = (node.folder_link("data", "download"),)
+    spec = make_spec("sh", "-c", "ls data | wc -l", code=node.code({"a": ""}), folders=folders)
+    with subprocess.Popen(node.command("prepare", spec), env=node.environ()) as first:
+        wait_until(lambda: (node.root / "data").is_dir() and len(list((node.root / "data").glob("[0-9]*"))) > 10)
+        first.kill()
+    arrived = {path.name for path in (node.root / "data").glob("[0-9]*")}
+    service.pause, service.requests = 0, []
+    assert node.do("node", spec).returncode == 0
+    assert node.log().strip() == "40"
+    asked = {path.rpartition("/")[2] for path in service.requests if path.startswith("GET /acct/box/mine/data/")}
+    assert arrived and not arrived & asked and len(arrived | asked) == 40
+
+
+def test_what_arrived_and_was_changed_since_is_brought_again(node: Node, service: BlobService) -> None:
+    service.put("mine/data/a.txt", b"right")
+    folders = (node.folder_link("data", "download"),)
+    spec = make_spec("cat", "data/a.txt", code=node.code({"a": ""}), folders=folders, setup=("touch ../up; sleep 60",))
+    with subprocess.Popen(node.command("prepare", spec), env=node.environ()) as first:
+        wait_for(node.folder / "up")
+        first.kill()
+    (node.root / "data/a.txt").unlink()
+    again = make_spec("cat", "data/a.txt", code=spec.code, folders=folders)
+    assert node.do("node", again).returncode == 0 and node.log() == "right"
+
+
+def test_a_local_file_of_the_same_size_and_other_content_is_not_taken_for_the_blob(
+    node: Node, service: BlobService
+) -> None:
+    """Without a code archive the job runs in the user's own folder: nothing there is replaced, nothing believed."""
+    service.put("mine/data/a.txt", b"theirs")
+    (node.root / "data").mkdir(parents=True)
+    (node.root / "data/a.txt").write_bytes(b"mine..")
+    folders = (node.folder_link("data", "download"),)
+    done = node.do("node", make_spec("true", folders=folders))
+    assert done.returncode == 72 and "data/a.txt" in done.stderr and "(conflict)" in done.stderr
+    assert (node.root / "data/a.txt").read_bytes() == b"mine.."
+    (node.root / "data/a.txt").write_bytes(b"theirs")
+    node.env = {"SLURM_RESTART_COUNT": "1"}
+    assert node.do("node", make_spec("cat", "data/a.txt", folders=folders)).returncode == 0
+    assert node.log() == "theirs"
+
+
+def test_a_blob_whose_md5_differs_from_its_bytes_fails_with_the_code_of_a_download(
+    node: Node, service: BlobService
+) -> None:
+    service.put("mine/data/a.txt", b"bytes")
+    service.md5["mine/data/a.txt"] = "AAAAAAAAAAAAAAAAAAAAAA=="
+    folders = (node.folder_link("data", "download"),)
+    done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
+    assert done.returncode == 72 and "(checksum_mismatch)" in done.stderr
+    assert not node.root.exists()
+
+
+def test_a_blob_whose_name_leads_outside_is_refused_with_all_others(node: Node, service: BlobService) -> None:
+    service.put("mine/data/a.txt", b"good")
+    service.put("mine/data/../../evil", b"evil")
+    folders = (node.folder_link("data", "download"),)
+    done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders), "--keep-root", "always")
+    assert done.returncode == 72 and "which would lead somewhere else" in done.stderr
+    assert not [path for path in node.folder.rglob("*") if path.name in ("evil", "a.txt")]
+
+
+def test_outputs_that_another_writer_replaced_are_written_again_and_checked(node: Node, service: BlobService) -> None:
+    service.put("mine/output/r.txt", b"of an earlier job")
+    folders = (node.folder_link("output", "upload"),)
+    spec = make_spec("echo mine > output/r.txt", code=node.code({"a": ""}), folders=folders)
+    assert node.do("node", spec).returncode == 0
+    assert service.blobs["mine/output/r.txt"] == b"mine\n"
+
+
+def test_outputs_that_are_in_the_container_are_not_sent_again(node: Node, service: BlobService) -> None:
+    service.put("mine/output/r.txt", b"same\n")
+    folders = (node.folder_link("output", "upload"),)
+    spec = make_spec("echo same > output/r.txt", code=node.code({"a": ""}), folders=folders)
+    assert node.do("node", spec).returncode == 0
+    assert not [each for each in service.requests if each.startswith("PUT /acct/box/mine/output/")]
+
+
+def test_an_output_whose_name_the_service_refuses_fails_the_job(node: Node, service: BlobService) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    line = r'touch output/fine "output/$(printf "bad\001name")"'
+    assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == 73
+    assert "mine/output/fine" in service.blobs and "(names_unsafe)" in node.node_log
+    assert "\x01" not in node.node_log
+
+
+def test_a_mounted_place_is_read_like_a_container(node: Node, tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    (mount / "deep").mkdir(parents=True)
+    (mount / "deep/a.txt").write_text("from the mount")
+    (mount / "other.txt").write_text("not wanted")
+    body, digest = zip_of({"b.txt": "from the zip"})
+    (tmp_path / "project.zip").write_bytes(body)
+    folder = FolderLink("data", f"mounted:{mount}", "", "download", include=("deep",))
+    code = CodeRef(f"mounted:{tmp_path / 'project.zip'}", "code/project.zip", digest)
+    spec = make_spec("cat data/deep/a.txt b.txt; ls data", code=code, folders=(folder,))
+    assert node.do("node", spec).returncode == 0
+    assert node.log() == "from the mountfrom the zipdeep\n"
+
+
+def test_several_nodes_without_a_master_end_with_one_sentence(node: Node) -> None:
+    spec = make_spec("echo never", nodes=2, code=node.code({"a": ""}))
+    node.env = {"RANK": "1", "MASTER_ADDR": ""}
+    done = node.do("exec", spec)
+    assert done.returncode == 72 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "nothing tells which one is the master" in done.stderr
+    node.env = {"RANK": "1", "MASTER_ADDR": "head"}
+    assert node.do("exec", spec).returncode == 0
+
+
+def test_several_processes_that_nobody_told_apart_do_not_start(node: Node) -> None:
+    spec = make_spec("echo never", nodes=2, code=node.code({"a": ""}))
+    for verb, what in (("exec", "which one this is: none of OMPI"), ("prepare", "none of SLURM_NODEID, NODE_RANK")):
+        done = node.do(verb, spec)
+        assert done.returncode == 72 and what in done.stderr, verb
+
+
+def test_two_packages_are_enough_for_a_whole_job(node: Node, service: BlobService, tmp_path: Path) -> None:
+    python = find_python("3.10")
+    if python is None:
+        pytest.skip("there is no Python 3.10 on this machine")
+    node.python, node.program = python, ("-I", "-S", str(bare_folder(tmp_path / "archive")))
+    service.put("mine/data/a.txt", b"data")
+    folders = (node.folder_link("data", "download"), node.folder_link("output", "upload"))
+    line = "cp data/a.txt output/$RANK.txt"
+    spec = make_spec(
+        line, procs_per_node=2, code=node.code({"a": ""}), folders=folders, setup=("true",), logs=node.mirror
+    )
+    done = node.do("node", spec)
+    assert done.returncode == 0, done.stderr
+    assert service.blobs["mine/output/1.txt"] == b"data" and "Python 3.10" in node.node_log
+    assert "mine/output.logs/me/system_logs/node_0.txt" in service.blobs

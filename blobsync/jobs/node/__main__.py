@@ -27,6 +27,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
     arguments = parse_arguments(argv)
     held = HeldSignals()
     held.catch(WARNINGS)
+    # What fetched us keeps a scheduler's warning back until somebody can hear it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WARNINGS)
     # Until there are processes to pass it on to; cleaning up happens on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     redact_tracebacks()

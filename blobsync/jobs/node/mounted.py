@@ -177,7 +177,7 @@ def _info(name: str, found: os.stat_result) -> BlobInfo:
 
 
 def _raise_unreadable(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise _unreadable(str(error.filename), error) from error
 
 

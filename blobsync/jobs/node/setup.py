@@ -29,6 +29,7 @@ from blobsync.jobs.node.transfers import NodeTransfers
 
 def make_ready(job: NodeJob, places: JobPlaces) -> None:
     """Code, folders and setup commands; whoever comes second finds it done. Raises ``NotReadyError``."""
+    master_address(job.spec, job.environ)
     ready, failed = job.beside("ready"), job.beside("failed")
     with _node_lock(job):
         if ready.exists():
@@ -51,7 +52,6 @@ def make_ready(job: NodeJob, places: JobPlaces) -> None:
 
 
 def _make_ready(job: NodeJob, places: JobPlaces) -> None:
-    master_address(job.spec, job.environ)
     job.root.parent.mkdir(parents=True, exist_ok=True)
     describe_machine(job, SubprocessRunner())
     transfers = NodeTransfers(job)

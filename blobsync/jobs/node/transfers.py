@@ -178,7 +178,9 @@ def _key(name: str, remote: RemoteEnd, below: str = "") -> IndexKey:
 
 def _told(failure: FileFailure) -> str:
     said = failure.message if failure.path in failure.message else f"{failure.path}: {failure.message}"
-    return f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
+    told = f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
+    # Names may hold line ends and terminal escapes.
+    return told if told.isprintable() else told.encode("unicode_escape").decode()
 
 
 def _name_rule(shape: Shape, target: Path) -> Callable[[str], str | None]:
