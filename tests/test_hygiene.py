@@ -145,6 +145,29 @@ def test_names_that_are_shared_are_shared() -> None:
     assert set(_homes()) >= SAME_MEANING
 
 
+# Read by tests alone, which hold the code to it.
+FOR_TESTS = {"CAPABILITIES"}
+
+
+def test_what_a_module_defines_is_read_somewhere() -> None:
+    read: set[str] = set()
+    defined: list[tuple[str, str]] = []
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+                read.add(node.id if isinstance(node, ast.Name) else node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                # What is looked up by its name: annotations in quotes, the names that the package exports.
+                read.update(re.findall(r"\w+", node.value) if len(node.value) < 200 else ())
+        for node in module.tree.body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                defined.append((module.file, node.name))
+            elif isinstance(node, ast.Assign):
+                defined += [(module.file, each.id) for each in node.targets if isinstance(each, ast.Name)]
+    known = read | FOR_TESTS
+    assert [f"{file}: {name}" for file, name in defined if name not in known and not name.startswith("__")] == []
+
+
 def test_the_page_of_failure_codes_is_that_of_the_code() -> None:
     assert failure_codes_page.PAGE.read_text(encoding="utf-8") == failure_codes_page.page(), (
         "run: python -m tools.failure_codes_page"
