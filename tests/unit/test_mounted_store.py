@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
+from blobsync.jobs.node.mounted import MountedStore
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Path:
+    for name in ("b.txt", "a/one", "a/deep/two", "ab/three"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def test_files_are_blobs_and_folders_are_none(mount: Path) -> None:
+    store = MountedStore(mount)
+    assert sorted(blob.name for blob in store.list_blobs()) == ["a/deep/two", "a/one", "ab/three", "b.txt"]
+    assert sorted(blob.name for blob in store.list_blobs("a/")) == ["a/deep/two", "a/one"]
+    assert sorted(blob.name for blob in store.list_blobs("a")) == ["a/deep/two", "a/one", "ab/three"]
+    assert list(store.list_blobs("b.txt/")) == [] == list(store.list_blobs("nothing/"))
+    assert {one if isinstance(one, str) else one.name for one in store.list_folder("a/")} == {"a/deep/", "a/one"}
+    assert store.head("a") is None and store.head("gone") is None and store.head("b.txt/x") is None
+    found = store.head("a/one")
+    assert found is not None and (found.size, found.md5) == (5, None)
+
+
+def test_a_range_of_one_version_is_read(mount: Path) -> None:
+    store = MountedStore(mount)
+    found = store.head("a/deep/two")
+    assert found is not None
+    with store.open("a/deep/two", start=2, length=4, etag=found.etag) as reader:
+        assert reader.info == found
+        assert (reader.read(3), reader.read(3), reader.read(3)) == (b"dee", b"p", b"")
+    with store.open("a/deep/two", start=2, etag=found.etag) as reader:
+        assert reader.read(100) == b"deep/two"
+        (mount / "a/deep/two").write_text("a/deep/2+")
+        with pytest.raises(PreconditionFailedError, match="changed while"):
+            reader.read(1)
+    with pytest.raises(PreconditionFailedError, match="changed since"):
+        store.open("a/deep/two", etag=found.etag)
+    with pytest.raises(BlobNotFoundError):
+        store.open("gone")
+    with pytest.raises(BlobNotFoundError):
+        store.properties("gone")
+
+
+def test_nothing_is_written_to_a_mount(mount: Path) -> None:
+    store = MountedStore(mount)
+    before = sorted(mount.rglob("*"))
+    for write in (
+        lambda: store.put("x", b"", md5=b""),
+        lambda: store.put_block("x", "", b"", md5=b""),
+        lambda: store.put_block_list("x", [], size=0, md5=b""),
+        lambda: store.put_from_url("x", "", None),
+        lambda: store.put_block_from_url("x", "", "", None, start=0, length=1),
+        lambda: store.delete("b.txt"),
+        lambda: store.delete_many(["b.txt"]),
+    ):
+        with pytest.raises(AccessDeniedError, match="is only read"):
+            write()
+    assert sorted(mount.rglob("*")) == before
+
+
+def test_what_cannot_be_read_is_an_error_of_the_store(mount: Path) -> None:
+    (mount / "loop").symlink_to("loop")
+    with pytest.raises(StorageError, match="loop: cannot be read"):
+        MountedStore(mount).head("loop")
+    with pytest.raises(StorageError, match="loop: cannot be read"):
+        MountedStore(mount).open("loop")
