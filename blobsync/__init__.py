@@ -128,7 +128,8 @@ if TYPE_CHECKING:
     from blobsync.project.browse import ListingEntry, PathStatus, Usage
     from blobsync.project.callback import OnProgress
     from blobsync.project.jobs import open_jobs
-    from blobsync.project.options import PathName, Paths, TransferKeywords
+    from blobsync.project.options import TransferKeywords
+    from blobsync.project.paths import PathName, Paths
     from blobsync.project.removal import Deletion, Removal
     from blobsync.project.sharing import Link
     from blobsync.project.verify import ComparedFile, VerifyReport
@@ -337,7 +338,8 @@ _HOMES = {
     "blobsync.project.browse": ("ListingEntry", "PathStatus", "Usage"),
     "blobsync.project.callback": ("OnProgress",),
     "blobsync.project.jobs": ("open_jobs",),
-    "blobsync.project.options": ("PathName", "Paths", "TransferKeywords"),
+    "blobsync.project.options": ("TransferKeywords",),
+    "blobsync.project.paths": ("PathName", "Paths"),
     "blobsync.project.removal": ("Deletion", "Removal"),
     "blobsync.project.sharing": ("Link",),
     "blobsync.project.verify": ("ComparedFile", "VerifyReport"),

@@ -136,6 +136,9 @@ class Code:
         self._options = options or CodeOptions()
         self._runner = runner or SubprocessRunner()
 
+    def __repr__(self) -> str:
+        return f"<Code of {self._project!r}>"
+
     def current_state(self) -> CodeState:
         """The code now, without any network. Raises ``ArchiveError`` and its kin."""
         with ThreadPoolExecutor(1) as pool:

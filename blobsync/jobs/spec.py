@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.redaction import redact
 from blobsync.config.model import AML_PLATFORMS
 from blobsync.local.names import SafeName, safe_name
 
@@ -152,7 +153,7 @@ class JobSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        command = shlex.join(self.argv)
+        command = redact(shlex.join(self.argv))
         shown = command if len(command) <= _SHOWN_CHARS else f"{command[: _SHOWN_CHARS - 3]}..."
         return f"<JobSpec {self.run_id}: {shown!r} on {self.cluster} ({self.platform})>"
 

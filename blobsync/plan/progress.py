@@ -7,8 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from blobsync.plan.transfer_plan import FileFailure
+if TYPE_CHECKING:
+    # Every command loads this module.
+    from blobsync.plan.transfer_plan import FileFailure
 
 # The current rate is that of so many seconds; a shorter time jumps with each block that arrives.
 _RATE_SECONDS = 5.0

@@ -21,7 +21,8 @@ from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.plan.building import both_ends, make_plan
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.project.open_project import OpenProject
-from blobsync.project.options import check_options, chosen_options, one_or_many, path_text
+from blobsync.project.options import check_options, chosen_options
+from blobsync.project.paths import one_or_many, path_text
 from blobsync.store.grants import LINK_LIFETIME, READ_BLOB, REMOVE
 from blobsync.transfer import receipts
 from blobsync.transfer.carry_out import Engines, carry_out
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, removal, sharing
     from blobsync.project.callback import OnProgress
-    from blobsync.project.options import PathName, Paths, TransferKeywords
+    from blobsync.project.options import TransferKeywords
+    from blobsync.project.paths import PathName, Paths
     from blobsync.project.verify import VerifyReport
 
 
@@ -221,14 +223,17 @@ class Project(OpenProject):
                 deletions += removal.find_deletions(self.connections, place, self._inner(place))
         return tuple(deletions)
 
-    def remove(self, deletions: Sequence[removal.Deletion]) -> removal.Removal:
+    def remove(
+        self, deletions: Sequence[removal.Deletion], *, on_progress: OnProgress | None = None
+    ) -> removal.Removal:
         """Delete those blobs, and write a receipt that names them."""
         from blobsync.project import removal
 
         folder = self.state.folder("receipts")
-        return removal.remove(
-            self.connections, self._open_context.index, deletions, self.listener, folder, self.cluster.name
-        )
+        with self._telling(on_progress):
+            return removal.remove(
+                self.connections, self._open_context.index, deletions, self.listener, folder, self.cluster.name
+            )
 
     def url(self, path: PathName, *, expiry: timedelta = LINK_LIFETIME, permission: str = READ_BLOB) -> str:
         """A URL with a SAS of least rights for one blob, or for a folder where one link can be. It is a secret."""

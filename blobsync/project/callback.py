@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from blobsync.plan.listener import Listener
 from blobsync.plan.progress import Progress, ProgressCounter
-from blobsync.plan.transfer_plan import FileFailure
+
+if TYPE_CHECKING:
+    from blobsync.plan.listener import Listener
+    from blobsync.plan.transfer_plan import FileFailure
 
 OnProgress = Callable[[Progress], None]
 

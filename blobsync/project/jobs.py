@@ -11,12 +11,11 @@ from blobsync.config.model import Cluster
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.jobs.board import Board
 from blobsync.jobs.project_jobs import Jobs
-from blobsync.plan.listener import Listener
-from blobsync.project.callback import LoggingListener
-from blobsync.project.options import PathName, path_text
+from blobsync.project.paths import PathName, path_text
 
 if TYPE_CHECKING:
     from blobsync.code.project_code import CodeProject
+    from blobsync.plan.listener import Listener
 
 
 def open_jobs(
@@ -30,7 +29,7 @@ def open_jobs(
     environ = environment(environ)
     start = path_text(start)
     root = find_project(current_folder(environ) if start == "." else Path(start).absolute(), environ)
-    told = listener or LoggingListener()
+    told = listener or _log_listener()
 
     def through(cluster: Cluster) -> CodeProject:
         from blobsync.project.api import Project
@@ -40,3 +39,9 @@ def open_jobs(
         return project
 
     return Jobs(Board(root, environ, note=told.note), through)
+
+
+def _log_listener() -> Listener:
+    from blobsync.project.callback import LoggingListener
+
+    return LoggingListener()

@@ -21,7 +21,7 @@ from blobsync.plan.legs import nested
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import ProjectContext
 from blobsync.project.callback import CallbackListener, LoggingListener, OnProgress
-from blobsync.project.options import PathName, path_text
+from blobsync.project.paths import PathName, path_text
 from blobsync.store.connections import Connections
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a caller may say about a transfer: an object, keywords, or both; and paths, one or many."""
+"""What a caller may say about a transfer: an object, keywords, or both."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
 from blobsync.plan.transfer_plan import EngineName, Keep, Links, TransferOptions
+from blobsync.project.paths import PathName
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster
-
-PathName = str | os.PathLike[str]
-Paths = PathName | Iterable[PathName]
 
 _DEFAULTS = TransferOptions()
 _NAMES = tuple(each.name for each in fields(TransferOptions))
@@ -80,21 +78,3 @@ def check_options(options: TransferOptions, from_cluster: Cluster | None) -> Non
         raise UsageError("--overwrite and --keep exclude each other", hint="--keep both loses nothing")
     if options.engine == "relay" and from_cluster is None:
         raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")
-
-
-def one_or_many(paths: Paths) -> list[str]:
-    """The paths as texts. Raises ``UsageError`` where there is none, ``TypeError`` for what is no path."""
-    if isinstance(paths, (str, os.PathLike)):
-        return [path_text(paths)]
-    found = [path_text(path) for path in paths]
-    if not found:
-        raise UsageError("no path was given", hint="a path, or a list of paths, inside the project: 'data/voc20'")
-    return found
-
-
-def path_text(path: PathName) -> str:
-    """One path as a text. Raises ``TypeError`` for what is no path; bytes are none."""
-    text = os.fspath(path)
-    if not isinstance(text, str):
-        raise TypeError(f"a path is a text or a pathlib.Path, not {type(text).__name__}")
-    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,27 @@ def test_light_commands_import_nothing_heavy(
     # They come with what transfers and submit need; these commands transfer and submit nothing.
     with_the_rest = {"ls": {"sqlite3", "urllib3"}, "config": {"pathspec", "sqlite3", "urllib3"}}
     assert not found - with_the_rest.get(words[0], set())
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        (("--help",), ("blobsync.plan.transfer_plan", "blobsync.project", "blobsync.jobs")),
+        (("q",), ("blobsync.project.api", "blobsync.plan.transfer_plan", "blobsync.jobs.submit")),
+    ],
+)
+def test_commands_load_only_the_rooms_that_they_enter(
+    project: Path, words: tuple[str, ...], absent: tuple[str, ...]
+) -> None:
+    code = SHOW_MODULES.replace('name.partition(".")[0] for name', "name for name")
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=project,
+        env={**os.environ, "HOME": str(project)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    loaded = set(ended.stderr.splitlines()[-1].split())
+    assert ended.returncode == 0 and "blobsync.cli.main" in loaded, ended.stderr
+    assert not loaded.intersection(absent)

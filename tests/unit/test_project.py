@@ -20,7 +20,8 @@ from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_plan import FileFailure, TransferOptions
 from blobsync.project.api import Project
 from blobsync.project.callback import CallbackListener, LoggingListener
-from blobsync.project.options import TransferKeywords, chosen_options, one_or_many
+from blobsync.project.options import TransferKeywords, chosen_options
+from blobsync.project.paths import one_or_many
 from tests.fakes.project_context import cluster
 from tests.fakes.store import MemoryStore, Request
 
@@ -122,6 +123,14 @@ def test_a_project_is_opened_from_any_kind_of_path(tmp_path: Path) -> None:
         assert Project.open(start, environ=environ).root == tmp_path
 
 
+def test_the_same_project_through_another_cluster_is_closed_for_itself(opened: Opened) -> None:
+    opened.write("data/a", b"a")
+    other = opened.project.with_cluster(opened.project.cluster)
+    assert other.upload("data").ok and other.listener is opened.project.listener
+    other.close()
+    assert opened.project.verify("data").ok
+
+
 # -- paths ----------------------------------------------------------------------------------------------------
 
 
@@ -136,7 +145,9 @@ def test_paths_are_texts_or_path_objects_one_or_many(opened: Opened) -> None:
     assert project.verify(Path("data")).counts == {"equal": 4}
     assert project.status(Path("data/a")).equal
     assert [entry.path for entry in project.list(Path("data"))] == ["data/a", "data/b", "data/c", "data/d"]
-    assert project.remove(project.find_removal(Path("data/a"))).bytes_deleted == 1
+    told: list[Progress] = []
+    assert project.remove(project.find_removal(Path("data/a")), on_progress=told.append).bytes_deleted == 1
+    assert {each.phase for each in told} == {"deleting"} and told[-1].files == 1
     assert "data/a" not in opened.blobs()
 
 

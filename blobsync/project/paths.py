@@ -1,0 +1,29 @@
+"""Paths as callers have them: texts or path objects, one or many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from blobsync.base.errors import UsageError
+
+PathName = str | os.PathLike[str]
+Paths = PathName | Iterable[PathName]
+
+
+def one_or_many(paths: Paths) -> list[str]:
+    """The paths as texts. Raises ``UsageError`` where there is none, ``TypeError`` for what is no path."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [path_text(paths)]
+    found = [path_text(path) for path in paths]
+    if not found:
+        raise UsageError("no path was given", hint="a path, or a list of paths, inside the project: 'data/voc20'")
+    return found
+
+
+def path_text(path: PathName) -> str:
+    """One path as a text. Raises ``TypeError`` for what is no path; bytes are none."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"a path is a text or a pathlib.Path, not {type(text).__name__}")
+    return text
