@@ -19,6 +19,9 @@ from blobsync.config.yaml_lines import Document, KeyPath
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# What a system takes: it holds "NAME=value", ended by a NUL.
+_VARIABLE_NAME = re.compile(r"[^=\x00-\x1f\x7f]+")
+_SHOWN_CHARS = 80
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _PLACEHOLDER = re.compile(r"<[^<>]*>|\??x{3,}", re.IGNORECASE)
@@ -246,7 +249,11 @@ class Checker:
             # ACT hands str(value) over, so that an unquoted true arrives as "True".
             text = str(value) if isinstance(value, bool) else value
             typed = "" if text is None else self._text((*path, name), text, key)
-            if typed is not None:
+            if not _VARIABLE_NAME.fullmatch(name):
+                self.problem(path, f"{name[:_SHOWN_CHARS]!a} cannot be the name of an environment variable")
+            elif typed is not None and "\0" in typed:
+                self.problem((*path, name), "holds a NUL character, which no environment variable can")
+            elif typed is not None:
                 found[name] = typed
         return found
 

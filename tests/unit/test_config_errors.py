@@ -317,3 +317,18 @@ def test_an_unfinished_workspace_is_refused(project: ProjectFiles) -> None:
         "aux_data/aml/config.json:2: subscription_id: still holds the example's placeholder: fill in your own"
     )
     assert caught.value.hint == "1 more: blobsync config check"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('"A=B": x', "'A=B' cannot be the name"),
+        ('"": x', "'' cannot be the name"),
+        ('"A\\0B": x', r"'A\x00B' cannot be the name"),
+        ('"A\\nB": x', r"'A\nB' cannot be the name"),
+        ('A: "x\\0y"', "holds a NUL character"),
+    ],
+)
+def test_a_variable_that_no_system_takes_is_refused(project: ProjectFiles, line: str, said: str) -> None:
+    project.cluster(f"env:\n  {line}\n")
+    assert said in refusal(project).message
