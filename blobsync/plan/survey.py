@@ -20,7 +20,7 @@ from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedEr
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.errors import where_to_look
-from blobsync.local.hashing import hash_file
+from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.tree import LinkPolicy, walk
@@ -224,20 +224,19 @@ def _pair_up(
     destination: Iterable[tuple[str, FileState | None, Reason | None, str]],
     found: Survey,
 ) -> Iterator[Pair]:
-    """Hold one side in memory (the local one where there is one), stream the other past it."""
+    """Hold one side in memory (the local one where there is one), stream the other past it.
+
+    So what is streamed are blobs, of which nothing is left out.
+    """
     held_is_source = source_is_near(request.part.route)
     left_out = LeftOut()
     held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
     streamed = destination if held_is_source else source
-    hidden: HiddenClashes | None = None
-    for path, state, reason, detail in streamed:
+    # Now, while all names are there, and only where some may be passed over: it takes memory.
+    hidden = HiddenClashes(held if held_is_source and request.wanted is not None else ())
+    for path, state, _, _ in streamed:
         if request.wanted is not None and not request.wanted(path):
-            if held_is_source:
-                hidden = hidden or HiddenClashes(held)
-                found.clashes += [path] if hidden.concern(path) else []
-            continue
-        if reason is not None:
-            _note(request, found, path, reason, detail, is_source=not held_is_source)
+            found.clashes += [path] if hidden.concern(path) else []
             continue
         _count(found, is_source=not held_is_source)
         if (why := left_out.hit(path)) is not None:
@@ -271,7 +270,7 @@ def _hold(
         if request.wanted is not None and not request.wanted(path):
             continue
         if state is None:
-            reason = reason or Reason.UNREADABLE
+            assert reason is not None
             if is_source or reason in LINKS:
                 left_out.entries[path] = (reason, detail)
             _note(request, found, path, reason, detail, is_source=is_source)
@@ -303,7 +302,7 @@ def _note(request: Request, found: Survey, path: str, reason: Reason, detail: st
 
 def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:
     """Add each pair's record, and the MD5s that are needed to decide, a batch at a time."""
-    threads = max(2, os.cpu_count() or 2)
+    threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
         batch = _with_records(request, batch)
         unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.part.route)]
@@ -317,12 +316,8 @@ def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:
 
 def _with_records(request: Request, batch: list[Pair]) -> list[Pair]:
     both = [pair for pair in batch if pair.source is not None and pair.destination is not None]
-    if not both:
-        return batch
     at = {pair.path: request.part.key.at(pair.path) for pair in both}
     records = request.records.get(list(at.values()))
-    if not records:
-        return batch
     # Not `replace`: this line runs once for each file of an unchanged tree.
     return [
         Pair(pair.path, pair.source, pair.destination, records.get(at[pair.path])) if pair.path in at else pair
@@ -334,8 +329,8 @@ def _with_local_md5(request: Request, pair: Pair) -> Pair:
     near = source_is_near(request.part.route)
     end = request.part.source if near else request.part.destination
     state = pair.source if near else pair.destination
-    if not isinstance(end, LocalEnd) or not isinstance(state, LocalState):
-        return pair
+    assert isinstance(end, LocalEnd)
+    assert isinstance(state, LocalState)
     hashed = _hash_file(end.at(pair.path), state)
     return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
 
@@ -349,7 +344,8 @@ def _hash_file(file: Path, state: LocalState) -> LocalState:
 def _is_on_record(pair: Pair, route: Route) -> bool:
     """Whether the record still tells what the blob holds."""
     blob = pair.destination if source_is_near(route) else pair.source
-    return pair.record is not None and blob is not None and is_as_recorded(blob, pair.record.remote)
+    assert blob is not None
+    return pair.record is not None and is_as_recorded(blob, pair.record.remote)
 
 
 def _with_remote_md5(request: Request, pair: Pair) -> Pair:
@@ -366,10 +362,10 @@ def _with_remote_md5(request: Request, pair: Pair) -> Pair:
 def _read_content(end: LiveEnd, path: str, state: FileState) -> FileState:
     if state.md5 is not None:
         return state
-    if isinstance(state, LocalState):
-        return _hash_file(end.at(path), state) if isinstance(end, LocalEnd) else state
-    if not isinstance(end, RemoteEnd):
-        return state
+    if isinstance(end, LocalEnd):
+        assert isinstance(state, LocalState)
+        return _hash_file(end.at(path), state)
+    assert isinstance(state, RemoteState)
     try:
         return replace(state, md5=blob_md5(end, path, state.etag))
     except BlobsyncError:

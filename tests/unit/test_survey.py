@@ -10,20 +10,19 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError, StorageError
-from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
-from blobsync.local.index import Index, PairIndex, Record
+from blobsync.local.index import Index, Record
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.pairs import Pair
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import IndexKey, Route, Shape
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from tests.fakes.store import MemoryStore
-from tests.fakes.store import Request as Asked
 from tests.fakes.tasks import live_part
 
-UP, DOWN, COPY = Route.UPLOAD, Route.DOWNLOAD, Route.SAME_ACCOUNT
+UNFINISHED = ".blobsync-0badcafe.part"
 
 
 def md5(body: bytes) -> bytes:
@@ -31,216 +30,433 @@ def md5(body: bytes) -> bytes:
 
 
 @dataclass
-class Look:
-    """A project folder ``x`` beside the blobs ``y/...``, and for copies the blobs ``z/...`` as the source."""
+class Place:
+    """``data/v`` of a project beside ``v`` of a container; ``other`` is a second container."""
 
-    root: Path
+    project: Path
     store: MemoryStore = field(default_factory=MemoryStore)
-    seen: list[int] = field(default_factory=list)
+    other: MemoryStore = field(default_factory=MemoryStore)
+    steps: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.index = Index(self.root / "index")
-        self.records: PairIndex = self.index.pair("a", "b")
+        self.folder = self.project / "data" / "v"
+        self.folder.mkdir(parents=True)
+        self.records = Index(self.project / "index.sqlite").pair("data", "blobs")
+        self.local: LiveEnd = LocalEnd(self.folder)
+        self.remote: LiveEnd = RemoteEnd(self.store, "v")
 
-    def write(self, **files: bytes) -> None:
-        for name, body in files.items():
-            path = self.root / "x" / name.replace("__", "/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(body)
+    def write(self, name: str, body: bytes = b"here") -> LocalState:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(body)
+        return LocalState.of(file.stat())
 
-    def state(self, name: str, body: bytes | None = None) -> LocalState:
-        return LocalState.of(os.stat(self.root / "x" / name), md5(body) if body is not None else None)
+    def request(self, route: Route, **changes: Any) -> Request:
+        source, destination = {
+            Route.UPLOAD: (self.local, self.remote),
+            Route.DOWNLOAD: (self.remote, self.local),
+            Route.CROSS_ACCOUNT: (self.remote, RemoteEnd(self.other, "w")),
+        }[route]
+        links = LinkPolicy("follow", os.path.realpath(self.project), "data/v")
+        source, destination = changes.pop("source", source), changes.pop("destination", destination)
+        key = IndexKey("data", "blobs", changes.pop("record_path", "v"))
+        part = replace(live_part(route, source, destination), path="data/v", key=key)
+        return Request(part, links, self.records)._replace(**changes)
 
-    def blob(self, name: str) -> RemoteState:
-        info = self.store.blobs[name].info
-        return RemoteState(info.size, info.etag, info.md5)
+    def look(self, route: Route, **changes: Any) -> tuple[Survey, dict[str, Pair]]:
+        """The survey, with its counts complete, and its pairs."""
+        found = survey(self.request(route, **changes), self.steps.append)
+        pairs = list(found.pairs)
+        assert len({pair.path for pair in pairs}) == len(pairs)
+        return found, {pair.path: pair for pair in pairs}
 
-    def request(self, route: Route, **more: Any) -> Request:
-        local, remote = LocalEnd(self.root / "x"), RemoteEnd(self.store, "y")
-        ends: dict[Route, tuple[LiveEnd, LiveEnd]] = {
-            UP: (local, remote),
-            DOWN: (remote, local),
-            COPY: (RemoteEnd(self.store, "z"), remote),
-        }
-        source, destination = ends[route]
-        part = live_part(route, more.pop("source", source), destination)
-        made = Request(part, LinkPolicy("follow", os.path.realpath(self.root)), self.records)
-        return made._replace(**more)
-
-    def survey(self, route: Route, **more: object) -> Survey:
-        return survey(self.request(route, **more), self.seen.append)
-
-    def pairs(self, route: Route, **more: object) -> dict[str, Pair]:
-        found = self.survey(route, **more)
-        return {pair.path: pair for pair in found.pairs}
+    def read(self) -> list[str]:
+        """The blobs of which bytes were read."""
+        return [request.name for store in (self.store, self.other) for request in store.asked("get")]
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Look:
-    return Look(tmp_path)
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "project")
 
 
-def test_a_folder_is_paired_up_and_counted(look: Look) -> None:
-    look.write(a=b"a", sub__b=b"bb")
-    look.store.add("y/sub/b", b"BBB")
-    look.store.add("y/c", b"c")
-    look.store.add("yy/d", b"d")
-    for route in (UP, DOWN):
-        found = look.survey(route)
-        pairs = {pair.path: pair for pair in found.pairs}
-        near = {"a": look.state("a"), "sub/b": look.state("sub/b"), "c": None}
-        far = {"a": None, "sub/b": look.blob("y/sub/b"), "c": look.blob("y/c")}
-        assert {path: (pair.source, pair.destination) for path, pair in pairs.items()} == {
-            path: (near[path], far[path]) if route is UP else (far[path], near[path]) for path in near
-        }
-        assert (found.shape, found.source_files, found.destination_files) == (Shape.FOLDER, 2, 2)
-        assert not found.has_hidden
+def ends(pairs: dict[str, Pair]) -> dict[str, tuple[bool, bool]]:
+    return {path: (pair.source is not None, pair.destination is not None) for path, pair in pairs.items()}
 
 
-def test_a_copy_is_paired_up_from_two_listings(look: Look) -> None:
-    look.store.add("z/a", b"a")
-    look.store.add("z/b", b"b")
-    look.store.add("y/b", b"bb")
-    pairs = look.pairs(COPY)
-    assert {path: (pair.source, pair.destination) for path, pair in pairs.items()} == {
-        "a": (look.blob("z/a"), None),
-        "b": (look.blob("z/b"), look.blob("y/b")),
+def counts(found: Survey) -> tuple[int, int]:
+    return found.source_files, found.destination_files
+
+
+# -- which names are paired, and how they are counted --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_each_file_of_a_folder_stands_at_its_own_end(place: Place, route: Route) -> None:
+    for name in ("a", "b/c", "here1", "here2"):
+        place.write(name)
+    for name in ("v/a", "v/b/c", "v/there", "w/a", "vv"):
+        place.store.add(name, b"there!")
+    found, pairs = place.look(route)
+    up = route is Route.UPLOAD
+    alone = (True, False) if up else (False, True)
+    assert ends(pairs) == {
+        "a": (True, True),
+        "b/c": (True, True),
+        "here1": alone,
+        "here2": alone,
+        "there": (not alone[0], not alone[1]),
     }
+    assert counts(found) == ((4, 3) if up else (3, 4)) and found.shape is Shape.FOLDER
+    near, far = (pairs["b/c"].source, pairs["b/c"].destination)[:: 1 if up else -1]
+    assert isinstance(near, LocalState) and near.size == 4
+    assert far == RemoteState(6, place.store.blobs["v/b/c"].info.etag, md5(b"there!"))
+
+
+def test_a_copy_pairs_the_blobs_of_two_containers(place: Place) -> None:
+    for store, names in ((place.store, ("v/a", "v/b")), (place.other, ("w/b", "w/c", "v/a"))):
+        for name in names:
+            store.add(name, b"x")
+    found, pairs = place.look(Route.CROSS_ACCOUNT)
+    assert ends(pairs) == {"a": (True, False), "b": (True, True), "c": (False, True)}
+    assert counts(found) == (2, 2)
+
+
+def test_a_whole_container_has_no_name_to_ask_for(place: Place) -> None:
+    place.store.add("a/b", b"x")
+    found, pairs = place.look(Route.DOWNLOAD, source=RemoteEnd(place.store, ""))
+    assert list(pairs) == ["a/b"] and counts(found) == (1, 0)
+    assert place.store.asked("head") == [] and place.store.asked("list")[0].name == ""
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_single_file_is_one_pair(look: Look, there: bool) -> None:
-    (look.root / "x").write_bytes(b"a")
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_a_file_is_paired_with_the_file_of_that_name(place: Place, route: Route, *, there: bool) -> None:
+    file = place.folder / "one.txt"
+    place.local, place.remote = LocalEnd(file), RemoteEnd(place.store, "v/one.txt")
+    if route is Route.UPLOAD or there:
+        file.write_bytes(b"one")
+    if route is Route.DOWNLOAD or there:
+        place.store.add("v/one.txt", b"one")
+    found, pairs = place.look(route)
+    assert ends(pairs) == {"": (True, there)}
+    assert (found.shape, *counts(found)) == (Shape.FILE, 1, int(there))
     if there:
-        look.store.add("y", b"a")
-    found = look.survey(UP)
-    (pair,) = found.pairs
-    local = LocalState.of(os.stat(look.root / "x"), md5(b"a") if there else None)
-    assert (pair.path, pair.source, pair.destination) == ("", local, look.blob("y") if there else None)
-    assert (found.shape, found.source_files, found.destination_files) == (Shape.FILE, 1, int(there))
+        assert {pairs[""].source.md5, pairs[""].destination.md5} == {md5(b"one")}  # type: ignore[union-attr]
 
 
-def test_a_single_blob_is_one_pair(look: Look) -> None:
-    look.store.add("y", b"a")
-    found = look.survey(DOWN)
-    assert [(pair.path, pair.source, pair.destination) for pair in found.pairs] == [("", look.blob("y"), None)]
-    assert found.shape is Shape.FILE
+@pytest.mark.parametrize(("count", "told"), [(1999, [1000, 999]), (2001, [1000, 1000, 1])])
+def test_the_listener_hears_of_each_entry_once(place: Place, count: int, told: list[int]) -> None:
+    for number in range(count):
+        place.store.add(f"v/{number}", b"")
+    place.look(Route.DOWNLOAD)
+    assert place.steps == told
 
 
-def test_a_source_that_is_not_there_is_said(look: Look) -> None:
-    look.store.add("yy/a", b"a")
-    for route, folder_only, what in (
-        (UP, False, "file or folder"),
-        (UP, True, "folder"),
-        (DOWN, False, "file or folder"),
+def test_a_batch_has_no_end_that_is_lost(place: Place) -> None:
+    for number in range(4001):
+        place.store.add(f"v/{number}", b"")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert len(pairs) == found.source_files == 4001
+
+
+def test_the_counts_and_what_is_hidden_are_known_at_the_end_of_the_pairs(place: Place) -> None:
+    place.write("a")
+    place.store.add("v/b", b"x")
+    place.store.add(f"v/{UNFINISHED}", b"x")
+    found = survey(place.request(Route.DOWNLOAD), place.steps.append)
+    assert (counts(found), found.has_hidden) == ((0, 0), False)
+    assert len(list(found.pairs)) == 2
+    assert (counts(found), found.has_hidden) == ((1, 1), True)
+
+
+# -- what is asked for ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD, Route.CROSS_ACCOUNT])
+def test_what_was_not_asked_for_takes_no_part_at_either_end(place: Place, route: Route) -> None:
+    for name in ("yes", "no", "no-here", "yes-here"):
+        place.write(name)
+    for name in ("yes", "no", "no-there", "yes-there"):
+        place.store.add(f"v/{name}", b"x")
+        place.other.add(f"w/{name}", b"x")
+    found, pairs = place.look(route, wanted=lambda path: path.startswith("yes"))
+    both = {"yes", "yes-there"} if route is Route.CROSS_ACCOUNT else {"yes", "yes-here", "yes-there"}
+    assert set(pairs) == both and counts(found) == (2, 2)
+
+
+@pytest.mark.parametrize(("hidden", "clashes"), [("d", ["d"]), ("d/e/f", ["d/e/f"]), ("other", [])])
+def test_a_name_that_was_not_asked_for_and_would_clash_is_told(place: Place, hidden: str, clashes: list[str]) -> None:
+    place.write("d/e")
+    place.store.add(f"v/{hidden}", b"x")
+    found, pairs = place.look(Route.UPLOAD, wanted=lambda path: path != hidden)
+    assert found.clashes == clashes and ends(pairs) == {"d/e": (True, False)}
+
+
+def test_each_name_that_would_clash_is_told(place: Place) -> None:
+    place.write("d/e")
+    for name in ("d", "d/e/f", "d/e/g", "x"):
+        place.store.add(f"v/{name}", b"x")
+    assert place.look(Route.UPLOAD, wanted=lambda path: path == "d/e")[0].clashes == ["d", "d/e/f", "d/e/g"]
+    assert place.look(Route.UPLOAD)[0].clashes == []
+
+
+def test_a_name_that_was_not_asked_for_clashes_also_with_a_file_that_is_there_already(place: Place) -> None:
+    place.write("d", b"changed")
+    place.store.add("v/d", b"x")
+    place.store.add("v/d/e", b"x")
+    assert place.look(Route.UPLOAD, wanted=lambda path: path == "d")[0].clashes == ["d/e"]
+
+
+def test_a_download_tells_no_clash_of_names_that_were_not_asked_for(place: Place) -> None:
+    place.write("d/e")
+    place.store.add("v/d", b"x")
+    place.store.add("v/z", b"x")
+    found, pairs = place.look(Route.DOWNLOAD, wanted=lambda path: path != "d")
+    assert found.clashes == [] and set(pairs) == {"z", "d/e"}
+
+
+# -- file or folder, or nothing ------------------------------------------------------------------------------------
+
+
+def refusal(place: Place, route: Route, kind: type[Exception], **changes: Any) -> Any:
+    with pytest.raises(kind) as caught:
+        survey(place.request(route, **changes), place.steps.append)
+    assert caught.value.path == "data/v"  # type: ignore[attr-defined]
+    return caught.value
+
+
+def test_a_local_source_that_is_not_there_is_told_with_where_to_look(place: Place) -> None:
+    place.folder.rmdir()
+    error = refusal(place, Route.UPLOAD, NothingMatchedError)
+    assert error.message == f"data/v: there is no such file or folder at the source, {place.folder}"
+    assert error.hint.startswith("'ls ")
+
+
+@pytest.mark.parametrize(("folder_only", "what"), [(False, "file or folder"), (True, "folder")])
+def test_a_blob_that_is_not_there_is_told_with_its_address(place: Place, what: str, *, folder_only: bool) -> None:
+    error = refusal(place, Route.DOWNLOAD, NothingMatchedError, folder_only=folder_only)
+    assert error.message == f"data/v: there is no such {what} at the source, {place.store.container.blob('v')}"
+    assert "blobsync ls" in error.hint
+
+
+def test_a_trailing_slash_means_the_folder_alone(place: Place) -> None:
+    place.store.add("v", b"the blob")
+    refusal(place, Route.DOWNLOAD, NothingMatchedError, folder_only=True)
+    # Whether there is a blob of that name is not even asked.
+    assert place.store.asked("head") == []
+    place.store.add("v/a", b"x")
+    assert list(place.look(Route.DOWNLOAD, folder_only=True)[1]) == ["a"]
+    refusal(place, Route.DOWNLOAD, ShapeConflictError)
+    place.write("file")
+    refusal(place, Route.UPLOAD, NothingMatchedError, folder_only=True, source=LocalEnd(place.folder / "file"))
+
+
+def test_a_blob_that_is_a_folder_too_is_refused_at_the_source(place: Place) -> None:
+    place.store.add("v", b"x")
+    place.store.add("v/a", b"x")
+    where = place.store.container.blob("v")
+    error = refusal(place, Route.DOWNLOAD, ShapeConflictError)
+    assert error.message == f"data/v is both a blob and a folder at the source: {where} and {where}/..."
+    assert "blobsync rm --blob data/v" in error.hint
+
+
+def test_a_folder_does_not_go_over_a_file_nor_a_file_over_a_folder(place: Place) -> None:
+    place.write("a")
+    place.store.add("v", b"x")
+    error = refusal(place, Route.UPLOAD, ShapeConflictError)
+    assert error.message == (
+        f"data/v is a folder at the source, but a file at the destination, {place.store.container.blob('v')}"
+    )
+    assert "move one of the two out of the way" in error.hint and "blobsync rm --blob data/v" in error.hint
+    error = refusal(place, Route.DOWNLOAD, ShapeConflictError)
+    assert error.message == f"data/v is a file at the source, but a folder at the destination, {place.folder}"
+
+
+def test_what_cannot_be_looked_at_is_no_missing_file(place: Place) -> None:
+    loop = place.project / "loop"
+    loop.symlink_to(loop)
+    place.store.add("v/a", b"x")
+    for route, changes in (
+        (Route.UPLOAD, {"source": LocalEnd(loop)}),
+        (Route.DOWNLOAD, {"destination": LocalEnd(loop)}),
     ):
-        with pytest.raises(NothingMatchedError, match=rf"data/x: there is no such {what} at the source, ") as missing:
-            look.survey(route, folder_only=folder_only)
-        assert missing.value.path == "data/x"
-    assert "'blobsync ls' shows what is there" in (missing.value.hint or "")
+        error = refusal(place, route, LocalFileError, **changes)
+        assert error.message.startswith(f"data/v: cannot look at {loop}: ") and "permissions" in error.hint
 
 
-def test_a_file_is_no_folder_where_a_slash_asks_for_one(look: Look) -> None:
-    (look.root / "x").write_bytes(b"a")
-    look.store.add("y", b"a")
-    for route in (UP, DOWN):
-        with pytest.raises(NothingMatchedError):
-            look.survey(route, folder_only=True)
-    # Nor is it asked for.
-    assert look.store.asked("head") == []
+def test_a_name_below_a_file_is_not_there(place: Place) -> None:
+    place.write("file")
+    place.store.add("v/a", b"x")
+    _, pairs = place.look(Route.DOWNLOAD, destination=LocalEnd(place.folder / "file" / "below"))
+    assert ends(pairs) == {"a": (True, False)}
 
 
-@pytest.mark.parametrize(
-    ("blobs", "route", "what"),
-    [
-        (("y", "y/a"), DOWN, "both a blob and a folder at the source"),
-        (("y",), UP, "a folder at the source, but a file at the destination"),
-    ],
-)
-def test_a_folder_against_a_file_is_a_conflict(look: Look, blobs: tuple[str, ...], route: Route, what: str) -> None:
-    look.write(a=b"a")
-    for name in blobs:
-        look.store.add(name, b"b")
-    with pytest.raises(ShapeConflictError, match=what):
-        look.survey(route)
+def test_a_pipe_is_neither_a_file_nor_a_folder(place: Place) -> None:
+    os.mkfifo(place.folder / "pipe")
+    error = refusal(place, Route.UPLOAD, LocalFileError, source=LocalEnd(place.folder / "pipe"))
+    assert error.message == f"data/v: {place.folder / 'pipe'} is neither a file nor a folder"
 
 
-def test_a_file_against_a_folder_is_a_conflict(look: Look) -> None:
-    (look.root / "x").write_bytes(b"a")
-    look.store.add("y/a", b"b")
-    with pytest.raises(ShapeConflictError, match="a file at the source, but a folder at the destination"):
-        look.survey(UP)
+# -- blobs that are no data ----------------------------------------------------------------------------------------
 
 
-def test_a_container_that_is_mapped_whole_has_no_name_to_ask_for(look: Look) -> None:
-    look.store.add("a", b"a")
-    pairs = look.pairs(DOWN, source=RemoteEnd(look.store, ""))
-    assert set(pairs) == {"a"}
-    assert look.store.asked("head") == []
-    assert [each.name for each in look.store.asked("list")] == [""]
+def stub(store: MemoryStore, name: str) -> None:
+    store.add(name, b"")
+    store.blobs[name].info = store.blobs[name].info._replace(is_folder_stub=True)
 
 
-def test_what_stands_where_the_folder_should_be_is_said(look: Look) -> None:
-    os.mkfifo(look.root / "x")
-    with pytest.raises(LocalFileError, match="neither a file nor a folder"):
-        look.survey(UP)
+def test_folder_stubs_are_no_files_and_an_engine_knows_them(place: Place) -> None:
+    stub(place.store, "v")
+    stub(place.store, "v/d")
+    place.store.add("v/d/a", b"x")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == ["d/a"] and counts(found) == (1, 0) and found.has_hidden is False
 
 
-def test_a_path_that_cannot_be_looked_at_is_said(look: Look) -> None:
-    (look.root / "loop").symlink_to("loop")
-    with pytest.raises(LocalFileError, match="cannot look at") as refused:
-        look.survey(UP, source=LocalEnd(look.root / "loop" / "x"))
-    assert refused.value.path == "data/x"
-    (look.root / "file").write_bytes(b"")
-    with pytest.raises(NothingMatchedError):
-        look.survey(UP, source=LocalEnd(look.root / "file" / "x"))
+@pytest.mark.parametrize("name", ["v/d/", f"v/{UNFINISHED}", f"v/d/{UNFINISHED}"])
+def test_blobs_that_only_look_like_data_take_no_part_and_are_noted(place: Place, name: str) -> None:
+    place.store.add("v/a", b"x")
+    place.store.add(name, b"")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == ["a"] and found.source_files == 1 and found.has_hidden is True
 
 
-def add_stub(look: Look, name: str) -> None:
-    look.store.blobs[name].info = look.store.add(name, b"")._replace(is_folder_stub=True)
+def test_a_stub_whose_name_no_disk_can_have_is_noted(place: Place) -> None:
+    place.store.add("v/a", b"x")
+    stub(place.store, "v/d/../e")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == ["a"] and found.has_hidden is True
 
 
-def test_marks_of_folders_and_unfinished_files_are_no_data(look: Look) -> None:
-    temporary = "y/sub/.azDownload-12345678-1234-1234-1234-123456789012-a"
-    look.store.add("y/a", b"a")
-    add_stub(look, "y/sub")
-    assert set(look.pairs(DOWN)) == {"a"}
-    assert not (found := look.survey(DOWN)).has_hidden and list(found.pairs) and not found.has_hidden
-    for name in ("y/empty/", temporary):
-        look.store.add(name, b"")
-        found = look.survey(DOWN)
-        assert [pair.path for pair in found.pairs] == ["a"]
-        assert found.has_hidden
-        del look.store.blobs[name]
-    look.store.add("y/.hidden", b"h")
-    look.store.add("y/full/", b"f")
-    assert set(look.pairs(DOWN)) == {"a", ".hidden", "full/"}
+@pytest.mark.parametrize("name", ["v/.hidden", "v/x.part", "v/empty", f"v/{UNFINISHED}/a", f"v/{UNFINISHED}.txt"])
+def test_names_that_only_remind_of_unfinished_files_are_data(place: Place, name: str) -> None:
+    place.store.add(name, b"")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == [name[2:]] and found.has_hidden is False
 
 
-def test_a_stub_whose_name_is_none_for_a_disk_is_hidden(look: Look) -> None:
-    look.store.add("y/a", b"a")
-    add_stub(look, "y/../out")
-    found = look.survey(DOWN)
-    assert ([pair.path for pair in found.pairs], found.has_hidden) == (["a"], True)
+def test_a_name_with_a_slash_at_its_end_that_holds_bytes_is_data(place: Place) -> None:
+    place.store.add("v/d/", b"x")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert list(pairs) == ["d/"] and found.has_hidden is False
 
 
-def test_a_stub_of_the_folder_itself_is_no_file(look: Look) -> None:
-    add_stub(look, "y")
-    look.store.add("y/a", b"a")
-    assert set(look.pairs(DOWN)) == {"a"}
+def test_blobs_that_are_no_data_at_the_destination_hide_nothing(place: Place) -> None:
+    place.write("a")
+    place.store.add(f"v/{UNFINISHED}", b"x")
+    found, pairs = place.look(Route.UPLOAD)
+    assert list(pairs) == ["a"] and counts(found) == (1, 0) and found.has_hidden is False
 
 
-def test_records_are_those_of_both_sides_at_the_right_path(look: Look) -> None:
-    look.write(a=b"a", b=b"b", c=b"c")
-    look.store.add("y/a", b"a")
-    look.store.add("y/b", b"b")
-    record = Record(look.state("a", b"a"), look.blob("y/a"))
-    look.records.put({"x/a": record, "x/c": record, "b": record})
-    pairs = look.pairs(UP)
-    assert {path: pair.record for path, pair in pairs.items()} == {"a": record, "b": None, "c": None}
-    # On record as it is: not read.
-    assert pairs["a"].source == look.state("a")
-    assert pairs["b"].source == look.state("b", b"b")
+# -- local entries that take no part -------------------------------------------------------------------------------
+
+
+def skipping(place: Place) -> LinkPolicy:
+    return LinkPolicy("skip", os.path.realpath(place.project), "data/v")
+
+
+def test_links_that_are_followed_are_told_with_where_they_lead(place: Place) -> None:
+    place.write("real")
+    (place.folder / "link").symlink_to("real")
+    place.store.add("v/link", b"x")
+    real = {"link": os.path.realpath(place.folder / "real")}
+    for route in (Route.UPLOAD, Route.DOWNLOAD):
+        found, pairs = place.look(route)
+        assert found.followed == real and set(pairs) == {"real", "link"}
+
+
+def test_an_upload_tells_of_files_that_it_cannot_read(place: Place) -> None:
+    place.write("a")
+    (place.folder / "gone").symlink_to("nowhere")
+    place.store.add("v/gone", b"x")
+    found, pairs = place.look(Route.UPLOAD)
+    (failure,) = found.unreadable
+    assert (failure.path, failure.code) == ("data/v/gone", "unreadable") and found.warnings == []
+    # The blob is not taken for one that the source has not: a mirror would delete it.
+    assert (pairs["gone"].left_out, pairs["gone"].source) == (Reason.UNREADABLE, None)
+    assert "nowhere" in pairs["gone"].detail and pairs["gone"].destination is not None
+    assert counts(found) == (1, 1)
+
+
+def test_a_folder_that_is_gone_before_its_files_are_listed_is_a_failure(place: Place) -> None:
+    place.store.add("v/a", b"x")
+    found = survey(place.request(Route.UPLOAD), place.steps.append)
+    place.folder.rmdir()
+    assert [pair.path for pair in found.pairs] == ["a"]
+    assert [(failure.path, failure.code) for failure in found.unreadable] == [("data/v", "unreadable")]
+
+
+def test_an_upload_warns_of_links_that_stay_out_and_names_them(place: Place) -> None:
+    place.write("a")
+    (place.folder / "link").symlink_to("a")
+    place.store.add("v/link/below", b"x")
+    found, pairs = place.look(Route.UPLOAD, links=skipping(place))
+    assert found.unreadable == [] and len(found.warnings) == 1 and found.warnings[0].startswith("data/v/link: left out")
+    assert ends(pairs) == {"a": (True, False), "link": (False, False), "link/below": (False, True)}
+    assert {pairs[name].left_out for name in ("link", "link/below")} == {Reason.SYMLINK_SKIPPED}
+    assert pairs["link"].detail == pairs["link/below"].detail == f"to {os.path.realpath(place.folder / 'a')}"
+
+
+def test_a_download_goes_over_and_through_no_link_that_stays_out(place: Place) -> None:
+    (place.folder / "link").symlink_to("elsewhere")
+    for name in ("a", "link/below", "z"):
+        place.store.add(f"v/{name}", b"x")
+    found, pairs = place.look(Route.DOWNLOAD, links=skipping(place))
+    assert ends(pairs) == dict.fromkeys(("a", "link/below", "z"), (True, False))
+    assert pairs["link/below"].left_out is Reason.SYMLINK_SKIPPED and pairs["a"].left_out is None
+    assert pairs["link/below"].detail.startswith("to ")
+    assert found.blocked == [] and len(found.warnings) == 1 and "1 file stays out" in found.warnings[0]
+    found, _ = place.look(Route.DOWNLOAD, links=skipping(place)._replace(mode="error"))
+    assert [failure.code for failure in found.blocked] == ["link_refused"] and found.warnings == []
+
+
+def test_a_download_warns_of_what_it_cannot_read_here_and_fetches_the_file(place: Place) -> None:
+    (place.folder / "gone").symlink_to("nowhere")
+    os.mkfifo(place.folder / "pipe")
+    place.store.add("v/gone", b"x")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert len(found.warnings) == 1 and found.unreadable == [] and counts(found) == (1, 0)
+    assert found.warnings[0].startswith("data/v/gone at the destination: cannot be read (")
+    assert pairs["gone"].left_out is None
+
+
+# -- records and MD5s ----------------------------------------------------------------------------------------------
+
+
+def verified(place: Place, name: str, body: bytes, *, with_md5: bool = True) -> LocalState:
+    near = place.write(name, body)
+    info = place.store.add(f"v/{name}", body, with_md5=with_md5)
+    known = md5(body) if with_md5 else None
+    place.records.put({f"v/{name}": Record(replace(near, md5=known), RemoteState(info.size, info.etag, known))})
+    return near
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_each_pair_has_its_own_record_and_needs_no_reading(place: Place, route: Route) -> None:
+    for name in ("a", "b"):
+        verified(place, name, name.encode())
+    place.write("new", b"n")
+    place.store.add("v/new", b"n")
+    _, pairs = place.look(route)
+    for name in ("a", "b"):
+        pair = pairs[name]
+        assert pair.record is not None and pair.record.md5 == md5(name.encode())
+        local = pair.source if route is Route.UPLOAD else pair.destination
+        assert isinstance(local, LocalState) and local.md5 is None
+    assert pairs["new"].record is None
+    assert pairs["new"].source is not None and pairs["new"].source.md5 == md5(b"n")
+    assert pairs["new"].destination is not None and pairs["new"].destination.md5 == md5(b"n")
+
+
+def test_records_lie_below_the_path_of_the_part(place: Place) -> None:
+    verified(place, "a", b"x")
+    assert place.look(Route.UPLOAD)[1]["a"].record is not None
+    assert place.look(Route.UPLOAD, record_path="")[1]["a"].record is None
+    place.records.put({"a": Record(place.write("a"), RemoteState(1, "e", None))})
+    assert place.look(Route.UPLOAD, record_path="")[1]["a"].record is not None
+    ends_of_file = {"source": LocalEnd(place.folder / "a"), "destination": RemoteEnd(place.store, "v/a")}
+    assert place.look(Route.UPLOAD, record_path="v/a", **ends_of_file)[1][""].record is not None
 
 
 @pytest.mark.parametrize(
@@ -250,102 +466,99 @@ def test_where_a_file_lies_below_the_index(record_path: str, path: str, expected
     assert IndexKey("", "", record_path).at(path) == expected
 
 
-@pytest.mark.parametrize("route", [UP, DOWN])
-def test_files_are_read_only_where_sizes_agree(look: Look, route: Route) -> None:
-    look.write(same=b"1", other=b"22", only=b"3")
-    look.store.add("y/same", b"9")
-    look.store.add("y/other", b"1")
-    pairs = look.pairs(route)
-    local = {path: pair.source if route is UP else pair.destination for path, pair in pairs.items()}
-    assert {path: state.md5 if state else None for path, state in local.items()} == {
-        "same": md5(b"1"),
-        "other": None,
-        "only": None,
+def test_only_files_with_a_record_that_exist_at_both_ends_have_it(place: Place) -> None:
+    verified(place, "a", b"x")
+    verified(place, "b", b"x")
+    (place.folder / "b").unlink()
+    _, pairs = place.look(Route.UPLOAD)
+    assert pairs["a"].record is not None and pairs["b"].record is None
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_files_of_equal_size_are_read_and_each_keeps_its_own_md5(place: Place, route: Route) -> None:
+    for name in ("a", "b", "longer"):
+        place.write(name, name.encode())
+        place.store.add(f"v/{name}", b"?")
+    _, pairs = place.look(route)
+    here = {path: pair.source if route is Route.UPLOAD else pair.destination for path, pair in pairs.items()}
+    assert {path: state and state.md5 for path, state in here.items()} == {
+        "a": md5(b"a"),
+        "b": md5(b"b"),
+        "longer": None,
     }
+    assert place.read() == []
 
 
-def contents(look: Look, route: Route) -> tuple[FileState | None, FileState | None]:
-    pair = look.pairs(route, compare_content=True)["a"]
-    return pair.source, pair.destination
+@pytest.mark.parametrize("fate", ["edited", "gone"])
+def test_a_file_that_is_not_what_was_looked_at_any_more_has_no_md5(place: Place, fate: str) -> None:
+    file = place.folder / "a"
+    seen = place.write("a", b"old")
+    place.store.add("v/a", b"new")
+
+    def change(_: object) -> bool:
+        file.unlink(missing_ok=True)
+        if fate == "edited":
+            file.write_bytes(b"new")
+            os.utime(file, ns=(1, 1))
+        return True
+
+    # What is wanted is asked after the look at the file, and before it is read.
+    _, pairs = place.look(Route.UPLOAD, wanted=change)
+    assert pairs["a"].source == seen
 
 
-def test_blobs_without_an_md5_are_read_where_that_was_asked_for(look: Look) -> None:
-    look.write(a=b"local")
-    look.store.add("y/a", b"there", with_md5=False)
-    bare = look.blob("y/a")
-    assert look.pairs(UP)["a"].destination == bare
-    read, hashed = replace(bare, md5=md5(b"there")), look.state("a", b"local")
-    assert contents(look, UP) == (hashed, read)
-    assert contents(look, DOWN) == (read, hashed)
+def compare(place: Place, route: Route = Route.DOWNLOAD) -> Pair:
+    return place.look(route, compare_content=True)[1]["a"]
 
 
-def test_blobs_are_not_read_where_nothing_is_in_doubt(look: Look) -> None:
-    look.write(a=b"local")
-    look.store.add("y/a", b"longer", with_md5=False)
-    look.store.add("y/alone", b"there", with_md5=False)
-    look.pairs(UP, compare_content=True)
-    look.store.add("y/a", b"there", with_md5=False)
-    look.records.put({"x/a": Record(look.state("a", b"local"), look.blob("y/a"))})
-    look.pairs(UP, compare_content=True)
-    look.pairs(DOWN, compare_content=True)
-    assert look.store.asked("get") == []
-    # The record of another version tells nothing.
-    look.store.add("y/a", b"other", with_md5=False)
-    look.pairs(UP, compare_content=True)
-    assert [each.name for each in look.store.asked("get")] == ["y/a"]
+def test_content_is_read_only_where_asked_and_where_size_leaves_a_doubt(place: Place) -> None:
+    place.write("a", b"body")
+    place.store.add("v/a", b"body", with_md5=False)
+    pair = place.look(Route.DOWNLOAD)[1]["a"]
+    assert place.read() == [] and pair.source is not None and pair.source.md5 is None
+    pair = compare(place)
+    assert place.read() == ["v/a"] and pair.source is not None and pair.destination is not None
+    assert pair.source.md5 == pair.destination.md5 == md5(b"body")
+    pair = compare(place, Route.UPLOAD)
+    assert pair.source is not None and pair.source.md5 == md5(b"body")
 
 
-def test_a_blob_that_cannot_be_read_stays_unknown(look: Look) -> None:
-    look.write(a=b"local")
-    look.store.add("y/a", b"there", with_md5=False)
-
-    def refuse(asked: Asked) -> None:
-        if asked.operation == "get":
-            raise StorageError("no")
-
-    look.store.before = refuse
-    assert contents(look, UP)[1] == look.blob("y/a")
-
-
-def test_both_blobs_of_a_copy_are_read(look: Look) -> None:
-    look.store.add("z/a", b"there", with_md5=False)
-    look.store.add("y/a", b"other", with_md5=False)
-    assert [state.md5 if state else None for state in contents(look, COPY)] == [md5(b"there"), md5(b"other")]
+def test_blobs_that_differ_in_size_or_have_an_md5_are_not_read(place: Place) -> None:
+    place.write("a", b"longer")
+    place.store.add("v/a", b"body", with_md5=False)
+    compare(place)
+    place.store.add("v/a", b"bodies")
+    compare(place)
+    place.store.add("v/alone", b"body", with_md5=False)
+    compare(place)
+    assert place.read() == []
 
 
-def test_progress_is_told_by_the_thousand(look: Look) -> None:
-    for number in range(2001):
-        look.store.add(f"y/{number}", b"")
-    assert len(look.pairs(DOWN)) == 2001
-    assert look.seen == [1000, 1000, 1]
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_a_blob_on_record_is_not_read_again_until_it_changes(place: Place, route: Route) -> None:
+    verified(place, "a", b"body", with_md5=False)
+    compare(place, route)
+    assert place.read() == []
+    place.store.add("v/a", b"BODY", with_md5=False)
+    pair = compare(place, route)
+    assert place.read() == ["v/a"]
+    assert {state and state.md5 for state in (pair.source, pair.destination)} == {md5(b"body"), md5(b"BODY")}
 
 
-def test_links_that_lead_nowhere_are_failures_at_the_source_and_warnings_at_the_destination(look: Look) -> None:
-    look.write(a=b"a")
-    (look.root / "x" / "broken").symlink_to("nowhere")
-    look.store.add("y/a", b"a")
-    up = look.survey(UP)
-    assert {pair.path for pair in up.pairs} == {"a"}
-    assert ([failure.path for failure in up.unreadable], up.warnings) == (["data/x/broken"], [])
-    down = look.survey(DOWN)
-    assert {pair.path for pair in down.pairs} == {"a"}
-    assert down.unreadable == []
-    assert [warning.split(" at the destination: ")[0] for warning in down.warnings] == ["data/x/broken"]
+def test_a_blob_that_cannot_be_read_stays_without_an_md5(place: Place) -> None:
+    place.write("a", b"body")
+    place.store.add("v/a", b"body", with_md5=False)
+    found = survey(place.request(Route.DOWNLOAD, compare_content=True), place.steps.append)
+    version = place.store.blobs["v/a"].info.etag
+    # Another version stands there when it is read.
+    place.store.add("v/a", b"BODY", with_md5=False)
+    (pair,) = found.pairs
+    assert pair.source == RemoteState(4, version, None)
 
 
-def test_what_is_not_wanted_takes_no_part(look: Look) -> None:
-    look.write(a=b"a", b=b"b")
-    look.store.add("y/c", b"c")
-    look.store.add("y/d", b"d")
-    for route in (UP, DOWN):
-        found = look.survey(route, wanted=lambda path: path in "ac")
-        assert {pair.path for pair in found.pairs} == {"a", "c"}
-        assert (found.source_files, found.destination_files) == (1, 1)
-
-
-def test_links_that_are_left_out_are_pairs_of_their_own(look: Look) -> None:
-    look.write(a=b"a")
-    (look.root / "x" / "link").symlink_to("a")
-    pairs = look.pairs(UP, links=LinkPolicy("skip", os.path.realpath(look.root)))
-    assert (pairs["link"].left_out, pairs["link"].source) == (Reason.SYMLINK_SKIPPED, None)
-    assert set(pairs) == {"a", "link"}
+def test_a_copy_reads_the_blobs_of_both_ends(place: Place) -> None:
+    place.store.add("v/a", b"body", with_md5=False)
+    place.other.add("w/a", b"BODY", with_md5=False)
+    pair = compare(place, Route.CROSS_ACCOUNT)
+    assert pair.source is not None and pair.destination is not None
+    assert (pair.source.md5, pair.destination.md5) == (md5(b"body"), md5(b"BODY"))
