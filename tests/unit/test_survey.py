@@ -523,14 +523,16 @@ def test_content_is_read_only_where_asked_and_where_size_leaves_a_doubt(place: P
     assert pair.source is not None and pair.source.md5 == md5(b"body")
 
 
-def test_blobs_that_differ_in_size_or_have_an_md5_are_not_read(place: Place) -> None:
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_blobs_that_differ_in_size_or_have_an_md5_or_stand_alone_are_not_read(place: Place, route: Route) -> None:
     place.write("a", b"longer")
     place.store.add("v/a", b"body", with_md5=False)
-    compare(place)
+    compare(place, route)
     place.store.add("v/a", b"bodies")
-    compare(place)
-    place.store.add("v/alone", b"body", with_md5=False)
-    compare(place)
+    compare(place, route)
+    place.write("here")
+    place.store.add("v/there", b"body", with_md5=False)
+    compare(place, route)
     assert place.read() == []
 
 
