@@ -21,6 +21,7 @@ SAS = "sv=2021-12-02&sp=rwl&sig=SENTINEL"
 class BlobService:
     """``blobs`` holds the bytes. ``refuse`` answers the next so many requests with 503, ``cut`` breaks off bodies.
 
+    ``meanwhile`` are blobs that somebody else writes just before a write of the same name arrives.
     ``pause`` is how long (seconds) each MiB of a body takes, ``pieces`` how many of them were sent.
     """
 
@@ -31,6 +32,7 @@ class BlobService:
         self.append_blobs: set[str] = set()
         self.blocks: dict[str, bytes] = {}
         self.requests: list[str] = []
+        self.meanwhile: dict[str, bytes] = {}
         self.refuse = 0
         self.cut = 0
         self.pause = 0.0
@@ -114,6 +116,8 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
             self._answer(201, b"", written=name)
 
         def _condition_fails(self, name: str) -> bool:
+            if name in service.meanwhile:
+                service.put(name, service.meanwhile.pop(name))
             if self.headers.get("If-None-Match") == "*" and name in service.blobs:
                 self._answer(409, b"", code="BlobAlreadyExists")
                 return True

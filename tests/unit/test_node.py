@@ -769,3 +769,32 @@ def test_two_packages_are_enough_for_a_whole_job(node: Node, service: BlobServic
     assert done.returncode == 0, done.stderr
     assert service.blobs["mine/output/1.txt"] == b"data" and "Python 3.10" in node.node_log
     assert "mine/output.logs/me/system_logs/node_0.txt" in service.blobs
+
+
+def test_a_node_that_was_never_ready_is_left_clean_by_finish(node: Node) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    spec = make_spec("true", code=node.code({"a": ""}), folders=folders, setup=("exit 3",))
+    assert node.do("prepare", spec).returncode == 72
+    spec = make_spec("true", code=CodeRef(node.service.url, "gone.zip", ""), folders=folders)
+    node.env = {"SLURM_RESTART_COUNT": "1"}
+    assert node.do("prepare", spec).returncode == 72
+    assert node.do("finish", spec, "--code", "72").returncode == 0
+    assert not list(node.folder.glob("root*"))
+
+
+def test_an_output_whose_name_is_no_text_is_named_and_the_others_go_out(node: Node, service: BlobService) -> None:
+    folders = (node.folder_link("output", "upload"),)
+    line = r'touch output/fine "output/$(printf "bad\377name")"'
+    assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == 73
+    assert "mine/output/fine" in service.blobs
+    assert "is not valid UTF-8 (names_unsafe)" in node.node_log and "Traceback" not in node.node_log
+
+
+def test_two_nodes_that_write_one_file_both_bring_it_out(node: Node, service: BlobService) -> None:
+    """The second one finds another version than it looked at, and looks again."""
+    folders = (node.folder_link("output", "upload"),)
+    spec = make_spec("echo mine > output/r.txt", code=node.code({"a": ""}), folders=folders)
+    service.meanwhile = {"mine/output/r.txt": b"of the other node"}
+    assert node.do("node", spec).returncode == 0
+    assert service.blobs["mine/output/r.txt"] == b"mine\n"
+    assert "(changed_meanwhile)" in node.node_log and service.meanwhile == {}

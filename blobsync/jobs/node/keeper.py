@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.base.process import SubprocessRunner
 from blobsync.jobs.node.job import NodeJob
@@ -22,8 +23,9 @@ from blobsync.local.names import is_temporary
 
 # A file whose last change is longer ago (seconds) is taken to be complete.
 _SETTLED_SECONDS = 5.0
-# Several nodes may write one folder; what another one wrote just now is looked at again.
+# Several nodes may write one folder.
 _LAST_ROUNDS = 3
+_MEANWHILE = frozenset({FailureCode.CHANGED_MEANWHILE, FailureCode.CHANGED_WHILE_READ})
 
 
 class Keeper:
@@ -61,24 +63,30 @@ class Keeper:
             self._mirror.bring_up()
 
     def _bring_out_at_last(self, entry: FolderLink) -> bool:
-        return any(self._bring_out(entry, settled_for=None) for _ in range(_LAST_ROUNDS))
+        """Whether all of it is there; what another node wrote meanwhile is looked at again."""
+        for _ in range(_LAST_ROUNDS):
+            failed = self._bring_out(entry, settled_for=None)
+            if not failed & _MEANWHILE:
+                break
+        return not failed
 
-    def _bring_out(self, entry: FolderLink, *, settled_for: float | None) -> bool:
+    def _bring_out(self, entry: FolderLink, *, settled_for: float | None) -> set[FailureCode]:
         """Upload what is new; a file that changed within ``settled_for`` seconds is left for a later round.
 
-        Whether everything is there that was to be.
+        Returns why something is not there.
         """
         base, unreadable = self._job.root / entry.name, list[OSError]()
         files = {path: state for path, state in _files_below(base, unreadable) if _is_settled(state, settled_for)}
+        failed = set[FailureCode]()
         for error in unreadable:
             self._job.say(f"upload of {entry.name}: cannot read {error.filename}: {error.strerror}")
+            failed.add(FailureCode.LOCAL_FILE)
         try:
             destination = self._places.blobs(entry.container, entry.path)
-            fine = self._transfers.upload(entry, base, files, destination)
+            return failed.union(failure.code for failure in self._transfers.upload(entry, base, files, destination))
         except BlobsyncError as error:
             self._job.say(f"upload of {entry.name}: {error}")
-            return False
-        return fine and not unreadable
+            return failed | {error.code}
 
 
 def _is_settled(state: LocalState, seconds: float | None) -> bool:
@@ -87,7 +95,13 @@ def _is_settled(state: LocalState, seconds: float | None) -> bool:
 
 def _files_below(base: Path, unreadable: list[OSError]) -> Iterator[tuple[str, LocalState]]:
     """Every file, those that links lead to included; folders behind links are not the job's outputs."""
-    for folder, _, names in os.walk(base, onerror=unreadable.append):
+
+    def note(error: OSError) -> None:
+        # A node that was never ready has no such folder, and a program may remove what it made.
+        if not isinstance(error, FileNotFoundError):
+            unreadable.append(error)
+
+    for folder, _, names in os.walk(base, onerror=note):
         for name in names:
             path = Path(folder, name)
             try:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
@@ -24,7 +25,7 @@ from blobsync.local.hashing import hash_file
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case
-from blobsync.plan.decisions import check_names, decide_all, leave_out
+from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
@@ -106,24 +107,27 @@ class NodeTransfers:
         self._job.say(f"{shown}: {len(actions)} files, {result.bytes_transferred} bytes in {seconds:.1f} s")
         self._demand_all(result)
 
-    def upload(self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: RemoteEnd) -> bool:
+    def upload(
+        self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: RemoteEnd
+    ) -> tuple[FileFailure, ...]:
         """Bring ``files`` (paths below ``base``, as ``stat`` showed them) to the container, those that are not there.
 
-        Whether all of them are there now; what failed is said in the node's log.
+        Returns what is not there now; it is said in the node's log as well.
         """
         key = _key(entry.name, destination)
-        pairs = _changed(files, self._index.pair(key.near, key.remote))
+        misnamed = {path: why for path in files if (why := blob_problem(destination.at(path)))}
+        named = {path: state for path, state in files.items() if path not in misnamed}
+        pairs = _changed(named, self._index.pair(key.near, key.remote))
         there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in pairs], self._listener.seen)
         pairs = [_with_md5(pair._replace(destination=there.get(pair.path)), base) for pair in pairs]
         actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
-        actions, misnamed = leave_out(actions, entry.name, lambda name: blob_problem(destination.at(name)))
         part: LivePart = Part(entry.name, Route.UPLOAD, LocalEnd(base), destination, key, actions=actions)
-        result = self._carry_out(part, _UP, tuple(misnamed))
+        result = self._carry_out(part, _UP, tuple(_misnamed(entry, path, why) for path, why in misnamed.items()))
         # What the program removed meanwhile is not missed.
         missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
         for failure in missed[:_TOLD]:
             self._job.say(f"upload of {_told(failure)}")
-        return not missed
+        return tuple(missed)
 
     def _carry_out(self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]) -> TransferResult:
         plan = TransferPlan(
@@ -181,6 +185,10 @@ def _told(failure: FileFailure) -> str:
     told = f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
     # Names may hold line ends and terminal escapes.
     return told if told.isprintable() else told.encode("unicode_escape").decode()
+
+
+def _misnamed(entry: FolderLink, path: str, why: str) -> FileFailure:
+    return FileFailure(f"{entry.name}/{path}", FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it")
 
 
 def _name_rule(shape: Shape, target: Path) -> Callable[[str], str | None]:
