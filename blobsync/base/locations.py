@@ -91,6 +91,9 @@ class SasToken:
         query = text.strip().lstrip("?&")
         if not query.isascii() or len(query) > _LONGEST_SAS:
             raise ValueError("not a SAS token: it is too long, or has letters that no URL has")
+        if " " in query or not query.isprintable():
+            # The rest of the request's first line would be lost, or be another header.
+            raise ValueError("not a SAS token: it has a blank or a control character in it")
         if "sig" not in dict(parse_qsl(query)):
             raise ValueError("not a SAS token: it has no sig= part")
         return cls(query)

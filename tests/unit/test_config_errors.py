@@ -332,3 +332,12 @@ def test_an_unfinished_workspace_is_refused(project: ProjectFiles) -> None:
 def test_a_variable_that_no_system_takes_is_refused(project: ProjectFiles, line: str, said: str) -> None:
     project.cluster(f"env:\n  {line}\n")
     assert said in refusal(project).message
+
+
+@pytest.mark.parametrize("sas", ["a=b c&sig=abc%3D", "sr=c &sig=abc", "sig=ab\\nX-Evil: 1", "sig=a\\tb", "sig=a\\x7fb"])
+def test_a_sas_with_a_blank_is_refused_unquoted(project: ProjectFiles, sas: str) -> None:
+    project.cluster(DATA)
+    project.account("acct", BASE + f'sas_token: "{sas}"\n')
+    said = str(refusal(project))
+    assert "sas_token: is not a SAS token: it has a blank or a control character in it" in said
+    assert "sig=a" not in said
