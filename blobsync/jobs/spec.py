@@ -120,6 +120,16 @@ class LogMirror:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeArchiveRef:
+    """The part of blobsync that runs on nodes: a blob (``container`` is a URL without a SAS), SHA-256 and bytes of it."""
+
+    container: str
+    path: str
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """Everything that is needed to run a job, and to run it again elsewhere.
 
@@ -151,6 +161,7 @@ class JobSpec:
     retry_exit_codes: tuple[int, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    node_archive: NodeArchiveRef | None = None
 
     def __repr__(self) -> str:
         command = redact(shlex.join(self.argv))
@@ -190,7 +201,7 @@ class JobSpec:
 
 
 def _from_plain(values: dict[str, Any]) -> JobSpec:
-    code, logs = values.pop("code"), values.pop("logs")
+    code, logs, archive = values.pop("code"), values.pop("logs"), values.pop("node_archive", None)
     folders = tuple(FolderLink(**{**entry, "include": _listed(entry["include"])}) for entry in values.pop("folders"))
     for name in ("argv", "secret_env", "setup", "retry_exit_codes"):
         values[name] = _listed(values[name])
@@ -198,6 +209,7 @@ def _from_plain(values: dict[str, Any]) -> JobSpec:
         **values,
         code=CodeRef(**code) if code else None,
         logs=LogMirror(**logs) if logs else None,
+        node_archive=NodeArchiveRef(**archive) if archive else None,
         folders=folders,
     )
 
