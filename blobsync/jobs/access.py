@@ -34,7 +34,7 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tu
     Logs are mirrored where a credential allows it; where it does not, the specification comes back without.
     Raises ``CredentialError`` for rights that the job cannot do without.
     """
-    accounts = {str(account.container): account for cluster in reversed(clusters) for account in _accounts(cluster)}
+    accounts = known_accounts(clusters)
     env = _secret_env(spec, clusters)
     warnings: tuple[str, ...] = ()
     needed = dict(rights_needed(spec))
@@ -49,6 +49,11 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tu
             warnings = (f"logs will not be kept in the container: {error.message}",)
     secrets = Secrets(_mint(accounts, needed, mint), env)
     return replace(spec, logs=None), secrets, warnings
+
+
+def known_accounts(clusters: Sequence[Cluster]) -> Mapping[str, StorageAccount]:
+    """The accounts by container URL; where several know one, the first cluster's."""
+    return {str(account.container): account for cluster in reversed(clusters) for account in _accounts(cluster)}
 
 
 def _knows(cluster: Cluster, container: str) -> bool:

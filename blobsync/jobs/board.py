@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blobsync.base.errors import AmbiguousJobError, BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.config.loader import cluster_names, load_cluster
-from blobsync.config.model import Cluster
+from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Backend, Recalling, Refused, Surroundings, Unknown
 from blobsync.jobs.backends.local.run_files import remove_dead_secrets
@@ -21,6 +22,7 @@ from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
 from blobsync.local.state_dir import open_state_dir
 from blobsync.store.connect import connect
+from blobsync.store.protocol import BlobStore
 
 # Where ACT put logs, too; never part of the code archive.
 ASSETS = "assets"
@@ -66,11 +68,13 @@ class Board:
         *,
         process: ProcessRunner | None = None,
         backends: Mapping[str, Backend] | None = None,
+        stores: Mapping[str, BlobStore] | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``current`` is the cluster that the user chose, with what ``-p`` changed; looking at jobs needs none.
 
-        ``backends`` by cluster name stand for those that the cluster files name. ``note`` is told what is waited for.
+        ``backends`` by cluster name stand for those that the cluster files name, ``stores`` by URL for the containers
+        that hold code. ``note`` is told what is waited for.
         """
         self.root = root
         self.environ = environ
@@ -81,6 +85,7 @@ class Board:
         self.process = process or SubprocessRunner()
         self.note = note
         self._given = backends or {}
+        self._stores = stores or {}
         self._backends: dict[str, Backend] = {}
 
     # -- which cluster, which backend ---------------------------------------------------------------------------
@@ -109,6 +114,15 @@ class Board:
             )
             self._backends[key] = create_backend(cluster.platform, around)
         return self._backends[key]
+
+    @contextmanager
+    def store(self, cluster: Cluster, account: StorageAccount) -> Iterator[BlobStore]:
+        """The container of an account. Raises ``CredentialError``."""
+        if str(account.container) in self._stores:
+            yield self._stores[str(account.container)]
+            return
+        with connect(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
+            yield store
 
     def cluster_of(self, record: JobRecord) -> Cluster:
         """The cluster that leads to the place that has the job, whatever other files have its name by now.

@@ -6,11 +6,13 @@ one node: as many processes as the job would have run here, or one.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,8 @@ from pathlib import Path
 from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster
-from blobsync.jobs import runner
 from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import JobSpec
 
 _DOCKER_SECONDS = 30.0
@@ -68,7 +70,7 @@ def arrange(
     env = {**environ, **cluster.env}
     if not spec.gpus_per_node:
         env["CUDA_VISIBLE_DEVICES"] = ""
-    job, alone = scratch / "job.json", scratch / "runner.py"
+    job, alone = scratch / "job.json", scratch / "node"
     job.write_text(_without_folders(spec))
     words = ["here", "--job", str(job), "--run-dir", str(scratch), "--root", str(cluster.root), "--node-rank", "0"]
     if problem is not None:
@@ -77,9 +79,10 @@ def arrange(
     if spec.world_size == 1:
         return Foreground(run_argv(cluster, spec, _words(spec.argv)), env)
     # Several processes need somebody inside who starts them and tells each who it is.
-    alone.write_text(Path(runner.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    with zipfile.ZipFile(io.BytesIO(node_archive(environ).body)) as archive:
+        archive.extractall(alone)
     python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"
-    return Foreground(run_argv(cluster, spec, (python, str(alone), *words), "-v", f"{scratch}:{scratch}"), env)
+    return Foreground(run_argv(cluster, spec, (python, "-I", str(alone), *words), "-v", f"{scratch}:{scratch}"), env)
 
 
 def run_argv(cluster: Cluster, spec: JobSpec, command: Sequence[str], *more: str) -> tuple[str, ...]:

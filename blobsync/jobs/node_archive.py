@@ -29,8 +29,18 @@ from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precond
 ENTRY = "blobsync.jobs.node.__main__"
 # The one package from outside; all that it needs beside itself is Python.
 OUTSIDE = "urllib3"
-MAIN = f"import sys\n\nfrom {ENTRY} import main\n\nsys.exit(main(sys.argv[1:]))\n"
+MAIN = f"""\
+import sys
 
+if sys.version_info < (3, 10):
+    sys.exit("blobsync needs Python 3.10 or newer; this is " + sys.version.split()[0])
+from {ENTRY} import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+# What starts on a node, and what helps it where Python is too old.
+TRAVELLING = ("bootstrap.py", "old_python.py")
 # What a zip can say at the earliest: no date of this machine gets in.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
@@ -70,6 +80,12 @@ def node_archive(environ: Mapping[str, str]) -> NodeArchive:
     with suppress(OSError):
         _keep(kept, made)
     return made
+
+
+def travelling_sources() -> dict[str, str]:
+    """The files that travel with a job and fetch the archive on its nodes, by name."""
+    folder = Path(__file__).parent
+    return {name: (folder / name).read_text(encoding="utf-8") for name in TRAVELLING}
 
 
 def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None:

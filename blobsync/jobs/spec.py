@@ -121,7 +121,7 @@ class LogMirror:
 
 @dataclass(frozen=True, slots=True)
 class NodeArchiveRef:
-    """The part of blobsync that runs on nodes: a blob (``container`` is a URL without a SAS), SHA-256 and bytes of it."""
+    """The part of blobsync that runs on nodes: a blob (``container`` is a URL without a SAS), its SHA-256 and bytes."""
 
     container: str
     path: str

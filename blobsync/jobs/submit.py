@@ -6,20 +6,21 @@ import getpass
 import re
 import secrets as random_source
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.errors import BlobsyncError, SubmissionUnknownError
+from blobsync.base.errors import BlobsyncError, CredentialError, SubmissionUnknownError
 from blobsync.base.locations import SasToken
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobs.access import grant
+from blobsync.jobs.access import grant, known_accounts
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
 from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import home_of
+from blobsync.jobs.node_archive import node_archive, publish
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
 from blobsync.store.connect import mint_sas
 
@@ -47,7 +48,7 @@ def plan_job(
     # What is wrong with the request is told before any code is looked at or uploaded.
     describe(cluster, request, run_id, None)
     code = choose_code(cluster)
-    spec = describe(cluster, request, run_id, code.ref)
+    spec = _with_node_archive(board, describe(cluster, request, run_id, code.ref))
     plan = board.backend(cluster).plan(spec)
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
@@ -76,7 +77,7 @@ def resubmit(
     cluster = board.cluster(to) if to else origin
     demand_platform(cluster)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
-    spec = _spec_again(board, old, cluster, code.ref, num_gpu)
+    spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu))
     new = _hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = code.warnings + new.warnings
     try:
@@ -87,6 +88,13 @@ def resubmit(
     except BlobsyncError as error:
         warnings += (f"the old job {old.run_id} could not be cancelled: {error.message}",)
     return Submitted(new.record, warnings)
+
+
+def _with_node_archive(board: Board, spec: JobSpec) -> JobSpec:
+    """With what its nodes start from: this version's. This machine runs jobs with the blobsync that is installed."""
+    elsewhere = spec.code is not None and spec.platform != "local"
+    archive = node_archive(board.environ).beside(spec.code) if spec.code and elsewhere else None
+    return replace(spec, node_archive=archive)
 
 
 def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None, num_gpu: int | None) -> JobSpec:
@@ -124,6 +132,7 @@ def _hand_over(
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, _minter(board, cluster))
     plan = backend.plan(spec)
+    _publish_node_archive(board, clusters, spec)
     # Recorded first: a job that was accepted in the moment in which we die must not be unknown to everybody.
     record = board.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
     outcome = backend.submit(plan, secrets)
@@ -137,6 +146,19 @@ def _hand_over(
             hint=f"blobsync q {last} looks for it; submit again only when that says that the cluster never got it",
         ) from outcome.error
     return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes)
+
+
+def _publish_node_archive(board: Board, clusters: Sequence[Cluster], spec: JobSpec) -> None:
+    if spec.node_archive is None:
+        return
+    account = known_accounts(clusters).get(spec.node_archive.container)
+    if account is None:
+        raise CredentialError(
+            f"the job's code is in {spec.node_archive.container}, and this cluster file does not have it",
+            hint="submit with the cluster file that the job was first submitted with",
+        )
+    with board.store(clusters[0], account) as store:
+        publish(node_archive(board.environ), spec.node_archive, store)
 
 
 def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, int], SasToken]:

@@ -18,6 +18,7 @@ from blobsync.config.model import Cluster, Docker
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.aml.backend import AmlBackend
 from blobsync.jobs.backends.base import CAPABILITIES, Accepted, Backend, Refused, Surroundings, Unknown
+from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 from tests.fakes.backend import FakeBackend
 from tests.fakes.blob_service import SAS, BlobService, serve
@@ -75,13 +76,18 @@ def service() -> Iterator[BlobService]:
 
 
 @pytest.fixture(params=["fake", "local", "aml", pytest.param("slurm", marks=pytest.mark.slurm)])
-def place(request: pytest.FixtureRequest, tmp_path: Path, service: BlobService) -> Place:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, service: BlobService
+) -> Place:
     node = Node(tmp_path / "node", service)
     code = node.code({"a.txt": "from the archive\n"})
+    made = node_archive({"HOME": str(tmp_path_factory.getbasetemp())})
+    archive = made.beside(code)
+    service.put(archive.path, made.body)
     number = iter(range(1, 1000))
 
     def spec(*argv: str, **changes: Any) -> JobSpec:
-        made = make_spec(*argv, code=code, platform=request.param)
+        made = make_spec(*argv, code=code, node_archive=archive, platform=request.param)
         return replace(made, run_id=f"me_{next(number)}_{abs(hash(tmp_path)) % 2**32:08x}", **changes)
 
     secrets = Secrets({service.url: SAS}, {"MY_TOKEN": "hush"})

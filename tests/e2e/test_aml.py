@@ -33,7 +33,7 @@ def test_acts_example_from_check_to_output(lab: Lab) -> None:
     planned = lab.run("submit", "--dry-run", "python", "show.py", "two words").out
     assert f"{lab.stub.base}/jobs/" in planned and '"distributionType": "Mpi"' in planned
     assert lab.container.key not in planned and not lab.stub.jobs
-    assert "characters: the runner and the specification)" in planned and max(map(len, planned.splitlines())) < 500
+    assert "characters: the bootstrap and the specification)" in planned and max(map(len, planned.splitlines())) < 500
     whole = lab.ask("submit", "--dry-run", "python", "show.py")["plan"]
     assert max(map(len, whole.splitlines())) > 10_000
 

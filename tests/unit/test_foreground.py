@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import ConfigError, ProcessError
-from blobsync.base.process import Completed
+from blobsync.base.process import Completed, python_module
 from blobsync.config.model import Cluster, Docker
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.foreground import arrange, docker_problem, run_argv
@@ -48,10 +48,10 @@ def test_a_shell_line_is_one_in_the_image_too(tmp_path: Path) -> None:
 def test_several_processes_are_started_inside_the_image(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
     spec = describe(cluster, SubmitRequest(("python", "a b"), 2, here=True), "local", None)
-    argv = arrange(cluster, spec, tmp_path, {"PATH": "/bin"}, None).argv
+    argv = arrange(cluster, spec, tmp_path, {"PATH": "/bin", "HOME": str(tmp_path)}, None).argv
     inside = argv[argv.index("registry/img:7") + 1 :]
-    assert inside[:3] == ("python", str(tmp_path / "runner.py"), "here")
-    assert "def do_here(" in (tmp_path / "runner.py").read_text()
+    assert inside[:4] == ("python", "-I", str(tmp_path / "node"), "here")
+    assert (tmp_path / "node" / "blobsync" / "jobs" / "node" / "__main__.py").is_file()
     assert json.loads((tmp_path / "job.json").read_text())["procs_per_node"] == 2
     assert f"{tmp_path}:{tmp_path}" in argv
 

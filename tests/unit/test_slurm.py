@@ -82,16 +82,16 @@ trap warn USR1
 # Once per node: the last uploads, and nothing left behind.
 finish() {
     "${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
-        python3 "$RUN/runner.py" finish "${PLACE[@]}" --code "$1"
+        python3 -I "$RUN/bootstrap.py" finish "${PLACE[@]}" --code "$1"
 }
 
 # Once per node: the code, the folders, the setup commands.
 "${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
-    python3 "$RUN/runner.py" prepare "${PLACE[@]}" || { finish 72; ended 72; }
+    python3 -I "$RUN/bootstrap.py" prepare "${PLACE[@]}" || { finish 72; ended 72; }
 
 # Once per process, in the background so that the traps act at once.
 srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/std_log_process_%t.txt" \\
-    python3 "$RUN/runner.py" exec "${PLACE[@]}" &
+    python3 -I "$RUN/bootstrap.py" exec "${PLACE[@]}" &
 child=$!
 trap 'kill -TERM "$child"' TERM
 [ -z "${warned:-}" ] || warn

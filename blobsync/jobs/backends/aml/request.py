@@ -23,19 +23,20 @@ from blobsync.jobs.backends.aml import platforms as aml_platforms
 from blobsync.jobs.backends.aml import storage as aml_storage
 from blobsync.jobs.backends.aml.replies import spec_tags
 from blobsync.jobs.backends.aml.storage import Datastore
+from blobsync.jobs.node_archive import travelling_sources
 from blobsync.jobs.spec import FolderLink, JobSpec
 
 ENVIRONMENT = "blobsync"
 # As large as the machine's memory, in effect: what ACT asked for, and what PyTorch's data loaders need.
 _SHM_SIZE = "1024g"
 _NAME_CHARS = 250
-# A command line takes 128 kB in one argument on Linux; the runner needs about 20.
+# A command line takes 128 kB in one argument on Linux; the bootstrap needs about 12.
 _COMMAND_CHARS = 100_000
 _PACKED = re.compile(r'(?<=b64decode\(\\")[A-Za-z0-9+/=]+')
 
 _INPUT_MODES = {"download": "Download", "ro_mount": "ReadOnlyMount"}
 _OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload"}
-_RUNNER_OPTIONS = ("keep_root", "sync_seconds")
+_NODE_OPTIONS = ("keep_root", "sync_seconds")
 _IDENTITIES = {
     "amltoken": "AMLToken",
     "aml_token": "AMLToken",
@@ -67,8 +68,8 @@ class AmlRequest:
 
 
 def without_bundle(text: str) -> str:
-    """A rendered request without the packed runner, which nobody can read."""
-    return _PACKED.sub(lambda packed: f"({len(packed[0])} characters: the runner and the specification)", text)
+    """A rendered request without the packed bootstrap, which nobody can read."""
+    return _PACKED.sub(lambda packed: f"({len(packed[0])} characters: the bootstrap and the specification)", text)
 
 
 def workspace_path(workspace: WorkspaceConfig) -> str:
@@ -154,17 +155,16 @@ def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
 
 
 def command_line(cluster: Cluster, spec: JobSpec, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
-    """Python with the runner and the specification as one literal; Azure ML puts the paths in."""
-    from blobsync.jobs import runner
+    """Python with the bootstrap and the specification as one literal; Azure ML puts the paths in."""
     from blobsync.jobs.backends.aml import start as aml_start
 
     options = [
         f"--{name.replace('_', '-')}={cluster.text('runtime.' + name)}"
-        for name in _RUNNER_OPTIONS
+        for name in _NODE_OPTIONS
         if cluster.text(f"runtime.{name}")
     ]
     bundle = {
-        "runner": Path(runner.__file__).read_text(encoding="utf-8"),
+        "files": travelling_sources(),
         "start": Path(aml_start.__file__).read_text(encoding="utf-8"),
         "job": json.loads(spec.to_json()),
         "options": options,
@@ -172,9 +172,9 @@ def command_line(cluster: Cluster, spec: JobSpec, inputs: Mapping[str, Any], out
     packed = base64.b64encode(zlib.compress(json.dumps(bundle, sort_keys=True).encode(), 9)).decode()
     program = (
         f'import base64,json,sys,zlib;b=json.loads(zlib.decompress(base64.b64decode("{packed}")));'
-        'exec(b["start"]);sys.exit(main(b,sys.argv[1:]))'
+        'exec(b["start"]);main(b,sys.argv[1:])'
     )
-    words = [f'"{name}=${{{{inputs.{name}}}}}"' for name in ("code", "secrets") if name in inputs]
+    words = [f'"{name}=${{{{inputs.{name}}}}}"' for name in ("code", "node", "secrets") if name in inputs]
     for number, folder in enumerate(spec.folders):
         name = folder_key(folder)
         kind = "inputs" if name in inputs else "outputs"
@@ -238,6 +238,9 @@ def _data(spec: JobSpec, code: Datastore | None, folders: list[Datastore]) -> tu
     if spec.code and code:
         kind = "uri_file" if spec.code.blob.endswith(".zip") else "uri_folder"
         inputs["code"] = _input(kind, "Download", code.uri(spec.code.blob))
+    if spec.node_archive and code:
+        # It lies beside the code, in the same container.
+        inputs["node"] = _input("uri_file", "Download", code.uri(spec.node_archive.path))
     for folder, store in zip(spec.folders, folders, strict=True):
         name, uri = folder_key(folder), store.uri(folder.path)
         if folder.mode in _INPUT_MODES:

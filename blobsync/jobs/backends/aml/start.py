@@ -1,50 +1,45 @@
-"""What an Azure ML node runs first. Standard library only, Python 3.8 or newer; it travels inside the job's command.
+"""What an Azure ML node runs first. Standard library of Python 3.8 only; it travels inside the job's command.
 
-``BUNDLE`` holds the runner's source and the job's specification. The arguments say where Azure ML put the job's
-inputs and outputs: ``code=PATH``, ``secrets=PATH``, ``folder.0=PATH`` and so on, in the specification's order.
-The runner then works as on any other node, except that folders are links to those places, and that the code
-archive and parts of folders are copied out of them instead of being fetched with a SAS.
+``bundle`` holds the job's specification and the files of the bootstrap. The arguments say where Azure ML put the job's
+inputs and outputs: ``code=PATH``, ``node=PATH`` (the node archive), ``secrets=PATH``, ``folder.0=PATH`` and so on, in
+the specification's order. Here they become the places in the specification; the bootstrap does the rest, as on any
+other node.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import tempfile
-import types
 from typing import Any
 
 MOUNTED = "mounted:"
 READ_ONLY_MODES = ("download", "ro_mount")
 
 
-def main(bundle: dict[str, Any], argv: list[str]) -> int:
-    """Become one process of the job; returns its exit code."""
+def main(bundle: dict[str, Any], argv: list[str]) -> None:
+    """Become one process of the job."""
     places = dict(word.partition("=")[::2] for word in argv)
-    runner = types.ModuleType("runner")
-    # So that tracebacks and dataclass-like helpers find the module that they are in.
-    sys.modules["runner"] = runner
-    exec(compile(bundle["runner"], "runner.py", "exec"), runner.__dict__)  # noqa: S102 - our own text
-    read_from_mounts(runner)
-    job = placed(bundle["job"], places)
     private = tempfile.mkdtemp(prefix="blobsync-")
-    job_file = os.path.join(private, "job.json")
-    with open(job_file, "w", encoding="utf-8") as target:
-        json.dump(job, target)
+    files = {**bundle["files"], "job.json": json.dumps(placed(bundle["job"], places))}
+    for name, text in files.items():
+        with open(os.path.join(private, name), "w", encoding="utf-8") as target:
+            target.write(text)
     # Azure ML keeps what is below ./logs with the run.
-    words = ["exec", "--job", job_file, "--run-dir", os.path.join(os.getcwd(), "logs", "blobsync"), *bundle["options"]]
+    run_dir = os.path.join(os.getcwd(), "logs", "blobsync")
+    words = ["exec", "--job", os.path.join(private, "job.json"), "--run-dir", run_dir, *bundle["options"]]
     if places.get("secrets"):
         words += ["--secrets", places["secrets"]]
-    code: int = runner.main(words)
-    return code
+    python, start = sys.executable, os.path.join(private, "bootstrap.py")
+    os.execv(python, [python, "-I", start, *words])  # noqa: S606 - the program becomes another one
 
 
 def placed(job: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
     """The specification with this node's paths."""
-    if job.get("code") and places.get("code"):
-        job["code"]["container"] = MOUNTED + places["code"]
+    for name, key in (("code", "code"), ("node", "node_archive")):
+        if job.get(key) and places.get(name):
+            job[key]["container"] = MOUNTED + places[name]
     for number, folder in enumerate(job["folders"]):
         path = places[f"folder.{number}"]
         if folder["include"]:
@@ -52,30 +47,3 @@ def placed(job: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
         else:
             folder.update(mode="link", source=path, read_only=folder["mode"] in READ_ONLY_MODES)
     return job
-
-
-def read_from_mounts(runner: Any) -> None:
-    """Let the runner take ``mounted:PATH`` where it expects a container's URL."""
-
-    class Mounted(runner.Container):  # type: ignore[misc]
-        def __init__(self, place: str) -> None:
-            self._place = place
-
-        def list(self, prefix: str) -> Any:
-            for folder, _, names in os.walk(self._place):
-                for name in names:
-                    path = os.path.join(folder, name)
-                    relative = os.path.relpath(path, self._place).replace(os.sep, "/")
-                    if relative.startswith(prefix):
-                        yield runner.RemoteFile(relative, os.path.getsize(path))
-
-        def get(self, name: str, target: str, halt: Any = None) -> None:
-            path = self._place if os.path.isfile(self._place) else os.path.join(self._place, name)
-            shutil.copyfile(path, target)
-
-    by_sas = runner.Job.container
-
-    def container(job: Any, url: str) -> Any:
-        return Mounted(url[len(MOUNTED) :]) if url.startswith(MOUNTED) else by_sas(job, url)
-
-    runner.Job.container = container

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -14,7 +13,6 @@ from typing import Any
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.process import python_module
 from blobsync.base.user_data import state_home
-from blobsync.jobs import runner
 from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
 from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
@@ -60,7 +58,7 @@ class LocalBackend:
         root = Path(str(spec.options["in_place"])) if spec.code is None else files.root
         settings = self._around.settings
         command = (
-            *(str(settings.get("python") or sys.executable), str(files.runner), "node"),
+            *(*python_module("blobsync.jobs.node"), "node"),
             *("--job", str(files.job), "--secrets", str(files.secrets), "--run-dir", str(files.folder)),
             *("--root", str(root), "--node-rank", "0"),
             *("--keep-root", str(settings.get("keep_root") or "failed")),
@@ -105,13 +103,12 @@ class LocalBackend:
             "gpus": capacity.gpus,
             "queue": str(self._queue_dir),
             "ticket": str(ticket),
-            "runner": request.command,
+            "command": request.command,
         }
         files.make(
             {
                 files.job: spec.to_json(),
                 files.local: json.dumps(local),
-                files.runner: Path(runner.__file__).read_text(encoding="utf-8"),
                 # Last: whoever finds them finds whose they are.
                 files.secrets: secrets.to_json(),
             }

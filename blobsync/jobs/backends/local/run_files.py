@@ -53,17 +53,13 @@ class RunFiles:
         return self.folder / "secrets.json"
 
     @property
-    def runner(self) -> Path:
-        return self.folder / "runner.py"
-
-    @property
     def root(self) -> Path:
         """Where the code is unpacked."""
         return self.folder / "root"
 
     @property
     def log(self) -> Path:
-        """What the supervisor and the runner say."""
+        """What the supervisor and the node say."""
         return self.folder / "system_logs" / "supervisor.txt"
 
     @property
@@ -95,7 +91,7 @@ class RunFiles:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def phase(self) -> State:
-        """``RUNNING`` once the runner has made the node ready and started the command."""
+        """``RUNNING`` once the node program has made the node ready and started the command."""
         return State.RUNNING if (self.folder / "phase").exists() else State.PREPARING
 
     def write_status(self, status: SavedState) -> None:
@@ -141,7 +137,7 @@ class RunFiles:
 def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
     """Remove the secrets of runs below ``jobs`` that nobody looks after any more; returns what was removed.
 
-    A supervisor does so at the end of a run; for one that was killed, the next command does. A runner whose supervisor
+    A supervisor does so at the end of a run; for one that was killed, the next command does. A program whose supervisor
     is gone has read them long ago, and ends. Folders of other backends stay as they are: their nodes still read them.
     """
     removed = []

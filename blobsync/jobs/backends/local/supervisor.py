@@ -2,7 +2,7 @@
 
     python -m blobsync.jobs.backends.local.supervisor RUN_DIR
 
-It waits for its turn, starts the runner, and writes ``state.json`` whenever something changes. A file called
+It waits for its turn, starts the node program, and writes ``state.json`` whenever something changes. A file called
 ``cancel`` in the run's directory ends it. As long as it lives it keeps ``supervisor.lock`` locked.
 """
 
@@ -24,7 +24,7 @@ from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
 from blobsync.jobs.spec import JobSpec, State
 
 POLL_SECONDS = 0.2
-# After being asked to end, the runner has this long before its processes are killed.
+# After being asked to end, the node program has this long before its processes are killed.
 PATIENCE_SECONDS = 10.0
 
 
@@ -40,7 +40,7 @@ class Supervisor:
         self._capacity = Capacity(values["slots"], tuple(values["gpus"]))
         self._queue = LocalQueue(Path(values["queue"]))
         self._ticket = Path(values["ticket"])
-        self._arguments: list[str] = values["runner"]
+        self._arguments: list[str] = values["command"]
 
     def run(self) -> None:
         """Wait, run, tell; secrets go when nothing needs them any more."""
@@ -91,7 +91,7 @@ class Supervisor:
             if self._files.cancel.exists():
                 state = State.CANCELING
                 if time.monotonic() - asked > PATIENCE_SECONDS:
-                    # The second time the runner kills what did not listen.
+                    # The second time it kills what did not listen.
                     with suppress(ProcessLookupError):
                         os.kill(child.pid, signal.SIGTERM)
                     asked = time.monotonic()

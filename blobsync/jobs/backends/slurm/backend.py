@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from blobsync.base.errors import (
     BackendUnavailableError,
@@ -36,6 +35,7 @@ from blobsync.jobs.backends.base import (
 from blobsync.jobs.backends.slurm import replies as slurm_replies
 from blobsync.jobs.backends.slurm.script import build_script
 from blobsync.jobs.login import LoginNode
+from blobsync.jobs.node_archive import travelling_sources
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 from blobsync.local.names import local_problem
 
@@ -89,10 +89,8 @@ class SlurmBackend:
 
     def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         request: SlurmRequest = plan.request
-        spec, files = (
-            plan.spec,
-            {"job.sh": request.script, "job.json": plan.spec.to_json(), "runner.py": _runner_source()},
-        )
+        spec = plan.spec
+        files = {"job.sh": request.script, "job.json": spec.to_json(), **travelling_sources()}
         try:
             folder = self._login.write(request.folder, {**files, "secrets.json": secrets.to_json()})
             # An answer that was lost on the way must not make a second job.
@@ -268,9 +266,3 @@ def _from_exit_code(run_id: str, answer: tuple[int, float] | None) -> RunInfo:
 
 def _unavailable(program: str, stderr: str) -> BackendUnavailableError:
     return BackendUnavailableError(f"{program} gives no answer: {slurm_replies.complaint(stderr)}")
-
-
-def _runner_source() -> str:
-    from blobsync.jobs import runner
-
-    return Path(runner.__file__).read_text(encoding="utf-8")

@@ -69,16 +69,16 @@ trap warn USR1
 # Once per node: the last uploads, and nothing left behind.
 finish() {{
     "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
-        {runner} finish "${{PLACE[@]}}" --code "$1"
+        {start} finish "${{PLACE[@]}}" --code "$1"
 }}
 
 # Once per node: the code, the folders, the setup commands.
 "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
-    {runner} prepare "${{PLACE[@]}}" || {{ finish {setup_failed}; ended {setup_failed}; }}
+    {start} prepare "${{PLACE[@]}}" || {{ finish {setup_failed}; ended {setup_failed}; }}
 
 # Once per process, in the background so that the traps act at once.
 {launch} \\
-    {runner} exec "${{PLACE[@]}}"{log} &
+    {start} exec "${{PLACE[@]}}"{log} &
 child=$!
 trap 'kill -TERM "$child"' TERM
 [ -z "${{warned:-}}" ] || warn
@@ -107,12 +107,12 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     for name in ("sync_seconds", "keep_root"):
         if options.get(name) is not None:
             place.append(f"--{name.replace('_', '-')} {_quoted(name, options[name])}")
-    # Slurm gives each task a log of its own; under mpirun the runner opens them.
+    # Slurm gives each task a log of its own; under mpirun blobsync opens them.
     mpirun = options.get("launcher") == "mpirun"
     python = _quoted("interpreter_path", options.get("python") or "python3")
     body = _BODY.format(
         place=" ".join(place),
-        runner=f'{python} "$RUN/runner.py"',
+        start=f'{python} -I "$RUN/bootstrap.py"',
         launch=(_MPIRUN if mpirun else _SRUN).format(procs=spec.procs_per_node, log=_log_name(spec)),
         log=" --log" if mpirun else "",
         ranks=spec.world_size,
