@@ -74,7 +74,7 @@ def node_archive(environ: Mapping[str, str]) -> NodeArchive:
         digest, _, body = kept.read_bytes().partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() == digest:
             return NodeArchive(body, digest.decode())
-    body = pack({**blobsync_sources(package), **_outside_sources(outside)})
+    body = pack({**blobsync_sources(package), **outside_sources(outside)})
     made = NodeArchive(body, hashlib.sha256(body).hexdigest())
     # Where nothing can be kept it is made again.
     with suppress(OSError):
@@ -166,7 +166,7 @@ def _outside_folder() -> Path:
     return Path(found.origin).parent
 
 
-def _outside_sources(folder: Path) -> dict[str, bytes]:
+def outside_sources(folder: Path) -> dict[str, bytes]:
     """The package's modules and its licence. Raises ``ArchiveError`` for anything native in it."""
     files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     native = next((path for path in files if _NATIVE.fullmatch(path.name)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import os
 import re
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import ConfigError, CredentialError, SubmissionUnknownError, UsageError
+from blobsync.base.errors import AccessDeniedError, ConfigError, CredentialError, SubmissionUnknownError, UsageError
 from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.jobs.backends.base import Outcome, Plan, Refused
@@ -21,9 +22,10 @@ from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice
 from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.spec import CodeRef, JobRef, Secrets
+from blobsync.jobs.spec import CodeRef, JobRef, NodeArchiveRef, Secrets
 from blobsync.jobs.submit import new_run_id, plan_job, resubmit, submit
 from tests.fakes.backend import FakeBackend
+from tests.fakes.store import MemoryStore, Request
 
 ACCOUNT = StorageAccount("eu.yaml", "acct", "box", "https://acct.blob.core.windows.net", account_key=Secret("a2V5"))
 CONTAINER = str(ACCOUNT.container)
@@ -185,6 +187,67 @@ def test_a_job_that_moves_keeps_its_shape_as_far_as_it_tells(
     there: dict[str, Any] = {"platform": "aml", "nodes": 1, "procs_per_node": 1, **spec}
     moved = resubmit(board, replace(old, spec=replace(old.spec, **there)), to="eu", num_gpu=asked).record.spec
     assert (moved.nodes, moved.procs_per_node, moved.gpus_per_node) == size
+
+
+# -- what nodes start from -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def box() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def remote(tmp_path: Path, eu: Moody, us: FakeBackend, box: MemoryStore) -> Board:
+    """On the cluster ``eu``, whose nodes are elsewhere; ``us`` is this machine."""
+    (tmp_path / "aux_data" / "aml").mkdir(parents=True)
+    (tmp_path / "aux_data" / "aml" / "us.yaml").write_text("platform: local\nconfig_param: {}\n")
+    cluster = Cluster("eu", "eu.yaml", tmp_path, platform="slurm", code=CodeEntry(ACCOUNT, "code.zip"))
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    return Board(tmp_path, environ, cluster, backends={"eu": eu, "us": us}, stores={CONTAINER: box})
+
+
+def test_nodes_elsewhere_get_the_archive_once_and_by_its_digest(remote: Board, eu: Moody, box: MemoryStore) -> None:
+    for record in (send(remote, "sleep", "9", code=CODE), send(remote, "sleep", "9", code=CODE)):
+        archive = eu.specs[record.run_id].node_archive
+        assert archive and (archive.container, archive.path) == (
+            CONTAINER,
+            f"code.zip.d/x.zip.d/node/{archive.digest}.zip",
+        )
+        assert hashlib.sha256(box.body(archive.path)).hexdigest() == archive.digest
+        assert len(box.body(archive.path)) == archive.size
+        assert remote.history.find(record.run_id).spec.node_archive == archive
+    assert len(box.asked("put")) == 1
+
+
+def test_a_dry_run_names_the_archive_and_uploads_nothing(remote: Board, box: MemoryStore) -> None:
+    assert remote.current
+    plan, _ = plan_job(remote, remote.current, SubmitRequest(("true",)), lambda _: CodeChoice(CODE))
+    assert plan.spec.node_archive and plan.spec.node_archive.digest in plan.text
+    assert box.requests == []
+
+
+def test_an_archive_that_cannot_be_put_there_stops_the_submission(remote: Board, eu: Moody, box: MemoryStore) -> None:
+    def before(request: Request) -> None:
+        raise AccessDeniedError("no write access")
+
+    box.before = before
+    with pytest.raises(AccessDeniedError):
+        send(remote, "sleep", "9", code=CODE)
+    assert eu.jobs == {} and remote.history.recent() == ()
+
+
+def test_a_job_that_is_submitted_again_starts_from_todays_archive(remote: Board, eu: Moody, us: FakeBackend) -> None:
+    old = send(remote, "sleep", "9", code=CODE)
+    past = NodeArchiveRef(CONTAINER, "old.zip", "0" * 64, 7)
+    new = resubmit(remote, replace(old, spec=replace(old.spec, node_archive=past))).record
+    assert new.spec.node_archive == old.spec.node_archive != past
+    here = resubmit(remote, new, to="us").record
+    assert here.spec.node_archive is None, "this machine has blobsync"
+    assert remote.current
+    remote.current = replace(remote.current, code=None)
+    with pytest.raises(CredentialError, match="does not have it"):
+        resubmit(remote, new)
 
 
 # -- rights ----------------------------------------------------------------------------------------------------------
