@@ -26,11 +26,11 @@ GATES: dict[str, tuple[str, ...]] = {
     "azure": ("store.azure_identity", "store.sdk", "jobs.backends"),
     "pathspec": ("local.ignore",),
     "sqlite3": ("local.index", "jobs.history"),
-    # The runner goes to compute nodes alone and cannot import anything of ours.
-    "subprocess": ("base.process", "jobs.runner"),
+    # What travels to compute nodes alone cannot import anything of ours.
+    "subprocess": ("base.process", "jobs.old_python", "jobs.runner"),
     "tqdm": ("cli",),
     "typer": ("cli",),
-    "urllib.request": ("jobs.runner",),
+    "urllib.request": ("jobs.bootstrap", "jobs.runner"),
     "urllib3": ("azcopy", "jobs.backends", "store.rest"),
     "pycurl": ("store.rest",),
     "yaml": ("config", "jobs.backends"),
@@ -195,6 +195,8 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("jobs.history", "jobs.foreground"), "jobs on this machine"),
     "jobs.backends.local": "the same",
     **dict.fromkeys(("jobs.node", "jobs.runner", "jobs.login_side", "jobs.backends.aml.start"), "files on a node"),
+    **dict.fromkeys(("jobs.bootstrap", "jobs.old_python"), "the same"),
+    "jobs.node_archive": "what nodes start from, in the user's state folder",
     **dict.fromkeys(("base.process", "cli.output"), "the streams of programs"),
 }
 _WRITING = {

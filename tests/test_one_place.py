@@ -10,8 +10,8 @@ import pytest
 
 from tests.source import modules
 
-# The runner is one file for nodes where nothing else is installed; it repeats what it needs.
-ALONE = ("blobsync.jobs.runner",)
+# They travel to nodes where nothing else is installed, and repeat what they need.
+ALONE = ("blobsync.jobs.bootstrap", "blobsync.jobs.old_python", "blobsync.jobs.runner")
 
 
 def _texts() -> Iterator[tuple[str, str]]:

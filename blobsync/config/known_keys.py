@@ -7,6 +7,7 @@ says what each means; a test keeps the two together.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class Kind(enum.Enum):
     TEXT_OR_MAPPING = "a text or a mapping"
     ENVIRONMENT = "a mapping of names to texts"
     FOLDERS = "a mapping of folder entries"
+    PROGRAM = "a program's name or an absolute path"
 
 
 class Key(NamedTuple):
@@ -41,7 +43,11 @@ class Key(NamedTuple):
     secret: bool = False
 
 
+# A word that a shell looks for, or an absolute path: nothing of the folder in which a command happens to run.
+PROGRAM_FORM = re.compile(r"(?:~?/[A-Za-z0-9_./+@,-]*|)[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
 TEXT = Key(Kind.TEXT)
+PROGRAM = Key(Kind.PROGRAM)
 SECRET = Key(Kind.TEXT, secret=True)
 WHOLE = Key(Kind.WHOLE)
 FLAG = Key(Kind.FLAG)
@@ -138,7 +144,7 @@ QUEUE: Mapping[str, Key] = {
 }
 
 RUNTIME: Mapping[str, Key] = {
-    "python": TEXT,
+    "python": PROGRAM,
     "scratch": TEXT,
     "keep_root": one_of("never", "failed", "always"),
     "sync_seconds": WHOLE,
@@ -177,7 +183,7 @@ _ACT: Mapping[str, Key] = {
     "singularity_sla_tier": TEXT,
     "singularity_instance_type": TEXT,
     "process_count_per_node": WHOLE,
-    "interpreter_path": TEXT,
+    "interpreter_path": PROGRAM,
     "command_prefix": TEXT,
     "inject_collection": TEXT,
     "is_ssh_scheduler": FLAG,

@@ -13,7 +13,7 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import Secret
-from blobsync.config.known_keys import Key, Kind
+from blobsync.config.known_keys import PROGRAM_FORM, Key, Kind
 from blobsync.config.nearest import nearest
 from blobsync.config.yaml_lines import Document, KeyPath
 
@@ -78,6 +78,7 @@ class Checker:
             Kind.TEXT_OR_MAPPING: self._text_or_mapping,
             Kind.ENVIRONMENT: self._environment,
             Kind.FOLDERS: self._folders,
+            Kind.PROGRAM: self._program,
         }
 
     def check(self, keys: Mapping[str, Key]) -> dict[str, Any]:
@@ -176,6 +177,13 @@ class Checker:
             self._wrong(path, raw, Kind.TEXT)
             return None
         return self._expand(path, raw, key)
+
+    def _program(self, path: KeyPath, raw: Any, key: Key) -> str | None:
+        text = self._text(path, raw, key)
+        if text is not None and not PROGRAM_FORM.fullmatch(text):
+            self.problem(path, f"{text!a} is neither a program's name nor an absolute path", hint="python3.12")
+            return None
+        return text
 
     def _whole(self, path: KeyPath, raw: Any, key: Key) -> int | None:
         if isinstance(raw, str) and "${" in raw and self._expand(path, raw, key) is None:

@@ -25,6 +25,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed, ProcessRunner
+from blobsync.config.known_keys import PROGRAM_FORM
 from blobsync.jobs.spec import LogFile
 
 _Answer = TypeVar("_Answer")
@@ -33,8 +34,6 @@ LOG_FOLDERS = ("user_logs", "system_logs")
 
 # [USER@]HOST as ssh takes it, or a word of ssh_config; an option or a second word is none.
 _HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?\[?[A-Za-z0-9_:][A-Za-z0-9_.:%-]*\]?(?::[0-9]+)?")
-# A word that the shell looks for, or an absolute path: nothing of the folder in which a command happens to run.
-_PROGRAM = re.compile(r"(?:~?/[A-Za-z0-9_./+@,-]*|)[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 # ssh itself ends with 255 when there is no connection; a shell with 127 when there is no such program.
 _SSH_FAILED = 255
@@ -53,7 +52,7 @@ class LoginNode:
     def __init__(self, process: ProcessRunner, ssh: str | None, environ: Mapping[str, str], python: str) -> None:
         if ssh is not None and not _HOST.fullmatch(ssh):
             raise ConfigError(f"{ssh!a} is no user@host", key="ssh", hint="ssh: me@login.example.org")
-        if ssh is not None and not _PROGRAM.fullmatch(python):
+        if ssh is not None and not PROGRAM_FORM.fullmatch(python):
             raise ConfigError(f"{python!a} is neither a program's name nor an absolute path", key="interpreter_path")
         self._process = process
         self._ssh = ssh

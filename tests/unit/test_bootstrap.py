@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.jobs import bootstrap, old_python
+from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import CodeRef, FolderLink, JobSpec
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import ARCHIVE, SOURCES, BootedNode, python_of
@@ -272,6 +273,23 @@ def test_a_file_that_the_service_put_here_is_taken_and_checked(node: BootedNode,
     file.write_bytes(b"another")
     other = replace(here, run_id="me_2_0badcafe")
     assert "its SHA-256 differs" in node.do("exec", other).stderr
+
+
+def test_a_warning_that_comes_before_the_program_is_there_is_kept_for_it(node: BootedNode, tmp_path: Path) -> None:
+    made = node_archive({**os.environ, "XDG_STATE_HOME": str(tmp_path)})
+    spec = job(node, "trap 'echo heard; exit 3' USR1; while :; do sleep 0.05; done")
+    assert spec.code
+    spec = replace(spec, node_archive=made.beside(spec.code))
+    assert spec.node_archive
+    node.service.put(spec.node_archive.path, made.body)
+    node.service.pause = 2.0
+    with subprocess.Popen(node.command("exec", spec), env=node.environ(), stdout=subprocess.PIPE) as process:
+        until = time.monotonic() + 30
+        while not (node.place(spec) / "node.zip").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout and process.stdout.read() == b"heard\n"
+        assert process.wait(30) == 3
 
 
 def test_a_request_to_stop_ends_a_preparation_and_leaves_nothing(node: BootedNode) -> None:

@@ -31,6 +31,19 @@ def check(root: Path) -> dict[str, CheckedFile]:
     return {item.file: item for item in check_project(root, environ=NO_ENVIRON)}
 
 
+def test_the_python_of_nodes_is_a_name_or_an_absolute_path(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.cluster(DATA + "interpreter_path: ./evil.sh\nruntime: {python: 'python3; id'}\n")
+    project.cluster(DATA + "interpreter_path: /opt/py/bin/python3.12\nruntime: {python: python3.11}\n", "eu")
+    found = check(tmp_path)
+    said = "is neither a program's name nor an absolute path"
+    assert [str(problem) for problem in found["aux_data/aml/aml.yaml"].problems] == [
+        f"aux_data/aml/aml.yaml:3: interpreter_path: './evil.sh' {said}",
+        f"aux_data/aml/aml.yaml:4: runtime.python: 'python3; id' {said}",
+    ]
+    assert found["aux_data/aml/eu.yaml"].problems == ()
+
+
 def test_all_problems_of_all_files_are_told_once_each(tmp_path: Path) -> None:
     project = ProjectFiles(tmp_path)
     project.cluster(DATA + "gpu_per_node: four\nmulti_process: 7\n")
