@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path, PurePosixPath
 
 import blobsync
@@ -180,6 +180,9 @@ def outside_sources(folder: Path) -> dict[str, bytes]:
 
 
 def _licence() -> dict[str, bytes]:
+    # It takes longer to import than the rest of this module, and an archive that is kept does not need it.
+    from importlib import metadata
+
     installed = metadata.distribution(OUTSIDE)
     licences = [file for file in installed.files or () if _LICENCE.fullmatch(PurePosixPath(file).name)]
     if licences:
