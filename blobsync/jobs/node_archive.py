@@ -12,6 +12,7 @@ import hashlib
 import io
 import os
 import re
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -123,31 +124,37 @@ def pack(sources: Mapping[str, bytes]) -> bytes:
 def blobsync_sources(package: Path, entry: str = ENTRY) -> dict[str, bytes]:
     """``entry`` and every module of ours that it imports, sooner or later, by name in the archive.
 
-    What only a type checker imports is left out.
+    What only a type checker imports is left out, and so is a module that cannot be imported without another package
+    than ``OUTSIDE``: on a node it is missing, whatever is installed there.
     """
     found: dict[str, bytes] = {}
-    waiting = [entry]
+    seen, waiting = set(), [entry]
     while waiting:
         name = waiting.pop()
         file = _module_file(package, name)
-        if file is None or (path := file.relative_to(package.parent).as_posix()) in found:
+        if file is None or file in seen:
             continue
-        found[path] = file.read_bytes()
-        waiting += [name.rpartition(".")[0], *_imports(ast.parse(found[path]).body)]
+        seen.add(file)
+        body, known = file.read_bytes(), {package.name, OUTSIDE, *sys.stdlib_module_names}
+        tree = ast.parse(body).body
+        if {first.partition(".")[0] for first in _imports(tree, late=False)} <= known:
+            found[file.relative_to(package.parent).as_posix()] = body
+            waiting += [name.rpartition(".")[0], *_imports(tree)]
     return found
 
 
-def _imports(body: Iterable[ast.AST]) -> Iterator[str]:
+def _imports(body: Iterable[ast.AST], *, late: bool = True) -> Iterator[str]:
+    """The names of modules that are imported, and of what is imported from them; ``late``: in functions, too."""
     for node in body:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from _imports(node.orelse)
+            yield from _imports(node.orelse, late=late)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        else:
-            yield from _imports(ast.iter_child_nodes(node))
+        elif late or not isinstance(node, ast.FunctionDef):
+            yield from _imports(ast.iter_child_nodes(node), late=late)
 
 
 def _module_file(package: Path, name: str) -> Path | None:

@@ -77,17 +77,19 @@ def test_modules_are_found_wherever_they_are_imported(tmp_path: Path) -> None:
         "__init__.py": "",
         "entry.py": "import os\nfrom typing import TYPE_CHECKING\nfrom pkg.room import module\n"
         "if TYPE_CHECKING:\n    import pkg.types_only\nelse:\n    import pkg.otherwise\n"
-        "def late():\n    try:\n        from pkg.late import name\n    except ImportError:\n        import pkg.later\n",
+        "def late():\n    try:\n        from pkg.late import name\n    except ImportError:\n        import pkg.later\n"
+        "        import pkg.foreign\n",
         "room/__init__.py": "",
         "room/module.py": "import pkg.inner.deep",
         "inner/__init__.py": "",
         "inner/deep.py": "",
-        **{f"{name}.py": "" for name in ("types_only", "otherwise", "late", "later", "alone")},
+        "foreign.py": "import yaml\nimport pkg.behind",
+        **{f"{name}.py": "" for name in ("types_only", "otherwise", "late", "later", "alone", "behind")},
     }
     for name, text in texts.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text)
-    wanted = {name for name in texts if name not in ("types_only.py", "alone.py")}
+    wanted = {name for name in texts if name not in ("types_only.py", "alone.py", "foreign.py", "behind.py")}
     assert set(blobsync_sources(package, "pkg.entry")) == {f"pkg/{name}" for name in wanted}
 
 
