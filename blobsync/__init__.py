@@ -100,7 +100,7 @@ if TYPE_CHECKING:
         PlannedJob,
         SubmitKeywords,
     )
-    from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, RunInfo
+    from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, NodeArchiveRef, RunInfo
     from blobsync.jobs.spec import State as JobState
     from blobsync.jobs.submit import Submitted
     from blobsync.jobs.watch import Attempt
@@ -224,6 +224,7 @@ __all__ = [
     "LostContactError",
     "MappingError",
     "MirrorRefusedError",
+    "NodeArchiveRef",
     "NothingMatchedError",
     "OnProgress",
     "OutsideProjectError",
@@ -311,7 +312,16 @@ _HOMES = {
         "PlannedJob",
         "SubmitKeywords",
     ),
-    "blobsync.jobs.spec": ("CodeRef", "FolderLink", "JobRef", "JobSpec", "JobState", "LogMirror", "RunInfo"),
+    "blobsync.jobs.spec": (
+        "CodeRef",
+        "FolderLink",
+        "JobRef",
+        "JobSpec",
+        "JobState",
+        "LogMirror",
+        "NodeArchiveRef",
+        "RunInfo",
+    ),
     "blobsync.jobs.submit": ("Submitted",),
     "blobsync.jobs.watch": ("Attempt",),
     "blobsync.plan.listener": ("Listener",),

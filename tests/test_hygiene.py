@@ -123,8 +123,8 @@ SAME_MEANING = {
     *("main", "register", "create", "read_holders"),
     *("resolve", "resubmit", "submit", "verify", "watch"),
 }
-# The runner is one file for nodes where nothing else is installed.
-ALONE = ("blobsync.jobs.runner",)
+# They travel to nodes where nothing else is installed.
+ALONE = ("blobsync.jobs.bootstrap", "blobsync.jobs.old_python")
 
 
 def _homes() -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ from tests.fakes.aml_configs import BASE, EIGHT, ENTRY, RUN_ID, Asked, ask, load
 from tests.servers.openapi import azure_ml
 
 # Too long, and too random to be packed.
-LONG = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(6000))
+LONG = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(3500))
 QUERY = {"api-version": "2024-04-01"}
 
 

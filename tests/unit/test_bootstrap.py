@@ -21,6 +21,7 @@ import pytest
 from blobsync.jobs import bootstrap, old_python
 from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import CodeRef, FolderLink, JobSpec
+from blobsync.local.names import local_problem
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import ARCHIVE, SOURCES, BootedNode, python_of
 from tests.fakes.jobs import CODE, make_spec, zip_of
@@ -404,6 +405,24 @@ def test_an_old_python_refuses_code_that_would_lie_or_lead_outside(
     done = old.do("prepare", spec)
     assert done.returncode == 72 and said in done.stderr
     assert list(old.scratch.iterdir()) == []
+
+
+NAMES = (
+    *("a", "a/b.py", "a\\b", "a b", "\u00e4", ".hidden", "a:b", "C:/x", "x" * 255, "-rf", ".blobsync-0123abcd.part2"),
+    *("", "/", "/a", "a/", "a//b", "..", "../a", "a/../b", "a/..", "./a", "a/.", "a\0b", "x" * 256, "\udc80"),
+    *("y/" * 2100 + "y", ".blobsync-0123abcd.part", "a/.azDownload-0123abcd-0000-0000-0000-0123456789ab-x"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_an_old_python_takes_the_names_that_blobsync_takes(name: str) -> None:
+    def refused() -> bool:
+        try:
+            return old_python.inside("/base", name) != f"/base/{name}"
+        except ValueError:
+            return True
+
+    assert refused() == bool(local_problem(name, "/base"))
 
 
 def test_an_old_python_refuses_other_code_than_the_jobs_and_more_of_it(old: BootedNode) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import ConfigError, ProcessError
-from blobsync.base.process import Completed, python_module
+from blobsync.base.process import Completed
 from blobsync.config.model import Cluster, Docker
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.foreground import arrange, docker_problem, run_argv

@@ -35,8 +35,6 @@ class HeldSignals:
         """From now on these are kept until somebody takes them."""
         for number in numbers:
             signal.signal(number, self._hold)
-        # The bootstrap blocks warnings until somebody listens; one that came meanwhile arrives now.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def take(self) -> int | None:
         """The oldest one, which is forgotten then."""
