@@ -20,7 +20,7 @@ from blobsync.base.errors import StorageError
 from blobsync.store.rest.transport import POOL_SIZE, Headers, ServerOrigin, Timeouts, TransportError, Trouble
 
 # Bytes that one call may bring, or take.
-_BUFFER = 256 * 1024
+_BUFFER = 64 * 1024
 # Seconds: how soon a request under way notices that the transport was closed.
 _NOTICE = 0.5
 # libcurl has no socket to wait for while another thread of its own looks up a name.
