@@ -551,21 +551,13 @@ def test_no_secret_reaches_a_log(node: Node, service: BlobService) -> None:
     assert "setup: echo ***" in node.node_log and "***-program" in node.log()
 
 
-@pytest.mark.parametrize("sas", ["sv=1&sp=r wl&sig=SENTINEL /x", "?sv=1&sig=SENTINEL NEL\t"])
-def test_a_sas_with_blanks_in_it_is_encoded_and_not_told(node: Node, service: BlobService, sas: str) -> None:
+@pytest.mark.parametrize(
+    "sas", ["sv=1&sp=r wl&sig=SENTINEL /x", "?sv=1&sig=SENTINEL NEL\t", " sv=1&sig=SENTINEL\u00e4 "]
+)
+def test_a_sas_that_no_url_can_hold_is_refused_and_not_told(node: Node, service: BlobService, sas: str) -> None:
     node.sas = sas
-    service.put("mine/data/a.txt", b"data")
-    spec = make_spec("cat", "data/a.txt", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
-    done = node.do("node", spec)
-    told = done.stdout + done.stderr + "".join(path.read_text() for path in node.run.rglob("*.txt"))
-    assert done.returncode == 0, told
-    assert node.log() == "data" and "SENTI" not in told and "NEL" not in told
-
-
-def test_a_sas_that_no_url_can_hold_is_refused_and_not_told(node: Node, service: BlobService) -> None:
-    node.sas = " sv=1&sig=SENTINEL\u00e4 "
     done = node.do("node", make_spec("true", code=node.code({"a": ""})))
-    assert done.returncode == 72 and "SENTI" not in done.stderr
+    assert done.returncode == 72 and "SENTI" not in done.stderr and "NEL" not in done.stderr
     assert f"the SAS for {service.url} cannot be used: not a SAS token" in done.stderr
 
 
