@@ -165,7 +165,8 @@ class Arrivals:
         size = action.size
         if found.st_size != size:
             raise ChangedWhileReadError(
-                f"{action.path}: {found.st_size} bytes arrived instead of {size}", hint="the blob was changed meanwhile"
+                f"{action.path}: {found.st_size} bytes arrived instead of {size}",
+                hint="the blob was changed in the meantime",
             )
         md5 = self._md5(staged, size)
         if isinstance(expected, RemoteState) and expected.md5 not in {None, md5}:
@@ -178,11 +179,12 @@ class Arrivals:
             now = self._source.store.head(self._source.at(path))
             if now is None or now.etag != planned.etag:
                 return ChangedWhileReadError(
-                    f"{path}: what arrived has another MD5 than the blob had", hint="the blob was changed meanwhile"
+                    f"{path}: the downloaded file has a different MD5 than the blob had",
+                    hint="the blob was changed in the meantime",
                 )
         return ChecksumError(
-            f"{path}: what arrived has another MD5 than the blob's own",
-            hint="the blob, or the line, is damaged: try again, then upload the blob anew",
+            f"{path}: the downloaded file has a different MD5 than the blob's own",
+            hint="the blob or the connection is damaged: try again, then upload the blob again",
         )
 
     def _md5(self, path: Path, size: int) -> bytes:

@@ -61,7 +61,9 @@ def find_azcopy(environ: Mapping[str, str] | None = None, *, runner: ProcessRunn
         if _is_program(path):
             return Found(path, check_version(path, runner or SubprocessRunner(), environ), origin)
         if origin == VARIABLE:
-            raise AzcopyNotFoundError(f"{VARIABLE} is {path}, which is no program", hint=_INSTALL_HINT, path=str(path))
+            raise AzcopyNotFoundError(
+                f"{VARIABLE} is {path}, which is not a program", hint=_INSTALL_HINT, path=str(path)
+            )
     searched = ", ".join(origin if origin == "PATH" else str(path) for origin, path in places)
     raise AzcopyNotFoundError(f"azcopy was not found; searched: {searched}", hint=_INSTALL_HINT)
 
@@ -122,9 +124,9 @@ def _no_version(path: Path, answer: Completed) -> AzcopyError:
         return AzcopyError(
             f"{path} does not start: the library {library[1]} is missing", hint=remedy(library[1]), path=str(path)
         )
-    last = said.splitlines()[-1] if said else "it printed nothing"
+    last = said.splitlines()[-1] if said else "no output"
     return AzcopyError(
-        f"{path} does not tell its version (exit code {answer.returncode}): {last[:200]}",
+        f"{path} does not report its version (exit code {answer.returncode}): {last[:200]}",
         hint=_INSTALL_HINT,
         path=str(path),
     )

@@ -29,7 +29,7 @@ def cannot_carry(name: str, route: Route, *, listed: bool = False) -> str | None
     """
     parts = name.split("/")
     if "\\" in name:
-        return "azcopy may take a backslash for a separator"
+        return "azcopy may treat a backslash as a separator"
     if name and not all(parts):
         return "azcopy drops the empty part of a name"
     if ".." in parts or "." in parts or "\x00" in name:
@@ -39,7 +39,7 @@ def cannot_carry(name: str, route: Route, *, listed: bool = False) -> str | None
     if route is Route.DOWNLOAD and len(parts[-1].encode()) > _MAX_DOWNLOAD_NAME:
         return f"azcopy's temporary name leaves room for {_MAX_DOWNLOAD_NAME} bytes"
     if listed and ("\n" in name or name.endswith("\r") or name.startswith("\ufeff")):
-        return "azcopy's list of files cannot hold such a name"
+        return "azcopy's list of files cannot contain such a name"
     return None
 
 
@@ -64,7 +64,7 @@ def unconfined_problem(route: Route, files: int, size: int, *, confined: bool) -
     if route is not Route.DOWNLOAD or confined or is_worth_listing(files, size):
         return None
     return (
-        "this kernel cannot confine it to the destination (that takes Linux 5.13 with Landlock), so it would have to be"
+        "this kernel cannot confine it to the destination (requires Linux 5.13 with Landlock), so it would have to be"
         " given each name, which takes longer than moving small files"
     )
 
@@ -77,7 +77,7 @@ def refusal(task: MoveTask, *, listed: bool) -> str | None:
     if not task.actions or task.part.route is Route.UPLOAD:
         return None
     if isinstance(task.part.destination, LocalEnd) and "*" in os.path.abspath(task.part.destination.root):
-        return "azcopy takes a '*' in a local path for a pattern"
+        return "azcopy treats a '*' in a local path as a pattern"
     if listed and not is_worth_listing(len(task.actions), sum(action.size for action in task.actions)):
         return "azcopy looks up single blobs of a folder one after the other, which takes longer than moving small ones"
     return None

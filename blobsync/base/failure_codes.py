@@ -25,7 +25,7 @@ class Retry(Enum):
 
     NONE = "no"
     DIRECT = "once, with the direct engine"
-    DIRECT_AFTER_AZCOPY = "the direct engine tries again itself, and takes over where azcopy gives a file up"
+    DIRECT_AFTER_AZCOPY = "the direct engine retries by itself, and takes over files that azcopy fails on"
     NEW_SAS = "once, where azcopy can be given a new SAS"
     RELAY = "once, through this machine, with `--relay`"
 
@@ -60,33 +60,33 @@ class FailureCode(str, Enum):
         return str(self.value)
 
     # Words and configuration
-    USAGE = "usage", "the words on the command line do not fit together", ExitCode.USAGE
+    USAGE = "usage", "the command line is invalid", ExitCode.USAGE
     CONFIG_INVALID = "config_invalid", "a mistake in a configuration file", ExitCode.USAGE
     CONFIG_NOT_FOUND = "config_not_found", "a project or a configuration file does not exist", ExitCode.USAGE
     PROJECT_FOREIGN = "project_foreign", "the project belongs to a user whom you do not trust yet", ExitCode.USAGE
-    CLUSTER_UNKNOWN = "cluster_unknown", "there is no cluster of that name", ExitCode.USAGE
-    PATH_INVALID = "path_invalid", "a PATH cannot be used as it is written", ExitCode.USAGE
+    CLUSTER_UNKNOWN = "cluster_unknown", "no cluster has that name", ExitCode.USAGE
+    PATH_INVALID = "path_invalid", "a PATH is invalid", ExitCode.USAGE
     PATH_UNMAPPED = "path_unmapped", "no folder entry of the cluster file covers the path", ExitCode.USAGE
     PATH_OUTSIDE_PROJECT = "path_outside_project", "the path lies outside the project", ExitCode.USAGE
-    NOTHING_MATCHED = "nothing_matched", "there is nothing of that name", ExitCode.NOTHING_MATCHED
+    NOTHING_MATCHED = "nothing_matched", "nothing has that name", ExitCode.NOTHING_MATCHED
     # Plans
-    PLAN_IMPOSSIBLE = "plan_impossible", "what was asked for cannot be planned", ExitCode.USAGE
-    SHAPE_CONFLICT = "shape_conflict", "a file stands where a folder has to be, or the other way round", ExitCode.USAGE
-    NAMES_UNSAFE = "names_unsafe", "the destination cannot hold such names", ExitCode.USAGE
-    LINK_UNTRUSTED = "link_untrusted", "a symlink leads out of the project, and nobody agreed to that", ExitCode.USAGE
+    PLAN_IMPOSSIBLE = "plan_impossible", "the request cannot be planned", ExitCode.USAGE
+    SHAPE_CONFLICT = "shape_conflict", "a file is where a folder is needed, or the reverse", ExitCode.USAGE
+    NAMES_UNSAFE = "names_unsafe", "the destination does not allow these names", ExitCode.USAGE
+    LINK_UNTRUSTED = "link_untrusted", "a symlink points outside the project and is not trusted", ExitCode.USAGE
     LINK_REFUSED = "link_refused", "a symlink is refused, because of `--links error` or where it leads"
     MIRROR_REFUSED = "mirror_refused", "the deletions of `--mirror` look like a mistake", ExitCode.USAGE
     PLAN_FILE_INVALID = "plan_file_invalid", "a saved plan cannot be read, or is out of date", ExitCode.USAGE
     CONFLICT = "conflict", "both sides changed since they were last verified", ExitCode.PARTIAL
     # Credentials
     CREDENTIAL_INVALID = "credential_invalid", "the credential cannot be used", ExitCode.USAGE
-    SAS_EXPIRED = "sas_expired", "the SAS is past its expiry", ExitCode.USAGE, Retry.NEW_SAS
-    SAS_PERMISSION = "sas_permission", "the SAS lacks a right", ExitCode.USAGE
-    LOGIN_REQUIRED = "login_required", "nobody is logged in to Azure", ExitCode.USAGE
+    SAS_EXPIRED = "sas_expired", "the SAS has expired", ExitCode.USAGE, Retry.NEW_SAS
+    SAS_PERMISSION = "sas_permission", "the SAS lacks a permission", ExitCode.USAGE
+    LOGIN_REQUIRED = "login_required", "not logged in to Azure", ExitCode.USAGE
     # The service and the network
-    STORAGE_ERROR = "storage_error", "the service refused for a reason of its own"
-    STORAGE_UNREACHABLE = "storage_unreachable", "no answer from the service"
-    ACCESS_DENIED = "access_denied", "the service does not allow it with this credential", ExitCode.USAGE
+    STORAGE_ERROR = "storage_error", "the service rejected the request"
+    STORAGE_UNREACHABLE = "storage_unreachable", "the service cannot be reached"
+    ACCESS_DENIED = "access_denied", "the service denied access with this credential", ExitCode.USAGE
     CONTAINER_NOT_FOUND = "container_not_found", "the container does not exist", ExitCode.USAGE
     BLOB_NOT_FOUND = "blob_not_found", "the blob does not exist", ExitCode.NOTHING_MATCHED
     CHANGED_MEANWHILE = "changed_meanwhile", "the blob was changed by someone else since the plan was made"
@@ -99,32 +99,32 @@ class FailureCode(str, Enum):
         *(ExitCode.FAILED, Retry.DIRECT_AFTER_AZCOPY),
     )
     COPY_SOURCE_REFUSED = (
-        *("copy_source_refused", "the destination's service may not, or cannot, read the source"),
+        *("copy_source_refused", "the destination's service cannot read the source"),
         *(ExitCode.FAILED, Retry.RELAY),
     )
     # Files of a transfer
     LOCAL_FILE = "local_file", "local disk or file system error"
-    UNSAFE_NAME = "unsafe_name", "a name from outside must not become a path here"
+    UNSAFE_NAME = "unsafe_name", "a name is not safe to use as a local path"
     UNREADABLE = "unreadable", "a file or folder of the source cannot be read"
     CHANGED_WHILE_READ = (
         *("changed_while_read", "the source changed while it was being read"),
         *(ExitCode.FAILED, Retry.DIRECT),
     )
-    MISSING_AFTER_TRANSFER = "missing_after_transfer", "the file is not at the destination afterwards"
-    SIZE_MISMATCH = "size_mismatch", "the file has another size at the destination"
-    MD5_MISSING = "md5_missing", "the file arrived without an MD5 to check it by"
-    MD5_MISMATCH = "md5_mismatch", "the file has other content at the destination"
+    MISSING_AFTER_TRANSFER = "missing_after_transfer", "the file is missing at the destination after the transfer"
+    SIZE_MISMATCH = "size_mismatch", "the file's size differs at the destination"
+    MD5_MISSING = "md5_missing", "the file arrived without an MD5 to check"
+    MD5_MISMATCH = "md5_mismatch", "the file's content differs at the destination"
     DELETE_FAILED = "delete_failed", "the file was not deleted"
-    NOT_REPORTED = "not_reported", "the engine did not say what became of the file"
-    NOT_PLANNED = "not_planned", "an engine reported a file that the plan does not name"
-    NOT_ASKED_FOR = "not_asked_for", "azcopy took along a blob that the plan does not have"
-    ACCOUNT_WRONG = "account_wrong", "the counts of a transfer do not add up: a fault of blobsync"
+    NOT_REPORTED = "not_reported", "the engine reported no result for the file"
+    NOT_PLANNED = "not_planned", "an engine reported a file that is not in the plan"
+    NOT_ASKED_FOR = "not_asked_for", "azcopy copied a blob that is not in the plan"
+    ACCOUNT_WRONG = "account_wrong", "the counts of a transfer do not add up: a bug in blobsync"
     TRANSFER_INCOMPLETE = "transfer_incomplete", "some files failed, or conflict", ExitCode.PARTIAL
     CANCELLED = "cancelled", "stopped by Ctrl-C or a signal", ExitCode.INTERRUPTED
     # Programs
     AZCOPY_FAILED = (
         "azcopy_failed",
-        "azcopy gave a file up, or ended too early",
+        "azcopy failed on a file, or exited too early",
         ExitCode.FAILED,
         Retry.DIRECT_AFTER_AZCOPY,
     )
@@ -135,20 +135,24 @@ class FailureCode(str, Enum):
     AZCOPY_NOT_FOUND = "azcopy_not_found", "azcopy is not installed", ExitCode.USAGE
     AZCOPY_VERSION = "azcopy_version", "azcopy is too old, or cannot run here", ExitCode.USAGE
     AZCOPY_INSTALL = "azcopy_install", "azcopy could not be installed"
-    PROCESS_FAILED = "process_failed", "a program could not be started, or did not end in time"
+    PROCESS_FAILED = "process_failed", "a program could not be started, or timed out"
     EMULATOR = "emulator", "the storage emulator could not be installed, started or stopped"
     # Code
     ARCHIVE = "archive", "the code could not be packed"
     IGNORE_PATTERN = "ignore_pattern", "a pattern of an ignore file is invalid", ExitCode.USAGE
-    SECRETS_FOUND = "secrets_found", "the code holds what looks like a credential", ExitCode.USAGE
+    SECRETS_FOUND = "secrets_found", "the code seems to contain a credential", ExitCode.USAGE
     # Jobs
-    JOB_FAILED = "job_failed", "something about a job did not work"
-    BACKEND_UNAVAILABLE = "backend_unavailable", "the scheduler cannot be used, or contact was lost", ExitCode.USAGE
-    BACKEND_FAILING = "backend_failing", "the scheduler does not answer, or fails, after all retries"
+    JOB_FAILED = "job_failed", "a job operation failed"
+    BACKEND_UNAVAILABLE = (
+        "backend_unavailable",
+        "the scheduler is unavailable, or the connection was lost",
+        ExitCode.USAGE,
+    )
+    BACKEND_FAILING = "backend_failing", "the scheduler does not respond, or fails, after all retries"
     SUBMISSION_FAILED = "submission_failed", "the job was not accepted"
     SUBMISSION_UNKNOWN = "submission_unknown", "it is not known whether the job was accepted; it stays in the history"
     JOB_NOT_FOUND = "job_not_found", "there is no such job", ExitCode.NOTHING_MATCHED
     JOB_AMBIGUOUS = "job_ambiguous", "several jobs match", ExitCode.USAGE
     # Ours
-    ERROR = "error", "an error that has no code of its own"
-    INTERNAL = "internal", "a fault in blobsync itself"
+    ERROR = "error", "any other error"
+    INTERNAL = "internal", "a bug in blobsync"

@@ -90,12 +90,12 @@ class SasToken:
         """
         query = text.strip().lstrip("?&")
         if not query.isascii() or len(query) > _LONGEST_SAS:
-            raise ValueError("not a SAS token: it is too long, or has letters that no URL has")
+            raise ValueError("not a SAS token: too long, or with characters that a URL cannot contain")
         if " " in query or not query.isprintable():
             # The rest of the request's first line would be lost, or be another header.
             raise ValueError("not a SAS token: it has a blank or a control character in it")
         if "sig" not in dict(parse_qsl(query)):
-            raise ValueError("not a SAS token: it has no sig= part")
+            raise ValueError("not a SAS token: no sig= parameter")
         return cls(query)
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class SasToken:
     def field(self, name: str) -> str | None:
         """The value of one query parameter; asking for the signature is a bug."""
         if name == "sig":
-            raise ValueError("the signature of a SAS token is not for reading")
+            raise ValueError("the signature of a SAS token cannot be read")
         return dict(parse_qsl(self._query)).get(name)
 
     @property

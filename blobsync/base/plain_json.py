@@ -18,18 +18,18 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON number")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """:func:`parse_json` of a text that has to hold an object; ``ValueError`` for anything else."""
     found = parse_json(text)
     if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
@@ -41,7 +41,7 @@ def demand_types(made: object) -> None:
     kind: Any = type(made)
     for name, hint in _fields(kind).items():
         if not _fits(getattr(made, name), hint):
-            raise ValueError(f"{name} is of another type")
+            raise ValueError(f"{name} has the wrong type")
 
 
 @lru_cache(maxsize=64)

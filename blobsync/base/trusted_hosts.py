@@ -105,7 +105,7 @@ def may_get_login(url: str, service: Service, trusted: Trusted) -> bool:
 def how_to_trust(url: str, file: str) -> str:
     """What the user can do for a host that is right although nobody knows it; ``file`` is the user's own."""
     host = host_of(url) or "HOST"
-    return f"if you trust that host: list it under trusted_hosts in {file}, or export BLOBSYNC_TRUSTED_HOSTS={host}"
+    return f"if you trust that host, list it under trusted_hosts in {file}, or export BLOBSYNC_TRUSTED_HOSTS={host}"
 
 
 def _listed(host: str, names: Sequence[str]) -> bool:

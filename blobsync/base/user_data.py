@@ -75,11 +75,15 @@ def read_own(file: Path) -> str | None:
 
 def _refuse_strangers(status: os.stat_result, path: Path) -> None:
     if status.st_uid not in (os.geteuid(), 0):
-        raise ConfigError("belongs to another user, so it does not count", file=str(path), hint=f"remove or own {path}")
+        raise ConfigError(
+            "belongs to another user, so blobsync does not use it",
+            file=str(path),
+            hint=f"remove {path}, or change its owner",
+        )
     mode = stat.S_IMODE(status.st_mode)
     if mode & _WRITABLE_BY_OTHERS:
         raise ConfigError(
-            f"can be written by other users (mode {mode:o}), so it does not count",
+            f"is writable by other users (mode {mode:o}), so blobsync does not use it",
             file=str(path),
             hint=f"chmod go-w '{path}'",
         )

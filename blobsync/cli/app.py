@@ -33,11 +33,11 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("u", "upload"), "copy", "Upload files or folders; with -f: copy them from another cluster."),
             Word(("d", "download"), "copy", "Download files or folders."),
             Word(("plan",), "copy", "Show what u or d would do with each file, and why."),
-            Word(("apply",), "copy", "Carry out a plan that was saved with 'plan --save'."),
+            Word(("apply",), "copy", "Carry out a plan saved with 'plan --save'."),
             Word(("verify",), "copy", "Compare the local files, the blobs and the record of both."),
-            Word(("ls",), "look", "List blobs, or the folder entries where no PATH is given."),
+            Word(("ls",), "look", "List blobs, or the folder entries if no PATH is given."),
             Word(("du",), "look", "Count the blobs and bytes below a path."),
-            Word(("stat",), "look", "Show one path as it is here, in the container, and on record."),
+            Word(("stat",), "look", "Show one path: the local file, the blob, and the record."),
             Word(("resolve",), "look", "Show where a path lives, and why."),
             Word(("url",), "look", "Make a URL that opens a blob for a limited time."),
             Word(("rm",), "remove", "Delete blobs, after asking."),
@@ -47,9 +47,9 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
         "Code and jobs",
         (
             Word(("init", "initi"), "code", "Pack the project's code and upload it, for jobs to run."),
-            Word(("initc",), "code", "Compile in the cluster's docker image, then do what init does."),
+            Word(("initc",), "code", "Compile in the cluster's docker image, then run init."),
             Word(("submit",), "jobs", "Run a command on the cluster."),
-            Word(("local",), "jobs", "Run a command here, as a job would, in the foreground."),
+            Word(("local",), "jobs", "Run a command as a job on this machine, in the foreground."),
             Word(("q", "query"), "jobs", "List jobs, or show some with their logs."),
             Word(("qq",), "jobs", "List queued jobs."),
             Word(("qr",), "jobs", "List running jobs."),
@@ -58,21 +58,21 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("a", "abort"), "jobs", "Stop jobs."),
             Word(("resubmit",), "jobs", "Submit recorded jobs again, here or on another cluster."),
             Word(("ssh",), "jobs", "Open a shell where a job runs."),
-            Word(("summary", "s"), "jobs", "Show what the cluster has free."),
-            Word(("blame",), "jobs", "Show who holds the cluster."),
-            Word(("parse",), "jobs", "Look for known causes of failure in a job's logs."),
+            Word(("summary", "s"), "jobs", "Show the free capacity of the cluster."),
+            Word(("blame",), "jobs", "Show who uses the cluster."),
+            Word(("parse",), "jobs", "Find known causes of failure in a job's logs."),
             Word(("watch",), "jobs", "Submit a job again when the failure looks temporary."),
-            Word(("history",), "jobs", "List all jobs that were ever submitted here."),
+            Word(("history",), "jobs", "List all jobs submitted from this project."),
         ),
     ),
     (
         "Set-up",
         (
-            Word(("config",), "settings", "Check the configuration files, or write the first ones."),
-            Word(("doctor",), "programs", "Try everything that transfers need, and say how to mend it."),
+            Word(("config",), "settings", "Check the configuration files, or create them."),
+            Word(("doctor",), "programs", "Check everything that transfers need, and show how to fix it."),
             Word(("azcopy",), "programs", "Install azcopy, or show which one is used."),
-            Word(("emulator",), "settings", "Start and stop a blob server on this machine."),
-            Word(("demo",), "demo", "Carry a real data set through the whole main job, here."),
+            Word(("emulator",), "settings", "Start or stop a local blob server."),
+            Word(("demo",), "demo", "Try the main commands on a real data set, on this machine."),
         ),
     ),
 )
@@ -147,7 +147,7 @@ def _start(ctx: typer.Context, version: bool, **options: Any) -> None:
         raise typer.Exit
     if ctx.invoked_subcommand is None:
         if session.json:
-            raise UsageError("no command was given", hint="'blobsync --help' lists them")
+            raise UsageError("no command given", hint="'blobsync --help' lists them")
         typer.echo(ctx.get_help())
         raise typer.Exit
 
@@ -162,6 +162,6 @@ def build_app() -> typer.Typer:
 
 
 _EPILOG = (
-    "Exit codes: 0 done and verified, 1 failed, 2 usage or configuration (nothing was touched), "
-    "3 some files failed or conflict, 4 nothing of that name, 130 interrupted."
+    "Exit codes: 0 done and verified, 1 failed, 2 usage or configuration (nothing was changed), "
+    "3 some files failed or conflict, 4 nothing has that name, 130 interrupted."
 )

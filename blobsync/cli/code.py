@@ -23,16 +23,20 @@ if TYPE_CHECKING:
 _EXPLAINED = 10
 _NAMED = 5
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be uploaded, and touch nothing there.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be uploaded, and upload nothing.")]
 AllowSecrets = Annotated[bool, typer.Option("--allow-secrets", help="Pack files that look like credentials, too.")]
 MaxFileSize = Annotated[
-    str | None, typer.Option("--max-file-size", metavar="SIZE", help="Leave out files above this: 200MB, 1GiB.")
+    str | None, typer.Option("--max-file-size", metavar="SIZE", help="Leave out files larger than this: 200MB, 1GiB.")
 ]
-ListFiles = Annotated[bool, typer.Option("--list", help="List the files that go in, the biggest with the reason.")]
+ListFiles = Annotated[
+    bool, typer.Option("--list", help="List the files of the archive; show why the largest are in it.")
+]
 Folder = Annotated[bool, typer.Option("--folder", help="Upload the files one by one to a blob folder, without a zip.")]
 Why = Annotated[
     str | None,
-    typer.Option("--why", metavar="PATH", help="Say which pattern decides about PATH.", autocompletion=complete_path),
+    typer.Option(
+        "--why", metavar="PATH", help="Show which pattern includes or excludes PATH.", autocompletion=complete_path
+    ),
 ]
 
 
@@ -62,7 +66,7 @@ def init(
       blobsync init --why src/a.bin    which pattern, in which file and line
     """
     if sum((list_files, why is not None, folder)) > 1:
-        raise UsageError("--list, --why and --folder exclude each other")
+        raise UsageError("--list, --why and --folder cannot be combined")
     code = _code(session, allow_secrets=allow_secrets, max_file_size=max_file_size)
     if why is not None:
         return _why(code.why(why))
@@ -79,7 +83,7 @@ def initc(
     allow_secrets: AllowSecrets = False,
     max_file_size: MaxFileSize = None,
 ) -> Result:
-    """Compile in the cluster's docker image, then do what init does.
+    """Compile in the cluster's docker image, then run init.
 
     Runs compile.aml.sh of the project with the cluster's compile_args, in a copy of the code; what it makes
     goes in as well.
@@ -136,7 +140,7 @@ def _lines(result: CodeResult, seconds: float) -> Iterator[str]:
     files = f"{count_text(len(result.state.snapshot.files), 'file')}, {size_text(result.state.snapshot.size)}"
     name = result.digest[:12]
     if result.status == "unchanged":
-        yield f"unchanged: {result.remote} is this code already ({files}, {name})"
+        yield f"unchanged: {result.remote} already has this code ({files}, {name})"
     elif result.status == "would_publish":
         yield f"would pack {files} and upload it to {result.remote} ({name})"
     else:

@@ -24,7 +24,7 @@ def looking() -> Iterator[None]:
 
 def interrupted_looking() -> TransferCancelledError:
     """What Ctrl-C means while nothing has been touched."""
-    return TransferCancelledError("interrupted while looking: nothing was touched")
+    return TransferCancelledError("interrupted before the transfer: nothing was changed")
 
 
 def confirm(session: Session, question: str) -> None:
@@ -34,12 +34,12 @@ def confirm(session: Session, question: str) -> None:
     """
     if not sys.stdin.isatty():
         raise UsageError(
-            f"not a terminal, cannot ask: {question}", hint="add -y to answer yes; --dry-run shows what it is"
+            f"not a terminal, cannot ask: {question}", hint="add -y to answer yes; --dry-run shows what would happen"
         )
     with session.listener.aside():
         answer = _ask(question)
     if answer.strip().lower() not in ("y", "yes"):
-        raise UsageError("not confirmed, nothing was touched")
+        raise UsageError("not confirmed, nothing was changed")
 
 
 def _ask(question: str) -> str:
@@ -49,7 +49,7 @@ def _ask(question: str) -> str:
     try:
         answer = sys.stdin.readline()
     except KeyboardInterrupt as stop:
-        raise TransferCancelledError("interrupted at the question: nothing was touched") from stop
+        raise TransferCancelledError("interrupted at the prompt: nothing was changed") from stop
     finally:
         # After Ctrl-C and Ctrl-D the terminal still stands in the question's line.
         if not answer.endswith("\n"):

@@ -28,5 +28,5 @@ def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
             if not sys.stdin.isatty():
                 raise
             for link, target in error.links:
-                confirm(session, f"{link} leads out of the project, to {target}: read and write there from now on?")
+                confirm(session, f"{link} points outside the project, to {target}: read and write there from now on?")
             project.trust_links(error.links)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import TransferPlan
     from blobsync.project.api import Project
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and touch nothing.")]
-Full = Annotated[bool, typer.Option("--full", help="Every line, not only the first ten of each kind.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
+Full = Annotated[bool, typer.Option("--full", help="Show every line, not only the first ten of each kind.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before deleting.")]
 
 
@@ -72,10 +72,10 @@ def download(
 
 def plan(
     session: Session,
-    direction: Annotated[str, typer.Argument(metavar="u|d", help="Up or down.")],
+    direction: Annotated[str, typer.Argument(metavar="u|d", help="u to upload, d to download.")],
     paths: PathsArgument,
     options: TransferOptions,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the plan, for 'blobsync apply FILE'.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the plan for 'blobsync apply FILE'.")] = None,
     full: Full = False,
 ) -> Result:
     """Show what u or d would do with each file, and why; touches nothing.
@@ -99,7 +99,7 @@ def plan(
 
 def apply(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What 'blobsync plan --save' wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan saved with 'blobsync plan --save'.")],
     yes: Yes = False,
 ) -> Result:
     """Carry out a saved plan, if it would still do the same.

@@ -22,9 +22,9 @@ def register(app: typer.Typer) -> None:
 def demo(
     session: Session,
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="A new folder to leave it in; by default a temporary one.")
+        Path | None, typer.Argument(metavar="[FOLDER]", help="A new folder for the demo. Default: a temporary one.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the folder and the blob server for you to try.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and the blob server afterwards.")] = False,
 ) -> Result:
     """Carry a real data set through the whole main job on this machine, showing each command as it goes.
 
@@ -41,9 +41,9 @@ def demo(
     report = run_demo(folder, keep=keep, environ=session.environ, say=typer.echo)
     seconds = sum(each for _, each in report.seconds)
     moved = f"{report.files:,} files, {report.size / 1e6:.1f} MB, {len(report.seconds)} commands in {seconds:.1f} s"
-    lines = ["", f"All {len(report.checks)} checks hold: {moved}."]
+    lines = ["", f"All {len(report.checks)} checks passed: {moved}."]
     if report.kept:
-        lines.append(f"Left for you: {report.folder}/here and {report.folder}/there.")
+        lines.append(f"Kept: {report.folder}/here and {report.folder}/there.")
     if keep:
-        lines.append("The blob server runs on; it ends with: blobsync emulator stop")
+        lines.append("The blob server is still running; stop it with: blobsync emulator stop")
     return Result({**asdict(report), "folder": str(report.folder)}, lines)

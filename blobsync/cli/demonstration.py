@@ -60,7 +60,7 @@ def run_demo(
     ``max_files`` bounds the data set.
     """
     if folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already and not empty", hint="name a folder that is not there yet")
+        raise UsageError(f"{folder} already exists and is not empty", hint="choose a new folder")
     own = Path(tempfile.mkdtemp(prefix="blobsync-demo-")) if folder is None else folder.absolute()
     kept = keep or folder is not None
     try:
@@ -124,7 +124,7 @@ class _Show:
 
     def check(self, what: str, true: bool) -> None:
         if not true:
-            raise BlobsyncError(f"the demo stopped: it is not true that {what}")
+            raise BlobsyncError(f"the demo stopped: this check failed: {what}")
         self.say(f"   checked: {what}")
         self.checks.append(what)
 

@@ -139,7 +139,7 @@ def summary(session: Session) -> Result:
 
 
 def blame(session: Session) -> Result:
-    """Show who holds the cluster."""
+    """Show who uses the cluster."""
     project = session.project()
     name = project.cluster.name
     holders = project.jobs.holders()

@@ -38,10 +38,10 @@ def register(app: typer.Typer) -> None:
 def ls(
     session: Session,
     paths: OptionalPaths = None,
-    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Everything below.")] = False,
-    long: Annotated[bool, typer.Option("-l", "--long", help="With size, time and tier.")] = False,
-    sizes: Annotated[bool, typer.Option("--du", help="With the blobs and bytes below each folder.")] = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line, as they come.")] = False,
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="List everything below.")] = False,
+    long: Annotated[bool, typer.Option("-l", "--long", help="Show size, time and tier.")] = False,
+    sizes: Annotated[bool, typer.Option("--du", help="Show the blobs and bytes below each folder.")] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")] = False,
 ) -> Result:
     """List blobs; without a PATH, the folder entries of the cluster.
 
@@ -53,7 +53,7 @@ def ls(
       blobsync ls data -r --jsonl       everything, in bounded memory
     """
     if jsonl and session.json:
-        raise UsageError("--json and --jsonl exclude each other")
+        raise UsageError("--json and --jsonl cannot be combined")
     project = session.project()
     if not paths:
         return _usages(project, list(project.cluster.prefixes)) if sizes else _folders(project, jsonl=jsonl)
@@ -110,7 +110,7 @@ def _places(session: Session, paths: list[str]) -> list[Resolution]:
     from blobsync.config.project_root import current_folder, find_project
 
     if session.from_cluster:
-        raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
+        raise UsageError("-f works with u, d and plan only", hint="to choose the cluster, use -c")
     cwd = current_folder(session.environ)
     root = find_project(cwd, session.environ)
     cluster = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
@@ -122,14 +122,14 @@ def url(
     session: Session,
     paths: PathsArgument,
     expiry: Annotated[
-        str, typer.Option(metavar="7d", help="How long it works: 30m, 12h, 7d, 2w.")
+        str, typer.Option(metavar="7d", help="How long the URL is valid: 30m, 12h, 7d, 2w.")
     ] = f"{LINK_LIFETIME.days}d",
     permission: Annotated[
-        str, typer.Option(metavar="r", help="What it allows: r read, l list, w write, c create, a add, d delete.")
+        str, typer.Option(metavar="r", help="What the URL allows: r read, l list, w write, c create, a add, d delete.")
     ] = READ_BLOB,
-    each: Annotated[bool, typer.Option("--each", help="Of a folder: one URL for each of its blobs.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="For a folder: make one URL per blob.")] = False,
     container: Annotated[
-        bool, typer.Option("--container", help="One URL that opens everything in the container.")
+        bool, typer.Option("--container", help="Make one URL that opens the whole container.")
     ] = False,
 ) -> Result:
     """Make a URL that opens a blob for a limited time. Whoever has it can use it: treat it as a password.
@@ -142,7 +142,7 @@ def url(
       blobsync url output/run7 --each
     """
     if not permission or set(permission) - set(LINK):
-        raise UsageError(f"--permission {permission}: only the letters {', '.join(LINK[:-1])} and {LINK[-1]}")
+        raise UsageError(f"--permission {permission}: use only the letters {', '.join(LINK[:-1])} and {LINK[-1]}")
     duration = _duration(expiry)
     project = session.project()
     links = [

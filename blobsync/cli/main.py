@@ -72,7 +72,7 @@ def _run(words: Sequence[str], console: Console) -> int:
         session.listener.close()
         return console.show(answer) if isinstance(answer, Result) else int(answer or 0)
     except typer.Abort:
-        raise UsageError("nothing was confirmed, nothing was touched") from None
+        raise UsageError("nothing was confirmed, nothing was changed") from None
     except _PARSER_ERROR as error:
         raise _usage(error) from None
     finally:
@@ -107,8 +107,8 @@ def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
 
         sys.stderr.write(redact(format_exc()))
     fault = BlobsyncError(
-        f"a fault in blobsync itself: {type(error).__name__}: {redact(str(error))}",
-        hint="please report it, with what the same command prints with -vv",
+        f"a bug in blobsync: {type(error).__name__}: {redact(str(error))}",
+        hint="please report it with the output of the same command with -vv",
     )
     fault.code = FailureCode.INTERNAL
     return fault

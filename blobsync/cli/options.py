@@ -101,11 +101,11 @@ ParamOption = Annotated[
 GpuOption = Annotated[
     int | None, typer.Option("-n", "--num-gpu", metavar="N", help="How many GPUs a job gets; 0: none.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON document on standard output.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 VerboseOption = Annotated[
-    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Say more; -vv says everything.")
+    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Show more; -vv shows everything.")
 ]
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes, only errors.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Show only errors, no progress or notes.")]
 
 _PATHS: Any = typer.Argument(metavar="PATH", help="Paths inside the project.", autocompletion=complete_path)
 PathsArgument = Annotated[list[str], _PATHS]
@@ -189,7 +189,7 @@ def _with_session(function: CommandFunction, bundle: Bundle | None, *, globals_a
                 values[bundle.name] = bundle.build(**{name: values.pop(name) for name, _, _ in shared})
             return function(session, **values)
         except KeyboardInterrupt as error:
-            raise TransferCancelledError("interrupted", hint="the same command again finishes the work") from error
+            raise TransferCancelledError("interrupted", hint="run the same command again to finish") from error
 
     extra = [_parameter(*row) for row in (*shared, *globals_here)]
     signed: Callable[..., Result] = _signed(run, [_parameter("ctx", typer.Context), *own, *extra], function.__doc__)

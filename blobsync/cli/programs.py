@@ -95,7 +95,7 @@ def _finding_lines(found: list[tuple[str, CheckResult]]) -> Iterator[str]:
 def azcopy_install(
     session: Session,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="FILE|URL", help="A release archive or program of your own choice.")
+        str | None, typer.Option("--from", metavar="FILE|URL", help="The release archive or program to install.")
     ] = None,
     sha256: Annotated[str | None, typer.Option(metavar="HEX", help="The program's checksum.")] = None,
 ) -> Result:

@@ -25,8 +25,10 @@ def rm(
     session: Session,
     paths: PathsArgument,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    blob: Annotated[bool, typer.Option("--blob", help="Only the blob of exactly that name, nothing below it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+    blob: Annotated[
+        bool, typer.Option("--blob", help="Delete only the blob with exactly this name, nothing below it.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
 ) -> Result:
     """Delete blobs: that blob, or everything below that folder; never local files, never data/voc20 for data/voc.
 

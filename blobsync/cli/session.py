@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from blobsync.config.model import Cluster
     from blobsync.project.api import Project
 
-_NAMES = "name one of aux_data/aml/*.yaml, without .yaml; leave the option out for the default"
+_NAMES = "use the name of a file in aux_data/aml/, without .yaml; omit the option for the default"
 
 
 # Secrets of runs on this machine; cheap to look for, and hardly ever there.
@@ -55,7 +55,7 @@ class Session:
                 setattr(self, name, value)
         for option, value in (("-c", self.cluster), ("-f", self.from_cluster)):
             if value is not None and not value.strip():
-                raise UsageError(f"{option} '{value}': the name of a cluster is missing", hint=_NAMES)
+                raise UsageError(f"{option} '{value}': missing cluster name", hint=_NAMES)
 
     @property
     def seconds(self) -> float:
@@ -78,7 +78,7 @@ class Session:
         from blobsync.project.api import Project
 
         if self.from_cluster is not None and not copies:
-            raise UsageError("-f is for commands that copy: u, d and plan", hint="to look at another cluster, use -c")
+            raise UsageError("-f works with u, d and plan only", hint="to choose the cluster, use -c")
         project = Project.open(
             cluster=cluster or self.cluster,
             from_cluster=self.from_cluster,

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    config = typer.Typer(**SETTINGS, help="Check the configuration files, or write the first ones.")
+    config = typer.Typer(**SETTINGS, help="Check the configuration files, or create them.")
     command(config, "check")(config_check)
     command(config, "new")(config_new)
     command(config, "trust-link")(config_trust_link)
     app.add_typer(config, name="config")
-    emulator = typer.Typer(**SETTINGS, help="A blob server on this machine (Azurite), for trying things out.")
+    emulator = typer.Typer(**SETTINGS, help="Run a local blob server (Azurite) to try things out.")
     command(emulator, "start")(emulator_start)
     command(emulator, "stop")(emulator_stop)
     command(emulator, "status")(emulator_status)
@@ -85,9 +85,7 @@ def _warnings(item: CheckedFile, refused: Sequence[BlobsyncError], problems: Seq
 
 def config_new(
     session: Session,
-    emulator: Annotated[
-        bool, typer.Option("--emulator", help="For 'blobsync emulator start' on this machine.")
-    ] = False,
+    emulator: Annotated[bool, typer.Option("--emulator", help="Configure for 'blobsync emulator start'.")] = False,
 ) -> Result:
     """Write the first configuration files of a project into the current folder; never changes one that is there.
 
@@ -110,7 +108,7 @@ def config_new(
 def config_trust_link(
     session: Session,
     paths: OptionalPaths = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Trust these links no longer.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Stop trusting these links.")] = False,
 ) -> Result:
     """Agree that symlinks of the project lead out of it: what is behind them is read and written from now on.
 
@@ -129,7 +127,7 @@ def config_trust_link(
     root = find_project(cwd, session.environ)
     change = withdraw if forget else agree
     links = change(root, cwd, paths, session.environ) if paths else agreed(root, session.environ)
-    word = "not trusted any more" if forget and paths else "trusted"
+    word = "no longer trusted" if forget and paths else "trusted"
     data = {"links": [{"path": link.link, "target": link.target} for link in links], "trusted": word == "trusted"}
     return Result(data, [f"{word}: {link.link} -> {link.target}" for link in links] or ["no link is trusted"])
 
@@ -138,9 +136,11 @@ def emulator_start(
     session: Session,
     port: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The port on 127.0.0.1: by default that of the last time; 0: a free one."),
+        typer.Option(metavar="N", help="The port on 127.0.0.1; 0: a free one. Default: as last time."),
     ] = None,
-    in_memory: Annotated[bool, typer.Option("--in-memory", help="Forget everything when it stops.")] = False,
+    in_memory: Annotated[
+        bool, typer.Option("--in-memory", help="Keep all data in memory; stopping deletes it.")
+    ] = False,
 ) -> Result:
     """Start a blob server on this machine, installing it on first use; one that runs already stays.
 
@@ -152,7 +152,7 @@ def emulator_start(
     emulator = _emulator(session)
     before = emulator.status()
     state = emulator.start(port=port, in_memory=in_memory)
-    words = "running already" if before == state else "running"
+    words = "already running" if before == state else "running"
     data = {**_state_data(state), "already_running": before == state}
     return Result(data, [f"{words} at {state.endpoint(state.accounts[0])}, process {state.pid}"])
 
@@ -214,6 +214,6 @@ def _checked_line(item: CheckedFile, refused: Sequence[BlobsyncError]) -> str:
     if item.cluster:
         entries = ", ".join(item.cluster.prefixes) or "no folder entries"
         if refused:
-            return f"{item.file}: good for transfers only, submit would refuse it ({entries})"
+            return f"{item.file}: valid for transfers only, submit would reject it ({entries})"
         return f"{item.file}: good ({item.cluster.platform}; {entries})"
     return f"{item.file}: good"

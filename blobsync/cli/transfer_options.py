@@ -29,27 +29,25 @@ def _words(text: str, metavar: str, *names: str) -> Any:
 
 _ROWS: tuple[OptionRow, ...] = (
     ("engine", Annotated[str, typer.Option(metavar="auto|azcopy|direct|relay", help="How the bytes move.")], "auto"),
-    ("overwrite", _flag("Replace what differs at the destination, whatever changed there.", "--overwrite"), False),
+    ("overwrite", _flag("Replace all files that differ at the destination.", "--overwrite"), False),
     (
         "keep",
-        _word(
-            "Settle files that changed on both sides, at both ends: this version stays.", "local|remote|both", "--keep"
-        ),
+        _word("Which version to keep of files that changed on both sides.", "local|remote|both", "--keep"),
         None,
     ),
-    ("include", _words("Only files that match, as in .gitignore; repeatable.", "PATTERN", "--include"), None),
-    ("exclude", _words("No files that match, as in .gitignore; repeatable.", "PATTERN", "--exclude"), None),
+    ("include", _words("Move only files that match, as in .gitignore; repeatable.", "PATTERN", "--include"), None),
+    ("exclude", _words("Leave out files that match, as in .gitignore; repeatable.", "PATTERN", "--exclude"), None),
     ("mirror", _flag("Also delete what the source does not have, after asking.", "--mirror"), False),
     (
         "max_delete",
-        _words("How much --mirror may delete; a number of files, or percent. [1000 and 10%]", "N|P%", "--max-delete"),
+        _words("Limit for --mirror: a number of files, or a percentage. [1000 and 10%]", "N|P%", "--max-delete"),
         None,
     ),
     ("links", Annotated[str, typer.Option(metavar="follow|skip|error", help="What to do with symlinks.")], "follow"),
-    ("compare_content", _flag("Read blobs that have no MD5, to compare them.", "--compare-content"), False),
+    ("compare_content", _flag("Compare the content of blobs that have no MD5.", "--compare-content"), False),
     (
         "cap_mbps",
-        Annotated[float | None, typer.Option(metavar="N", help="At most N megabits a second.")],
+        Annotated[float | None, typer.Option(metavar="N", help="Use at most N megabits per second.")],
         None,
     ),
     (
@@ -60,8 +58,8 @@ _ROWS: tuple[OptionRow, ...] = (
         ],
         None,
     ),
-    ("relay", _flag("Where the service refuses to copy, go through this machine.", "--relay"), False),
-    ("receipt", _flag("Also put the receipt beside the data, as PATH.receipts/TIME.json.", "--receipt"), False),
+    ("relay", _flag("Copy through this machine if the service refuses to copy.", "--relay"), False),
+    ("receipt", _flag("Also save the receipt beside the data, as PATH.receipts/TIME.json.", "--receipt"), False),
 )
 
 

@@ -25,9 +25,9 @@ def compile_command(cluster: Cluster, snapshot: CodeSnapshot) -> tuple[str, ...]
     """``bash compile.aml.sh`` and the cluster's ``compile_args``. Raises ``ConfigError`` without a script."""
     if COMPILE_SCRIPT not in {file.path for file in snapshot.files}:
         raise ConfigError(
-            f"initc runs {COMPILE_SCRIPT} in the project's root, and there is none in the code",
+            f"initc runs {COMPILE_SCRIPT} in the project root, and the code does not contain it",
             hint=f"write it (for example: python setup.py build_ext --inplace), or use 'blobsync init'; "
-            f"'blobsync init --why {COMPILE_SCRIPT}' says whether a pattern leaves it out",
+            f"'blobsync init --why {COMPILE_SCRIPT}' shows whether a pattern excludes it",
         )
     return "bash", COMPILE_SCRIPT, *(cluster.text("compile_args") or "").split()
 
@@ -36,7 +36,7 @@ def image_of(cluster: Cluster) -> str:
     """The cluster's docker image; raises ``ConfigError`` where it names none."""
     image = cluster.docker.reference
     if not image:
-        raise ConfigError("names no docker image to compile in", file=cluster.file, key="docker.image")
+        raise ConfigError("does not name a docker image to compile in", file=cluster.file, key="docker.image")
     return image
 
 
@@ -46,13 +46,13 @@ def check_docker(runner: ProcessRunner) -> None:
         done = runner.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=_DOCKER_PATIENCE)
     except ProcessError as error:
         raise BackendUnavailableError(
-            "initc needs docker, and this machine has none",
+            "initc needs docker, which is not installed",
             hint="install docker, or use 'blobsync init' and let the job compile",
         ) from error
     if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["it gave no reason"]
+        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise BackendUnavailableError(
-            f"initc needs docker, and its daemon does not answer: {last[0]}",
+            f"initc needs docker, and its daemon does not respond: {last[0]}",
             hint="start it (sudo systemctl start docker), or use 'blobsync init' and let the job compile",
         )
 
@@ -94,5 +94,5 @@ def compile_code(cluster: Cluster, snapshot: CodeSnapshot, scratch: Path, runner
     if code != 0:
         raise ArchiveError(
             f"'{' '.join(command)}' ended with {code} in {image}; nothing was uploaded",
-            hint="its output above says why",
+            hint="see its output above",
         )

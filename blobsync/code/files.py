@@ -117,7 +117,7 @@ def code_rules(cluster: Cluster, *, max_file_size: int | None = None) -> CodeRul
     Raises ``IgnorePatternError`` for a pattern of the configuration or of a file above the project.
     """
     excludes, unused = zip_excludes(cluster.zip_options, cluster.file)
-    notes = (f"{cluster.file}: zip_options: only -x means something here, not {' '.join(unused)}",) if unused else ()
+    notes = (f"{cluster.file}: zip_options: only -x is supported, not {' '.join(unused)}",) if unused else ()
     return CodeRules(
         root=cluster.root,
         ignore=project_rules(cluster.root, cluster.ignore, cluster.file),
@@ -178,12 +178,12 @@ def _end_of_why(rules: CodeRules, ignore: IgnoreRules, path: str) -> Decision:
     elif refused := _refused(rules, path, status):
         return refused
     elif stat.S_ISLNK(status.st_mode) and _leads_out(path, os.readlink(rules.root / path)):
-        return Decision(path, included=False, reason="a link that leads out of the project")
+        return Decision(path, included=False, reason="a link that points outside the project")
     rule = ignore.decide(path, folder=folder)
     size = None if folder else status.st_size
     if rule is None:
         return Decision(path, True, "no pattern matches it", size=size)
-    return Decision(path, True, "taken in again by a pattern", rule.pattern, rule.file, rule.line or None, size)
+    return Decision(path, True, "included again by a pattern", rule.pattern, rule.file, rule.line or None, size)
 
 
 class _Walk:
@@ -229,7 +229,7 @@ class _Walk:
         refused = _refused(self.rules, path, status)
         if target and _leads_out(path, target):
             # A node would refuse such an archive: what the link means here, it does not mean there.
-            refused = Decision(path, included=False, reason=f"a link that leads out of the project, to {target}")
+            refused = Decision(path, included=False, reason=f"a link that points outside the project, to {target}")
         if refused:
             self.left_out.append(refused)
             return None
@@ -257,7 +257,7 @@ def _left_out(rules: CodeRules, ignore: IgnoreRules, path: str, name: str, *, fo
     if what is None:
         return None
     pattern = f"!/{path}/" if folder else f"!/{path}"
-    return Decision(path, False, f"{what}; '{pattern}' in .blobsyncignore takes it in", secret=True)
+    return Decision(path, False, f"{what}; '{pattern}' in .blobsyncignore includes it", secret=True)
 
 
 def _beginning(file: Path) -> bytes:
@@ -271,7 +271,7 @@ def _beginning(file: Path) -> bytes:
 
 def _never(rules: CodeRules, path: str, name: str) -> str | None:
     if path in rules.folders:
-        return f"the folder entry {path}_folder: its files live in the blob, not in the code"
+        return f"the folder entry {path}_folder: its files are stored in blobs, not in the code"
     if path == ASSETS:
         return "the logs of jobs"
     if name in _NEVER:

@@ -147,7 +147,8 @@ class Code:
             report = git.result()
         if not snapshot.files:
             raise ArchiveError(
-                f"nothing to pack in {self._project.root}", hint="'blobsync init --why FILE' says which pattern decides"
+                f"nothing to pack in {self._project.root}",
+                hint="'blobsync init --why FILE' shows which pattern decides",
             )
         return CodeState(snapshot, report.state(file.path for file in snapshot.files) if report else None)
 
@@ -206,7 +207,7 @@ class Code:
             inside = tree.relative_to(self._project.root)
         except ValueError as error:
             raise ArchiveError(
-                f"{self._project.root} cannot be written, and init --folder needs a place in it",
+                f"{self._project.root} is not writable, and init --folder writes to it",
                 hint="make the project's folder writable, or use 'blobsync init'",
             ) from error
         _copy_tree(state.snapshot, tree)
@@ -276,7 +277,7 @@ class Code:
         cluster = self._project.cluster
         if cluster.code is None:
             raise ConfigError(
-                "says nowhere where the code goes",
+                "does not say where to upload the code",
                 file=cluster.file,
                 key="config_param.code_path",
                 hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip} below config_param",
@@ -288,10 +289,10 @@ class Code:
         project = self._project
         if self.goes_to_a_folder:
             raise ConfigError(
-                f"{entry.path} names a folder, and an archive ends with .zip",
+                f"{entry.path} names a folder, not a .zip archive",
                 file=project.cluster.file,
                 key="config_param.code_path",
-                hint="let the path end with .zip, or use 'blobsync init --folder'",
+                hint="end the path with .zip, or use 'blobsync init --folder'",
             )
 
         def sas() -> SasToken:

@@ -68,7 +68,7 @@ def why_secret(name: str, *, folder: bool, read: Callable[[], bytes]) -> str | N
     """
     small = name.lower()
     if folder:
-        return f"what {_FOLDERS[small]} signs in with" if small in _FOLDERS else None
+        return f"credentials of {_FOLDERS[small]}" if small in _FOLDERS else None
     if small in _FILES:
         return _FILES[small]
     if small.startswith(".env") and small.rpartition(".")[2] not in _EXAMPLES:

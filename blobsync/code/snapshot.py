@@ -113,7 +113,7 @@ def take_snapshot(rules: CodeRules, cache_file: Path, *, allow_secrets: bool = F
 
 def secret_configuration(path: str, size: int) -> Decision:
     """The decision on a file of ``aux_data/`` that holds a key."""
-    return Decision(path, included=False, reason="a configuration file that holds a secret", size=size)
+    return Decision(path, included=False, reason="a configuration file that contains a secret", size=size)
 
 
 def holds_secret(root: Path, path: str) -> bool:
@@ -164,7 +164,7 @@ def open_source(root: Path, file: CodeFile) -> Iterator[SourceFile]:
         source = SourceFile(root / file.path, file.state)
     except LocalFileError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise ChangedWhileReadError(f"{file.path} disappeared meanwhile", path=file.path) from error
+            raise ChangedWhileReadError(f"{file.path} disappeared while it was being packed", path=file.path) from error
         raise
     try:
         yield source
@@ -178,8 +178,8 @@ def _refuse_secrets(files: Sequence[HashedFile]) -> None:
         return
     more = f" and {len(found) - BIGGEST} more" if len(found) > BIGGEST else ""
     raise SecretsFoundError(
-        f"what looks like a credential would leave this machine: {', '.join(found[:BIGGEST])}{more}",
-        hint="leave the file out with a pattern in .blobsyncignore, or pass --allow-secrets if it is none",
+        f"the code seems to contain credentials: {', '.join(found[:BIGGEST])}{more}",
+        hint="exclude the file with a pattern in .blobsyncignore, or pass --allow-secrets if it is not a credential",
         path=found[0].partition(" (")[0],
     )
 

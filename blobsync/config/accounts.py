@@ -49,7 +49,7 @@ class AccountFile:
         if container and not _CONTAINER.fullmatch(container) and not is_placeholder(container):
             self._checker.problem(
                 ("container_name",),
-                f"'{container}' is no container name: 3 to 63 lowercase letters, digits and single hyphens",
+                f"'{container}' is not a valid container name: 3 to 63 lowercase letters, digits and single hyphens",
             )
         return StorageAccount(
             file=shown,
@@ -78,7 +78,7 @@ class AccountFile:
             value = self._values.get(key)
             text = value.reveal() if isinstance(value, Secret) else value
             if text and is_placeholder(text):
-                self._checker.problem((key,), "still holds the example's placeholder: fill in your own")
+                self._checker.problem((key,), "still has the example's placeholder: fill in your own")
                 del self._values[key]
 
     def _endpoint(self, account: str) -> str:
@@ -87,8 +87,8 @@ class AccountFile:
             if account and not _ACCOUNT.fullmatch(account) and not is_placeholder(account):
                 self._checker.problem(
                     ("account_name",),
-                    f"'{account}' is no storage account name: 3 to 24 lowercase letters and digits",
-                    hint="the name alone, without .blob.core.windows.net; other services set blob_endpoint as well",
+                    f"'{account}' is not a valid storage account name: 3 to 24 lowercase letters and digits",
+                    hint="only the name, without .blob.core.windows.net; for other clouds set blob_endpoint too",
                 )
             return default_blob_endpoint(account)
         endpoint = str(given).rstrip("/")
@@ -104,7 +104,9 @@ class AccountFile:
         try:
             base64.b64decode(key.reveal(), validate=True)
         except (binascii.Error, ValueError):
-            self._checker.problem(("account_key",), "is not base64: copy the whole key, with the = signs at its end")
+            self._checker.problem(
+                ("account_key",), "is not base64: copy the whole key, including the = signs at the end"
+            )
         return key
 
     def _sas(self) -> SasToken | None:
@@ -126,18 +128,18 @@ class AccountFile:
 
 
 def _endpoint_problem(endpoint: str, account: str) -> str | None:
-    no_url = "is no URL: it looks like https://<account>.blob.core.windows.net"
+    no_url = "is not a URL: expected https://<account>.blob.core.windows.net"
     try:
         parts = urlsplit(endpoint)
     except ValueError:
         return no_url
     if parts.query or parts.fragment or parts.username:
-        return "must be the plain URL; a SAS belongs into sas_token"
+        return "must be the plain URL; put a SAS in sas_token"
     if host_of(endpoint) is None:
         return no_url
     if parts.hostname == "localhost":
         # azcopy takes the account from the path only where the host is an IP address.
-        return "azcopy does not understand 'localhost' here: write 127.0.0.1"
+        return "azcopy does not support 'localhost' here: use 127.0.0.1"
     if _is_ip(parts.hostname or "") and parts.path != f"/{account}":
         return f"must end with the account name after an IP address: {parts.scheme}://{parts.netloc}/{account}"
     return None
@@ -159,7 +161,7 @@ def warn_if_others_can_read(path: Path, document: Document, secrets: Sequence[Ke
         return []
     return [
         DailyWarning(
-            f"{document.file}: holds {' and '.join(held)} and can be read by other users (mode {mode:o}); "
+            f"{document.file}: holds {' and '.join(held)} and is readable by other users (mode {mode:o}); "
             f"run: chmod 600 {document.file}"
         )
     ]
@@ -181,7 +183,7 @@ class WorkspaceFile:
             if key not in values:
                 checker.problem((key,), "is missing")
             elif is_placeholder(values[key]):
-                checker.problem((key,), "still holds the example's placeholder: fill in your own")
+                checker.problem((key,), "still has the example's placeholder: fill in your own")
         self.workspace = None if self.problems else WorkspaceConfig(file=document.file, **values)
 
 

@@ -76,7 +76,9 @@ def _check_clusters(root: Path, environ: Mapping[str, str]) -> list[CheckedFile]
             checked.append(CheckedFile(CLUSTER_VARIABLE, (error,)))
     checked += [_check_cluster(root, path, environ) for path in paths]
     if not checked:
-        none = ConfigNotFoundError(f"{CLUSTER_FOLDER}/ holds no cluster file", hint="make one: blobsync config new")
+        none = ConfigNotFoundError(
+            f"{CLUSTER_FOLDER}/ contains no cluster file", hint="create one: blobsync config new"
+        )
         checked.append(CheckedFile(CLUSTER_FOLDER, (none,)))
     return checked
 

@@ -47,7 +47,7 @@ class EntryReader:
             where = ("config_param", key)
             prefix = self._prefix(where, key.removesuffix(FOLDER_SUFFIX))
             if any(entry.prefix == prefix for entry in found):
-                self._checker.problem(where, f"there is another entry for the folder {prefix}")
+                self._checker.problem(where, f"duplicate entry for the folder {prefix}")
             location = self._location(where, given)
             if location and prefix:
                 found.append(self._folder(prefix, location, given))
@@ -100,7 +100,7 @@ class EntryReader:
         parts = prefix.casefold().split("/")
         if ".git" in parts or STATE_FOLDER in parts or parts[0] == PROJECT_MARK:
             self._checker.problem(
-                where, f"names {prefix}, where no data is: it decides which programs run, or where data goes"
+                where, f"names {prefix}, which is reserved: it decides which programs run, or where data goes"
             )
             return ""
         return prefix
@@ -137,7 +137,7 @@ class EntryReader:
         if self._mounts and path.startswith("/"):
             self._checker.problem(
                 where,
-                f"{path} lies below no blob_mount_point ({', '.join(sorted(self._mounts))})",
+                f"{path} is not below any blob_mount_point ({', '.join(sorted(self._mounts))})",
                 hint=did_you_mean(f"/{path.split('/')[1]}", self._mounts),
             )
             return None, path
@@ -154,7 +154,7 @@ class EntryReader:
             # One file, one mistake, however many entries name it.
             if file not in self._absent:
                 self._absent.add(file)
-                self._checker.problem(where, f"names {file}, which is not there", hint=_how_to_get(file))
+                self._checker.problem(where, f"names {file}, which does not exist", hint=_how_to_get(file))
         except ConfigError as error:
             if error.message not in [problem.message for problem in self._checker.problems]:
                 self._checker.problems.append(error)
@@ -162,12 +162,12 @@ class EntryReader:
 
     def _blob_path(self, where: KeyPath, path: str) -> str | None:
         if "<" in path and is_placeholder(path.partition("/")[0]):
-            self._checker.problem(where, "still holds the example's placeholder: fill in your own")
+            self._checker.problem(where, "still has the example's placeholder: fill in your own")
             return None
         stripped = path.strip("/")
         parts = stripped.split("/") if stripped else []
         if any(part in ("", ".", "..") for part in parts):
-            self._checker.problem(where, f"'{path}' holds an empty part, '.' or '..': write the plain path")
+            self._checker.problem(where, f"'{path}' contains an empty part, '.' or '..': write the plain path")
             return None
         if len(stripped) > 900:
             self._checker.problem(where, f"is too long: a blob's whole name has at most {MAX_NAME_CHARS} characters")
@@ -196,6 +196,6 @@ def _how_to_get(file: str) -> str:
     """Where an account file may be: in the place that this project was cloned from."""
     path = PurePosixPath(file)
     if path.is_absolute() or file.startswith("~") or len(path.parts) < 2:
-        return "paths in the configuration are relative to the project; blobsync config new makes an example"
+        return "paths in the configuration are relative to the project; blobsync config new creates an example"
     copy = f"scp -r HOST:PROJECT/{path.parent} {path.parent.parent}/"
-    return f"git leaves such files out, as they may hold a key: copy it from where the project works: {copy}"
+    return f"git ignores such files because they may contain a key: copy it from a working checkout: {copy}"

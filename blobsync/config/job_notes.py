@@ -13,12 +13,12 @@ from blobsync.config.model import AML_PLATFORMS
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document, KeyPath
 
-NESTED_HINT = "give the outer one mode ro_mount or download, or leave one of the two out of this cluster file"
+NESTED_HINT = "give the outer one mode ro_mount or download, or remove one of the two from this cluster file"
 # What jobs only read can be shown in a directory of ours, with other folders beside it.
 READ_ONLY_MODES = ("download", "ro_mount")
 
-_ACT = "ACT's files have it, and nothing here needs it"
-_PHILLY = "it is of the Philly days, and nothing here needs it"
+_ACT = "only ACT used it"
+_PHILLY = "only Philly used it"
 _REGISTRY = "Azure ML v2 takes it from a workspace connection, or lets the compute's identity pull (role AcrPull)"
 
 # Keys that are accepted and do nothing, with the reason; * stands for any entry of a mapping or list.
@@ -33,7 +33,7 @@ IDLE: Mapping[str, str] = {
     "unique_gjd_cluster": "Azure ML v2 has no counterpart",
     "aks_compute_global_dispatch_arg.cluster_selection_policy": "Azure ML v2 has no counterpart",
     "queue_settings.priority": "only preview versions of Azure ML's interface have it",
-    "config_param.*.submit_with_url": "a URL would stand in the job for everybody to read; a datastore is used instead",
+    "config_param.*.submit_with_url": "everybody could read a URL in the job; blobsync uses a datastore instead",
     "docker.username": _REGISTRY,
     "docker.password": _REGISTRY,
     "vc": _PHILLY,
@@ -41,7 +41,7 @@ IDLE: Mapping[str, str] = {
     "cluster": _PHILLY,
     "user_name": _PHILLY,
     "password": _PHILLY,
-    "docker_tag": f"{_PHILLY}; docker: {{tag: ...}} is read",
+    "docker_tag": f"{_PHILLY}; use docker: {{tag: ...}}",
     "isDebug": _PHILLY,
     "use_blob_as_input": _PHILLY,
     "blob_mount_info.*.blob_fuse_options": _PHILLY,
@@ -81,7 +81,7 @@ def enclosing(modes: Mapping[str, str]) -> Mapping[str, str]:
 
 def nested_sentence(outer: str) -> str:
     """What is wrong with a folder entry inside ``outer``."""
-    return f"lies inside {outer}{FOLDER_SUFFIX}, and a folder that jobs write to cannot hold another one"
+    return f"lies inside {outer}{FOLDER_SUFFIX}, and a folder that jobs write to cannot contain another one"
 
 
 def job_notes(document: Document, values: Mapping[str, Any], platform: str, folders: Sequence[str]) -> tuple[str, ...]:

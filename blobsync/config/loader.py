@@ -83,10 +83,10 @@ def read_workspace(cluster: Cluster, environ: Mapping[str, str]) -> WorkspaceFil
         return WorkspaceFile(read_document(project_path(cluster.root, shown, environ), shown), environ)
     except ConfigNotFoundError as error:
         raise ConfigNotFoundError(
-            f"names {shown}, which is not there",
+            f"names {shown}, which does not exist",
             file=cluster.file,
             key="aml_config",
-            hint="it holds subscription_id, resource_group and workspace_name; the portal offers it as config.json",
+            hint="it has subscription_id, resource_group and workspace_name; download config.json from the portal",
         ) from error
 
 
@@ -100,11 +100,13 @@ def find_cluster_file(root: Path, name: str | None, environ: Mapping[str, str]) 
             return path
     known = cluster_names(root)
     there = (
-        f"there are: {', '.join(known)}" if known else f"{CLUSTER_FOLDER}/ holds none; make one: blobsync config new"
+        f"available: {', '.join(known)}"
+        if known
+        else f"{CLUSTER_FOLDER}/ contains none; create one: blobsync config new"
     )
     if name is None:
-        hint = f"name one with -c; {there}" if known else there
-        raise ConfigNotFoundError("there is no such file", file=f"{CLUSTER_FOLDER}/{DEFAULT_CLUSTER}.yaml", hint=hint)
+        hint = f"choose one with -c; {there}" if known else there
+        raise ConfigNotFoundError("no such file", file=f"{CLUSTER_FOLDER}/{DEFAULT_CLUSTER}.yaml", hint=hint)
     raise UnknownClusterError(
         f"no cluster '{name}': there is no {CLUSTER_FOLDER}/{name}.yaml", hint=did_you_mean(name, known) or there
     )
@@ -141,7 +143,7 @@ def _file_of_variable(root: Path, given: str) -> Path:
         if path.is_file():
             return path
     raise ConfigNotFoundError(
-        f"{CLUSTER_VARIABLE} names {given}, which is not there", hint=f"correct it, or: unset {CLUSTER_VARIABLE}"
+        f"{CLUSTER_VARIABLE} names {given}, which does not exist", hint=f"correct it, or: unset {CLUSTER_VARIABLE}"
     )
 
 

@@ -75,12 +75,12 @@ def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster) -> Resolutio
 def project_relative(given: str, *, cwd: Path, root: Path) -> str:
     """``given`` from the project's root, ``.`` for the root itself. Raises ``MappingError``."""
     if not given or "\0" in given:
-        raise MappingError("a path must not be empty" if not given else "a path must not hold a NUL", path=given)
+        raise MappingError("a path must not be empty" if not given else "a path must not contain a NUL", path=given)
     try:
         given.encode()
     except UnicodeEncodeError as error:
         shown = given.encode("utf-8", "backslashreplace").decode()
-        raise MappingError(f"{shown} is not UTF-8, which blob names have to be", path=shown) from error
+        raise MappingError(f"{shown} is not UTF-8, and blob names must be", path=shown) from error
     absolute = posixpath.normpath(posixpath.join(str(cwd), given))
     if absolute.startswith("//"):
         # POSIX lets two leading slashes mean something else, and normpath keeps them.
@@ -101,13 +101,13 @@ def _unmapped(path: str, cluster: Cluster) -> UnmappedPathError:
     known = ", ".join(cluster.prefixes) or "none"
     below = [entry.prefix for entry in cluster.folders if is_below(entry.prefix, path)]
     if path == ".":
-        message = f"the project itself has no blob folder, only parts of it have ({known})"
+        message = f"the project root has no blob folder, only these folders have one ({known})"
         return UnmappedPathError(message, path=path, hint=f"name one: {below[0]}" if below else None)
-    message = f"{path} belongs to no folder entry of {cluster.file}; there are: {known}"
+    message = f"{path} is not covered by any folder entry of {cluster.file}; entries: {known}"
     first, slash, rest = path.partition("/")
     guess = nearest(first, cluster.prefixes)
     if below:
-        hint = f"entries lie below it: {', '.join(below)}"
+        hint = f"entries below it: {', '.join(below)}"
     elif guess:
         hint = f"did you mean {guess}{slash}{rest}?"
     else:

@@ -34,7 +34,7 @@ def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
         return folder
     raise ConfigNotFoundError(
         f"{start} is in no project: neither it nor a folder above it holds {PROJECT_MARK}/",
-        hint="cd into your project, or make one here: blobsync config new",
+        hint="cd into your project, or create one here: blobsync config new",
     )
 
 

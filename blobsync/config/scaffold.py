@@ -129,7 +129,7 @@ def _refuse_link(root: Path, name: str) -> None:
     real, inside = os.path.realpath(root / name), os.path.realpath(root)
     if not real.startswith(inside.rstrip("/") + "/"):
         raise LocalFileError(
-            f"{name} would be written through a link that leads out of the project, to {real}",
+            f"{name} would be written through a link that points outside the project, to {real}",
             hint=f"remove the link: {root / name}, or the folder above it that is one",
             path=name,
         )

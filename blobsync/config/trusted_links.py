@@ -75,5 +75,7 @@ def _read(environ: Mapping[str, str]) -> dict[str, tuple[OutsideLink, ...]]:
         }
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            "is not what blobsync wrote there", file=str(file), hint=f"remove {file}, and agree to your links again"
+            "is damaged, or was not written by blobsync",
+            file=str(file),
+            hint=f"remove {file}, then trust your links again: blobsync config trust-link PATH",
         ) from error

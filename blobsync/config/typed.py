@@ -148,13 +148,13 @@ class Checker:
         if not key.secret and key.kind is not Kind.ENVIRONMENT:
             self.problem(
                 path,
-                f"may not hold ${{{name}}}: variables are replaced in credentials and in env only",
+                f"must not contain ${{{name}}}: variables are expanded in credentials and in env only",
                 hint=f"write the value itself, or $${{{name}}} for the literal text",
             )
         elif not self._may_use(name):
             self.problem(
                 path,
-                f"may not use the environment variable {name}: a project file gets those only that it is allowed",
+                f"must not use the environment variable {name}: a project file may use allowed variables only",
                 hint=f"if you trust this project with it: export {ALLOWED_VARIABLES_VARIABLE}={name}, "
                 "or list it under allowed_variables in your own configuration file",
             )

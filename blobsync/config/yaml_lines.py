@@ -73,13 +73,13 @@ def read_document(path: Path, shown: str) -> Document:
             data = stream.read(_MAX_BYTES + 1)
         text = data.decode("utf-8-sig")
     except FileNotFoundError as error:
-        raise ConfigNotFoundError("there is no such file", file=shown) from error
+        raise ConfigNotFoundError("no such file", file=shown) from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=shown) from error
     except UnicodeDecodeError as error:
         raise ConfigError("is not UTF-8 text", file=shown) from error
     if len(data) > _MAX_BYTES:
-        raise ConfigError(f"is larger than {_MAX_BYTES:,} bytes, which no configuration is", file=shown)
+        raise ConfigError(f"is larger than {_MAX_BYTES:,} bytes, too large for a configuration", file=shown)
     if path.suffix == ".json":
         # JSON allows tabs between tokens, YAML does not; inside JSON strings neither does.
         text = text.replace("\t", " ")
@@ -99,13 +99,13 @@ def parse_document(text: str, file: str) -> Document:
         origins = dict(_walk(loader, node, (), file, ()))
         return Document(file, loader.construct_document(node), origins)
     except RecursionError:
-        raise ConfigError("is nested too deep", file=file) from None
+        raise ConfigError("is nested too deeply", file=file) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         raise ConfigError(f"is not valid YAML: {_words(error)}", file=file, line=line) from None
     except yaml.YAMLError as error:
-        raise ConfigError("is not valid YAML: it holds a character that is not allowed", file=file) from error
+        raise ConfigError("is not valid YAML: it contains a character that is not allowed", file=file) from error
 
 
 def _refuse_explosions(root: yaml.Node, file: str) -> None:
@@ -121,7 +121,7 @@ def _refuse_explosions(root: yaml.Node, file: str) -> None:
             sizes[id(node)] = 1 + sum(sizes.get(id(part), 0) for part in parts)
             if sizes[id(node)] > _MAX_VALUES:
                 line = node.start_mark.line + 1
-                raise ConfigError(f"stands for more than {_MAX_VALUES:,} values with its aliases", file=file, line=line)
+                raise ConfigError(f"expands to more than {_MAX_VALUES:,} values with its aliases", file=file, line=line)
         elif id(node) not in sizes:
             sizes[id(node)] = 0
             todo.append((node, True))
@@ -147,7 +147,7 @@ class _PlainLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         if node is not None and not self._is_plain(node):
             raise yaml.MarkedYAMLError(
-                problem=f"{_shown_tag(node.tag)} is not for configurations", problem_mark=node.start_mark
+                problem=f"{_shown_tag(node.tag)} is not allowed in a configuration", problem_mark=node.start_mark
             )
         return node
 
@@ -215,5 +215,5 @@ def _refuse_duplicates(node: yaml.MappingNode, path: KeyPath, file: str) -> None
             raise ConfigError("a key must be a single word", file=file, line=line, key=".".join(path) or None)
         if key.value in seen:
             shown = ".".join((*path, key.value))
-            raise ConfigError(f"is given twice, first on line {seen[key.value]}", file=file, line=line, key=shown)
+            raise ConfigError(f"is set twice, first on line {seen[key.value]}", file=file, line=line, key=shown)
         seen[key.value] = line

@@ -107,8 +107,8 @@ class DownloadJob(FileJob):
         md5 = self._md5.digest() if self._pieces == 1 else self._hash.digest()
         if self._version.md5 not in {None, md5}:
             raise ChecksumError(
-                f"{self._name} arrived with another MD5 than the blob's own",
-                hint="the blob, or the line, is damaged: try again, then upload the blob anew",
+                f"{self._name} arrived with a different MD5 than the blob's own",
+                hint="the blob or the connection is damaged: try again, then upload the blob again",
                 path=self._name,
             )
         expected = self.action.destination if self.action.target is None else None

@@ -123,7 +123,7 @@ class RelayJob(FileJob):
 
     def _demand(self, md5: bytes) -> None:
         if self._version.md5 not in {None, md5}:
-            raise ChecksumError(f"{self._source} arrived with another MD5 than the blob's own", path=self._source)
+            raise ChecksumError(f"{self._source} arrived with a different MD5 than the blob's own", path=self._source)
 
     def _put(self, data: bytes) -> None:
         md5 = self._whole.digest()

@@ -106,7 +106,7 @@ class UploadJob(FileJob):
         if self._info is None:
             self._info = self._put_list(md5)
         if self._info.md5 not in {None, md5}:
-            raise ChecksumError(f"the service holds other bytes of {self._name} than were sent", path=self._name)
+            raise ChecksumError(f"the service stored other bytes of {self._name} than were sent", path=self._name)
         return Moved(
             self.action,
             source=replace(self._opened.state, md5=md5),

@@ -48,7 +48,7 @@ def kept_account(folder: Path) -> KeptAccount:
     except OSError as error:
         raise EmulatorError(f"{file} cannot be used: {error.strerror}", hint="set XDG_DATA_HOME") from error
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise EmulatorError(f"{file} is damaged", hint=f"rm {file}, then make the account files anew") from error
+        raise EmulatorError(f"{file} is damaged", hint=f"rm {file}, then create the account files again") from error
 
 
 def keep_port(folder: Path, port: int) -> None:

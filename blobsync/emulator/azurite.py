@@ -38,7 +38,7 @@ def find_azurite(home: Path, *, environ: Mapping[str, str]) -> Path | None:
         script = Path(given) / _MAIN
         if not script.is_file():
             raise EmulatorError(
-                f"BLOBSYNC_AZURITE is {given}, and there is no {_MAIN} in it",
+                f"BLOBSYNC_AZURITE is {given}, which does not contain {_MAIN}",
                 hint=f"run npm install azurite@{pinned_version()} in that folder, or unset BLOBSYNC_AZURITE",
             )
         return script
@@ -66,7 +66,7 @@ def install_azurite(
         if answer.returncode != 0:
             raise EmulatorError(
                 f"npm could not install Azurite {pinned_version()}: {last_lines(answer)}",
-                hint="check that `npm ping` works; npm's own configuration (proxy, registry) is what counts",
+                hint="check that `npm ping` works; blobsync uses npm's own configuration (proxy, registry)",
             )
         put_in_place(partial, target)
     finally:

@@ -276,7 +276,7 @@ def _as_asked(
     other_port = port is not None and port not in (0, running.port)
     if accounts or other_port or in_memory != (running.location is None):
         raise EmulatorError(
-            f"the emulator is running already, otherwise than asked for (process {running.pid}, port {running.port})",
+            f"the emulator is already running with other settings (process {running.pid}, port {running.port})",
             hint="blobsync emulator stop, then start it again",
         )
     return running
@@ -307,8 +307,8 @@ def _read_port(process: RunningProcess, port: int) -> int:
 def _start_error(said: str, port: int) -> EmulatorError:
     if "EADDRINUSE" in said:
         return EmulatorError(
-            f"port {port} of 127.0.0.1 is taken by another program", hint="choose another port, or 0 for a free one"
+            f"port {port} of 127.0.0.1 is in use by another program", hint="choose another port, or 0 for a free one"
         )
     # Of a crash, what was thrown matters, not the calls that led there.
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.strip().startswith("at ")]
-    return EmulatorError(f"Azurite did not start: {' / '.join(lines[-5:]) or 'it said nothing'}")
+    return EmulatorError(f"Azurite did not start: {' / '.join(lines[-5:]) or 'no output'}")

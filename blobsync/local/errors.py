@@ -12,19 +12,19 @@ from blobsync.base.errors import BlobsyncError, LocalFileError
 from blobsync.base.failure_codes import FailureCode
 
 _HINTS = {
-    errno.ENOSPC: "free some space, then run the same command again: what is done is kept",
+    errno.ENOSPC: "free some space, then run the same command again: finished files are kept",
     errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
     errno.EROFS: "the file system is mounted read-only: choose another folder, or remount it",
     errno.EACCES: "check the permissions of the file and its folder with 'ls -ld'",
     errno.EPERM: "check the permissions of the file and its folder with 'ls -ld'",
-    errno.EISDIR: "a folder stands where the file belongs: move it away, then run the same command again",
-    errno.ENOTDIR: "a file or a link stands where a folder belongs: move it away, then run the same command again",
-    errno.ELOOP: "a link stands where a file or folder belongs: move it away, then run the same command again",
-    errno.ENAMETOOLONG: "this file system has no room for such a name: leave the file out with --exclude",
-    errno.EINVAL: "this file system refuses such a name: leave the file out with --exclude",
-    errno.ENOENT: "it disappeared while blobsync was at work: run the same command again",
+    errno.EISDIR: "a folder is in the way of the file: move it away, then run the same command again",
+    errno.ENOTDIR: "a file or a link is in the way of a folder: move it away, then run the same command again",
+    errno.ELOOP: "a link is in the way of a file or folder: move it away, then run the same command again",
+    errno.ENAMETOOLONG: "the name is too long for this file system: leave the file out with --exclude",
+    errno.EINVAL: "this file system does not allow the name: leave the file out with --exclude",
+    errno.ENOENT: "it disappeared while blobsync was running: run the same command again",
     errno.EMFILE: "too many open files: raise the limit with 'ulimit -n 4096'",
-    errno.EIO: "the disk or the mount reports damage: look at 'dmesg'",
+    errno.EIO: "the disk or the mount reports an I/O error: see 'dmesg'",
 }
 
 

@@ -195,7 +195,7 @@ class LocalFolder:
         # The type says that the gate has passed it; what is opened next would not notice a mistake.
         parts = relative.split("/")
         if not all(parts) or "." in parts or ".." in parts or "\x00" in relative:
-            raise LocalFileError(f"{relative!r} is no name below {self._root}", path=relative)
+            raise LocalFileError(f"{relative!r} is not a name below {self._root}", path=relative)
         return parts
 
     def _parent(self, parts: list[str]) -> FolderDescriptor:
@@ -256,8 +256,7 @@ class LocalFolder:
                 return place
         raise LocalFileError(
             f"{path} leads to {real}, outside of {self._boundary[0]}",
-            hint="blobsync writes through no link that leaves the project without your consent:"
-            " blobsync config trust-link PATH gives it",
+            hint="blobsync writes only through links that you trust: blobsync config trust-link PATH",
             path=str(path),
         )
 

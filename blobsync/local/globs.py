@@ -105,7 +105,7 @@ def byte_text(text: str) -> str:
 
 def bracket(text: str, at: int) -> tuple[frozenset[int], int]:
     """The bytes that a bracket expression matches; ``at`` is after its ``[``, the answer's after its ``]``."""
-    unclosed = ValueError("'[' without its ']'")
+    unclosed = ValueError("'[' without a closing ']'")
     negated = text[at : at + 1] in {"!", "^"}
     at += negated
     allowed: set[int] = set()
@@ -119,7 +119,7 @@ def bracket(text: str, at: int) -> tuple[frozenset[int], int]:
         named = re.compile(r"\[:([^\]]*):\]").match(text, at)
         if named:
             if named[1] not in _POSIX_CLASSES:
-                raise ValueError(f"there is no character class '[:{named[1]}:]'")
+                raise ValueError(f"unknown character class '[:{named[1]}:]'")
             allowed |= _POSIX_CLASSES[named[1]]
             previous, at = None, named.end()
             continue

@@ -172,13 +172,13 @@ def parse_lines(text: str, file: str, *, base: int = 0, numbered: bool = True) -
             continue
         try:
             if len(rules) == _MAX_PATTERNS:
-                raise ValueError(f"it is one of more than {_MAX_PATTERNS:,}")
+                raise ValueError(f"more than {_MAX_PATTERNS:,} patterns")
             rule = _rule(line, file, number if numbered else 0)
         except ValueError as error:
             where = f"{file}:{number}" if numbered else file
             raise IgnorePatternError(
                 f"{where}: bad pattern '{_shown(line[:200])}': {error}",
-                hint="a backslash before a special character makes it an ordinary one",
+                hint="put a backslash before a special character to match it literally",
                 path=file,
             ) from error
         if rule is not None:
@@ -311,7 +311,9 @@ def _read(file: Path) -> str:
             f"{file}: {error.strerror}", hint=f"make it readable: chmod u+r '{file}'", path=str(file)
         ) from error
     if len(data) > _MAX_IGNORE_FILE:
-        raise IgnorePatternError(f"{file}: more than {_MAX_IGNORE_FILE} bytes is no ignore file", path=str(file))
+        raise IgnorePatternError(
+            f"{file}: more than {_MAX_IGNORE_FILE} bytes is too large for an ignore file", path=str(file)
+        )
     return data.decode("latin-1")
 
 

@@ -60,7 +60,7 @@ def relative_name(name: str, root: str = "", *, allowed: re.Pattern[str] | None 
     """
     problem = local_problem(name, root)
     if problem is None and allowed is not None and not allowed.fullmatch(name):
-        problem = "is not of the form that such names have"
+        problem = "has an invalid form"
     if problem:
         raise UnsafeNameError(f"the name {name!a} {problem}", path=ascii(name))
     return RelativeName(name)
@@ -76,18 +76,18 @@ def safe_name(name: str, *, allowed: re.Pattern[str] | None = None) -> SafeName:
 def local_problem(relative: str, root: str = "") -> str | None:
     """Why the blob ``relative`` (below the mapped folder) must not or cannot be a file below ``root``."""
     if "\x00" in relative:
-        return "holds a NUL character"
+        return "contains a NUL character"
     for part in relative.split("/"):
         if part == "":
             return "has an empty part ('//', or a '/' at an end)"
         if part in {".", ".."}:
-            return f"has the part '{part}', which would lead somewhere else"
+            return f"has the part '{part}', which would escape the folder"
         if len(part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
             return f"has a part of more than {MAX_PART_BYTES} bytes"
         if _SURROGATE.search(part):
             return "is not valid Unicode"
     if is_temporary(relative.rpartition("/")[2]):
-        return "has the form of an unfinished download"
+        return "looks like an unfinished download"
     # A folder's own path may hold bytes that are no UTF-8.
     if len(f"{root}/{relative}".encode("utf-8", "surrogatepass")) > _MAX_PATH_BYTES:
         return f"makes a path of more than {_MAX_PATH_BYTES} bytes"
@@ -99,13 +99,13 @@ def blob_problem(name: str) -> str | None:
     if _SURROGATE.search(name):
         return "is not valid UTF-8"
     if found := _CONTROL.search(name):
-        return f"holds the control character {found.group()!a}"
+        return f"contains the control character {found.group()!a}"
     if len(name) > MAX_NAME_CHARS:
         return f"makes a blob name of more than {MAX_NAME_CHARS} characters"
     if name.count("/") >= _MAX_SEGMENTS:
         return f"makes a blob name of more than {_MAX_SEGMENTS} parts"
     if any(part in {".", ".."} for part in name.split("/")):
-        return "has a part that is '.' or '..', which URLs cannot carry"
+        return "has a part that is '.' or '..', which URLs cannot contain"
     return None
 
 
@@ -133,4 +133,4 @@ def case_clashes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         other = first.setdefault(name.casefold(), name)
         if other != name:
-            yield name, f"differs from '{other}' in upper and lower case only, and this disk knows no difference"
+            yield name, f"differs from '{other}' only in case, and this disk ignores case"

@@ -226,7 +226,7 @@ class PartFile:
 
     def _changed(self) -> PreconditionFailedError:
         return PreconditionFailedError(
-            f"{self._path} changed since it was looked at, and was left alone",
+            f"{self._path} changed since it was checked, and was left alone",
             hint="run the same command again",
             path=str(self._path),
         )

@@ -55,8 +55,8 @@ class StateDir:
         """The history of submitted jobs (SQLite). Raises ``LocalFileError`` where it would not last."""
         if not self.lasting:
             raise LocalFileError(
-                "jobs need a record that lasts, and neither the project nor your home folder can be written",
-                hint="set XDG_STATE_HOME to a folder that you may write to",
+                "cannot record jobs: neither the project nor your home folder is writable",
+                hint="set XDG_STATE_HOME to a writable folder",
             )
         return self.root / "jobs.sqlite"
 
@@ -96,7 +96,7 @@ def own_folder(path: Path) -> None:
         fd = os.open(path, _FOLDER)
     except NotADirectoryError as error:
         # O_NOFOLLOW on a link answers so, together with O_DIRECTORY.
-        raise PermissionError(1, "it is a link or no folder, so it is none of blobsync's", str(path)) from error
+        raise PermissionError(1, "it is a link or not a folder, so blobsync does not use it", str(path)) from error
     try:
         _demand_ours(os.fstat(fd), path)
         if not os.access(path, os.W_OK | os.X_OK):
@@ -145,10 +145,10 @@ def _key(home: Path) -> bytes:
         status = os.fstat(fd)
         _demand_ours(status, file)
         if status.st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            raise PermissionError(1, "others can read it: remove it, and blobsync makes a new one", str(file))
+            raise PermissionError(1, "other users can read it: remove it, and blobsync creates a new one", str(file))
         key = stream.read(_KEY_BYTES + 1)
     if len(key) != _KEY_BYTES:
-        raise OSError(22, "it is not a key of blobsync's: remove it, and blobsync makes a new one", str(file))
+        raise OSError(22, "it is not a valid key: remove it, and blobsync creates a new one", str(file))
     return key
 
 

@@ -88,7 +88,9 @@ def way_to(root: Path, path: str, trusted: frozenset[OutsideLink]) -> Way:
         if is_below(real, project):
             if real == project or is_protected(real, project):
                 raise LocalFileError(
-                    f"{link} is {Reason.SYMLINK_PROTECTED.value}, where no data is", hint=f"remove {link}", path=link
+                    f"{link} is {Reason.SYMLINK_PROTECTED.value}, which cannot hold data",
+                    hint=f"remove {link}",
+                    path=link,
                 )
             continue
         if OutsideLink(link, real) in trusted or any(is_below(real, place) for place in entered):
@@ -139,7 +141,7 @@ def _demand_few(again: int, path: str) -> None:
     if again > _MOST_REPEATED:
         link = path.rstrip("/")
         raise LocalFileError(
-            f"{link}: more than {_MOST_REPEATED:,} symlinks lead to folders that other symlinks lead to, too",
+            f"{link}: more than {_MOST_REPEATED:,} symlinks point to folders that other symlinks point to as well",
             hint="remove such links, or pass --links skip",
             path=link,
         )
@@ -176,7 +178,7 @@ def _link(
     try:
         status = os.stat(real)
     except FileNotFoundError:
-        return TreeEntry(path, None, Reason.UNREADABLE, f"a symlink to {os.readlink(entry.path)}, which is not there")
+        return TreeEntry(path, None, Reason.UNREADABLE, f"a symlink to {os.readlink(entry.path)}, which does not exist")
     if stat.S_ISDIR(status.st_mode):
         # A folder within itself: following would never end.
         if any(

@@ -74,11 +74,11 @@ def demand_consent(context: ProjectContext, paths: Iterable[str]) -> None:
     """The same for ``paths`` of the project, each from its root."""
     links = dict.fromkeys(link for path in paths for link in way_to(context.root, path, context.trusted).untrusted)
     if links:
-        where = "; ".join(f"{link.link} leads to {link.target}" for link in links)
+        where = "; ".join(f"{link.link} points to {link.target}" for link in links)
         raise UntrustedLinkError(
-            f"a symlink leaves the project, and nothing is read or written there before you agree: {where}",
+            f"a symlink points outside the project, and blobsync does not follow it until you trust it: {where}",
             links=tuple(links),
-            hint=f"if that is meant: {' && '.join(trust_command(link.link) for link in links)}",
+            hint=f"to trust it: {' && '.join(trust_command(link.link) for link in links)}",
         )
 
 
@@ -118,7 +118,7 @@ def make_plan(
     survey and the planner's guards raise.
     """
     if not given:
-        raise UsageError("no PATH was given", hint="'blobsync ls' shows the folder entries")
+        raise UsageError("no PATH given", hint="'blobsync ls' shows the folder entries")
     listener.phase("surveying")
     paths = tuple(rooted(context, path) for path in given)
     if options.from_path is not None:
@@ -173,9 +173,7 @@ def _plan_legs(
     for leg, error in missing:
         if leg.optional:
             if options.mirror:
-                found.warnings.append(
-                    f"{leg.part.path}: the source has nothing there, so --mirror deletes nothing there"
-                )
+                found.warnings.append(f"{leg.part.path}: the source is empty, so --mirror deletes nothing there")
         elif not any(part.path.startswith(f"{leg.part.path}/") for part in found.parts):
             # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
             raise error
@@ -241,11 +239,11 @@ def _see_links(
         actions = spare_links(actions, names)
         moving = [action for action in actions if action.action is Action.TRANSFER]
     if moving and os.path.islink(root):
-        found.warnings.append(f"{part.path} is a symlink: what comes down is written to {names.root}")
+        found.warnings.append(f"{part.path} is a symlink: its files are written to {names.root}")
     for link in dict.fromkeys(names.link_of(action.path) for action in moving):
         if link is not None and os.path.isdir(names.followed[link]):
             place = names.followed[link]
-            found.warnings.append(f"{part.path}/{link} is a symlink: what comes down below it is written to {place}")
+            found.warnings.append(f"{part.path}/{link} is a symlink: files below it are written to {place}")
     return actions
 
 

@@ -10,7 +10,7 @@ For a pair of files, with S and D = changed at the source / at the destination s
     both             yes     x  -   transfer (changed since verified)
     both             yes     -  x   newer_at_destination; with --overwrite transfer
     both             yes     x  x   equal content: unchanged, recorded; else a conflict
-    both             no             equal size and MD5: unchanged, recorded; else a conflict
+    both             no             same size and MD5: unchanged, recorded; else a conflict
 
 A conflict is left alone, unless ``--overwrite`` (transfer) or ``--keep`` settle it. After ``--keep`` both ends
 hold the same, so that neither ``u`` nor ``d`` has anything left to do:
@@ -193,9 +193,9 @@ def _refuse_repeats(actions: Sequence[FileAction], shown: str) -> None:
     if twice:
         names = tuple((f"{shown}/{name}", "is listed twice") for name in sorted(twice))
         raise UnsafeNamesError(
-            f"{names[0][0]} is listed twice, and {len(twice)} files in all are, so nothing was moved",
+            f"{names[0][0]} is listed twice ({len(twice)} such files), so nothing was moved",
             names=names,
-            hint="run the same command again; if it stays so, something between here and the service answers falsely",
+            hint="run the same command again; if it happens again, a proxy or the service returns wrong listings",
         )
 
 
@@ -253,9 +253,9 @@ def guard_mirror(
         return FileFailure(
             shown,
             code,
-            f"--mirror is refused: {unreadable} entries of the source could not be read, so what is missing there"
-            " is not known",
-            "make them readable, or leave --mirror out",
+            f"--mirror is refused: {unreadable} entries of the source could not be read, so blobsync cannot"
+            " tell what is missing there",
+            "make them readable, or omit --mirror",
         )
     share = 100.0 * deletions / max(at_destination, 1)
     if deletions > options.max_delete_files or share > options.max_delete_percent:
@@ -264,7 +264,7 @@ def guard_mirror(
             code,
             f"--mirror would delete {deletions} of {at_destination} files ({share:.0f} %), more than the limit of"
             f" {options.max_delete_files} files or {options.max_delete_percent:g} %",
-            "'blobsync plan' with the same words lists them; if they are to go, raise --max-delete (a count, or N%)",
+            "'blobsync plan' with the same arguments lists them; to delete them, raise --max-delete (a count, or N%)",
         )
     return None
 
@@ -292,10 +292,10 @@ def choose_engine(requested: str, files: int, size: int, azcopy_problem: str | N
     if files == 0:
         return EngineChoice("direct", "nothing to move")
     if not is_bulk(files, size):
-        return EngineChoice("direct", f"azcopy pays from {_BULK} on")
+        return EngineChoice("direct", f"azcopy is faster only from {_BULK} on")
     if azcopy_problem is not None:
-        return EngineChoice("direct", f"azcopy would pay, but is not used because {azcopy_problem}")
-    return EngineChoice("azcopy", f"it pays from {_BULK} on")
+        return EngineChoice("direct", f"azcopy would be faster, but is not used because {azcopy_problem}")
+    return EngineChoice("azcopy", f"azcopy is faster from {_BULK} on")
 
 
 def leave_out(

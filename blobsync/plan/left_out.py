@@ -38,8 +38,8 @@ class LeftOut:
         warnings: list[str] = []
         for path, count in self.hits.items():
             reason, detail = self.entries[path]
-            files = "1 file stays" if count == 1 else f"{count} files stay"
-            text = f"{shown}/{path}: {files} out, it is {reason.value} ({detail})"
+            files = "1 file" if count == 1 else f"{count} files"
+            text = f"{shown}/{path}: {files} left out, {reason.value} ({detail})"
             if reason is Reason.SYMLINK_SKIPPED:
                 warnings.append(text)
             elif reason is Reason.SYMLINK_OUTSIDE:
@@ -47,7 +47,7 @@ class LeftOut:
                 failures.append(FileFailure(f"{shown}/{path}", FailureCode.LINK_UNTRUSTED, text, hint))
             else:
                 failures.append(
-                    FileFailure(f"{shown}/{path}", FailureCode.LINK_REFUSED, text, "replace it by a folder or a file")
+                    FileFailure(f"{shown}/{path}", FailureCode.LINK_REFUSED, text, "replace it with a folder or a file")
                 )
         return failures, warnings
 

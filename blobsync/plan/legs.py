@@ -55,7 +55,7 @@ def legs(
     Raises mapping errors, and ``UsageError`` on a bad combination.
     """
     if options.from_path is not None and len(paths) != 1:
-        raise UsageError("--from-path goes with exactly one PATH", hint="run one command for each")
+        raise UsageError("--from-path requires exactly one PATH", hint="run one command for each")
     if direction is Direction.UP and options.from_path is not None and context.from_cluster is None:
         raise UsageError("--from-path of an upload names a path of another cluster", hint="pass -f CLUSTER with it")
     found: list[Leg] = []

@@ -91,7 +91,7 @@ class SavedPlan:
         try:
             command = _text(document["command"])
             if command not in {each.value for each in Direction}:
-                raise ValueError(f"there is no command {command[:20]!a}")
+                raise ValueError(f"unknown command {command[:20]!a}")
             self.direction = Direction(command)
             self.cluster = _text(document["cluster"])
             self.from_cluster = None if document["from_cluster"] is None else _text(document["from_cluster"])
@@ -101,7 +101,7 @@ class SavedPlan:
             _by_path(self._parts)
         except (KeyError, TypeError, ValueError) as error:
             raise PlanFileError(
-                f"{file} is not a complete plan: {error}", hint="make it again with 'plan --save'"
+                f"{file} is not a complete plan: {error}", hint="create it again with 'plan --save'"
             ) from error
 
     def check(self, plan: TransferPlan) -> None:
@@ -119,8 +119,8 @@ class SavedPlan:
         differing = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
         names = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         raise PlanFileError(
-            f"{self.file} no longer holds: since it was made, something changed for {names or 'the paths themselves'}",
-            hint="make the plan again with 'blobsync plan ... --save', and look at it",
+            f"{self.file} is out of date: since it was saved, {names or 'the set of paths'} changed",
+            hint="save the plan again with 'blobsync plan ... --save', and review it",
         )
 
 
@@ -132,11 +132,11 @@ def load(file: Path) -> SavedPlan:
         raise PlanFileError(f"cannot read the plan {file}: {error.strerror}", hint="check the name") from error
     except ValueError as error:
         raise PlanFileError(
-            f"{file} is not a plan: {error}", hint="make one with 'blobsync plan ... --save'"
+            f"{file} is not a plan: {error}", hint="create one with 'blobsync plan ... --save'"
         ) from error
     if not isinstance(document, dict) or document.get("blobsync_plan") != VERSION:
         raise PlanFileError(
-            f"{file} is not a plan of this version of blobsync", hint="make one with 'blobsync plan ... --save'"
+            f"{file} is not a plan of this version of blobsync", hint="create one with 'blobsync plan ... --save'"
         )
     return SavedPlan(document, file)
 
@@ -176,6 +176,6 @@ def _options(value: object) -> TransferOptions:
         raise ValueError(f"unknown options {', '.join(sorted(unknown))}")
     for each in fields(TransferOptions):
         if each.name in value and not _FORMS[str(each.type)](value[each.name]):
-            raise ValueError(f"{each.name} is not what it can be")
+            raise ValueError(f"{each.name} has an invalid value")
     words: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     return TransferOptions(**words)

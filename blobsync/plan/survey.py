@@ -120,7 +120,7 @@ def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
         what = "folder" if request.folder_only else "file or folder"
         blobs = "'blobsync ls' shows what is there, 'blobsync resolve PATH' where a path lives"
         raise NothingMatchedError(
-            f"{request.part.path}: there is no such {what} at the source, {_where(request.part.source)}",
+            f"{request.part.path}: no such {what} at the source, {_where(request.part.source)}",
             hint=where_to_look(request.part.source.root) if isinstance(request.part.source, LocalEnd) else blobs,
             path=request.part.path,
         )
@@ -166,7 +166,7 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
         return _Side(None, iter(()), is_folder=False)
     except OSError as error:
         raise LocalFileError(
-            f"{request.part.path}: cannot look at {root}: {error.strerror}",
+            f"{request.part.path}: cannot read {root}: {error.strerror}",
             hint="check its permissions and those of the folders above it",
             path=request.part.path,
         ) from error
@@ -336,7 +336,7 @@ def _with_local_md5(request: Request, pair: Pair) -> Pair:
 
 
 def _hash_file(file: Path, state: LocalState) -> LocalState:
-    """The state with its MD5; as it was, where the file cannot be read or changed since it was looked at."""
+    """The state with its MD5; as it was, where the file cannot be read or changed since it was checked."""
     hashed = hash_file(file)
     return hashed if hashed is not None and hashed.same_file(state) else state
 

@@ -23,7 +23,7 @@ Keep = Literal["local", "remote", "both"]
 Links = Literal["follow", "skip", "error"]
 
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
-_NO_MD5_HINT = "--compare-content reads the blob, and settles it where both are equal; else choose with --keep"
+_NO_MD5_HINT = "--compare-content compares the content; or choose with --keep"
 # Names that an error tells one by one.
 _NAMED = 3
 
@@ -331,7 +331,7 @@ class TransferResult:
         named = "; ".join(f"{each.path}: {each.message}" for each in left[:_NAMED])
         more = f"; and {len(left) - _NAMED:,} more" if len(left) > _NAMED else ""
         hints = {each.hint for each in left}
-        hint = f"{self.plan.command}: the same command again finishes the work"
+        hint = f"{self.plan.command}: run the same command again to finish"
         if not self.failures:
             hint = (hints.pop() if len(hints) == 1 else None) or _CONFLICT_HINT
         raise IncompleteTransferError(
@@ -378,7 +378,7 @@ def verb(plan: TransferPlan, action: FileAction) -> str:
 
 def _conflict_hint(action: FileAction) -> str:
     if action.reason is Reason.ONE_FILE_HERE:
-        return "replace the symlink by a folder or a file of its own, or --exclude one of the two names"
+        return "replace the symlink with a separate folder or file, or --exclude one of the two names"
     # The MD5s that are missing are those of blobs: other tools upload large files without one.
     ends = [state for state in (action.source, action.destination) if state is not None]
     without = any(isinstance(state, RemoteState) and state.md5 is None for state in ends)

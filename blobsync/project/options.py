@@ -75,6 +75,6 @@ def check_options(options: TransferOptions, from_cluster: Cluster | None) -> Non
             words = ", ".join(sorted(word for word in known if word))
             raise UsageError(f"{name} {value}: not one of {words}")
     if options.overwrite and options.keep:
-        raise UsageError("--overwrite and --keep exclude each other", hint="--keep both loses nothing")
+        raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")
     if options.engine == "relay" and from_cluster is None:
         raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")

@@ -27,7 +27,7 @@ def agree(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, str
         links = way_to(root, path, frozenset()).untrusted
         if not links:
             raise UsageError(
-                f"{path}: no symlink leads out of the project there", hint="'ls -l' shows where links lead"
+                f"{path}: no symlink points outside the project there", hint="'ls -l' shows where links lead"
             )
         found += links
     trust(root, found, environ)

@@ -58,7 +58,7 @@ def make_links(
     Raises ``NothingMatchedError``, ``CredentialError``, and ``UsageError`` for a folder that no one link can be for.
     """
     if request.each and request.container:
-        raise UsageError("--each and --container exclude each other")
+        raise UsageError("--each and --container cannot be combined")
     end = connections.end(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
     is_blob = blob is not None and not blob.is_folder_stub

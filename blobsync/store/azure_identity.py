@@ -46,8 +46,8 @@ def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False) ->
             token = _credential(source).get_token(STORAGE_SCOPE)
         except ClientAuthenticationError as error:
             raise LoginRequiredError(
-                "no identity is signed in to Azure that can use the storage account",
-                hint="az login; or put account_key or sas_token into the storage account file",
+                "no Azure identity is signed in for the storage account",
+                hint="run az login, or put account_key or sas_token in the storage account file",
             ) from error
         return Secret(token.token), float(token.expires_on)
 

@@ -63,7 +63,7 @@ def signer_for(
         # To this machine, too: any of its users may listen there.
         raise CredentialError(
             f"{account.file}: neither account_key nor sas_token, and an identity needs an https blob_endpoint",
-            hint="put sas_token or account_key into the file",
+            hint="put sas_token or account_key in the file",
         )
     from blobsync.store.azure_identity import token_provider
 
@@ -76,8 +76,8 @@ def check_host(account: StorageAccount, credential: str, environ: Mapping[str, s
     host = host_of(endpoint) or "that host"
     if not is_safe_from_listeners(endpoint) and account.account_name != EMULATOR_ACCOUNT:
         raise CredentialError(
-            f"{account.file}: blob_endpoint is plain http, and others on the way to {host} could read the credential",
-            hint="write https://; plain http is for this machine (127.0.0.1) only",
+            f"{account.file}: blob_endpoint is plain http, which would expose the credential on the network to {host}",
+            hint="use https://; plain http is allowed for this machine (127.0.0.1) only",
         )
     if credential != "identity" and credential not in account.from_environment:
         return
@@ -85,7 +85,7 @@ def check_host(account: StorageAccount, credential: str, environ: Mapping[str, s
         what = "your login" if credential == "identity" else "a secret of your environment"
         raise CredentialError(
             f"{account.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: "
-            f"{what} does not go there",
+            f"{what} is not sent there",
             hint=how_to_trust(endpoint, str(user_config_file(environ))),
         )
 
@@ -102,9 +102,9 @@ def check_copy(source: StorageAccount, destination: StorageAccount, environ: Map
         host = host_of(destination.blob_endpoint) or "that host"
         trust = how_to_trust(destination.blob_endpoint, str(user_config_file(environ)))
         raise CredentialError(
-            f"{destination.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: it does not get a "
-            f"SAS for {source.container} that is made with what the project does not own",
-            hint=f"--engine relay gives it none; or, {trust}",
+            f"{destination.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: it gets no "
+            f"SAS for {source.container} made with a credential from outside the project",
+            hint=f"--engine relay sends it none; or, {trust}",
         )
 
 
@@ -171,17 +171,17 @@ def _own_sas_to_give_away(account: StorageAccount, rights: str, scope: str) -> S
     check_sas(account, rights)
     if own.field("srt"):
         raise CredentialError(
-            f"{account.file} has an account SAS only: a link with it would open every container of the account",
+            f"{account.file} has only an account SAS: a link made with it would open every container of the account",
             hint="use account_key or an identity, or a SAS of the container",
         )
     if scope != "container":
         raise CredentialError(
-            f"{account.file} has a SAS of the container only: none that opens less can be made of it",
-            hint="use account_key or an identity; --container gives that SAS away, and with it the whole container",
+            f"{account.file} has only a SAS of the container: a narrower one cannot be made from it",
+            hint="use account_key or an identity; --container hands out that SAS, which opens the whole container",
         )
     if set(own.permissions) != set(rights):
         raise CredentialError(
-            f"{account.file} has a SAS only, with the rights {own.permissions}: none with fewer can be made of it",
+            f"{account.file} has a SAS only, with the rights {own.permissions}: one with fewer cannot be made from it",
             hint="use account_key or an identity, or ask for exactly its rights with --permission",
         )
     return own
@@ -194,7 +194,7 @@ def recovery_sentence(store: BlobStore) -> str:
     found = store.recovery()
     if found.versioning:
         return (
-            f"{store.container} keeps versions: what is deleted can be restored by copying its last version back"
+            f"{store.container} keeps versions: restore a deleted blob by copying its last version back"
             " (az storage blob list --include v, then az storage blob copy start --source-uri URL?versionid=...)"
         )
     if found.soft_delete_days:
@@ -203,8 +203,8 @@ def recovery_sentence(store: BlobStore) -> str:
             " 'az storage blob undelete', or in the portal"
         )
     if found.soft_delete_days == 0:
-        return f"{store.container} has neither versioning nor soft delete: what is deleted is gone"
-    return f"whether blobs deleted from {store.container} can be restored could not be seen with this credential"
+        return f"{store.container} has neither versioning nor soft delete: deleted blobs cannot be restored"
+    return f"whether blobs deleted from {store.container} can be restored cannot be checked with this credential"
 
 
 def _mint(
@@ -232,13 +232,13 @@ def _mint(
 
 def _own_sas(account: StorageAccount) -> SasToken:
     if account.sas_token is None:
-        raise CredentialError(f"{account.file} says auth: sas and has no sas_token", hint="add it, or drop auth")
+        raise CredentialError(f"{account.file} has auth: sas but no sas_token", hint="add it, or remove auth")
     return account.sas_token
 
 
 def _own_key(account: StorageAccount) -> Secret:
     if account.account_key is None:
-        raise CredentialError(f"{account.file} says auth: key and has no account_key", hint="add it, or drop auth")
+        raise CredentialError(f"{account.file} has auth: key but no account_key", hint="add it, or remove auth")
     return account.account_key
 
 

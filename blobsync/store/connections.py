@@ -37,7 +37,8 @@ class Connections:
         found = self._accounts.get(container)
         if found is None:
             raise PlanFileError(
-                f"{container} belongs to no folder entry of this cluster", hint="make the plan again, or pass -c or -f"
+                f"{container} is not covered by any folder entry of this cluster",
+                hint="make the plan again, or pass -c or -f",
             )
         return found
 

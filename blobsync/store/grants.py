@@ -73,7 +73,7 @@ def ordered_rights(rights: str) -> str:
     """The letters once each, in the order that the service wants; ``ValueError`` for others and for none."""
     unknown = set(rights) - set(_ORDER)
     if unknown or not rights:
-        raise ValueError(f"no rights of a SAS: {''.join(sorted(unknown)) or 'none given'}")
+        raise ValueError(f"not rights of a SAS: {''.join(sorted(unknown)) or 'none given'}")
     return "".join(letter for letter in _ORDER if letter in rights)
 
 

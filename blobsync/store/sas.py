@@ -25,7 +25,7 @@ from blobsync.store.grants import WARN_BEFORE, known_rights, ordered_rights, rig
 # SAS of 2025-07-05 and later sign more fields, none of which we need.
 SAS_VERSION = "2023-11-03"
 
-_ASK_ANEW = "put a new sas_token into the storage account file"
+_ASK_ANEW = "put a new sas_token in the storage account file"
 
 Target: TypeAlias = "ContainerUrl | BlobUrl"
 
@@ -128,8 +128,8 @@ def check_token(
     policy = token.field("si")
     if not token.permissions:
         if policy is None:
-            raise SasPermissionError(f"the SAS for {container.account} gives no rights at all", hint=_ASK_ANEW)
-        warnings = [f"the rights of the SAS for {container.account} are held by the access policy {policy}"]
+            raise SasPermissionError(f"the SAS for {container.account} grants no rights", hint=_ASK_ANEW)
+        warnings = [f"the rights of the SAS for {container.account} are defined by the access policy {policy}"]
     else:
         missing = "".join(letter for letter in needs if letter not in token.permissions)
         if missing:
@@ -142,7 +142,7 @@ def check_token(
     left = remaining(token, now)
     if left is not None and left < max(WARN_BEFORE, timedelta(seconds=seconds)):
         minutes = max(1, round(left.total_seconds() / 60))
-        warnings.append(f"the SAS for {container} ends in {minutes} min, at {token.field('se')}")
+        warnings.append(f"the SAS for {container} expires in {minutes} min, at {token.field('se')}")
     return tuple(warnings)
 
 
@@ -154,12 +154,12 @@ def _check_times(token: SasToken, container: ContainerUrl, now: datetime) -> Non
         raise CredentialError(f"the SAS for {container} has no expiry (se)", hint=_ASK_ANEW)
     if ends is not None and ends <= now:
         raise SasExpiredError(
-            f"the SAS for {container} ended at {_iso(ends)}; this machine's clock says {_iso(now)}", hint=_ASK_ANEW
+            f"the SAS for {container} expired at {_iso(ends)}; this machine's clock says {_iso(now)}", hint=_ASK_ANEW
         )
     if begins is not None and begins > now:
         raise CredentialError(
             f"the SAS for {container} is not valid before {_iso(begins)}; this machine's clock says {_iso(now)}",
-            hint="wait, correct the clock, or make one without a start time",
+            hint="wait, correct the clock, or create one without a start time",
         )
 
 

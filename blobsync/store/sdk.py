@@ -146,7 +146,7 @@ class SdkContainer:
             now, ended = self._http.clock(), self._http.signer.ended()
             raise translate(refused.answer, what, self._container, now=now, sas_ended=ended) from None
         except _MISREAD:
-            raise StorageError(f"cannot understand the {answer} of {self._container}") from None
+            raise StorageError(f"cannot parse the {answer} of {self._container}") from None
 
 
 class _RefusedError(Exception):
@@ -211,7 +211,7 @@ def _credential(signer: Signer) -> Credential:
         return AzureNamedKeyCredential(signer.account, signer.key.reveal())
     if isinstance(signer, SasSigner):
         return AzureSasCredential(signer.token.reveal())
-    assert isinstance(signer, BearerSigner), "a signer that the SDK has no form for"
+    assert isinstance(signer, BearerSigner), "the SDK has no credential for this signer"
     return cast(TokenCredential, _Login(signer))
 
 

@@ -176,22 +176,22 @@ def _not_reported(shown: str, engine: str) -> FileFailure:
     return FileFailure(
         shown,
         FailureCode.NOT_REPORTED,
-        f"{shown}: the {engine} engine did not say what became of it",
-        "run the same command again: only what is not verified moves",
+        f"{shown}: the {engine} engine reported no result for it",
+        "run the same command again: verified files are skipped",
     )
 
 
 def _stray(shown: str, destination: LiveEnd) -> FileFailure:
     if isinstance(destination, LocalEnd):
-        said = "azcopy took this blob along although the plan does not have it; nothing of it was kept"
+        said = "azcopy copied this blob although it is not in the plan; the copy was discarded"
         first = "run the same command again: it may be new"
     else:
         said = (
-            "this blob stands at the destination since the copy, and the plan does not have it:"
-            " azcopy took it along, or somebody else put it there"
+            "this blob appeared at the destination during the copy and is not in the plan:"
+            " azcopy copied it, or someone else uploaded it"
         )
-        first = "look at it, and remove it if it is not to be there"
-    again = "If it comes up again, the server shows azcopy names that it does not show blobsync; do not trust it"
+        first = "check it, and remove it if it does not belong there"
+    again = "If it happens again, the server lists names for azcopy that it hides from blobsync; do not trust it"
     return FileFailure(shown, FailureCode.NOT_ASKED_FOR, f"{shown}: {said}", f"{first}. {again}")
 
 
@@ -216,7 +216,7 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
         for action in fresh:
             ledger.failures.pop(action.path, None)
         if fresh:
-            run.listener.note(f"{len(fresh)} files get a second try with the {engine} engine")
+            run.listener.note(f"retrying {len(fresh)} files with the {engine} engine")
             _move(run, ledger, fresh, engine)
 
 
@@ -271,7 +271,7 @@ def _delete_extras(run: _Run) -> None:
     if any(ledger.failures or ledger.strangers for ledger in run.ledgers) or run.plan.unreadable:
         count = run.plan.count(Action.DELETE)
         if count:
-            run.listener.note(f"{count} extra files stay: nothing is deleted after a transfer with failures")
+            run.listener.note(f"{count} extra files were kept: nothing is deleted after a transfer with failures")
         return
     for ledger in run.ledgers:
         deletions = [action for action in ledger.part.actions if action.action is Action.DELETE]
@@ -311,7 +311,7 @@ def _imbalance(run: _Run) -> list[FileFailure]:
         return []
     shown = ", ".join(part.path for part in run.plan.parts)
     said = f"{shown}: {planned} files were planned, {done} are verified and {failed} failed: that does not add up"
-    hint = "this is a fault in blobsync itself; check with 'blobsync verify'"
+    hint = "this is a bug in blobsync; check with 'blobsync verify'"
     return [FileFailure(shown, FailureCode.ACCOUNT_WRONG, said, hint)]
 
 

@@ -40,15 +40,13 @@ def check_arrival(shown: str, moved: Moved, destination: FileState | None) -> Fi
     if expected is None:
         return None
     if destination.md5 is None:
-        return FileFailure(shown, FailureCode.MD5_MISSING, f"{shown}: arrived without an MD5 to check it by", _AGAIN)
+        return FileFailure(shown, FailureCode.MD5_MISSING, f"{shown}: arrived without an MD5 to check", _AGAIN)
     if destination.md5 != expected:
-        return FileFailure(
-            shown, FailureCode.MD5_MISMATCH, f"{shown}: other content at the destination than at the source", _AGAIN
-        )
+        return FileFailure(shown, FailureCode.MD5_MISMATCH, f"{shown}: its content differs at the destination", _AGAIN)
     return None
 
 
-_AGAIN = "run the same command again: only what is not verified moves"
+_AGAIN = "run the same command again: verified files are skipped"
 
 
 def states_at_destination(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None]) -> dict[str, FileState]:

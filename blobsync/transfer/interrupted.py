@@ -51,7 +51,7 @@ def cancelled(plan: TransferPlan, ledgers: Sequence[Ledger], moved_bytes: int) -
     return TransferCancelledError(
         f"stopped: {done} of {total} files are done and verified{rest}, {total - done - unsure} are left"
         + _again(plan, moved_bytes - _arrived(ledgers)),
-        hint="run the same command again: only what is not verified moves",
+        hint="run the same command again: verified files are skipped",
     )
 
 

@@ -115,8 +115,8 @@ class Ledger:
             self.strangers[action.path] = FileFailure(
                 shown,
                 FailureCode.NOT_PLANNED,
-                f"{shown}: an engine reported it, and the plan does not name it",
-                "look at what is there with 'blobsync verify'; this is a fault in blobsync itself",
+                f"{shown}: an engine reported it, but it is not in the plan",
+                "check the destination with 'blobsync verify'; this is a bug in blobsync",
             )
         return True
 
@@ -185,7 +185,7 @@ def _not_the_planned_one(shown: str) -> FileFailure:
     return FileFailure(
         shown,
         FailureCode.CHANGED_WHILE_READ,
-        f"{shown}: the file is not the one any more that was planned, so that nothing can tell what arrived",
+        f"{shown}: the file was replaced after it was planned, so the transfer cannot be verified",
         "run the same command again",
     )
 

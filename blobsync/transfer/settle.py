@@ -203,6 +203,6 @@ def _not_kept(folders: _Folders, action: FileAction, failure: FileFailure | None
     return FileFailure(
         shown,
         failure.code if failure else FailureCode.MISSING_AFTER_TRANSFER,
-        f"{shown}: left alone, because the other version could not be kept beside it as {action.aside}: {why}",
+        f"{shown}: left alone, because the other version could not be saved beside it as {action.aside}: {why}",
         (failure.hint if failure else None) or "run the same command again",
     )

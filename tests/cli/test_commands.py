@@ -71,7 +71,7 @@ def test_config_check_and_new(cli: Cli) -> None:
     assert (checked.code, checked.out) == (
         0,
         (
-            "aux_data/aml/aml.yaml: good for transfers only, submit would refuse it (data, output)\n"
+            "aux_data/aml/aml.yaml: valid for transfers only, submit would reject it (data, output)\n"
             "aux_data/configs/acct.yaml: good\n"
         ),
     )
@@ -150,7 +150,7 @@ def test_a_clone_without_the_account_file_says_what_to_do(cli: Cli) -> None:
     (cli.root / "aux_data/configs/acct.yaml").unlink()
     assert cli("d", "data/x").err == (
         "blobsync: aux_data/aml/aml.yaml:2: config_param.data_folder.azure_blob_config_file: "
-        "names aux_data/configs/acct.yaml, which is not there\n"
-        "  hint: git leaves such files out, as they may hold a key: copy it from where the project works: "
+        "names aux_data/configs/acct.yaml, which does not exist\n"
+        "  hint: git ignores such files because they may contain a key: copy it from a working checkout: "
         "scp -r HOST:PROJECT/aux_data/configs aux_data/\n"
     )

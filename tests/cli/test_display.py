@@ -56,7 +56,7 @@ def test_redaction(text: str) -> None:
 
 def test_redaction_leaves_words_alone() -> None:
     for text in (
-        "a.yaml: holds account_key and sas_token and can be read by others",
+        "a.yaml: holds account_key and sas_token and is readable by others",
         "a.yaml:3: account_key: is not base64: copy the whole key",
     ):
         assert redact(text) == text

@@ -128,7 +128,7 @@ def test_the_same_mistake_in_words(cli: Cli) -> None:
     assert ended.code == 2
     assert ended.out == ""
     assert ended.err == (
-        "blobsync: dat/voc20 belongs to no folder entry of aux_data/aml/aml.yaml; there are: data, output\n"
+        "blobsync: dat/voc20 is not covered by any folder entry of aux_data/aml/aml.yaml; entries: data, output\n"
         "  hint: did you mean data/voc20?\n"
     )
 

@@ -209,7 +209,7 @@ def test_part_of_a_folder(engine: AzcopyEngine, containers: Containers, tmp_path
 
 
 def test_targets_and_present_files(engine: AzcopyEngine, containers: Containers, tmp_path: Path) -> None:
-    """--keep both writes under another name; a file that changed since it was looked at is left alone."""
+    """--keep both writes under another name; a file that changed since it was checked is left alone."""
     store = containers.store("one")
     for name in ("both", "changed", "good"):
         containers.clients["one"].upload_blob(

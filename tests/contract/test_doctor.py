@@ -96,7 +96,7 @@ def test_a_sas_that_ended(azurite: Azurite) -> None:
     ended = replace(account, sas_token=SasToken.parse("sp=rwdl&sr=c&se=2020-01-01T00:00:00Z&sig=x"))
     (found,) = findings(ended)
     assert (found.name, found.status) == ("credential", FAIL)
-    assert found.hint == "put a new sas_token into the storage account file"
+    assert found.hint == "put a new sas_token in the storage account file"
 
 
 def test_a_key_that_is_none() -> None:
@@ -132,15 +132,19 @@ def test_a_login_that_nobody_made_is_not_called_good(tmp_path: Path) -> None:
     finally:
         os.environ["PATH"] = before
     assert (found.name, found.status) == ("credential", FAIL)
-    assert "no identity is signed in" in found.detail
-    assert found.hint and found.hint.startswith("az login")
+    assert "no Azure identity is signed in" in found.detail
+    assert found.hint and found.hint.startswith("run az login")
 
 
 def test_a_host_that_is_not_there() -> None:
     account = StorageAccount("vig.yaml", "vig", "data", "https://vig.invalid", account_key=Secret("a2V5"))
     (untried, failed) = findings(account)
     assert (untried.name, untried.status) == ("credential", UNTRIED)
-    assert (failed.about, failed.status, failed.detail) == ("vig.yaml", FAIL, "there is no host vig.invalid (3 tries)")
+    assert (failed.about, failed.status, failed.detail) == (
+        "vig.yaml",
+        FAIL,
+        "cannot resolve the host vig.invalid (3 tries)",
+    )
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(0, OK), (5, WARN), (-70, FAIL)])

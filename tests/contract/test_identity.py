@@ -91,7 +91,7 @@ def test_a_delegated_sas_opens_the_container_for_its_rights(
     with connected(server, box, SasSigner(token)) as store:
         put(store, "d/a")
         assert [blob.name for blob in store.list_blobs("d/")] == ["d/a"]
-        with pytest.raises(AccessDeniedError, match="has no right to delete"):
+        with pytest.raises(AccessDeniedError, match="is not allowed to delete"):
             store.delete("d/a")
 
 
@@ -123,7 +123,7 @@ def test_a_certificate_that_nobody_signed_is_refused_at_once(box: ContainerUrl) 
     store = RestBlobStore(box, BlobHttp(box, SharedKeySigner("one", KEY), environ={}))
     with pytest.raises(StorageUnreachableError) as caught:
         store.head("a")
-    assert str(caught.value) == "127.0.0.1 shows a TLS certificate that this machine does not trust"
+    assert str(caught.value) == "127.0.0.1 presented a TLS certificate that this machine does not trust"
     assert "SSL_CERT_FILE" in str(caught.value.hint)
 
 

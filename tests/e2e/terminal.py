@@ -125,7 +125,7 @@ class Terminal:
         assert not self._narrow.screen.cursor.hidden, "no cursor"
         left = [line for line in self.lines() if re.search(r"^(moving|deleting) +\d+%|^(looking|verifying)  ", line)]
         assert not left, f"the bar is still there: {left}\n{self}"
-        assert "Traceback" not in text and "fault in blobsync" not in text, str(self)
+        assert "Traceback" not in text and "bug in blobsync" not in text, str(self)
         # The shell's prompt comes at the beginning of a line.
         assert self._narrow.screen.cursor.x == 0, f"it ends in the middle of a line\n{self}"
 

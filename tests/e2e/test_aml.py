@@ -227,7 +227,9 @@ def test_what_jobs_cannot_use_is_told_by_config_check_and_submit(lab: Lab) -> No
     checked, submitted = lab.run("config", "check"), lab.run("submit", "true")
     again = lab.run("resubmit", submitted.out.split()[0])
     for done in (checked, submitted, again, lab.run("submit", "--dry-run", "true")):
-        assert "config_param.code_path.submit_with_url: has no effect: a URL would stand in the job" in done.err
+        assert (
+            "config_param.code_path.submit_with_url: has no effect: everybody could read a URL in the job" in done.err
+        )
         assert "priority: has no effect on aml jobs, only on those of itp, singularity" in done.err
     assert "has no effect" not in lab.run("ls", "data").err
     lab.cluster(config_param={**entries, "data/voc_folder": entries["data_folder"]})

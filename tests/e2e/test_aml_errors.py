@@ -215,8 +215,7 @@ def test_nobody_is_signed_in(lab: Lab, tmp_path: Path) -> None:
     assert done.errors == [
         {
             "code": "login_required",
-            "message": "no identity is signed in to Azure that can use the workspace:"
-            " Please run 'az login' to set up an account",
+            "message": "no Azure identity is signed in for the workspace: Please run 'az login' to set up an account",
             "hint": "az login",
             "path": None,
         }

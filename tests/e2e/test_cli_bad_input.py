@@ -59,7 +59,7 @@ def test_outside_of_any_project(project: Project, tmp_path: Path) -> None:
 
 def test_no_default_cluster(ready: Project, container: Container) -> None:
     (ready.root / "aux_data/aml/aml.yaml").rename(ready.root / "aux_data/aml/eu.yaml")
-    says = "aux_data/aml/aml.yaml: there is no such file"
+    says = "aux_data/aml/aml.yaml: no such file"
     done = _check(ready, container, ("u", "data"), exit_code=2, code="config_not_found", says=says)
     assert "there are: eu" in done.err
 
@@ -78,14 +78,14 @@ BAD_WORDS = {
     "unmapped path": (
         ("u", "dta/a.txt"),
         "path_unmapped",
-        "dta/a.txt belongs to no folder entry of aux_data/aml/aml.yaml; there are: data",
+        "dta/a.txt is not covered by any folder entry of aux_data/aml/aml.yaml; entries: data",
     ),
     "path outside": (("d", "../data"), "path_outside_project", "../data is outside the project"),
     "an option that is none": (("u", "data", "--recursive"), "usage", "no such option: --recursive"),
-    "options that exclude each other": (
+    "options that cannot be combined": (
         ("u", "data", "--overwrite", "--keep", "both"),
         "usage",
-        "--overwrite and --keep exclude each other",
+        "--overwrite and --keep cannot be combined",
     ),
     "an engine that is none": (("u", "data", "--engine", "ftp"), "usage", "--engine ftp: not one of"),
     "an override of the wrong type": (
@@ -155,7 +155,7 @@ TEN_BROKEN_FILES: dict[str, tuple[str, str, str]] = {
     "a placeholder left in place": (
         "aux_data/configs/aml.yaml",
         "account_name: <your storage account>\ncontainer_name: cont\n",
-        "aux_data/configs/aml.yaml:1: account_name: still holds the example's placeholder",
+        "aux_data/configs/aml.yaml:1: account_name: still has the example's placeholder",
     ),
 }
 

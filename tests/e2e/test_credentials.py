@@ -86,7 +86,7 @@ def test_a_login_does_not_go_to_a_host_that_a_project_names(
     hand_over(logged_in, STRANGE)
     done = logged_in.json(*words)
     assert (done.code, done.codes) == (2, {"credential_invalid"}), done
-    assert "your login does not go there" in done.errors[0]["message"]
+    assert "your login is not sent there" in done.errors[0]["message"]
     assert "BLOBSYNC_TRUSTED_HOSTS=acct.blob.core.windows.net.evil.example" in done.errors[0]["hint"]
     assert recorder.requests == [] and not asked_for_a_token(logged_in)
 
@@ -94,7 +94,7 @@ def test_a_login_does_not_go_to_a_host_that_a_project_names(
 def test_nor_does_the_doctor_take_it_there(logged_in: Project, recorder: RecordingServer) -> None:
     hand_over(logged_in, STRANGE)
     done = logged_in.json("doctor")
-    assert done.code != 0 and "your login does not go there" in done.out, done
+    assert done.code != 0 and "your login is not sent there" in done.out, done
     assert recorder.requests == [] and not asked_for_a_token(logged_in)
 
 
@@ -114,7 +114,7 @@ def test_a_key_of_the_environment_does_not_go_to_a_host_that_a_project_names(
     for words in (("ls", "data"), ("url", "data/a")):
         done = logged_in.json(*words)
         assert (done.code, done.codes) == (2, {"credential_invalid"}), done
-        assert "a secret of your environment does not go there" in done.errors[0]["message"]
+        assert "a secret of your environment is not sent there" in done.errors[0]["message"]
     assert recorder.requests == []
 
 
@@ -136,7 +136,7 @@ def test_a_project_gets_no_variable_that_it_was_not_allowed(logged_in: Project, 
     hand_over(logged_in, f"{recorder.url}/acct", sas_token="${AZURE_CLIENT_SECRET}")
     done = logged_in.json("ls", "data")
     assert done.code == 2, done
-    assert "may not use the environment variable AZURE_CLIENT_SECRET" in done.errors[0]["message"]
+    assert "must not use the environment variable AZURE_CLIENT_SECRET" in done.errors[0]["message"]
     assert recorder.requests == []
     logged_in.environ["BLOBSYNC_ALLOWED_VARIABLES"] = "AZURE_CLIENT_SECRET"
     logged_in.run("doctor")
@@ -158,7 +158,7 @@ def test_a_login_does_not_go_to_a_management_endpoint_that_a_project_names(
     write(logged_in, "aux_data/aml/config.json", {**place, "management_endpoint": "https://management.evil.example"})
     aml = {"platform": "aml", "compute_target": "c", "aml_config": "aux_data/aml/config.json"}
     done = logged_in.json("-p", json.dumps(aml), "summary")
-    assert done.code == 2 and "your login does not go there" in done.errors[0]["message"], done
+    assert done.code == 2 and "your login is not sent there" in done.errors[0]["message"], done
     assert recorder.requests == [] and not asked_for_a_token(logged_in)
 
 

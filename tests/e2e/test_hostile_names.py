@@ -172,7 +172,7 @@ def test_a_listed_size_that_cannot_be_is_an_error_that_names_the_blob(
     project.configure(Container(hostile.url, "one", "AAAA", "hostile"), url=hostile.url)
     done = project.json("d", "data")
     assert (done.code, done.codes) == (1, {"storage_error"}), str(done)
-    assert "'data/x/fine': '-1' is no size of a blob" in done.errors[0]["message"]
+    assert "'data/x/fine': '-1' is not a blob size" in done.errors[0]["message"]
     assert not project.data.exists()
 
 

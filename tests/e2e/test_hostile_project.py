@@ -29,7 +29,7 @@ def test_no_folder_entry_opens_the_repository_or_the_configuration(
     # The keys in aux_data/configs must not go up either.
     for words in (("d", place), ("u", place), ("d", "--dry-run", "data")):
         done = project.run(*words)
-        assert (done.code, "where no data is" in done.err) == (2, True), str(done)
+        assert (done.code, "which is reserved" in done.err) == (2, True), str(done)
     assert read_tree(project.root) == before
     assert container.names() == ["x/post-checkout"]
 
@@ -45,7 +45,7 @@ def test_config_new_writes_through_no_link_out_of_the_project(link: str, project
     way.parent.mkdir(parents=True, exist_ok=True)
     way.symlink_to(os.path.relpath(home / ("folder" if "." not in Path(link).name else "file"), way.parent))
     done = project.run("config", "new")
-    assert (done.code, "a link that leads out of the project" in done.err) == (1, True), str(done)
+    assert (done.code, "a link that points outside the project" in done.err) == (1, True), str(done)
     assert read_tree(home / "folder") == {}
     assert (home / "file").read_text() == "mine\n"
     assert not [name for name in read_tree(project.root) if project.root / name != way]

@@ -110,7 +110,7 @@ def test_entities_of_a_listing_are_not_expanded(
     server = servers.start(lambda exchange: exchange.reply(200, body.encode()))
     project.configure(container, url=server.url)
     done = project.run("ls", "data", seconds=30)
-    assert (done.code, "cannot understand the listing" in done.err) == (1, True), str(done)
+    assert (done.code, "cannot parse the listing" in done.err) == (1, True), str(done)
     assert "root:" not in done.out + done.err
 
 

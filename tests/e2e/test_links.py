@@ -330,7 +330,7 @@ def test_a_link_out_of_the_project_that_nobody_named_is_counted_and_said(
 ) -> None:
     (filled.data / "coco").symlink_to(outside)
     planned = filled.json("plan", "u", "data")
-    assert reasons(planned)["data/coco"] == ("skip", "a symlink that leads out of the project"), str(planned)
+    assert reasons(planned)["data/coco"] == ("skip", "a symlink that points outside the project"), str(planned)
     done = filled.run("u", "data")
     assert done.code == 0, str(done)
     assert "1 skipped" in done.out

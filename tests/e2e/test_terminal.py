@@ -99,9 +99,9 @@ def test_questions_stand_alone_and_are_answered(
     for name in ("a", "b"):
         container.put(f"data/v/{name}", b"123")
     for keys, code, said in (
-        ("n\n", 2, "blobsync: not confirmed, nothing was touched"),
-        (CTRL_D, 2, "blobsync: not confirmed, nothing was touched"),
-        (CTRL_C, 130, "blobsync: interrupted at the question: nothing was touched"),
+        ("n\n", 2, "blobsync: not confirmed, nothing was changed"),
+        (CTRL_D, 2, "blobsync: not confirmed, nothing was changed"),
+        (CTRL_C, 130, "blobsync: interrupted at the prompt: nothing was changed"),
         ("y\n", 0, "deleted 2 blobs, 6 B"),
     ):
         ended = _answered(project, keys, "rm", "data/v", columns=columns)
@@ -149,9 +149,9 @@ def test_conflicts_and_errors_are_whole(project: Project, container: Container, 
     ]
     missing = see(project, "u", "data/nowhere", columns=columns)
     assert (missing.code, len(missing.answer())) == (4, 2), str(missing)
-    assert missing.answer()[0].startswith("blobsync: data/nowhere: there is no such file or folder at the source, ")
+    assert missing.answer()[0].startswith("blobsync: data/nowhere: no such file or folder at the source, ")
     usage = see(project, "u", "data/v", "-c", "", columns=columns)
-    assert usage.code == 2 and usage.answer()[0] == "blobsync: -c '': the name of a cluster is missing", str(usage)
+    assert usage.code == 2 and usage.answer()[0] == "blobsync: -c '': missing cluster name", str(usage)
 
 
 def test_json_and_quiet_draw_nothing(project: Project, container: Container, line: str) -> None:
@@ -182,7 +182,7 @@ def test_ctrl_c_while_looking_ends_it_at_once(
                 terminal.wait_for(lambda seen: seen.bars())
             terminal.type(CTRL_C)
             terminal.finish(seconds=10)
-    expected = ["blobsync: interrupted while looking: nothing was touched"]
+    expected = ["blobsync: interrupted before the transfer: nothing was changed"]
     assert (terminal.code, terminal.answer()) == (130, expected), str(terminal)
     assert container.names() == ["data/v/b"] and set(read_tree(project.data)) == {"v/a"}
 
@@ -203,7 +203,7 @@ def test_ctrl_c_while_moving_says_what_is_done(
         r"blobsync: stopped: (\d+) of 120 files are done and verified.*, (\d+) are left(; .* again)?", said
     )
     assert done and 0 < int(done[1]) < 120, str(terminal)
-    assert hint == "  hint: run the same command again: only what is not verified moves"
+    assert hint == "  hint: run the same command again: verified files are skipped"
     project.configure(container)
     assert see(project, "u", "data/v", columns=columns).code == 0
     assert container.contents("data/v/") == hashes(_FILES)

@@ -221,7 +221,7 @@ class MemoryStore:
         if (condition.absent and blob is not None) or (
             condition.etag is not None and (blob is None or blob.info.etag != condition.etag)
         ):
-            raise PreconditionFailedError(f"{name} changed since it was looked at", status=412)
+            raise PreconditionFailedError(f"{name} changed since it was checked", status=412)
 
     def _check(self, body: bytes, md5: bytes) -> None:
         if hashlib.md5(body).digest() != md5:
@@ -254,7 +254,9 @@ class MemoryStore:
             for name, blob in store.blobs.items():
                 if url == str(store.container.blob(name)):
                     return blob
-        raise CopySourceRefusedError("the service may not read the source", service_code="CannotVerifyCopySource")
+        raise CopySourceRefusedError(
+            "the service is not allowed to read the source", service_code="CannotVerifyCopySource"
+        )
 
 
 class MemoryReader:

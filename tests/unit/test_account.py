@@ -66,7 +66,7 @@ def test_an_engine_that_says_nothing_of_its_files_fails_them_all(world: World) -
     result = told_by(world, liars.nothing)
     assert (result.exit_code, result.transferred) == (1, 0)
     assert codes(result) == {f"data/x/{name}": "not_reported" for name in FILES}
-    assert "the azcopy engine did not say what became of it" in result.failures[0].message
+    assert "the azcopy engine reported no result for it" in result.failures[0].message
 
 
 def test_a_file_that_an_engine_passes_over_is_a_failure_by_name(world: World) -> None:

@@ -66,7 +66,7 @@ def test_what_was_searched_is_said(tmp_path: Path, environ: dict[str, str]) -> N
 def test_a_variable_that_names_nothing_is_an_error_at_once(tmp_path: Path, environ: dict[str, str]) -> None:
     program(tmp_path / "bin" / "azcopy")
     environ["BLOBSYNC_AZCOPY"] = str(tmp_path / "missing")
-    with pytest.raises(AzcopyNotFoundError, match=r"BLOBSYNC_AZCOPY is .*missing, which is no program"):
+    with pytest.raises(AzcopyNotFoundError, match=r"BLOBSYNC_AZCOPY is .*missing, which is not a program"):
         find_azcopy(environ, runner=says(GOOD))
 
 
@@ -111,7 +111,7 @@ def test_another_missing_library_is_named() -> None:
 
 def test_a_program_that_is_no_azcopy(tmp_path: Path, environ: dict[str, str]) -> None:
     program(tmp_path / "bin" / "azcopy")
-    with pytest.raises(AzcopyError, match=r"does not tell its version .*: hello"):
+    with pytest.raises(AzcopyError, match=r"does not report its version .*: hello"):
         find_azcopy(environ, runner=says("hello\n"))
 
 

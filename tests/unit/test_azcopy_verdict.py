@@ -180,7 +180,7 @@ def test_a_failure_without_a_status_after_the_sas_ended_is_its_expiry(status: in
     error = case.verdict.reason("a")
     assert error.code == expected
     if expected == "sas_expired":
-        assert "the SAS is past its expiry" in error.message
+        assert "the SAS has expired" in error.message
 
 
 @pytest.mark.parametrize(
@@ -212,16 +212,16 @@ def test_a_failure_without_a_status_after_the_sas_ended_is_its_expiry(status: in
         ),
         pytest.param(outcome(fatal="panic: oh"), {}, "azcopy_failed", "panic: oh", id="an error without a status"),
         pytest.param(
-            outcome(stderr="killed", words=["Scanning"]), {}, "azcopy_failed", "its last words: killed", id="stderr"
+            outcome(stderr="killed", words=["Scanning"]), {}, "azcopy_failed", "its last output: killed", id="stderr"
         ),
         pytest.param(
             outcome(words=["Scanning", "Moving", "Counting"]),
             {},
             "azcopy_failed",
-            "its last words: Counting",
+            "its last output: Counting",
             id="a word",
         ),
-        pytest.param(outcome(), {}, "azcopy_failed", "code 1 and did not say how", id="nothing"),
+        pytest.param(outcome(), {}, "azcopy_failed", "code 1 and reported no result", id="nothing"),
     ],
 )
 def test_what_stopped_the_job_is_the_reason_for_files_without_one(

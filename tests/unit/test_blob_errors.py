@@ -34,21 +34,25 @@ def answer(status: int, code: str = "", message: str = "", detail: str = "", *, 
     ("given", "kind", "says"),
     [
         (answer(403, "AuthenticationFailed"), AccessDeniedError, "a wrong key, or a SAS that is damaged"),
-        (answer(403, "AuthorizationFailure"), AccessDeniedError, "acct does not let this machine read d/a in acct/box"),
+        (
+            answer(403, "AuthorizationFailure"),
+            AccessDeniedError,
+            "acct does not allow this machine to read d/a in acct/box",
+        ),
         (answer(403, "AuthorizationFailure", "Server failed to authenticate"), AccessDeniedError, "a wrong key"),
-        (answer(403, "AuthorizationPermissionMismatch"), AccessDeniedError, "no right to read d/a in acct/box"),
+        (answer(403, "AuthorizationPermissionMismatch"), AccessDeniedError, "not allowed to read d/a in acct/box"),
         (answer(403, "AuthorizationResourceTypeMismatch"), AccessDeniedError, "needs srt=co"),
         (answer(403, "KeyBasedAuthenticationNotPermitted"), AccessDeniedError, "does not allow account keys"),
         (answer(403, "AccountIsDisabled"), AccessDeniedError, "the storage account acct is disabled"),
         (answer(401, "InvalidAuthenticationInfo"), AccessDeniedError, "cannot read the credential"),
         (answer(401), AccessDeniedError, "cannot read the credential"),
-        (answer(403), AccessDeniedError, "does not let this machine read"),
+        (answer(403), AccessDeniedError, "does not allow this machine to read"),
         (answer(404, "ContainerNotFound"), ContainerNotFoundError, "there is no container box in acct"),
         (answer(404, "BlobNotFound"), BlobNotFoundError, "there is no blob d/a in acct/box"),
         (answer(404), BlobNotFoundError, "there is no blob d/a in acct/box"),
-        (answer(412, "ConditionNotMet"), PreconditionFailedError, "d/a in acct/box changed since it was looked at"),
-        (answer(304), PreconditionFailedError, "changed since it was looked at"),
-        (answer(409, "BlobAlreadyExists"), PreconditionFailedError, "exists by now"),
+        (answer(412, "ConditionNotMet"), PreconditionFailedError, "d/a in acct/box changed since it was checked"),
+        (answer(304), PreconditionFailedError, "changed since it was checked"),
+        (answer(409, "BlobAlreadyExists"), PreconditionFailedError, "was created in the meantime"),
         (answer(409, "BlobArchived"), StorageError, "is in the archive tier"),
         (answer(400, "Md5Mismatch"), ChecksumError, "not the bytes that were sent"),
         (answer(400, "InvalidOperation", "Provided contentMD5 doesn't match."), ChecksumError, "not the bytes"),
@@ -80,7 +84,7 @@ def test_a_sas_outside_its_time_is_told_by_the_detail() -> None:
 @pytest.mark.parametrize(("ahead", "says"), [(3600.0, "1 h 0 min ahead of"), (-1200.0, "20 min behind")])
 def test_a_skewed_clock_is_named_first(ahead: float, says: str) -> None:
     error = translate(answer(403, "AuthenticationFailed", ahead=ahead), "read", BOX, "a", now=NOW)
-    assert str(error) == f"this machine's clock is {says} the service's, so that it refuses our signatures"
+    assert str(error) == f"this machine's clock is {says} the service's, so the service rejects our signatures"
     small = translate(answer(403, "AuthenticationFailed", ahead=600), "read", BOX, "a", now=NOW)
     assert "clock" not in str(small)
 

@@ -113,7 +113,7 @@ def test_a_listed_size_that_is_none_refuses_the_listing(size: str) -> None:
     listed = NEEDED.replace(">0<", f">{size}<")
     body = f"<EnumerationResults><Blobs><Blob><Name>d/x</Name>{listed}</Blob></Blobs></EnumerationResults>"
     with scripted([Step(200, body.encode())]) as script:
-        with pytest.raises(StorageError, match=rf"listing of .*box: the blob 'd/x': '{size}' is no size of a blob"):
+        with pytest.raises(StorageError, match=rf"listing of .*box: the blob 'd/x': '{size}' is not a blob size"):
             list(store(script).list_blobs())
 
 
@@ -131,7 +131,7 @@ def test_a_listed_size_that_is_none_refuses_the_listing(size: str) -> None:
 )
 def test_an_answer_about_a_blob_that_cannot_be_true_names_it(status: int, headers: dict[str, str]) -> None:
     with scripted([Step(status, b"hi", {"ETag": '"0x1"', **headers})]) as script:
-        with pytest.raises(StorageError, match=r"cannot understand the answer about the blob 'd/x'"):
+        with pytest.raises(StorageError, match=r"cannot parse the response about the blob 'd/x'"):
             store(script).open("d/x")
 
 
@@ -191,7 +191,7 @@ def test_a_server_that_stops_answering_is_a_timeout() -> None:
         http = BlobHttp(
             container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(2, 0.001), timeouts=Timeouts(1, 0.05)
         )
-        with pytest.raises(StorageUnreachableError, match="stopped answering"):
+        with pytest.raises(StorageUnreachableError, match="stopped responding"):
             RestBlobStore(container, http).head("a")
 
 
@@ -354,8 +354,8 @@ def test_the_next_page_is_asked_for_while_this_one_is_read() -> None:
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (error(403, "CannotVerifyCopySource"), "acct may not read the source"),
-        (error(404, "CannotVerifyCopySource"), "acct may not read the source"),
+        (error(403, "CannotVerifyCopySource"), "acct is not allowed to read the source"),
+        (error(404, "CannotVerifyCopySource"), "acct is not allowed to read the source"),
         (error(501, "NotImplemented"), "acct does not copy from a URL (an emulator?)"),
         (Step(500), "acct does not copy from a URL (an emulator?)"),
         (error(400, "UnsupportedHeader"), "acct does not copy from a URL"),
@@ -419,13 +419,13 @@ def test_an_http_proxy_of_the_environment_is_used() -> None:
 
 @pytest.mark.parametrize("listed", ["blob.invalid", ".invalid", "other, invalid", "*"])
 def test_no_proxy_wins(listed: str) -> None:
-    with scripted([blob(b"")]) as script, pytest.raises(StorageUnreachableError, match="there is no host blob"):
+    with scripted([blob(b"")]) as script, pytest.raises(StorageUnreachableError, match="cannot resolve the host blob"):
         proxied(script, {**CHOSEN, "HTTP_PROXY": script.url.removesuffix("/acct"), "no_proxy": listed})
     assert script.seen == []
 
 
 def test_a_proxy_that_is_gone_is_named() -> None:
-    with pytest.raises(StorageUnreachableError, match="the proxy on the way to blob"):
+    with pytest.raises(StorageUnreachableError, match="the proxy for blob"):
         proxied(Script(), {**CHOSEN, "HTTP_PROXY": "http://127.0.0.1:1"})
 
 
@@ -485,7 +485,7 @@ def test_a_certificate_is_trusted_when_the_environment_says_so(certificate: tupl
 def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(certificate: tuple[Path, Path]) -> None:
     with scripted([blob(b"")] * 9, certificate) as script, pytest.raises(StorageUnreachableError) as caught:
         secure(script).head("a")
-    assert str(caught.value) == "127.0.0.1 shows a TLS certificate that this machine does not trust"
+    assert str(caught.value) == "127.0.0.1 presented a TLS certificate that this machine does not trust"
     assert script.seen == []
 
 
@@ -500,7 +500,7 @@ def test_https_goes_through_a_proxy_by_connect(certificate: tuple[Path, Path]) -
 def test_a_proxy_that_refuses_connect_is_named(certificate: tuple[Path, Path]) -> None:
     refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     with scripted([], certificate) as script, connect_proxy(refusal) as proxy:
-        with pytest.raises(StorageUnreachableError, match=r"the proxy on the way to 127\.0\.0\.1"):
+        with pytest.raises(StorageUnreachableError, match=r"the proxy for 127\.0\.0\.1"):
             secure(script, HTTPS_PROXY=proxy).head("a")
 
 
@@ -526,5 +526,5 @@ def test_a_redirect_is_not_followed() -> None:
 
 def test_an_answer_without_end_is_cut_off() -> None:
     step = Step(200, b"<" * (65 << 20))
-    with scripted([step]) as script, pytest.raises(StorageError, match="more than 64 MiB"):
+    with scripted([step]) as script, pytest.raises(StorageError, match="larger than 64 MiB"):
         list(store(script).list_blobs())

@@ -261,7 +261,7 @@ def test_a_second_try_goes_to_the_engine_that_can_mend_it(world: World, code: st
     result = carry(world, world.plan("u", "data/x", options=AZCOPY), made, heard=heard)
     tries = {"azcopy": len(first.tasks) - 1, **{name: len(spy.tasks) for name, spy in spies.items()}}
     assert {name for name, count in tries.items() if count} == ({second} if second else set())
-    assert heard.notes == ([f"1 files get a second try with the {second} engine"] if second else [])
+    assert heard.notes == ([f"retrying 1 files with the {second} engine"] if second else [])
     assert result.ok is (second == "direct")
     if second != "direct":
         assert codes(result) == {"data/x": code}
@@ -477,7 +477,7 @@ def test_extras_that_stay_after_a_failure_are_said(world: World) -> None:
     for plan, said in (
         (
             world.plan("u", "data/x", options=mirror),
-            ["1 extra files stay: nothing is deleted after a transfer with failures"],
+            ["1 extra files were kept: nothing is deleted after a transfer with failures"],
         ),
         (world.plan("u", "data/x", options=AZCOPY), []),
     ):
@@ -653,7 +653,7 @@ def test_a_copy_that_keeps_both_uses_the_engines_that_the_service_allows(
 
     def refuse(request: Request) -> None:
         if refused and request.operation == "put_from_url":
-            raise CopySourceRefusedError("the service may not read the source")
+            raise CopySourceRefusedError("the service is not allowed to read the source")
 
     world.store("eu").before = refuse
     used: list[tuple[str, bool]] = []

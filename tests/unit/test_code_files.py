@@ -62,7 +62,7 @@ def test_files_that_hold_secrets_by_their_name_are_out_and_named(tmp_path: Path)
     assert {file.path for file in tree.files} == set(inside)
     expected = {one.rpartition("/")[0] if f"/{one}".count("/.") and "/" in one else one for one in SECRET_FILES}
     assert {one.path for one in tree.left_out} == expected
-    assert all("in .blobsyncignore takes it in" in one.reason for one in tree.left_out)
+    assert all("in .blobsyncignore includes it" in one.reason for one in tree.left_out)
 
 
 def test_package_managers_files_are_out_only_with_a_token(tmp_path: Path) -> None:
@@ -88,9 +88,11 @@ def test_why_says_how_to_take_a_secret_file_in(tmp_path: Path) -> None:
     write(tmp_path, "sub/.env", ".aws/config")
     rules = code_rules(cluster(tmp_path))
     assert why(rules, "sub/.env").reason == (
-        "a file of environment variables; '!/sub/.env' in .blobsyncignore takes it in"
+        "a file of environment variables; '!/sub/.env' in .blobsyncignore includes it"
     )
-    assert why(rules, ".aws/config").reason.startswith("its folder .aws/ is left out: what the AWS command line signs")
+    assert why(rules, ".aws/config").reason.startswith(
+        "its folder .aws/ is left out: credentials of the AWS command line"
+    )
 
 
 def test_a_folder_entry_that_is_a_link_is_out(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_why(tmp_path: Path) -> None:
 
     assert told("a.py") == Decision("a.py", True, "no pattern matches it", size=1)
     assert told("keep.log") == Decision(
-        "keep.log", True, "taken in again by a pattern", "!keep.log", ".gitignore", 2, 1
+        "keep.log", True, "included again by a pattern", "!keep.log", ".gitignore", 2, 1
     )
     assert told("x.log") == Decision("x.log", False, "a pattern matches it", "*.log", ".gitignore", 1)
     below = told("out/a/b")

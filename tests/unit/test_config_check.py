@@ -60,11 +60,14 @@ def test_all_problems_of_all_files_are_told_once_each(tmp_path: Path) -> None:
         "aux_data/aml/eu.yaml": [],
         "aux_data/configs/acct.yaml": [
             "aux_data/configs/acct.yaml: container_name: is missing",
-            "aux_data/configs/acct.yaml:2: account_key: is not base64: copy the whole key, with the = signs at its end",
+            (
+                "aux_data/configs/acct.yaml:2: account_key: is not base64: "
+                "copy the whole key, including the = signs at the end"
+            ),
         ],
         "aux_data/configs/unused.yaml": [
             (
-                "aux_data/configs/unused.yaml:2: container_name: 'A' is no container name: "
+                "aux_data/configs/unused.yaml:2: container_name: 'A' is not a valid container name: "
                 "3 to 63 lowercase letters, digits and single hyphens"
             ),
         ],
@@ -92,7 +95,7 @@ def test_the_file_of_the_variable_is_checked_as_well(tmp_path: Path) -> None:
     ]
     gone = {item.file: item for item in check_project(tmp_path, environ={"AML_CONFIG_PATH": "gone.yaml"})}
     assert [str(problem) for problem in gone["AML_CONFIG_PATH"].problems] == [
-        "AML_CONFIG_PATH names gone.yaml, which is not there"
+        "AML_CONFIG_PATH names gone.yaml, which does not exist"
     ]
     twice = check_project(tmp_path, environ={"AML_CONFIG_PATH": str(tmp_path / "aux_data/aml/aml.yaml")})
     assert [item.file for item in twice] == ["aux_data/aml/aml.yaml", "aux_data/configs/acct.yaml"]
@@ -114,14 +117,14 @@ def test_a_workspace_file_that_is_absent_is_the_cluster_files_mistake(tmp_path: 
     found = check(tmp_path)
     assert "aux_data/aml/no.json" not in found
     assert [str(problem) for problem in found["aux_data/aml/aml.yaml"].problems] == [
-        "aux_data/aml/aml.yaml: aml_config: names aux_data/aml/no.json, which is not there"
+        "aux_data/aml/aml.yaml: aml_config: names aux_data/aml/no.json, which does not exist"
     ]
 
 
 def test_a_project_without_clusters_says_so(tmp_path: Path) -> None:
     ProjectFiles(tmp_path)
     problems = check(tmp_path)["aux_data/aml"].problems
-    assert [str(problem) for problem in problems] == ["aux_data/aml/ holds no cluster file"]
+    assert [str(problem) for problem in problems] == ["aux_data/aml/ contains no cluster file"]
 
 
 def test_keys_that_git_would_take_warn(tmp_path: Path) -> None:
@@ -149,17 +152,17 @@ def test_new_files_for_the_emulator_work_at_once(tmp_path: Path) -> None:
 def test_new_files_ask_for_what_only_the_user_knows(tmp_path: Path) -> None:
     new_project(tmp_path)
     assert [str(problem) for item in check(tmp_path).values() for problem in item.problems] == [
-        "aux_data/aml/aml.yaml:7: config_param.code_path.path: still holds the example's placeholder: fill in your own",
+        "aux_data/aml/aml.yaml:7: config_param.code_path.path: still has the example's placeholder: fill in your own",
         (
             "aux_data/aml/aml.yaml:11: config_param.data_folder.path: "
-            "still holds the example's placeholder: fill in your own"
+            "still has the example's placeholder: fill in your own"
         ),
         (
             "aux_data/aml/aml.yaml:14: config_param.output_folder.path: "
-            "still holds the example's placeholder: fill in your own"
+            "still has the example's placeholder: fill in your own"
         ),
-        "aux_data/configs/storage.yaml:3: account_name: still holds the example's placeholder: fill in your own",
-        "aux_data/configs/storage.yaml:4: container_name: still holds the example's placeholder: fill in your own",
+        "aux_data/configs/storage.yaml:3: account_name: still has the example's placeholder: fill in your own",
+        "aux_data/configs/storage.yaml:4: container_name: still has the example's placeholder: fill in your own",
     ]
 
 

@@ -70,15 +70,15 @@ CLUSTER_MISTAKES = {
     "a variable where none may stand": (
         DATA + "experiment_name: exp_${BLOBSYNC_X}\n",
         (
-            f"{AML}:3: experiment_name: may not hold ${{BLOBSYNC_X}}: "
-            "variables are replaced in credentials and in env only"
+            f"{AML}:3: experiment_name: must not contain ${{BLOBSYNC_X}}: "
+            "variables are expanded in credentials and in env only"
         ),
     ),
     "an account file that is not there": (
         "config_param:\n  data_folder:\n    path: p\n    azure_blob_config_file: aux_data/configs/acc.yaml\n",
         (
             f"{AML}:4: config_param.data_folder.azure_blob_config_file: "
-            "names aux_data/configs/acc.yaml, which is not there"
+            "names aux_data/configs/acc.yaml, which does not exist"
         ),
     ),
     "an entry without an account": (
@@ -95,7 +95,7 @@ CLUSTER_MISTAKES = {
     ),
     "a path that leaves its folder": (
         "config_param:\n  data_folder: {azure_blob_config_file: aux_data/configs/acct.yaml, path: a/../b}\n",
-        f"{AML}:2: config_param.data_folder.path: 'a/../b' holds an empty part, '.' or '..': write the plain path",
+        f"{AML}:2: config_param.data_folder.path: 'a/../b' contains an empty part, '.' or '..': write the plain path",
     ),
     "a key that leaves the project": (
         f"config_param:\n  ../data_folder: {ENTRY}\n",
@@ -107,14 +107,14 @@ CLUSTER_MISTAKES = {
     ),
     "two entries for one folder": (
         f"config_param:\n  data_folder: {ENTRY}\n  ./data_folder: {ENTRY}\n",
-        f"{AML}:3: config_param../data_folder: there is another entry for the folder data",
+        f"{AML}:3: config_param../data_folder: duplicate entry for the folder data",
     ),
     "a path under no mount point": (
         (
             f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
             "config_param:\n  data_folder: /hdfs/input/data\n"
         ),
-        f"{AML}:4: config_param.data_folder: /hdfs/input/data lies below no blob_mount_point (/blob)",
+        f"{AML}:4: config_param.data_folder: /hdfs/input/data is not below any blob_mount_point (/blob)",
     ),
     "a mount without an account": (
         "blob_mount_info:\n  - blob_mount_point: /blob\nconfig_param:\n  data_folder: /blob/x\n",
@@ -157,10 +157,7 @@ def test_mistakes_in_a_cluster_file(project: ProjectFiles, text: str, message: s
         ),
         (
             "env: {A: '${B}'}",
-            (
-                f"{AML}:3: env.A: may not use the environment variable B: "
-                "a project file gets those only that it is allowed"
-            ),
+            (f"{AML}:3: env.A: must not use the environment variable B: a project file may use allowed variables only"),
             (
                 "if you trust this project with it: export BLOBSYNC_ALLOWED_VARIABLES=B, "
                 "or list it under allowed_variables in your own configuration file"
@@ -181,44 +178,44 @@ ACCOUNT_MISTAKES = {
     "an account that is a URL": (
         "account_name: acct.blob.core.windows.net\ncontainer_name: cont\n",
         (
-            f"{ACCT}:1: account_name: 'acct.blob.core.windows.net' is no storage account name: "
+            f"{ACCT}:1: account_name: 'acct.blob.core.windows.net' is not a valid storage account name: "
             "3 to 24 lowercase letters and digits"
         ),
     ),
     "a container with capitals": (
         "account_name: acct\ncontainer_name: My_Data\n",
         (
-            f"{ACCT}:2: container_name: 'My_Data' is no container name: "
+            f"{ACCT}:2: container_name: 'My_Data' is not a valid container name: "
             "3 to 63 lowercase letters, digits and single hyphens"
         ),
     ),
     "a key cut short": (
         BASE + "account_key: abcde\n",
-        f"{ACCT}:3: account_key: is not base64: copy the whole key, with the = signs at its end",
+        f"{ACCT}:3: account_key: is not base64: copy the whole key, including the = signs at the end",
     ),
     "a SAS that is none": (
         BASE + "sas_token: https://example.org\n",
-        f"{ACCT}:3: sas_token: is not a SAS token: it has no sig= part",
+        f"{ACCT}:3: sas_token: is not a SAS token: no sig= parameter",
     ),
     "the example's placeholder": (
         BASE + "account_key: xxxx\n",
-        f"{ACCT}:3: account_key: still holds the example's placeholder: fill in your own",
+        f"{ACCT}:3: account_key: still has the example's placeholder: fill in your own",
     ),
     "our own placeholder": (
         "account_name: <your storage account>\ncontainer_name: cont\n",
-        f"{ACCT}:1: account_name: still holds the example's placeholder: fill in your own",
+        f"{ACCT}:1: account_name: still has the example's placeholder: fill in your own",
     ),
     "an endpoint that is no URL": (
         BASE + "blob_endpoint: acct.blob.core.windows.net\n",
-        f"{ACCT}:3: blob_endpoint: is no URL: it looks like https://<account>.blob.core.windows.net",
+        f"{ACCT}:3: blob_endpoint: is not a URL: expected https://<account>.blob.core.windows.net",
     ),
     "a SAS in the endpoint": (
         BASE + "blob_endpoint: https://acct.blob.core.windows.net/?sig=SENTINEL\n",
-        f"{ACCT}:3: blob_endpoint: must be the plain URL; a SAS belongs into sas_token",
+        f"{ACCT}:3: blob_endpoint: must be the plain URL; put a SAS in sas_token",
     ),
     "localhost": (
         BASE + "blob_endpoint: http://localhost:10000/acct\n",
-        f"{ACCT}:3: blob_endpoint: azcopy does not understand 'localhost' here: write 127.0.0.1",
+        f"{ACCT}:3: blob_endpoint: azcopy does not support 'localhost' here: use 127.0.0.1",
     ),
     "an emulator without its account": (
         BASE + "blob_endpoint: http://127.0.0.1:10000\n",
@@ -279,14 +276,14 @@ def test_a_key_that_others_can_read_warns(project: ProjectFiles) -> None:
     (project.root / ACCT).chmod(0o644)
     project.cluster(DATA)
     assert load_cluster(project.root, environ=NO_ENVIRON).warnings == (
-        f"{ACCT}: holds account_key and can be read by other users (mode 644); run: chmod 600 {ACCT}",
+        f"{ACCT}: holds account_key and is readable by other users (mode 644); run: chmod 600 {ACCT}",
     )
 
 
 def test_a_password_that_others_can_read_warns(project: ProjectFiles) -> None:
     project.cluster(DATA + "docker: {image: i, username: me, password: hidden}\n").chmod(0o640)
     assert load_cluster(project.root, environ=NO_ENVIRON).warnings == (
-        f"{AML}: holds docker.password and can be read by other users (mode 640); run: chmod 600 {AML}",
+        f"{AML}: holds docker.password and is readable by other users (mode 640); run: chmod 600 {AML}",
     )
 
 
@@ -305,7 +302,7 @@ def test_a_missing_workspace_is_named(project: ProjectFiles) -> None:
     project.cluster(DATA + "compute_target: x\naml_config: aux_data/aml/other.json\n")
     with pytest.raises(ConfigError) as caught:
         load_workspace(load_cluster(project.root, environ=NO_ENVIRON), environ=NO_ENVIRON)
-    assert str(caught.value) == f"{AML}: aml_config: names aux_data/aml/other.json, which is not there"
+    assert str(caught.value) == f"{AML}: aml_config: names aux_data/aml/other.json, which does not exist"
 
 
 def test_an_unfinished_workspace_is_refused(project: ProjectFiles) -> None:
@@ -314,7 +311,7 @@ def test_an_unfinished_workspace_is_refused(project: ProjectFiles) -> None:
     with pytest.raises(ConfigError) as caught:
         load_workspace(load_cluster(project.root, environ=NO_ENVIRON), environ=NO_ENVIRON)
     assert str(caught.value) == (
-        "aux_data/aml/config.json:2: subscription_id: still holds the example's placeholder: fill in your own"
+        "aux_data/aml/config.json:2: subscription_id: still has the example's placeholder: fill in your own"
     )
     assert caught.value.hint == "1 more: blobsync config check"
 
@@ -326,7 +323,7 @@ def test_an_unfinished_workspace_is_refused(project: ProjectFiles) -> None:
         ('"": x', "'' cannot be the name"),
         ('"A\\0B": x', r"'A\x00B' cannot be the name"),
         ('"A\\nB": x', r"'A\nB' cannot be the name"),
-        ('A: "x\\0y"', "holds a NUL character"),
+        ('A: "x\\0y"', "contains a NUL character"),
     ],
 )
 def test_a_variable_that_no_system_takes_is_refused(project: ProjectFiles, line: str, said: str) -> None:

@@ -247,7 +247,7 @@ def test_no_project_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigNotFoundError) as caught:
         find_project(tmp_path)
     assert str(caught.value) == f"{tmp_path} is in no project: neither it nor a folder above it holds aux_data/"
-    assert caught.value.hint == "cd into your project, or make one here: blobsync config new"
+    assert caught.value.hint == "cd into your project, or create one here: blobsync config new"
 
 
 def test_clusters_are_chosen_by_name(project: ProjectFiles) -> None:
@@ -268,7 +268,7 @@ def test_the_variable_chooses_where_no_name_does(project: ProjectFiles) -> None:
 
 
 def test_a_variable_that_leads_nowhere_is_refused(project: ProjectFiles) -> None:
-    with pytest.raises(ConfigNotFoundError, match=r"^AML_CONFIG_PATH names gone\.yaml, which is not there$"):
+    with pytest.raises(ConfigNotFoundError, match=r"^AML_CONFIG_PATH names gone\.yaml, which does not exist$"):
         load(project, environ={"AML_CONFIG_PATH": "gone.yaml"})
 
 
@@ -284,8 +284,8 @@ def test_no_default_cluster_lists_the_others(project: ProjectFiles) -> None:
     project.cluster(DATA, "eu")
     with pytest.raises(ConfigNotFoundError) as caught:
         load(project)
-    assert str(caught.value) == "aux_data/aml/aml.yaml: there is no such file"
-    assert caught.value.hint == "name one with -c; there are: eu"
+    assert str(caught.value) == "aux_data/aml/aml.yaml: no such file"
+    assert caught.value.hint == "choose one with -c; available: eu"
 
 
 def test_account_files_outside_the_project_are_found(project: ProjectFiles, tmp_path: Path) -> None:

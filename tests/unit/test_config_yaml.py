@@ -55,8 +55,8 @@ def test_anchors_and_merge_keys_work() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "f.yaml:3: a: is given twice, first on line 1"),
-        ("a:\n  b: 1\n  b: 2\n", "f.yaml:3: a.b: is given twice, first on line 2"),
+        ("a: 1\nb: 2\na: 3\n", "f.yaml:3: a: is set twice, first on line 1"),
+        ("a:\n  b: 1\n  b: 2\n", "f.yaml:3: a.b: is set twice, first on line 2"),
         ("a:\n\tb: 1\n", "f.yaml:2: is not valid YAML: a tab where spaces belong"),
         (
             "a: b: c\n",
@@ -68,8 +68,8 @@ def test_anchors_and_merge_keys_work() -> None:
         ("just text\n", "f.yaml:1: is not a mapping of keys to values"),
         ("a: &x\n  b: *x\n", "f.yaml:1: a.b: refers to itself"),
         ("{a: 1}: 2\n", "f.yaml:1: a key must be a single word"),
-        ("a: !secret x\n", "f.yaml:1: is not valid YAML: !secret is not for configurations"),
-        ("a: \x07\n", "f.yaml: is not valid YAML: it holds a character that is not allowed"),
+        ("a: !secret x\n", "f.yaml:1: is not valid YAML: !secret is not allowed in a configuration"),
+        ("a: \x07\n", "f.yaml: is not valid YAML: it contains a character that is not allowed"),
     ],
 )
 def test_refusals(text: str, message: str) -> None:
@@ -96,7 +96,7 @@ def test_json_with_tabs_is_read(tmp_path: Path) -> None:
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigNotFoundError, match=r"^gone\.yaml: there is no such file$"):
+    with pytest.raises(ConfigNotFoundError, match=r"^gone\.yaml: no such file$"):
         read_document(tmp_path / "gone.yaml", "gone.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
     with pytest.raises(ConfigError, match=r"^latin\.yaml: is not UTF-8 text$"):

@@ -34,8 +34,8 @@ def test_which_credential_is_used(account: StorageAccount, kind: type) -> None:
 @pytest.mark.parametrize(
     ("account", "says"),
     [
-        (replace(BARE, auth="sas"), "vig.yaml says auth: sas and has no sas_token"),
-        (replace(BARE, auth="key"), "vig.yaml says auth: key and has no account_key"),
+        (replace(BARE, auth="sas"), "vig.yaml has auth: sas but no sas_token"),
+        (replace(BARE, auth="key"), "vig.yaml has auth: key but no account_key"),
         (replace(BARE, account_key=Secret("not base64!")), "the account_key of acct is not base64 text"),
         (replace(BARE, blob_endpoint="http://127.0.0.1:1/acct"), "an identity needs an https blob_endpoint"),
     ],
@@ -119,9 +119,9 @@ def test_a_url_for_the_container_is_made_when_it_is_asked_for() -> None:
 def test_the_sas_of_the_file_is_not_given_away_when_it_grants_more() -> None:
     account = replace(BARE, sas_token=SAS)
     blob = BARE.container.blob("a")
-    with pytest.raises(CredentialError, match="none with fewer can be made"):
+    with pytest.raises(CredentialError, match="one with fewer cannot be made"):
         sas_url(account, blob, "r", 60, scope="container")
-    with pytest.raises(CredentialError, match="none that opens less"):
+    with pytest.raises(CredentialError, match="a narrower one cannot be made"):
         sas_url(account, blob, "lr", 60)
     assert sas_url(account, blob, "lr", 60, scope="container").endswith(SAS.reveal())
     whole = replace(BARE, sas_token=SasToken.parse("ss=b&srt=sco&sp=rl&se=2099-01-01T00:00:00Z&sig=SENTINEL"))

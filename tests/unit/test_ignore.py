@@ -208,8 +208,8 @@ def test_later_kinds_of_files_win(tmp_path: Path) -> None:
     ("pattern", "reason"),
     [
         ("a\\", "ends with a backslash"),
-        ("a[b", "without its ']'"),
-        ("[[:nothing:]]", "no character class"),
+        ("a[b", "without a closing ']'"),
+        ("[[:nothing:]]", "unknown character class"),
     ],
 )
 def test_a_pattern_that_can_match_nothing_is_named(tmp_path: Path, pattern: str, reason: str) -> None:

@@ -128,7 +128,7 @@ def test_a_mirror_says_where_the_source_has_nothing_to_compare_with(tmp_path: Pa
     world.store(where).add(blob, b"2")
     result = world.run("u", "data", options=TransferOptions(mirror=True), copy=True)
     assert (result.ok, result.deleted, blob in world.store(where).blobs) == (True, 0, True)
-    assert [text for text in result.plan.warnings if text.startswith("data/coco: the source has nothing there")]
+    assert [text for text in result.plan.warnings if text.startswith("data/coco: the source is empty")]
 
 
 def test_a_file_with_an_entry_of_its_own_goes_by_that_entry(tmp_path: Path) -> None:

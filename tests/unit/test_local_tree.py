@@ -94,7 +94,7 @@ def test_what_is_no_file_is_said(tree: Path) -> None:
     seen = found(tree)
     assert seen["pipe"].reason is Reason.NOT_A_FILE
     assert seen["dangling"].reason is Reason.UNREADABLE
-    assert seen["dangling"].detail == "a symlink to nowhere, which is not there"
+    assert seen["dangling"].detail == "a symlink to nowhere, which does not exist"
 
 
 def test_this_disk_tells_upper_from_lower_case(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_links_to_folders_of_links_do_not_multiply_without_end(tree: Path) -> No
         for name in ("l", "r"):
             (folder / name).symlink_to(f"../f{number + 1:02}")
     (tree / "f40").mkdir()
-    with pytest.raises(LocalFileError, match="more than 10,000 symlinks lead to folders") as caught:
+    with pytest.raises(LocalFileError, match="more than 10,000 symlinks point to folders") as caught:
         found(tree)
     assert "--links skip" in (caught.value.hint or "")
     assert {path for path, entry in found(tree, "skip").items() if entry.state} == {"a", "sub/deep/b"}

@@ -91,27 +91,30 @@ def test_why_is_a_sentence() -> None:
         (
             "dta/voc20",
             (
-                "dta/voc20 belongs to no folder entry of aux_data/aml/aml.yaml; "
-                "there are: data, data/coco, output, everything"
+                "dta/voc20 is not covered by any folder entry of aux_data/aml/aml.yaml; "
+                "entries: data, data/coco, output, everything"
             ),
             "did you mean data/voc20?",
         ),
         (
             "src/x.py",
             (
-                "src/x.py belongs to no folder entry of aux_data/aml/aml.yaml; "
-                "there are: data, data/coco, output, everything"
+                "src/x.py is not covered by any folder entry of aux_data/aml/aml.yaml; "
+                "entries: data, data/coco, output, everything"
             ),
             "add src_folder under config_param",
         ),
         (
             "data2",
-            "data2 belongs to no folder entry of aux_data/aml/aml.yaml; there are: data, data/coco, output, everything",
+            (
+                "data2 is not covered by any folder entry of aux_data/aml/aml.yaml; "
+                "entries: data, data/coco, output, everything"
+            ),
             "did you mean data?",
         ),
         (
             ".",
-            "the project itself has no blob folder, only parts of it have (data, data/coco, output, everything)",
+            "the project root has no blob folder, only these folders have one (data, data/coco, output, everything)",
             "name one: data",
         ),
     ],
@@ -125,11 +128,11 @@ def test_unmapped_paths(given: str, message: str, hint: str) -> None:
 def test_a_path_above_nested_entries_names_them() -> None:
     with pytest.raises(UnmappedPathError) as caught:
         at("sets", of=cluster(sets__coco="c", sets__voc="v"))
-    assert caught.value.hint == "entries lie below it: sets/coco, sets/voc"
+    assert caught.value.hint == "entries below it: sets/coco, sets/voc"
 
 
 def test_a_cluster_without_entries_says_none() -> None:
-    with pytest.raises(UnmappedPathError, match=r"there are: none$"):
+    with pytest.raises(UnmappedPathError, match=r"entries: none$"):
         at("data", of=cluster())
 
 
@@ -145,8 +148,8 @@ def test_paths_outside_the_project(given: str) -> None:
     ("given", "message"),
     [
         ("", "a path must not be empty"),
-        ("data/a\0b", "a path must not hold a NUL"),
-        ("data/\udce9", "data/\\udce9 is not UTF-8, which blob names have to be"),
+        ("data/a\0b", "a path must not contain a NUL"),
+        ("data/\udce9", "data/\\udce9 is not UTF-8, and blob names must be"),
         ("data/" + "x" * 1024, "the blob's name would be longer than 1024 characters"),
     ],
 )

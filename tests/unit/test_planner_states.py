@@ -222,7 +222,7 @@ def test_a_mirrors_limits(deletions: int, there: int, files: int, percent: float
 
 def test_nothing_to_move_needs_no_choice() -> None:
     assert choose_engine("auto", 0, 0, None).why == "nothing to move"
-    assert choose_engine("auto", 1, 1, None).why == "azcopy pays from 4 GiB or 50,000 files on"
+    assert choose_engine("auto", 1, 1, None).why == "azcopy is faster only from 4 GiB or 50,000 files on"
 
 
 def moving(path: str, aside: str | None = None) -> FileAction:

@@ -72,7 +72,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {**SLURM, "config_param": {**CODE, "a_folder": {**NO_DELETE, "mode": "mount"}}},
         "delete",
     ),
-    "a workspace file that is not there": ({**PLAIN, "aml_config": "aux_data/aml/no.json"}, "is not there"),
+    "a workspace file that is not there": ({**PLAIN, "aml_config": "aux_data/aml/no.json"}, "does not exist"),
     "Azure ML with mode link": (
         {**PLAIN, "config_param": {**CODE, "d_folder": {**ENTRY, "path": "d", "mode": "link"}}},
         "Azure ML has none",

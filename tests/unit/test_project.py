@@ -256,7 +256,7 @@ def test_a_result_raises_its_failures_when_it_is_asked_to(opened: Opened) -> Non
     assert [failure.path for failure in error.failures] == [f"data/{number}" for number in range(4)]
     assert (error.code, error.exit_code) == ("transfer_incomplete", ExitCode.PARTIAL)
     assert "4 files failed, 0 conflict: data/0: " in str(error) and "and 1 more" in str(error)
-    assert str(error).endswith("next: blobsync -c eu u data: the same command again finishes the work")
+    assert str(error).endswith("next: blobsync -c eu u data: run the same command again to finish")
     opened.store.before = lambda _: None
     opened.project.upload("data").raise_for_failures()
 

@@ -107,7 +107,7 @@ def test_what_others_tell_is_taken_out_by_its_form(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a.yaml: holds account_key and sas_token and can be read by others",
+        "a.yaml: holds account_key and sas_token and is readable by others",
         "a.yaml:3: account_key: is not base64: copy the whole key",
         "the signature: it is wrong",
         "design=good, a key: value, bearer of bad news",

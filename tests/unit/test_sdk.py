@@ -107,7 +107,7 @@ def test_a_delegation_key_is_what_the_service_wrote() -> None:
     ],
 )
 def test_a_delegation_key_that_is_none(step: Step) -> None:
-    with scripted([step]) as script, pytest.raises(StorageError, match="cannot understand the user delegation key of"):
+    with scripted([step]) as script, pytest.raises(StorageError, match="cannot parse the user delegation key of"):
         sdk(script).user_delegation_key(NOW, NOW)
 
 
@@ -133,7 +133,7 @@ def test_settings_that_may_not_be_seen_are_not_known() -> None:
 def test_a_number_of_days_that_is_none(days: str) -> None:
     policy = f"<DeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days></DeleteRetentionPolicy>"
     with scripted([xml(f"<StorageServiceProperties>{policy}</StorageServiceProperties>")]) as script:
-        with pytest.raises(StorageError, match="cannot understand the settings of"):
+        with pytest.raises(StorageError, match="cannot parse the settings of"):
             sdk(script).soft_delete_days()
 
 
@@ -269,5 +269,5 @@ def test_no_message_log_or_cause_shows_a_secret(
 
 def test_what_the_service_refuses_is_told_as_everywhere() -> None:
     with scripted([error(403, "AuthorizationPermissionMismatch")]) as script:
-        with pytest.raises(AccessDeniedError, match="the credential for acct has no right to sign for acct/box"):
+        with pytest.raises(AccessDeniedError, match="the credential for acct is not allowed to sign for acct/box"):
             sdk(script).user_delegation_key(NOW, NOW)

@@ -115,7 +115,7 @@ def test_without_any_folder_of_the_users_nothing_lasts(project: Path, tmp_path: 
     state = open_state_dir(project, {"HOME": str(tmp_path / "home")})
     assert not state.lasting
     assert state.folder("receipts").is_dir()
-    with pytest.raises(LocalFileError, match="a record that lasts") as refused:
+    with pytest.raises(LocalFileError, match="cannot record jobs") as refused:
         _ = state.jobs_file
     assert "XDG_STATE_HOME" in (refused.value.hint or "")
 

@@ -229,14 +229,14 @@ def refusal(place: Place, route: Route, kind: type[Exception], **changes: Any) -
 def test_a_local_source_that_is_not_there_is_told_with_where_to_look(place: Place) -> None:
     place.folder.rmdir()
     error = refusal(place, Route.UPLOAD, NothingMatchedError)
-    assert error.message == f"data/v: there is no such file or folder at the source, {place.folder}"
+    assert error.message == f"data/v: no such file or folder at the source, {place.folder}"
     assert error.hint.startswith("'ls ")
 
 
 @pytest.mark.parametrize(("folder_only", "what"), [(False, "file or folder"), (True, "folder")])
 def test_a_blob_that_is_not_there_is_told_with_its_address(place: Place, what: str, *, folder_only: bool) -> None:
     error = refusal(place, Route.DOWNLOAD, NothingMatchedError, folder_only=folder_only)
-    assert error.message == f"data/v: there is no such {what} at the source, {place.store.container.blob('v')}"
+    assert error.message == f"data/v: no such {what} at the source, {place.store.container.blob('v')}"
     assert "blobsync ls" in error.hint
 
 
@@ -282,7 +282,7 @@ def test_what_cannot_be_looked_at_is_no_missing_file(place: Place) -> None:
         (Route.DOWNLOAD, {"destination": LocalEnd(loop)}),
     ):
         error = refusal(place, route, LocalFileError, **changes)
-        assert error.message.startswith(f"data/v: cannot look at {loop}: ") and "permissions" in error.hint
+        assert error.message.startswith(f"data/v: cannot read {loop}: ") and "permissions" in error.hint
 
 
 def test_a_name_below_a_file_is_not_there(place: Place) -> None:
@@ -406,7 +406,7 @@ def test_a_download_goes_over_and_through_no_link_that_stays_out(place: Place) -
     assert ends(pairs) == dict.fromkeys(("a", "link/below", "z"), (True, False))
     assert pairs["link/below"].left_out is Reason.SYMLINK_SKIPPED and pairs["a"].left_out is None
     assert pairs["link/below"].detail.startswith("to ")
-    assert found.blocked == [] and len(found.warnings) == 1 and "1 file stays out" in found.warnings[0]
+    assert found.blocked == [] and len(found.warnings) == 1 and "1 file left out" in found.warnings[0]
     found, _ = place.look(Route.DOWNLOAD, links=skipping(place)._replace(mode="error"))
     assert [failure.code for failure in found.blocked] == ["link_refused"] and found.warnings == []
 

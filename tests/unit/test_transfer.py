@@ -194,7 +194,7 @@ def test_mirror_down_removes_local_extras_and_the_folders_they_leave_empty(world
 def test_a_source_that_is_not_there_is_no_empty_source(world: World) -> None:
     world.store("eu").add("store/data/voc/a", b"1")
     for options in (TransferOptions(), TransferOptions(mirror=True)):
-        with pytest.raises(NothingMatchedError, match="data/voc: there is no such file or folder"):
+        with pytest.raises(NothingMatchedError, match="data/voc: no such file or folder"):
             world.run("u", "data/voc", options=options)
     assert blobs(world) == {"store/data/voc/a": b"1"}
 
@@ -228,7 +228,7 @@ def test_folder_stubs_are_no_data(world: World) -> None:
 
 def refuse_copies(request: Request) -> None:
     if request.operation in {"put_from_url", "put_block_from_url"}:
-        raise CopySourceRefusedError("the service may not read the source")
+        raise CopySourceRefusedError("the service is not allowed to read the source")
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["by the service", "through the relay"])

@@ -66,7 +66,7 @@ def test_an_unknown_key_is_a_warning_and_a_wrong_type_an_error(environ: dict[str
 @pytest.mark.parametrize(("mode", "folder"), [(0o620, 0o700), (0o602, 0o700), (0o600, 0o770), (0o600, 0o777)])
 def test_a_file_that_others_can_write_or_replace_is_refused(environ: dict[str, str], mode: int, folder: int) -> None:
     write(environ, "trusted_hosts: [evil.example]\n", mode=mode, folder=folder)
-    with pytest.raises(ConfigError, match="can be written by other users"):
+    with pytest.raises(ConfigError, match="is writable by other users"):
         load_user_config(environ)
 
 
@@ -80,7 +80,7 @@ def test_a_link_is_followed_and_its_target_judged(environ: dict[str, str], tmp_p
     file.symlink_to(target)
     assert load_user_config(environ).trusted_hosts == ("b.example",)
     target.parent.chmod(0o777)
-    with pytest.raises(ConfigError, match="can be written by other users"):
+    with pytest.raises(ConfigError, match="is writable by other users"):
         load_user_config(environ)
 
 

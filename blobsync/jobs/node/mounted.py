@@ -139,7 +139,7 @@ class MountedReader:
         self._end = self._info.size if length is None else min(self._info.size, start + length)
         if etag is not None and etag != self._info.etag:
             self.close()
-            raise PreconditionFailedError(f"{name} changed since it was looked at", path=name)
+            raise PreconditionFailedError(f"{name} changed since it was checked", path=name)
 
     @property
     def info(self) -> BlobInfo:

@@ -303,7 +303,7 @@ def _header(name: str, value: str) -> bytes:
     line = (f"{name}: {value}" if value else f"{name};").encode("latin-1", "replace")
     # libcurl sends what it is given, and what follows a line break would be a header of its own.
     if not line.isascii() or any(sign in line for sign in b"\r\n\0"):
-        raise StorageError(f"the value of the header {name} has characters that no header may have")
+        raise StorageError(f"the value of the header {name} has characters that are not allowed in a header")
     return line
 
 

@@ -58,7 +58,7 @@ _RIGHTS_HINT = (
     "`blobsync doctor` shows what works"
 )
 _NETWORK_HINT = (
-    "the account's network rules (firewall, private endpoint) may not admit this machine, or the SAS lacks "
+    "the account's network rules (firewall, private endpoint) may block this machine, or the SAS lacks "
     "the right: see Networking in the portal; `blobsync doctor` shows what works"
 )
 _RELAY_HINT = "--relay streams the bytes through this machine instead"
@@ -75,13 +75,13 @@ _MEANINGS: dict[str, _Meaning] = {
         "check sas_token or account_key, or sign in again: az login",
     ),
     "NoAuthenticationInformation": _Meaning(
-        AccessDeniedError, "{account} asks for a credential and got none", "set sas_token or account_key, or az login"
+        AccessDeniedError, "{account} requires a credential", "set sas_token or account_key, or az login"
     ),
     "AuthorizationPermissionMismatch": _Meaning(
-        AccessDeniedError, "the credential for {account} has no right to {what} {where}", _RIGHTS_HINT
+        AccessDeniedError, "the credential for {account} is not allowed to {what} {where}", _RIGHTS_HINT
     ),
     "InsufficientAccountPermissions": _Meaning(
-        AccessDeniedError, "the credential for {account} has no right to {what} {where}", _RIGHTS_HINT
+        AccessDeniedError, "the credential for {account} is not allowed to {what} {where}", _RIGHTS_HINT
     ),
     "AuthorizationResourceTypeMismatch": _Meaning(
         AccessDeniedError,
@@ -96,24 +96,24 @@ _MEANINGS: dict[str, _Meaning] = {
     ),
     "AuthorizationSourceIPMismatch": _Meaning(
         AccessDeniedError,
-        "the SAS for {account} does not admit this machine's address",
+        "the SAS for {account} does not allow this machine's address",
         "make a SAS for this address range (sip), or without one",
     ),
     "AuthorizationFailure": _Meaning(
-        AccessDeniedError, "{account} does not let this machine {what} {where}", _NETWORK_HINT
+        AccessDeniedError, "{account} does not allow this machine to {what} {where}", _NETWORK_HINT
     ),
     "PublicAccessNotPermitted": _Meaning(
-        AccessDeniedError, "{account} has no public access and got no credential", "set sas_token or account_key"
+        AccessDeniedError, "{account} has no public access, and no credential was sent", "set sas_token or account_key"
     ),
     "KeyBasedAuthenticationNotPermitted": _Meaning(
         AccessDeniedError,
-        "{account} does not allow account keys, nor SAS made from them",
+        "{account} does not allow account keys, or SAS tokens signed with them",
         "use an identity: take account_key and sas_token out of the file and run az login",
     ),
     "AccountIsDisabled": _Meaning(
         AccessDeniedError,
         "the storage account {account} is disabled",
-        "see its state, and the subscription's, in Azure",
+        "check the account and its subscription in the Azure portal",
     ),
     "ContainerNotFound": _Meaning(
         ContainerNotFoundError,
@@ -129,7 +129,9 @@ _MEANINGS: dict[str, _Meaning] = {
     "BlobArchived": _Meaning(
         StorageError, "{where} is in the archive tier and cannot be read", "az storage blob set-tier --tier Hot"
     ),
-    "BlobBeingRehydrated": _Meaning(StorageError, "{where} is on its way out of the archive tier", "try again later"),
+    "BlobBeingRehydrated": _Meaning(
+        StorageError, "{where} is being rehydrated from the archive tier", "try again later"
+    ),
     "LeaseIdMissing": _Meaning(
         AccessDeniedError, "{where} is leased by someone else and cannot be changed", "az storage blob lease break"
     ),
@@ -140,42 +142,40 @@ _MEANINGS: dict[str, _Meaning] = {
     "InvalidBlobType": _Meaning(
         StorageError, "{where} is a page or append blob: blobsync writes block blobs only", "blobsync rm it first"
     ),
-    "ConditionNotMet": _Meaning(PreconditionFailedError, "{where} changed since it was looked at", "run it again"),
-    "TargetConditionNotMet": _Meaning(
-        PreconditionFailedError, "{where} changed since it was looked at", "run it again"
-    ),
+    "ConditionNotMet": _Meaning(PreconditionFailedError, "{where} changed since it was checked", "run it again"),
+    "TargetConditionNotMet": _Meaning(PreconditionFailedError, "{where} changed since it was checked", "run it again"),
     "AppendPositionConditionNotMet": _Meaning(
-        PreconditionFailedError, "{where} grew since it was looked at", "run it again"
+        PreconditionFailedError, "{where} grew since it was checked", "run it again"
     ),
-    "BlobAlreadyExists": _Meaning(PreconditionFailedError, "{where} exists by now", "run it again"),
+    "BlobAlreadyExists": _Meaning(PreconditionFailedError, "{where} was created in the meantime", "run it again"),
     "Md5Mismatch": _Meaning(ChecksumError, "{where}: the bytes that arrived are not the bytes that were sent"),
     "InvalidMd5": _Meaning(ChecksumError, "{where}: the service cannot read the Content-MD5"),
     "InvalidBlockList": _Meaning(
-        StorageError, "{where}: some of its blocks are gone; another writer of the same blob?", "run it again"
+        StorageError, "{where}: some of its blocks are gone; is another program writing the same blob?", "run it again"
     ),
     "InvalidBlockId": _Meaning(
-        StorageError, "{where}: another program left uncommitted blocks of other names there", "blobsync rm it first"
+        StorageError, "{where}: another program left uncommitted blocks with other names there", "blobsync rm it first"
     ),
     "RequestBodyTooLarge": _Meaning(StorageError, "{where}: too large for one request"),
     "ServerBusy": _Meaning(ThrottledError, "{account} is busy or over its request limit", "try again later"),
-    "OperationTimedOut": _Meaning(ThrottledError, "{account} did not finish in time", "try again later"),
+    "OperationTimedOut": _Meaning(ThrottledError, "{account} timed out", "try again later"),
     "InternalError": _Meaning(ThrottledError, "{account} reports an internal error", "try again later"),
-    "FeatureVersionMismatch": _Meaning(StorageError, "{account} does not know this version of the REST interface"),
+    "FeatureVersionMismatch": _Meaning(StorageError, "{account} does not support this version of the REST API"),
 }
 
 _COPY_REFUSALS: dict[str, str] = {
-    "CannotVerifyCopySource": "{account} may not read the source",
+    "CannotVerifyCopySource": "{account} is not allowed to read the source",
     "APINotImplemented": "{account} does not copy from a URL (an emulator?)",
     "NotImplemented": "{account} does not copy from a URL (an emulator?)",
     "UnsupportedHeader": "{account} does not copy from a URL",
     "UnsupportedQueryParameter": "{account} does not copy from a URL",
     "InvalidSourceBlobUrl": "{account} rejected this source",
     "InvalidSourceBlobType": "{account} does not copy this type of blob",
-    "SourceConditionNotMet": "the source changed since it was looked at",
+    "SourceConditionNotMet": "the source changed since it was checked",
     "CopyAcrossAccountsNotSupported": "{account} does not copy from another account",
     "CopySourceAccountBlocked": "{account} does not copy from that account",
-    "AuthorizationFailure": "{account} does not let this machine copy, or may not read the source",
-    "InvalidAuthenticationInfo": "{account} may not read the source, which is of another tenant",
+    "AuthorizationFailure": "{account} does not allow this machine to copy, or is not allowed to read the source",
+    "InvalidAuthenticationInfo": "{account} is not allowed to read the source, which is in another tenant",
 }
 
 _BY_STATUS: dict[int, str] = {
@@ -206,8 +206,8 @@ def translate(
     error = answer.error
     if answer.status == 403 and (sas_ended or _sas_time_refused(error)) and not _clock_sentence(answer, now):
         return SasExpiredError(
-            f"the SAS for {container.account} is not valid now: ended, or not yet begun",
-            hint="put a new sas_token into the storage account file",
+            f"the SAS for {container.account} is not valid now: expired, or not yet valid",
+            hint="put a new sas_token in the storage account file",
         )
     held = f"{container.account}/{container.container}"
     where = f"{_shown(name)} in {held}" if name else held
@@ -279,7 +279,7 @@ def _clock_sentence(answer: Answer, now: float) -> str | None:
     skew = skew_seconds(answer.headers, now)
     if skew is None or abs(skew) < MAX_SKEW_SECONDS:
         return None
-    return f"this machine's clock is {describe_skew(skew)} the service's, so that it refuses our signatures"
+    return f"this machine's clock is {describe_skew(skew)} the service's, so the service rejects our signatures"
 
 
 def _sas_time_refused(error: ServiceError) -> bool:

@@ -47,7 +47,7 @@ def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: byt
         size = size if isinstance(size, int) else checked_size(size)
         etag, date = checked_etag(headers.get("ETag")), checked_date(headers.get("Last-Modified"))
     except BadAnswerError as error:
-        raise StorageError(f"cannot understand the answer about the blob {name!a}: {error}", path=name) from error
+        raise StorageError(f"cannot parse the response about the blob {name!a}: {error}", path=name) from error
     return BlobInfo(
         name,
         size,

@@ -244,7 +244,7 @@ def _whole_body(response: Response) -> bytes:
     response.close()
     if size > _MAX_BODY:
         raise StorageError(
-            f"an answer of more than {_MAX_BODY >> 20} MiB is none of a blob service's",
+            f"the response is larger than {_MAX_BODY >> 20} MiB, so it is not from a blob service",
             hint="check blob_endpoint: something else answers there",
         )
     return b"".join(pieces)
@@ -252,20 +252,23 @@ def _whole_body(response: Response) -> bytes:
 
 # One sentence for a request that got no answer, and what to do about it.
 _SENTENCES = {
-    Trouble.PROXY: ("the proxy on the way to {host} refused or failed", "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"),
+    Trouble.PROXY: (
+        "the proxy for {host} refused the connection or failed",
+        "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+    ),
     Trouble.CERTIFICATE: (
-        "{host} shows a TLS certificate that this machine does not trust",
-        "behind a proxy that opens TLS, set SSL_CERT_FILE to its CA bundle",
+        "{host} presented a TLS certificate that this machine does not trust",
+        "behind a TLS-inspecting proxy, set SSL_CERT_FILE to its CA bundle",
     ),
     Trouble.TLS: ("the TLS connection to {host} failed", "check that blob_endpoint is an https endpoint"),
-    Trouble.NO_HOST: ("there is no host {host}", "check account_name and blob_endpoint, and this machine's DNS"),
+    Trouble.NO_HOST: ("cannot resolve the host {host}", "check account_name and blob_endpoint, and this machine's DNS"),
     Trouble.REFUSED: ("{host} refuses connections or cannot be reached", "check blob_endpoint and the network"),
     Trouble.CONNECT_TIMEOUT: (
-        "{host} does not answer: connecting timed out",
+        "the connection to {host} timed out",
         "check the network, the firewall and the proxy",
     ),
     Trouble.READ_TIMEOUT: (
-        "{host} stopped answering in the middle of a request",
+        "{host} stopped responding in the middle of a request",
         "check the network; run it again",
     ),
     Trouble.BROKEN: ("the connection to {host} broke", "check the network; run it again"),

@@ -197,7 +197,7 @@ class RestBlobStore:
             raise self._error(reply, "write", name, copying=True)
         there = self.head(name)
         if there is None:
-            raise StorageError(f"{name} was copied and is gone again", path=name)
+            raise StorageError(f"{name} disappeared after it was copied", path=name)
         return there
 
     def put_block_from_url(
@@ -321,7 +321,7 @@ class RestBlobStore:
             try:
                 yield from list_page(page)
             except BadAnswerError as error:
-                raise StorageError(f"cannot understand the listing of {self._container}: {error}") from error
+                raise StorageError(f"cannot parse the listing of {self._container}: {error}") from error
             page = coming.result() if coming else b""
 
     def _understood(self, what: str, read: Callable[[bytes], _T], body: bytes) -> _T:
@@ -329,7 +329,7 @@ class RestBlobStore:
         try:
             return read(body)
         except BadAnswerError as error:
-            raise StorageError(f"cannot understand the {what} of {self._container}: {error}") from error
+            raise StorageError(f"cannot parse the {what} of {self._container}: {error}") from error
 
     def _list_page(self, query: Mapping[str, str], marker: str) -> bytes:
         full = {**query, "marker": marker} if marker else query

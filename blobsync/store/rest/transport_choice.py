@@ -23,7 +23,7 @@ def transport_to(endpoint: str, environ: Mapping[str, str], timeouts: Timeouts) 
     origin = _origin(endpoint, environ)
     wanted = environ.get("BLOBSYNC_TRANSPORT") or "curl"
     if wanted not in ("curl", "urllib3"):
-        raise UsageError(f"BLOBSYNC_TRANSPORT is {wanted!r}, neither curl nor urllib3")
+        raise UsageError(f"BLOBSYNC_TRANSPORT must be curl or urllib3, not {wanted!r}")
     if wanted == "curl":
         try:
             from blobsync.store.rest.curl_transport import CurlTransport

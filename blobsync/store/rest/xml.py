@@ -67,10 +67,10 @@ class Markers:
         """The marker of the page after this one; empty on the last page."""
         marker = next_marker(page)
         if marker in self._seen:
-            raise BadAnswerError("it never ends: the service gave the same marker twice; no blob service does this")
+            raise BadAnswerError("it never ends: the service returned the same marker twice")
         self._empty = 0 if b"<Name" in page else self._empty + 1
         if self._empty > _MAX_EMPTY_PAGES:
-            raise BadAnswerError(f"it never ends: the service gave {self._empty:,} pages without a name in a row")
+            raise BadAnswerError(f"it never ends: the service returned {self._empty:,} empty pages in a row")
         if marker:
             self._seen.add(marker)
         return marker
@@ -85,7 +85,7 @@ def next_marker(page: bytes) -> str:
     try:
         return ElementTree.fromstring(b"<m>" + page[start + 12 : end] + b"</m>").text or ""
     except (ElementTree.ParseError, ValueError) as error:
-        raise BadAnswerError(f"its marker is no text: {error}") from error
+        raise BadAnswerError(f"its marker is not text: {error}") from error
 
 
 def list_page(page: bytes) -> Iterator[BlobInfo | str]:
@@ -133,7 +133,7 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
 def checked_size(text: str | None) -> int:
     """The size of a blob, in bytes; raises ``BadAnswerError`` where it is none that a blob can have."""
     if not text or not _SIZE.fullmatch(text) or int(text) > MAX_BLOB_BYTES:
-        raise BadAnswerError(f"{_quoted(text)} is no size of a blob")
+        raise BadAnswerError(f"{_quoted(text)} is not a blob size")
     return int(text)
 
 
@@ -141,7 +141,7 @@ def checked_etag(text: str | None) -> str:
     """An ETag without its quotes; raises ``BadAnswerError`` where it is none."""
     etag = (text or "").strip('"')
     if not _ETAG.fullmatch(etag):
-        raise BadAnswerError(f"{_quoted(text)} is no ETag")
+        raise BadAnswerError(f"{_quoted(text)} is not an ETag")
     return etag
 
 
@@ -151,7 +151,7 @@ def checked_date(text: str | None) -> float:
         return 0.0
     seconds = parse_http_date(text)
     if seconds <= 0:
-        raise BadAnswerError(f"{_quoted(text)} is no date")
+        raise BadAnswerError(f"{_quoted(text)} is not a date")
     return seconds
 
 

@@ -238,7 +238,7 @@ class AmlClient:
             return client.send_request(HttpRequest(method, url, **more), **options)
         except ClientAuthenticationError as error:
             raise LoginRequiredError(
-                f"no identity is signed in to Azure that can use the workspace: {_first_line(error)}",
+                f"no Azure identity is signed in for the workspace: {_first_line(error)}",
                 hint=_WITHOUT_CLI if "not found on path" in str(error) else "az login",
             ) from error
         except AzureError as error:
@@ -303,7 +303,7 @@ def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted =
     elif not is_safe_from_listeners(endpoint):
         problem = "must be https; http only on this machine"
     elif not may_get_login(endpoint, Service.MANAGEMENT, trusted):
-        problem = f"names {host_of(endpoint)}, which is not {Service.MANAGEMENT.value}: your login does not go there"
+        problem = f"names {host_of(endpoint)}, which is not {Service.MANAGEMENT.value}: your login is not sent there"
         hint = how_to_trust(endpoint, "your own configuration file")
     else:
         return
