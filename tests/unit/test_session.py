@@ -54,5 +54,5 @@ def test_no_gpu_is_an_override_like_any_other_number() -> None:
 @pytest.mark.parametrize("name", ["cluster", "from_cluster"])
 @pytest.mark.parametrize("given", ["", "  "])
 def test_an_empty_name_is_not_the_default_cluster(name: str, given: str) -> None:
-    with pytest.raises(UsageError, match="the name of a cluster is missing"):
+    with pytest.raises(UsageError, match="missing cluster name"):
         Session().merge({**_NOTHING, name: given})
