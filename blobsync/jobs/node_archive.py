@@ -127,20 +127,47 @@ def blobsync_sources(package: Path, entry: str = ENTRY) -> dict[str, bytes]:
     What only a type checker imports is left out, and so is a module that cannot be imported without another package
     than ``OUTSIDE``: on a node it is missing, whatever is installed there.
     """
+    modules = _Modules(package)
     found: dict[str, bytes] = {}
-    seen, waiting = set(), [entry]
+    waiting = [entry]
     while waiting:
         name = waiting.pop()
-        file = _module_file(package, name)
-        if file is None or file in seen:
-            continue
-        seen.add(file)
-        body, known = file.read_bytes(), {package.name, OUTSIDE, *sys.stdlib_module_names}
-        tree = ast.parse(body).body
-        if {first.partition(".")[0] for first in _imports(tree, late=False)} <= known:
-            found[file.relative_to(package.parent).as_posix()] = body
-            waiting += [name.rpartition(".")[0], *_imports(tree)]
+        file = modules.file(name)
+        if file and (path := file.relative_to(package.parent).as_posix()) not in found and not modules.lacks(file):
+            found[path] = file.read_bytes()
+            waiting += [name.rpartition(".")[0], *_imports(modules.tree(file))]
     return found
+
+
+class _Modules:
+    """The modules of a package, each read once."""
+
+    def __init__(self, package: Path) -> None:
+        self._package = package
+        self._known = {package.name, OUTSIDE, *sys.stdlib_module_names}
+        self._trees: dict[Path, list[ast.stmt]] = {}
+        self._lacking: dict[Path, bool] = {}
+
+    def file(self, name: str) -> Path | None:
+        first, *rest = name.split(".")
+        place = self._package.joinpath(*rest)
+        # What is imported from a module may be a function.
+        files = (place / "__init__.py", place.with_suffix(".py"))
+        return next((file for file in files if first == self._package.name and file.is_file()), None)
+
+    def tree(self, file: Path) -> list[ast.stmt]:
+        if file not in self._trees:
+            self._trees[file] = ast.parse(file.read_bytes()).body
+        return self._trees[file]
+
+    def lacks(self, file: Path) -> bool:
+        """Whether it, or a module that it begins with, needs a package that nodes do not get."""
+        if file not in self._lacking:
+            names = list(_imports(self.tree(file), late=False))
+            strange = any(name.partition(".")[0] not in self._known for name in names)
+            ours = [other for name in names if (other := self.file(name))]
+            self._lacking[file] = strange or any(self.lacks(other) for other in ours if other != file)
+        return self._lacking[file]
 
 
 def _imports(body: Iterable[ast.AST], *, late: bool = True) -> Iterator[str]:
@@ -155,15 +182,6 @@ def _imports(body: Iterable[ast.AST], *, late: bool = True) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif late or not isinstance(node, ast.FunctionDef):
             yield from _imports(ast.iter_child_nodes(node), late=late)
-
-
-def _module_file(package: Path, name: str) -> Path | None:
-    first, *rest = name.split(".")
-    if first != package.name:
-        return None
-    place = package.joinpath(*rest)
-    # What is imported from a module may be a function.
-    return next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
 
 
 def _outside_folder() -> Path:

@@ -83,13 +83,16 @@ def test_modules_are_found_wherever_they_are_imported(tmp_path: Path) -> None:
         "room/module.py": "import pkg.inner.deep",
         "inner/__init__.py": "",
         "inner/deep.py": "",
-        "foreign.py": "import yaml\nimport pkg.behind",
+        "foreign.py": "from pkg import in_between",
+        "in_between.py": "import yaml\nimport pkg.behind",
         **{f"{name}.py": "" for name in ("types_only", "otherwise", "late", "later", "alone", "behind")},
     }
     for name, text in texts.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text)
-    wanted = {name for name in texts if name not in ("types_only.py", "alone.py", "foreign.py", "behind.py")}
+    wanted = {
+        name for name in texts if name not in ("types_only.py", "alone.py", "foreign.py", "in_between.py", "behind.py")
+    }
     assert set(blobsync_sources(package, "pkg.entry")) == {f"pkg/{name}" for name in wanted}
 
 

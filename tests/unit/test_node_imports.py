@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pwd
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
-import urllib3
 
-import blobsync
+from blobsync.jobs.node_archive import node_archive
 
 # Only what was found may be imported; everything else is not there.
 BLOCKED = """
@@ -26,13 +27,10 @@ sys.meta_path.insert(0, Gate())
 """
 
 
-def bare_folder(folder: Path) -> Path:
-    """Two packages and a start, as in the node archive."""
-    for package in (blobsync, urllib3):
-        place = Path(package.__path__[0])
-        shutil.copytree(place, folder / place.name, ignore=shutil.ignore_patterns("__pycache__"))
-    start = "import sys\nfrom blobsync.jobs.node.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
-    (folder / "__main__.py").write_text(BLOCKED + start)
+def unpacked_archive(folder: Path) -> Path:
+    """What nodes get."""
+    with zipfile.ZipFile(io.BytesIO(node_archive({"HOME": str(folder.parent)}).body)) as archive:
+        archive.extractall(folder)
     return folder
 
 
@@ -51,11 +49,12 @@ def test_every_module_of_the_node_imports_with_urllib3_alone(version: str, tmp_p
     program = find_python(version)
     if program is None:
         pytest.skip(f"there is no Python {version} on this machine")
-    place = bare_folder(tmp_path / "archive")
-    names = sorted(f"blobsync.jobs.node.{path.stem}" for path in (place / "blobsync/jobs/node").glob("[a-z]*.py"))
-    assert len(names) > 10
+    place = unpacked_archive(tmp_path / "archive")
+    files = [path.relative_to(place).with_suffix("") for path in (place / "blobsync").rglob("*.py")]
+    names = sorted(".".join(path.parts).removesuffix(".__init__") for path in files)
+    assert len([name for name in names if name.startswith("blobsync.jobs.node.")]) > 10
     script = f"import sys; sys.path.insert(0, {str(place)!r})\n{BLOCKED}\nimport importlib\n"
-    script += f"for name in {[*names, 'blobsync.jobs.node.__main__']}: importlib.import_module(name)\n"
+    script += f"for name in {names}: importlib.import_module(name)\n"
     done = subprocess.run([program, "-I", "-S", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     done = subprocess.run([program, "-I", "-S", str(place), "--help"], capture_output=True, text=True, timeout=60)
