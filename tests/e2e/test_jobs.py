@@ -20,6 +20,7 @@ import yaml
 
 from blobsync.jobs.board import Board
 from tests.e2e.world import Container, Done, Project, blobsync_command, hashes, read_tree, wait_until, write_tree
+from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
 
@@ -164,6 +165,21 @@ def test_a_job_of_four_processes(lab: Lab, cluster: str) -> None:
     names = {Path(path).name for path in detail["logs"]}
     assert {f"std_log_process_{rank}.txt" for rank in range(4)} <= names
     assert lab.run("logs", job_id, "--rank", "3").out == "rank 3 is done\n"
+
+
+@pytest.mark.slurm
+def test_a_node_whose_python_is_too_old_for_blobsync_finds_another_one(lab: Lab) -> None:
+    python = python_of("3.8")
+    if python is None:
+        pytest.skip("this machine has no Python 3.8")
+    scratch = str(lab.project.root.parent / "scratch")
+    lab.configure("uni", "slurm", gpu_per_node=0, runtime={"python": python, "scratch": scratch})
+    job_id = lab.submit("uni", "cat data/voc/a.txt; echo made > output/a.txt")
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
+    assert lab.container.get("mine/output/a.txt") == b"made\n"
+    assert lab.run("logs", job_id).out == "a picture\n"
+    assert len(lab.container.names("mine/code.zip.d/node")) == 1
+    assert lab.scratch_is_empty
 
 
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])

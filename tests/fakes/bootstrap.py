@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -37,11 +38,13 @@ SOURCES = {
 
 
 def python_of(version: str) -> str | None:
-    """A Python of just this version ("3.8"), as a version manager or the system has it."""
+    """A Python of this version ("3.8"). A version manager's shim is on PATH whether or not it has that version."""
+    if version == f"3.{sys.version_info.minor}":
+        return sys.executable
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
-    places = [*sorted(map(str, home.glob(f".pyenv/versions/{version}.*/bin/python{version}")))]
-    places += [f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"]
-    return next((path for path in places if os.path.exists(path)), None)
+    found = [*sorted(map(str, home.glob(f".pyenv/versions/{version}.*/bin/python"))), shutil.which(f"python{version}")]
+    works = (path for path in found if path and not subprocess.run([path, "-c", ""], check=False).returncode)
+    return next(works, None)
 
 
 @dataclass

@@ -18,8 +18,9 @@ from blobsync.base.errors import ArchiveError
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.spec import CodeRef, FolderLink
 from tests.fakes.blob_service import BlobService, serve
+from tests.fakes.bootstrap import python_of
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
-from tests.unit.test_node_imports import bare_folder, find_python
+from tests.unit.test_node_imports import unpacked_archive
 
 LINK = 0o120777
 SHOW = "import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
@@ -747,10 +748,10 @@ def test_several_processes_that_nobody_told_apart_do_not_start(node: Node) -> No
 
 
 def test_two_packages_are_enough_for_a_whole_job(node: Node, service: BlobService, tmp_path: Path) -> None:
-    python = find_python("3.10")
+    python = python_of("3.10")
     if python is None:
         pytest.skip("there is no Python 3.10 on this machine")
-    node.python, node.program = python, ("-I", "-S", str(bare_folder(tmp_path / "archive")))
+    node.python, node.program = python, ("-I", "-S", str(unpacked_archive(tmp_path / "archive")))
     service.put("mine/data/a.txt", b"data")
     folders = (node.folder_link("data", "download"), node.folder_link("output", "upload"))
     line = "cp data/a.txt output/$RANK.txt"

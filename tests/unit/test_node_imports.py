@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import pwd
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.jobs.node_archive import node_archive
+from tests.fakes.bootstrap import python_of
 
 # Only what was found may be imported; everything else is not there.
 BLOCKED = """
@@ -34,19 +32,9 @@ def unpacked_archive(folder: Path) -> Path:
     return folder
 
 
-def find_python(version: str) -> str | None:
-    """A program of this version; a version manager's shim is on PATH whether or not it has that version."""
-    if version == f"3.{sys.version_info.minor}":
-        return sys.executable
-    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
-    found = [*sorted(map(str, home.glob(f".pyenv/versions/{version}.*/bin/python"))), shutil.which(f"python{version}")]
-    works = (path for path in found if path and not subprocess.run([path, "-c", ""], check=False).returncode)
-    return next(works, None)
-
-
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.13"])
 def test_every_module_of_the_node_imports_with_urllib3_alone(version: str, tmp_path: Path) -> None:
-    program = find_python(version)
+    program = python_of(version)
     if program is None:
         pytest.skip(f"there is no Python {version} on this machine")
     place = unpacked_archive(tmp_path / "archive")
