@@ -70,7 +70,7 @@ def changes_since_verified(near: FileState, remote: FileState, record: Record) -
 def known_equal(near: FileState, remote: FileState, record: Record | None) -> bool | None:
     """Whether both sides hold the same bytes, by their MD5s or as the record vouches for both; None: not known."""
     same = equal_content(near, remote)
-    if same or record is None:
+    if record is None:
         return same
     return same if any(changes_since_verified(near, remote, record)) else True
 

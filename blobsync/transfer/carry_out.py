@@ -49,8 +49,7 @@ class _Run:
     started: float = field(default_factory=time.monotonic)
 
 
-@dataclass(slots=True)
-class _Report:
+class _Report(NamedTuple):
     """What an engine says of a part's files, on its way to the account and to who listens."""
 
     run: _Run
@@ -144,9 +143,9 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None
 
 def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> None:
     """What ``--keep`` brings to the source's end, with an account of its own."""
-    if back.actions:
-        run.ledgers.append(Ledger(back, ledger.records))
-        _move_and_retry(run, run.ledgers[-1], back.actions, "direct")
+    account = Ledger(back, ledger.records)
+    run.ledgers.append(account)
+    _move_and_retry(run, account, back.actions, "direct")
 
 
 def _clean_up(ledger: Ledger, actions: Sequence[FileAction]) -> None:

@@ -180,15 +180,31 @@ def test_what_is_left_over_of_a_whole_folder_is_not_the_whole_folder(world: Worl
     assert [(len(task.actions), task.whole_folder) for task in engine.tasks] == [(3, True), (1, False)]
 
 
-def test_azcopys_jobs_and_strays_are_in_the_result(world: World) -> None:
-    write(world, {"a": b"aaa"})
+@pytest.mark.parametrize(
+    ("command", "said"), [("u", "this blob stands at the destination"), ("d", "nothing of it was kept")]
+)
+def test_azcopys_jobs_and_strays_are_in_the_result(world: World, command: str, said: str) -> None:
+    if command == "u":
+        write(world, {"a": b"aaa"})
+    else:
+        add(world, "eu", {"a": b"aaa", "b": b"bb"})
 
     def tell(task: MoveTask, report: CollectedReport) -> CollectedReport:
         return replace(report, azcopy_job_ids=["job-1"], strays=["odd"])
 
-    result = carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: LyingEngine(tell)})
+    result = carry(world, world.plan(command, "data/x", options=AZCOPY), {"azcopy": lambda: LyingEngine(tell)})
     assert result.azcopy_job_ids == ("job-1",)
-    assert codes(result) == {"data/x/odd": "not_asked_for"}
+    (stray,) = [failure for failure in result.failures if failure.path == "data/x/odd"]
+    assert stray.code == "not_asked_for"
+    assert said in stray.message
+
+
+def test_where_there_is_no_place_for_a_receipt_none_is_written(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    heard = Heard()
+    plan = world.plan("u", "data/x")
+    result = carry_out(plan, world.context(), Engines({"direct": DirectEngine}), heard, None)
+    assert (result.ok, result.transferred, result.receipt, heard.notes) == (True, 1, None, [])
 
 
 def test_what_a_killed_download_left_goes_before_its_files_come(world: World) -> None:
@@ -266,6 +282,28 @@ def test_a_second_try_goes_to_the_engine_that_can_mend_it(world: World, code: st
     if second != "direct":
         assert codes(result) == {"data/x": code}
         assert result.failures[0].hint is None
+
+
+def test_each_file_that_can_be_mended_gets_its_second_try_whatever_became_of_others(world: World) -> None:
+    write(world, {"a": b"aaa", "b": b"bb", "c": b"c"})
+    failing = {"b": FailureCode.ACCESS_DENIED, "c": FailureCode.CHANGED_WHILE_READ}
+
+    def tell(task: MoveTask, report: CollectedReport) -> CollectedReport:
+        failed = [each for each in task.actions if each.path in failing]
+        return CollectedReport(
+            [each for each in report.moved if each.action.path not in failing],
+            [(each, FileFailure(each.path, failing[each.path], "no")) for each in failed],
+        )
+
+    spy = Spy(DirectEngine)
+    engines: dict[str, Callable[[], Engine]] = {
+        "azcopy": lambda: LyingEngine(tell, works=False),
+        "direct": lambda: spy,
+    }
+    result = carry(world, world.plan("u", "data/x", options=AZCOPY), engines)
+    assert [[each.path for each in task.actions] for task in spy.tasks] == [["c"]]
+    assert result.transferred == 1
+    assert codes(result)["b"] == "access_denied"
 
 
 @pytest.mark.parametrize("code", ["checksum_mismatch", "service_busy"])
@@ -444,6 +482,18 @@ def test_only_a_mirror_deletes(world: World) -> None:
     heard = Heard()
     carry(world, world.plan("u", "data/x", options=mirror), {"direct": none_is_needed}, heard=heard)
     assert heard.phases == ["moving"]
+
+
+def test_a_mirror_of_several_paths_deletes_in_each_that_has_extras(world: World) -> None:
+    for name in ("x", "y", "z"):
+        write(world, {f"../{name}/a": b"aaa"})
+    eu = world.store("eu")
+    for name in ("x/a", "y/a", "y/extra", "z/a", "z/extra"):
+        eu.add(f"store/data/{name}", b"aaa")
+    mirror = TransferOptions(mirror=True, max_delete_percent=100.0)
+    plan = world.plan("u", "data/x", "data/y", "data/z", options=mirror)
+    assert carry(world, plan, {"direct": none_is_needed}).deleted == 2
+    assert sorted(eu.blobs) == ["store/data/x/a", "store/data/y/a", "store/data/z/a"]
 
 
 def test_what_was_deleted_is_on_record_nowhere_and_in_the_receipt(world: World) -> None:
