@@ -10,6 +10,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -643,16 +644,21 @@ def test_a_download_that_was_killed_goes_on_where_it_was(node: Node, service: Bl
     assert arrived and not arrived & asked and len(arrived | asked) == 40
 
 
-def test_what_arrived_and_was_changed_since_is_brought_again(node: Node, service: BlobService) -> None:
-    service.put("mine/data/a.txt", b"right")
+def test_of_an_attempt_that_was_killed_only_what_arrived_is_kept(node: Node, service: BlobService) -> None:
+    for name in ("a.txt", "b.txt", "sub/c.txt"):
+        service.put(f"mine/data/{name}", name.encode())
     folders = (node.folder_link("data", "download"),)
-    spec = make_spec("cat", "data/a.txt", code=node.code({"a": ""}), folders=folders, setup=("touch ../up; sleep 60",))
+    spoil = "cd data; echo x >> a.txt; rm b.txt; rm -r sub; ln -s /etc sub; echo y > more; touch ../../up; sleep 60"
+    spec = make_spec("true", code=node.code({"data/old": ""}), folders=folders, setup=(spoil,))
     with subprocess.Popen(node.command("prepare", spec), env=node.environ()) as first:
         wait_for(node.folder / "up")
         first.kill()
-    (node.root / "data/a.txt").unlink()
-    again = make_spec("cat", "data/a.txt", code=spec.code, folders=folders)
-    assert node.do("node", again).returncode == 0 and node.log() == "right"
+    service.requests = []
+    again = make_spec("cd data; cat a.txt b.txt sub/c.txt; find . -type f -o -type l | wc -l", code=spec.code)
+    assert node.do("node", replace(again, folders=folders)).returncode == 0
+    assert node.log() == "a.txtb.txtsub/c.txt3\n"
+    asked = {path.rpartition("/")[2] for path in service.requests if path.startswith("GET /acct/box/mine/data/")}
+    assert asked == {"a.txt", "b.txt", "c.txt"}
 
 
 def test_a_local_file_of_the_same_size_and_other_content_is_not_taken_for_the_blob(

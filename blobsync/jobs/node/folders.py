@@ -34,9 +34,12 @@ def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> 
         elif entry.mode in ("mount", "ro_mount"):
             mount_folder(job, places, entry, path)
         elif entry.mode == "download":
-            _take_back(job, entry, path)
+            was_begun = _take_back(job, entry)
             path.mkdir(parents=True, exist_ok=True)
             _download(job, places, transfers, entry, inner)
+            if was_begun:
+                # Setup commands of that attempt may have been at work there.
+                transfers.drop_unrecorded(entry.name, places.blobs(entry.container, entry.path), path)
         elif entry.mode == "upload":
             path.mkdir(parents=True, exist_ok=True)
             if job.attempt != "0":
@@ -62,11 +65,18 @@ def keep_downloads(job: NodeJob) -> None:
                 path.rename(kept / str(number))
 
 
-def _take_back(job: NodeJob, entry: FolderLink, path: Path) -> None:
-    kept = job.beside(KEPT) / str(job.spec.folders.index(entry))
-    if not job.in_place and kept.is_dir() and not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept.rename(path)
+def _take_back(job: NodeJob, entry: FolderLink) -> bool:
+    """Whether an attempt that was killed had begun; what it has downloaded is there then, and no link."""
+    kept, path = job.beside(KEPT) / str(job.spec.folders.index(entry)), job.root / entry.name
+    if job.in_place or path.exists() or not kept.is_dir():
+        return False
+    for folder, folders, files in os.walk(kept):
+        for link in (Path(folder, name) for name in (*folders, *files)):
+            if link.is_symlink():
+                link.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept.rename(path)
+    return True
 
 
 def _clear_way(job: NodeJob, path: Path, entry: FolderLink) -> None:

@@ -53,6 +53,8 @@ from blobsync.transfer.fresh_look import states_at_destination
 _ENGINE = EngineChoice("direct", "nodes have no other")
 _ENGINES = Engines({"direct": DirectEngine})
 _DOWN = TransferOptions(engine="direct", compare_content=True)
+# In a root that is ours, whatever differs is left of an attempt that was killed.
+_DOWN_ANEW = replace(_DOWN, overwrite=True)
 # A job's output folder is the job's to write: what other runs left under a name it writes is replaced.
 _UP = TransferOptions(engine="direct", overwrite=True)
 # So many failures are told one by one.
@@ -76,6 +78,7 @@ class NodeTransfers:
         self._job = job
         self._index = Index(job.beside("index.sqlite"), job.say)
         self._listener = _NodeListener(job)
+        self._down = _DOWN if job.in_place else _DOWN_ANEW
 
     def close(self) -> None:
         """Let go of the index."""
@@ -96,16 +99,24 @@ class NodeTransfers:
         links = LinkPolicy("follow", os.path.realpath(target), shown)
         records = self._index.pair(part.key.near, part.key.remote)
         looked = survey(Request(part, links, records, wanted=wanted, compare_content=True), self._listener.seen)
-        actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, _DOWN, shown=shown)
+        actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, self._down, shown=shown)
         rule = _name_rule(looked.shape, target)
         check_names(actions, [*extras, *looked.clashes], shown, rule, one_case=ignores_case(target))
         part = replace(part, shape=looked.shape, actions=actions)
-        result = self._carry_out(part, _DOWN, (*looked.unreadable, *looked.blocked))
+        result = self._carry_out(part, self._down, (*looked.unreadable, *looked.blocked))
         seconds = time.monotonic() - began
         for warning in looked.warnings[:_TOLD]:
             self._job.say(warning)
         self._job.say(f"{shown}: {len(actions)} files, {result.bytes_transferred} bytes in {seconds:.1f} s")
         self._demand_all(result)
+
+    def drop_unrecorded(self, name: str, remote: RemoteEnd, local: Path) -> None:
+        """Of what lies at ``local`` only those files stay that were brought there, and are as they were then."""
+        key = _key(name, remote)
+        there = [Path(folder, file) for folder, _, files in os.walk(local) for file in files]
+        states = {path.relative_to(local).as_posix(): LocalState.of(path.lstat()) for path in there}
+        for pair in _changed(states, self._index.pair(key.near, key.remote)):
+            (local / pair.path).unlink()
 
     def upload(
         self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: RemoteEnd
