@@ -46,7 +46,7 @@ def test_a_place_that_is_taken_is_refused_before_anything_starts(tmp_path: Path,
     else:
         place.mkdir()
         (place / "mine").touch()
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="already exists"):
         run_demo(place, keep=False, environ={}, say=print)
 
 
