@@ -260,7 +260,7 @@ class Checker:
             if not _VARIABLE_NAME.fullmatch(name):
                 self.problem(path, f"{name[:_SHOWN_CHARS]!a} cannot be the name of an environment variable")
             elif typed is not None and "\0" in typed:
-                self.problem((*path, name), "holds a NUL character, which no environment variable can")
+                self.problem((*path, name), "contains a NUL character, which no environment variable can")
             elif typed is not None:
                 found[name] = typed
         return found
