@@ -92,7 +92,7 @@ def resubmit(
 
 def _with_node_archive(board: Board, spec: JobSpec) -> JobSpec:
     """With what its nodes start from: this version's. This machine runs jobs with the blobsync that is installed."""
-    elsewhere = spec.code is not None and spec.platform != "local"
+    elsewhere = spec.platform != "local"
     archive = node_archive(board.environ).beside(spec.code) if spec.code and elsewhere else None
     return replace(spec, node_archive=archive)
 

@@ -181,7 +181,7 @@ def test_what_is_left_over_of_a_whole_folder_is_not_the_whole_folder(world: Worl
 
 
 @pytest.mark.parametrize(
-    ("command", "said"), [("u", "this blob stands at the destination"), ("d", "nothing of it was kept")]
+    ("command", "said"), [("u", "this blob appeared at the destination"), ("d", "the copy was discarded")]
 )
 def test_azcopys_jobs_and_strays_are_in_the_result(world: World, command: str, said: str) -> None:
     if command == "u":
