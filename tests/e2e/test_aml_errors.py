@@ -169,7 +169,7 @@ def test_a_submission_that_azure_refuses(lab: Lab, what: str) -> None:
     if "fault" in case:
         status, body = case["fault"]
         lab.stub.faults = [Fault(case["pattern"], status, body, {**REQUEST, **SOON}, times=999)]
-    before = lab.container.names()
+    before = names_in(lab)
     done = lab.run("--json", "submit", "python", "show.py", code=case["exit"])
     assert (done.document["status"], done.document["exit_code"], done.data) == ("error", case["exit"], {})
     (error,) = done.errors
@@ -187,29 +187,34 @@ def test_a_submission_that_azure_refuses(lab: Lab, what: str) -> None:
 def test_a_gateway_that_gave_up_says_nothing_about_the_job(lab: Lab) -> None:
     lab.cluster(env={"MY_TOKEN": SECRET})
     lab.stub.faults = [Fault(JOB, 502, "<html>Bad Gateway</html>", {**REQUEST, **SOON}, times=99)]
-    before = lab.container.names()
+    before = names_in(lab)
     done = lab.run("--json", "submit", "python", "show.py", code=1)
     said = "Azure ML does not answer as it should: Bad Gateway (no code, HTTP 502, request c0ffee00"
     assert done.codes == {"submission_unknown"} and done.errors[0]["message"].startswith(said)
-    assert len(lab.container.names()) == len(before) + 1
+    assert len(names_in(lab)) == len(before) + 1
     assert [job["status"] for job in lab.ask("q")["jobs"]] == ["Unknown"]
     with sqlite3.connect(lab.project.state / "jobs.sqlite") as database:
         database.execute("update jobs set submitted = submitted - 700")
     database.close()
     (job,) = lab.ask("q")["jobs"]
     assert job["status"] == "Failed" and "never got it" in job["reason"]
-    assert lab.container.names() == before and not lab.stub.jobs
+    assert names_in(lab) == before and not lab.stub.jobs
+
+
+def names_in(lab: Lab) -> list[str]:
+    """Without what nodes start from: it belongs to a version of blobsync, not to a job, and stays for the next one."""
+    return [name for name in lab.container.names() if not name.startswith("path/to/code.zip.d/node/")]
 
 
 def nothing_is_left(lab: Lab, before: list[str]) -> None:
     lab.stub.faults = []
     assert lab.ask("history")["jobs"] == [] and not lab.stub.jobs
-    assert lab.container.names() == before
+    assert names_in(lab) == before
     assert not (lab.project.root / "assets").exists()
 
 
 def test_nobody_is_signed_in(lab: Lab, tmp_path: Path) -> None:
-    az, before = tmp_path / "bin" / "az", lab.container.names()
+    az, before = tmp_path / "bin" / "az", names_in(lab)
     az.write_text("#!/bin/sh\necho \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1\n")
     done = lab.run("--json", "submit", "true", code=2)
     assert done.errors == [
