@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -42,15 +42,12 @@ _ALWAYS = rf"""
   | (?<![A-Za-z0-9+/])[A-Za-z0-9+/]{{86}}(?:==|%3D%3D)
   | (?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{{10,}}\.eyJ[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]+
 """
-_BY_FORM = re.compile(
-    rf"(?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}{{32,}} | {_ALWAYS}", re.IGNORECASE | re.VERBOSE
-)
+_BY_FORM = rf"(?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}{{32,}} | {_ALWAYS}"
 # In sentences a short one counts as well: they are for people, and lose nothing by it.
-_IN_SENTENCES = re.compile(
-    rf"""(?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}+
-      | (?P<colon>(?<![A-Za-z])sig(?:nature)?{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}){_SIGN}{{16,}} | {_ALWAYS}""",
-    re.IGNORECASE | re.VERBOSE,
-)
+_IN_SENTENCES = rf"""
+    (?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}+
+      | (?P<colon>(?<![A-Za-z])sig(?:nature)?{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}){_SIGN}{{16,}} | {_ALWAYS}
+"""
 _ROUGHLY = ("sig", "key", "bearer", "eyj", "==", "%3d%3d")
 
 
@@ -109,9 +106,15 @@ def _without_held(text: str) -> str:
     return text
 
 
-def _by_form(text: str, pattern: re.Pattern[str]) -> str:
+def _by_form(text: str, pattern: str) -> str:
     small = text.lower()
-    return pattern.sub(_hide, text) if any(rough in small for rough in _ROUGHLY) else text
+    return _compiled(pattern).sub(_hide, text) if any(rough in small for rough in _ROUGHLY) else text
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # Only where a text needs it: the two cost as much as all other modules of a short command.
+    return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
 
 
 def _hide(match: re.Match[str]) -> str:
