@@ -220,6 +220,11 @@ def test_nodes_elsewhere_get_the_archive_once_and_by_its_digest(remote: Board, e
     assert len(box.asked("put")) == 1
 
 
+def test_a_job_without_code_needs_no_archive(remote: Board, eu: Moody, box: MemoryStore) -> None:
+    assert eu.specs[send(remote, "sleep", "9").run_id].node_archive is None
+    assert box.requests == []
+
+
 def test_a_dry_run_names_the_archive_and_uploads_nothing(remote: Board, box: MemoryStore) -> None:
     assert remote.current
     plan, _ = plan_job(remote, remote.current, SubmitRequest(("true",)), lambda _: CodeChoice(CODE))
