@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +26,8 @@ def told_today(
 
     Where that cannot be remembered, it is told again.
     """
+    import hashlib  # late: it loads OpenSSL, and most commands have nothing to tell
+
     folder, now = state_home(environ) / "told", clock()
     told = folder / hashlib.sha256(f"{project}\0{warning}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     with suppress(OSError):
