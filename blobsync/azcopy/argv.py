@@ -171,7 +171,7 @@ def _command(binary: Path, ends: Sequence[str], flags: Sequence[str], how: Azcop
         "--overwrite=true",
         "--include-directory-stub=false",
         "--output-type=json",
-        # Anything quieter hides the prompts, too, and azcopy then waits for an answer to nothing.
+        # Quieter levels hide the prompts, and azcopy then waits for an answer.
         "--output-level=default",
         f"--log-level={'INFO' if how.chatty_log else 'ERROR'}",
         "--skip-version-check",
@@ -187,14 +187,14 @@ def _scope(folder: bool, listed: Path | None) -> list[str]:
     if not folder:
         return ["--recursive=false", "--as-subdir=false"]
     if listed:
-        # What a service does not show as a blob azcopy takes for a folder, and lists it where it may recurse: no name
-        # that is not in the file is to come of that.
+        # azcopy treats a name that is not a blob as a folder, and lists it if it may recurse: no name
+        # outside the file may be copied.
         return ["--recursive=false", "--as-subdir=false", f"--list-of-files={listed}"]
     return ["--recursive=true", "--as-subdir=false"]
 
 
 def _url(end: BlobUrl, sas: SasToken, *, folder: bool) -> list[str]:
-    # A folder's URL ends with "/", else azcopy asks the service whether it is a blob, and believes the answer.
+    # A folder's URL ends with "/", else azcopy asks the service whether it is a blob, and trusts the response.
     text = str(end)
     slash = "/" if folder and not text.endswith("/") else ""
     return [f"{text}{slash}?{sas.reveal()}"]

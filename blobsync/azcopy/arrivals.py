@@ -124,7 +124,7 @@ class Arrivals:
                 with os.scandir(self._root / parent) as entries:
                     found = [entry.name for entry in entries if entry.name in names]
             except OSError:
-                # Not made yet.
+                # Not created yet.
                 continue
             for name in found:
                 self._ready.put((self._root / parent / name, names.pop(name)))

@@ -1,8 +1,8 @@
 """What stands in the folder that a whole folder is copied to, beside the blobs of the plan.
 
 azcopy lists the source by itself and copies whatever it is shown, and no kernel confines it to names in a container. So
-it gets such a copy only where nothing else stands that it could replace, and what stands there afterwards is held
-against the plan.
+it gets such a copy only if it cannot replace any other blob, and afterwards the destination is compared
+with the plan.
 """
 
 from __future__ import annotations

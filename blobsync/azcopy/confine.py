@@ -2,7 +2,7 @@
 
 azcopy lists a folder by itself and joins the names that it finds to the target's path, ``..`` included. So before it
 starts, Landlock (Linux 5.13 and newer, landlock(7)) takes away the right to write anywhere but below the folders that
-are named. Nothing can take that back, whatever the server answers.
+are named. This cannot be undone, whatever the server sends.
 
 This file is also the program that does so: ``python -I -S confine.py --write FOLDER ... -- PROGRAM ...`` confines
 itself and then becomes PROGRAM. A program of its own, because threads of ours run while azcopy is started, and between
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-# The launcher could not do what it was asked; azcopy was not started. (azcopy itself ends with 0, 1 or 2.)
+# The launcher failed; azcopy was not started. (azcopy itself ends with 0, 1 or 2.)
 REFUSED = 97
 
 # From linux/landlock.h and linux/prctl.h; the numbers of the calls are those of every architecture.
@@ -89,7 +89,7 @@ def _die_with(parent: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0):
         raise _error("prctl")
     if os.getppid() != parent:
-        # It died before we asked to be told.
+        # The parent died before the call above.
         os.kill(os.getpid(), signal.SIGKILL)
 
 

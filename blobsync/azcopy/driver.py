@@ -1,7 +1,7 @@
 """azcopy as an engine: each task is one azcopy job over exactly the task's files, checked by us.
 
-azcopy's own report decides nothing. Uploads are reported without a destination state, so that the caller looks for
-itself. A folder that azcopy copied is looked at here, for what the plan does not have. Downloads are checked here, file
+azcopy's own report is not used. Uploads are reported without a destination state, so that the caller checks
+them. A folder that azcopy copied is checked here for unplanned blobs. Downloads are checked here, file
 by file, before they take their final names.
 """
 
@@ -50,12 +50,12 @@ from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 # itself costs more than the two seconds that it saves.
 _CHATTY_FILES = 2500
 
-# So long without a byte on the wire (seconds), and azcopy is stopped.
+# Stop azcopy after this long without traffic (seconds).
 STALL_AFTER = 300.0
 
 
 def _impatient() -> ProcessRunner:
-    # By then azcopy was asked to end in its own way, and has had its time.
+    # By then azcopy was asked to stop and had time to do so.
     return SubprocessRunner(terminate_after=0.3, kill_after=0.3)
 
 
@@ -188,7 +188,7 @@ class _Transfer:
             self._settle(action, None, state)
         if damaged:
             again = readback.send_again(self._task, damaged, self._run.listener)
-            # The listener was told of these bytes as they moved.
+            # The listener has already counted these bytes.
             self._bytes.skip(sum(moved.action.size for moved in again.moved))
             for moved in again.moved:
                 self._run.moved(moved, moved.action.size)

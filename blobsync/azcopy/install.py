@@ -41,7 +41,7 @@ PINNED_SHA256: Mapping[tuple[str, str], str] = {
 _NPM_PACKAGE = f"@azure-tools/azcopy-linux@{PINNED}"
 _NPM_SECONDS = 600.0
 _CHUNK = 1 << 20
-# Several times what a release has; a packed file can promise anything.
+# Several times the size of a release; an archive can claim any size.
 _MAX_PROGRAM = 256 << 20
 # Of a release, or of the npm package, which holds the program for each system.
 _MAX_ARCHIVE = 512 << 20

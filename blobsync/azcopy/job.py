@@ -1,6 +1,6 @@
 """One azcopy process from start to reaped: its messages, its stalls, its prompts, and stopping it.
 
-azcopy looks only every two seconds whether it is done, so a caller that can tell earlier may say so, and the
+azcopy checks only every two seconds whether it is done, so a caller that knows earlier may say so, and the
 process is ended at once (``Watch.finished``).
 """
 
@@ -109,7 +109,7 @@ class AzcopyJob:
             self._cancel(process, reader)
             raise
         finally:
-            # Every way out ends the process: stop() on one that has ended only reaps it.
+            # Always end the process: stop() on one that has ended only reaps it.
             self.outcome.exit_code = process.stop()
             reader.join()
         self.outcome.stderr = redact(process.stderr_tail())
@@ -122,7 +122,7 @@ class AzcopyJob:
             if line is not None:
                 self._take(parse_line(line), process)
             elif reader.ended:
-                # azcopy ends by itself now; how is in its exit code.
+                # azcopy exits by itself now; see its exit code.
                 process.wait(_CANCEL_PATIENCE)
                 return
             if not self.outcome.status and self.watch.finished():

@@ -55,7 +55,7 @@ def send_again(task: MoveTask, actions: Sequence[FileAction], listener: Listener
     report = CollectedReport()
     DirectEngine().move(task._replace(actions=fresh), report, listener)
     for action, _ in report.failed:
-        # Better no blob than one that looks like the file and is not. A SAS may not allow it.
+        # No blob is better than a damaged one that looks valid. A SAS may not allow the deletion.
         with suppress(StorageError):
             if isinstance(action.destination, RemoteState):
                 end.store.delete(end.at(action.target or action.path), etag=action.destination.etag)

@@ -1,6 +1,6 @@
 """Why azcopy failed, found in its messages and its private log; pure.
 
-azcopy's messages name a failed file and at most an HTTP status. The service's own error code stands in the log
+azcopy's messages name a failed file and at most an HTTP status. The service's own error code is in the log
 only, tied to the file by the request's id, and in one Info message when a refusal makes azcopy give up the
 whole job.
 """
@@ -27,12 +27,12 @@ _STATUS = re.compile(r"RESPONSE (?P<status>\d{3})")
 
 _EXPIRED = ("AuthenticationFailed", "ExpiredAuthenticationToken", "InvalidAuthenticationInfo")
 _BUSY = {408, 429, 500, 502, 503, 504}
-# What a copy from URL is answered where the service may not, or cannot, read the source.
+# Codes of a copy from URL if the service cannot read the source.
 _REFUSED = {401, 403, 404, 409, 500, 501}
 
 _AGAIN = "run the same command again"
 
-# Where there is no status and no code that tells: azcopy's and the system's own words -> code, sentence, hint.
+# If there is no status or code: texts of azcopy and the system -> code, sentence, hint.
 _BY_WORDS = (
     (
         ("md5mismatch", "contentmd5"),

@@ -37,7 +37,7 @@ class LogFollower:
     def shows_success(self) -> bool:
         """Whether every file is said to be done and none to have failed.
 
-        Only the talkative log tells; azcopy is asked, too, before it is believed (see ``Job``).
+        Only the verbose log shows it; azcopy must confirm it, too (see ``Job``).
         """
         self.read()
         return self.reader.finished and not self.reader.failures
@@ -150,6 +150,6 @@ class Verdict:
                     blob.name: RemoteState(blob.size, blob.etag, blob.md5) for blob in store.list_blobs(prefix)
                 }
         except (StorageError, CredentialError):
-            # The same trouble as azcopy's; its own words for it are the better ones.
+            # The same error as azcopy's, whose text is better.
             self._there = {}
         return self._there.get(name)

@@ -75,7 +75,7 @@ class Workspace:
     def make_staging(self, beside: Path) -> Path:
         """A private folder in ``beside``, on the same file system as the files that will go there.
 
-        Its name is that of an unfinished download, so that no walk takes it for data.
+        Its name is that of an unfinished download, so that no walk treats it as data.
         """
         self.staging = beside / new_temporary_name()
         self._save()

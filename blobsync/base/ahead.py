@@ -1,7 +1,7 @@
 """Calls that run in threads of their own, which nobody has to wait for.
 
-A pool of ``concurrent.futures`` is waited for: when its ``with`` block ends, and again when the interpreter does.
-Ctrl-C would then last as long as the slowest request, or as reading all files that are queued.
+A pool of ``concurrent.futures`` blocks at the end of its ``with`` block, and again when the interpreter exits.
+Ctrl-C would then take as long as the slowest request, or as reading all queued files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Generic, ParamSpec, TypeVar
 
-# Items that are taken ahead of the results, for each thread.
+# Items taken ahead of the results, per thread.
 _AHEAD = 64
 
 A = TypeVar("A")
@@ -24,8 +24,8 @@ P = ParamSpec("P")
 class Ahead(Generic[T]):
     """Starts ``call`` at once in a thread of its own; :meth:`result` waits for it.
 
-    Unlike a pool's, the thread is nobody's to wait for: a caller that loses interest, or an interpreter that
-    ends on Ctrl-C, does not hang on a server that does not answer.
+    Unlike in a pool, nothing waits for the thread: a caller that stops early, or an interpreter that
+    exits on Ctrl-C, does not hang on a server that does not respond.
     """
 
     def __init__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -52,8 +52,8 @@ class Ahead(Generic[T]):
 def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int) -> Iterator[T]:
     """``map(call, items)`` with up to ``threads`` calls at a time; the results come in the order of the items.
 
-    Raises what the first call that failed raised. A caller that goes away (Ctrl-C, an exception, no more ``next``)
-    does not wait for calls under way, and those that have not begun never do.
+    Raises the exception of the first call that failed. A caller that stops (Ctrl-C, an exception, no more ``next``)
+    does not wait for running calls, and the remaining calls never start.
     """
     todo: SimpleQueue[tuple[Future[T], A] | None] = SimpleQueue()
     gone = threading.Event()

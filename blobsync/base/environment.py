@@ -1,6 +1,6 @@
 """The environment of this process, where a caller passes none.
 
-``os.environ`` is no default of a parameter: ``help()`` and editors print defaults, and with it every secret.
+``os.environ`` must not be a parameter default: ``help()`` and editors print defaults, and so every secret in it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Every error that blobsync raises on purpose.
 
-One root; each class has a code of ``failure_codes``, which says what the command exits with; each error one sentence
-for the user, and an optional ``hint``: the next command to run or the thing to change.
+One root; each class has a code of ``failure_codes``, which sets the exit code; each error has one sentence
+for the user, and an optional ``hint``: the next command to run, or what to change.
 
     BlobsyncError
-      UsageError                         words on the command line that do not fit together
+      UsageError                         an invalid command line
       ConfigError                        names file, line and key
         ConfigNotFoundError
-        ForeignProjectError              a project of another user, which nobody said is to be trusted
+        ForeignProjectError              a project of another user that is not trusted
         UnknownClusterError
       MappingError
         UnmappedPathError
@@ -15,7 +15,7 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
       PlanError
         ShapeConflictError               a file where a folder should be, or blob ``a`` beside ``a/b``
         UnsafeNamesError                 names that cannot exist at the destination
-        UntrustedLinkError               a symlink out of the project that nobody agreed to
+        UntrustedLinkError               a symlink out of the project that is not trusted
         MirrorRefusedError
         PlanFileError                    a saved plan that cannot be read, or is out of date
       NothingMatchedError
@@ -31,9 +31,9 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
         PreconditionFailedError          the blob changed since it was checked
         ThrottledError                   429, 500, 503 and the like, after all retries
         ChecksumError                    the bytes that arrived are not the bytes that were sent
-        CopySourceRefusedError           the destination service may not, or cannot, read the source
+        CopySourceRefusedError           the destination service cannot read the source
       LocalFileError                     local disk or file system error
-        UnsafeNameError                  a name from outside that must not become a path
+        UnsafeNameError                  an external name that is not safe as a path
       AzcopyError
         AzcopyNotFoundError
         AzcopyVersionError
@@ -49,14 +49,14 @@ for the user, and an optional ``hint``: the next command to run or the thing to 
       JobError
         BackendUnavailableError
           BackendFailingError            no answer, 429 or 5xx after all retries
-            BackendBusyError             turned away unread
-          LostContactError               the answer got lost on the way
+            BackendBusyError             rejected before it was processed
+          LostContactError               the response was lost
         SubmissionError
-        SubmissionUnknownError           whether the job was taken is not known; it stays in the history
+        SubmissionUnknownError           unknown whether the job was accepted; it stays in the history
         JobNotFoundError
         AmbiguousJobError
 
-Foreign exceptions become one of these in the module that calls the foreign thing, always
+The module that calls other code converts its exceptions to these, always with
 ``raise ... from``. A ``ValueError`` out of our own code is a bug and is never shown as a user's mistake.
 """
 
@@ -347,7 +347,7 @@ class BackendFailingError(BackendUnavailableError):
 
 
 class BackendBusyError(BackendFailingError):
-    """The request was turned away unread (429, 503)."""
+    """The request was rejected before it was processed (429, 503)."""
 
 
 class LostContactError(BackendUnavailableError):

@@ -1,7 +1,7 @@
 """Every code of a failure: the ``code`` in ``errors`` of ``--json``, in receipts and of ``FileFailure``.
 
-The codes are public: scripts compare them. Each has one sentence, the exit code of a command that it ends, and the
-rule by which a transfer tries such a file again. ``docs/failure-codes.md`` is made from this table.
+The codes are public: scripts compare them. Each has one sentence, the exit code of the command, and the
+retry rule of a transfer. ``docs/failure-codes.md`` is generated from this table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where things live: containers, blobs, and the SAS token that opens them.
 
-Nothing here reads a file or the network. What is secret is known to ``redaction`` from the moment that it has a
+Nothing here reads a file or the network. Secrets are registered with ``redaction`` as soon as they have a
 value here. URLs never hold a SAS: the token travels beside them and is
 revealed in one place only, where a request or an azcopy command line is built.
 """
@@ -21,7 +21,7 @@ MAX_NAME_CHARS = 1024
 _SAFE_IN_BLOB_NAME = "/-._~"
 
 
-# Real ones have a few hundred characters; no service takes a URL that is longer.
+# Real tokens have a few hundred characters; no service accepts a longer URL.
 _LONGEST_SAS = 8192
 
 
@@ -141,7 +141,7 @@ def _utc(text: str | None) -> datetime | None:
     text = re.sub(r"\.(\d+)", lambda digits: f".{digits[1][:6]:0<6}", text.strip())
     try:
         moment = datetime.fromisoformat(text.upper().replace("Z", "+00:00"))
-        # In the first and the last year there are times that UTC has no words for.
+        # In the first and the last year, some times cannot be converted to UTC.
         return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
         return None

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 def parse_json(text: str | bytes) -> Any:
     """As ``json.loads``; raises ``ValueError`` for what is no JSON, too deep, or holds a number without end.
 
-    ``json`` itself ends with ``RecursionError`` where values are nested some thousand deep.
+    ``json`` raises ``RecursionError`` if values are nested some thousand levels deep.
     """
     try:
         return json.loads(text, parse_constant=_refuse)

@@ -1,6 +1,6 @@
 """The one place that starts other programs.
 
-Callers get a :class:`ProcessRunner` as an argument, the real one as default; tests pass one that plays
+Callers get a :class:`ProcessRunner` as an argument, the real one as default; tests pass one that follows
 a script. Nothing here knows what azcopy, sbatch or docker are.
 
 Process groups are ``start_new_session`` and ``killpg``: psutil, which is compiled, walks the tree of children instead
@@ -196,7 +196,7 @@ class SubprocessRunner:
                 cwd=cwd,
                 start_new_session=True,
             )
-        # The child is not ours to wait for; without this the interpreter warns at exit.
+        # We do not wait for this child; without this the interpreter warns at exit.
         process.returncode = 0
         return process.pid
 
@@ -210,7 +210,7 @@ class SubprocessRunner:
         with _starting(argv):
             process = subprocess.Popen(argv, env=None if env is None else dict(env), cwd=cwd)
         while True:
-            # The terminal sends Ctrl-C to the child as well; how that ends is the child's to decide.
+            # The terminal sends Ctrl-C to the child as well; the child decides how to react.
             with suppress(KeyboardInterrupt):
                 return process.wait()
 
@@ -339,14 +339,14 @@ class _starting:
 def python_module(name: str) -> tuple[str, ...]:
     """The leading words of an argv that runs a module with this Python, wherever the current folder is.
 
-    ``python -m`` takes modules from the current folder first, and that may be a project that somebody handed over.
+    ``python -m`` takes modules from the current folder first, which may be an untrusted project.
     ``-I`` would hide what ``pip install --user`` installed as well, blobsync itself included.
     """
     return (sys.executable, "-c", _RUN_MODULE, name)
 
 
 def _program(argv: Sequence[str]) -> str:
-    # The program only: arguments may hold a SAS.
+    # The program only: arguments may contain a SAS.
     return Path(argv[0]).name if argv else "nothing"
 
 

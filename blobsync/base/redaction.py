@@ -1,9 +1,9 @@
 """Keeps secrets out of everything that is written: output, logs, tracebacks, receipts.
 
-Two nets. The first knows: every key, token and signature that this process holds is registered when it is loaded or
-made (``Secret`` and ``SasToken`` do so themselves), and its value is replaced wherever it turns up, as it is or as
-URLs, JSON, HTML and base64 write it. The second guesses by form, for secrets that only a server or another program
-has told us. All matching is linear in the length of the text.
+Two passes. The first is exact: every key, token and signature of this process is registered when it is loaded or
+made (``Secret`` and ``SasToken`` do so themselves), and its value is replaced wherever it appears, verbatim or as
+encoded in URLs, JSON, HTML and base64. The second matches patterns, for secrets that only a server or another program
+sent. All matching is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from urllib.parse import unquote
 
 HIDDEN = "***"
 
-# A shorter text is a word that stands in many sentences; one below the second number counts as a whole word only.
+# Shorter texts are ordinary words; texts below the second number match as a whole word only.
 _SHORTEST = 5
 _SHORTEST_ANYWHERE = 8
-# Of a longer one each part is looked for by itself: an expression for all of it takes a hundred times its size.
+# The parts of a longer one are matched separately: an expression for all of it takes a hundred times its size.
 _LONGEST = 1024
 
-# How URLs, JSON and HTML write one sign. Go's JSON escapes <, > and & as well.
+# How URLs, JSON and HTML encode one character. Go's JSON escapes <, > and & as well.
 _NAMES_OF_HTML = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "+": "plus", "/": "sol", "=": "equals"}
 
-# Plain text of a secret -> pieces of text, one of which is in every form of it.
+# Plain text of a secret -> pieces of text, one of which occurs in every encoding of it.
 _held: dict[str, tuple[str, ...]] = {}
 
 # Text in a URL in a URL, or JSON in JSON, is escaped more than once.
@@ -43,7 +43,7 @@ _ALWAYS = rf"""
   | (?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{{10,}}\.eyJ[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]+
 """
 _BY_FORM = rf"(?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}{{32,}} | {_ALWAYS}"
-# In sentences a short one counts as well: they are for people, and lose nothing by it.
+# In messages a short one counts as well: they are for people, and lose nothing by it.
 _IN_SENTENCES = rf"""
     (?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}+
       | (?P<colon>(?<![A-Za-z])sig(?:nature)?{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}){_SIGN}{{16,}} | {_ALWAYS}
@@ -57,7 +57,7 @@ def register_secret(secret: str) -> None:
         register_query(secret.lstrip("?&"))
     elif len(secret) > _LONGEST:
         for start in range(0, len(secret), _LONGEST):
-            # The last part is a long one, too.
+            # The last part is long, too.
             register_secret(secret[min(start, len(secret) - _LONGEST) :][:_LONGEST])
     elif len(secret) >= _SHORTEST and secret not in _held:
         _held[secret] = _pieces(secret)
@@ -99,7 +99,7 @@ def redact_word(word: str) -> str:
 
 
 def _without_held(text: str) -> str:
-    # A copy: other threads register secrets meanwhile.
+    # A copy: other threads may register secrets at the same time.
     for secret, pieces in tuple(_held.items()):
         if any(piece in text for piece in pieces):
             text = _every_form(secret).sub(HIDDEN, text)
@@ -124,7 +124,7 @@ def _hide(match: re.Match[str]) -> str:
 def _pieces(secret: str) -> tuple[str, ...]:
     """Cheap to look for: letters and digits are themselves in every form but base64."""
     longest = max(re.findall(r"[A-Za-z0-9]*", secret), key=len)
-    # Where it is hardly more than signs, every text is looked through.
+    # If it is hardly more than punctuation, every text is searched.
     return (longest if len(longest) > 3 else "", *_in_base64(secret))
 
 

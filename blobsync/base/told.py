@@ -24,7 +24,7 @@ def told_today(
 ) -> bool:
     """Whether ``warning`` was told in this project within a day; if not, it counts as told now.
 
-    Where that cannot be remembered, it is told again.
+    If that cannot be recorded, the message is shown again.
     """
     import hashlib  # late: it loads OpenSSL, and most commands have nothing to tell
 

@@ -1,12 +1,12 @@
 """Which hosts may get a credential that does not come from the file that names them.
 
-A project file says where its data live, and a project may come from a stranger. A login, a key in the environment or
-in a file of the user opens far more than one container, so it goes to Azure's own hosts, to hosts that the user has
-named outside every project, and to this machine. What stands beside its address in one file may go to that address:
-who wrote the one wrote the other.
+A project file says where its data is, and a project may come from a stranger. A login, a key of the environment or
+in a file of the user opens far more than one container, so it is sent only to Azure's own hosts, to hosts that the user
+listed outside every project, and to this machine. A credential in the same file as its address may be sent there:
+the same person wrote both.
 
-The suffixes are those below which Azure alone answers. Others of Azure's domains are left out on purpose, because
-customers' own programs answer there (``cloudapp.azure.com``, ``instances.azureml.ms``, ``inference.ml.azure.com``).
+Only Azure operates hosts below these suffixes. Azure's other domains are left out on purpose, because
+customers' own programs run there (``cloudapp.azure.com``, ``instances.azureml.ms``, ``inference.ml.azure.com``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Service(enum.Enum):
     MACHINE_LEARNING = "a host of Azure Machine Learning"
 
 
-# A leading dot stands for every host below it, a name without one for that host alone.
+# A leading dot matches every host below it; a name without one matches only that host.
 #
 # Storage: https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-endpoints (with
 # the endpoints of DNS zones), and for the other clouds
@@ -36,7 +36,7 @@ class Service(enum.Enum):
 # Management: https://learn.microsoft.com/azure/azure-resource-manager/management/control-plane-and-data-plane.
 # Azure ML: https://learn.microsoft.com/azure/machine-learning/how-to-access-azureml-behind-firewall and
 # https://learn.microsoft.com/azure/machine-learning/reference-machine-learning-cloud-parity.
-# The closed cloud of Germany is left out: nobody promises who will own its names.
+# The closed cloud of Germany is left out: its names may change owner.
 _AZURE: dict[Service, tuple[str, ...]] = {
     Service.STORAGE: (
         ".blob.core.windows.net",
@@ -58,11 +58,11 @@ _AZURE: dict[Service, tuple[str, ...]] = {
     ),
 }
 
-# What every reader of URLs takes for the same host; anything else may be one host here and another one there.
+# All URL parsers agree on these hosts; others may mean different hosts to different parsers.
 _AUTHORITY = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
 _LAST_PORT = 65535
 
-# The user's own list; asked for only where Azure's do not decide.
+# The user's own list; read only if Azure's does not decide.
 Trusted = Callable[[], Sequence[str]]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError
 
-# Bytes; a list of hosts and names is far smaller.
+# In bytes; a list of hosts and names is far smaller.
 _MAX_SIZE = 1_000_000
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -19,7 +19,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
     """``$XDG_DATA_HOME/blobsync``, by default ``~/.local/share/blobsync``; not made here.
 
-    https://specifications.freedesktop.org/basedir-spec/latest/: a relative value is to be ignored.
+    https://specifications.freedesktop.org/basedir-spec/latest/: relative values must be ignored.
     """
     environ = environment(environ)
     given = environ.get("XDG_DATA_HOME", "")
@@ -39,7 +39,7 @@ def state_home(environ: Mapping[str, str]) -> Path:
 def config_home(environ: Mapping[str, str]) -> Path:
     """``$XDG_CONFIG_HOME/blobsync``, by default ``~/.config/blobsync``; not made here.
 
-    https://specifications.freedesktop.org/basedir-spec/latest/: a relative value is to be ignored.
+    https://specifications.freedesktop.org/basedir-spec/latest/: relative values must be ignored.
     """
     given = environ.get("XDG_CONFIG_HOME", "")
     if given and Path(given).is_absolute():
@@ -57,7 +57,7 @@ def read_own(file: Path) -> str | None:
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             _refuse_strangers(os.fstat(stream.fileno()), file)
-            # A link is followed, as dot files often are links; who may write beside its target could replace it.
+            # A link is followed, as dot files often are links; who may write to its folder could replace it.
             _refuse_strangers(os.stat(file.resolve().parent), file.resolve().parent)
             _refuse_strangers(os.stat(file.parent), file.parent)
             data = stream.read(_MAX_SIZE + 1)

@@ -1,8 +1,8 @@
 """The bar: what one line of a terminal says about a command under way, and how it gets there and away again.
 
 What the line says is decided by :func:`bar_text`, which is pure, with tqdm's graph in it; :class:`TerminalLine` draws
-it. tqdm's own lines are not used: they take no part away where the terminal is narrow, and leave the cursor where what
-others write makes them wrap. Of the terminal's language only "erase the line" is needed, for which rich would make
+it. tqdm's own lines are not used: they do not shorten on narrow terminals, and leave the cursor where other
+output makes them wrap. Of the terminal's language only "erase the line" is needed, for which rich would make
 every command start later.
 """
 
@@ -15,13 +15,13 @@ from typing import TextIO
 from blobsync.cli.output import count_text, duration_text, size_text
 from blobsync.plan.progress import Progress
 
-# A line that fills the last column may wrap, and one that wraps cannot be taken away.
+# A line that fills the last column may wrap, and a wrapped line cannot be erased.
 _SPARE = 1
 _WIDEST = 120
 _GRAPH_LEAST = 10
 _GRAPH_MOST = 40
 _ENDLESS = 10_000
-# Where the terminal does not say how wide it is.
+# The width if the terminal does not report one.
 _USUAL_COLUMNS = 80
 
 
@@ -33,7 +33,7 @@ def step_verb(phase: str) -> str:
 def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     """The line for a terminal of ``columns``, always narrower than that.
 
-    The narrower it is, the less it says; in this order go: the graph, files, bytes, rate, failures, the time.
+    On narrow terminals, parts are dropped in this order: the graph, files, bytes, rate, failures, the time.
     ``plain``: the graph has ASCII characters only.
     """
     width = min(columns, _WIDEST) - _SPARE
@@ -48,7 +48,7 @@ def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     parts = _moving(progress, share)
     text = _fitting(lead, parts, width)
     graph = min(width - len(text) - 3, _GRAPH_MOST)
-    # Only where nothing had to go for it: a picture says less than a number.
+    # Only if nothing else had to be dropped: numbers matter more.
     if graph >= _GRAPH_LEAST and text == _fitting(lead, parts, _ENDLESS):
         text = f"{lead} |{_graph(share, graph, plain=plain)}|{text[len(lead) + 1 :]}"
     return text[:width]
@@ -60,7 +60,7 @@ def _graph(share: float, width: int, *, plain: bool) -> str:
     return tqdm.format_meter(share * width, width, 0.0, ncols=width, ascii=plain, bar_format="{bar}")
 
 
-# How important each part is, beside the part; they are told in the order of the list.
+# Each part with its priority; parts are shown in the order of the list.
 _Parts = list[tuple[int, str]]
 
 
@@ -132,7 +132,7 @@ class TerminalLine:
             self._drawn = False
 
     def _write(self, text: str) -> None:
-        # A terminal that was closed is no reason to stop the work.
+        # A closed terminal does not stop the work.
         with suppress(OSError, ValueError):
             self._terminal.write(text)
             self._terminal.flush()

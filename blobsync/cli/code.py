@@ -57,12 +57,12 @@ def init(
 ) -> Result:
     """Pack the project's code and upload it to code_path, for jobs to run.
 
-    In goes what no .gitignore, .amlignore or .blobsyncignore leaves out, committed or not. Unchanged code is
-    not uploaded again, so there is nothing to choose between init and initi.
+    Packs every file that .gitignore, .amlignore and .blobsyncignore do not exclude, committed or not. Unchanged code is
+    not uploaded again, so init and initi are the same.
 
     \b
       blobsync init                    after every edit, before submit
-      blobsync init --list             what goes in, and how big it is
+      blobsync init --list             the files of the archive and their sizes
       blobsync init --why src/a.bin    which pattern, in which file and line
     """
     if sum((list_files, why is not None, folder)) > 1:
@@ -85,8 +85,8 @@ def initc(
 ) -> Result:
     """Compile in the cluster's docker image, then run init.
 
-    Runs compile.aml.sh of the project with the cluster's compile_args, in a copy of the code; what it makes
-    goes in as well.
+    Runs compile.aml.sh of the project with the cluster's compile_args, in a copy of the code; its output
+    is packed as well.
 
     \b
       blobsync initc

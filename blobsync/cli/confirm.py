@@ -30,7 +30,7 @@ def interrupted_looking() -> TransferCancelledError:
 def confirm(session: Session, question: str) -> None:
     """Return when the answer is yes.
 
-    Raises ``UsageError`` on any other answer, or where nobody can be asked, and ``TransferCancelledError`` on Ctrl-C.
+    Raises ``UsageError`` on any other answer, or without a terminal, and ``TransferCancelledError`` on Ctrl-C.
     """
     if not sys.stdin.isatty():
         raise UsageError(
@@ -51,7 +51,7 @@ def _ask(question: str) -> str:
     except KeyboardInterrupt as stop:
         raise TransferCancelledError("interrupted at the prompt: nothing was changed") from stop
     finally:
-        # After Ctrl-C and Ctrl-D the terminal still stands in the question's line.
+        # After Ctrl-C and Ctrl-D the cursor is still on the prompt's line.
         if not answer.endswith("\n"):
             sys.stderr.write("\n")
     return answer

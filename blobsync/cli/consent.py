@@ -19,7 +19,7 @@ T = TypeVar("T")
 def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
     """What ``act`` returns, after the user agreed to each link that it may not follow without.
 
-    Where nobody can be asked ``UntrustedLinkError`` stays, whose hint is the command that agrees.
+    Without a terminal, raises ``UntrustedLinkError``, whose hint is the command to trust the link.
     """
     while True:
         try:

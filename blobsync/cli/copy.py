@@ -42,8 +42,8 @@ def upload(
 ) -> Result:
     """Upload files or folders to where the cluster file maps them.
 
-    Only what differs moves; nothing at the destination is deleted, and nothing there that changed since it
-    was last verified is replaced. With -f the source is the other cluster's storage, and the bytes go from
+    Transfers only what differs. Deletes nothing at the destination, and replaces nothing there that changed since it
+    was last verified. With -f the source is the other cluster's storage, and the bytes go from
     server to server.
 
     \b
@@ -59,8 +59,8 @@ def download(
 ) -> Result:
     """Download files or folders to their place in the project.
 
-    Only what differs moves. A file appears whole or not at all, and a local edit is never replaced unless
-    you say so.
+    Transfers only what differs. A file appears complete or not at all, and a local edit is never replaced unless
+    you request it.
 
     \b
       blobsync d data/voc20                     into data/voc20, whatever is there already
@@ -80,8 +80,8 @@ def plan(
 ) -> Result:
     """Show what u or d would do with each file, and why; touches nothing.
 
-    Ends as the command itself would, as far as that can be seen: 3 where files conflict or cannot be read, 2
-    where --mirror would be refused (the plan is shown all the same).
+    Exits as the command itself would, as far as that is known: 3 if files conflict or cannot be read, 2
+    if --mirror would be refused (the plan is shown anyway).
 
     The first ten files of each kind are listed; --full lists all of them, -q none.
 
@@ -125,7 +125,7 @@ def verify(
 ) -> Result:
     """Compare the local files, the blobs, and the record of when they were last equal.
 
-    Ends with 0 when all is equal, 3 when some of it is not, 1 when nothing is. The first ten files of each kind
+    Exits with 0 if everything is equal, 3 if some files are not, 1 if none is. The first ten files of each kind
     that is not equal are listed; --full lists all of them, -q none.
 
     \b

@@ -14,7 +14,7 @@ from blobsync.base.locations import ContainerUrl, Secret
 
 MAX_FILES = 2400
 MAX_BYTES = 60_000_000
-# A few libraries are large enough to be a demo of their own.
+# A few libraries are large enough for a separate demo.
 _MAX_FILE_BYTES = 4_000_000
 _LEFT_OUT = {"__pycache__", "site-packages", "dist-packages"}
 
@@ -76,7 +76,7 @@ def change_some(folder: Path) -> tuple[str, ...]:
     old = swapped.stat()
     content = swapped.read_bytes()
     swapped.write_bytes(content[::-1])
-    # Other content, the same size, and an older time than before: clocks and sizes do not show it.
+    # New content with the same size and an older time: clocks and sizes do not show the change.
     os.utime(swapped, ns=(old.st_atime_ns, old.st_mtime_ns - 10**15))
     touched.touch()
     added = folder / "added in the demo.txt"

@@ -1,6 +1,6 @@
 """``blobsync demo``: a real data set goes through the whole main job, against an embedded blob server.
 
-Every step is the real command in a process of its own, shown as a user would type it; what it did is then
+Every step runs the real command in a separate process, shown as a user would type it; the result is then
 checked from outside, by checksums and by the command's own ``--json``.
 """
 
@@ -57,7 +57,7 @@ def run_demo(
     """Run all of it; raises ``BlobsyncError`` at the first thing that is not as it should be.
 
     ``folder`` must be new or empty; None takes a temporary one. ``keep`` leaves it and the server behind.
-    ``max_files`` bounds the data set.
+    ``max_files`` limits the data set.
     """
     if folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} already exists and is not empty", hint="choose a new folder")
@@ -159,7 +159,7 @@ def _play(show: _Show, state: EmulatorState, keys: Mapping[str, Secret], max_fil
 
 
 def _first_upload(show: _Show, files: int) -> None:
-    show.title("Upload it, and look at it")
+    show.title("Upload it, and list it")
     show.run("here", "u", _PATH)
     show.run("here", "ls", _PATH)
     show.run("here", "du", _PATH)
@@ -168,7 +168,7 @@ def _first_upload(show: _Show, files: int) -> None:
 
 
 def _only_the_change_moves(show: _Show, here: Path) -> None:
-    show.title("Change two files, add one, touch a fourth; upload again: only what differs moves")
+    show.title("Change two files, add one, touch a fourth; upload again: only differences are transferred")
     changed = change_some(here)
     show.run("here", "plan", "u", _PATH)
     show.run("here", "u", _PATH)

@@ -17,7 +17,7 @@ def choose_listener(console: Console, session: Session, terminal: TextIO | None 
     """A bar where a person watches, lines where a log file does, nothing where it was asked for or for JSON."""
     if session.quiet or session.json:
         return QuietListener(None if session.quiet else console)
-    # With -v the log's lines come as they like, and would end up in the middle of a bar.
+    # With -v log lines would appear in the middle of a bar.
     terminal = terminal or sys.stderr
     drawable = terminal.isatty() and session.environ.get("TERM") != "dumb" and not session.verbose
     return BarListener(console, terminal=terminal) if drawable else LineListener(console)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX = 20
 
-MaxOption = Annotated[int, typer.Option("--max", min=1, metavar="N", help="The newest N jobs.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job id, or any unique end of it.")]
+MaxOption = Annotated[int, typer.Option("--max", min=1, metavar="N", help="Show the newest N jobs.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, or any unique end of it.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 def query(
     session: Session,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Job ids, or ends of them.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Job IDs, or ends of them.")] = None,
     max: MaxOption = DEFAULT_MAX,
 ) -> Result:
     """List the newest jobs, or show some: logs (kept in assets/ID/), last lines of rank 0, causes, facts.
@@ -95,8 +95,8 @@ def logs(
     session: Session,
     id: IdArgument,
     follow: Annotated[bool, typer.Option("-F", "--follow", help="Show new lines until the job ends.")] = False,
-    rank: Annotated[int | None, typer.Option("--rank", min=0, metavar="K", help="Only this process.")] = None,
-    tail: Annotated[int | None, typer.Option("--tail", min=1, metavar="N", help="Only the last lines.")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, metavar="K", help="Show only this process.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", min=1, metavar="N", help="Show only the last N lines.")] = None,
 ) -> Result:
     """Print the log of rank 0, or of another; -F follows all of them.
 
@@ -107,7 +107,7 @@ def logs(
     jobs = find_jobs(session)
     if follow:
         if session.json:
-            raise UsageError("-F shows lines as they come; --json has one answer: leave one of them out")
+            raise UsageError("-F and --json cannot be combined")
         return Result(lines=_told(session, jobs, jobs.find(id), rank), live=True)
     log = jobs.read_log(id, rank=rank, tail=tail)
     run_id = log.record.run_id
@@ -120,7 +120,7 @@ def logs(
 
 def _note_age(session: Session, fetched: FetchedLogs) -> None:
     if fetched.problem and fetched.names:
-        session.listener.note(f"the logs are those that were fetched before: {fetched.problem.message}")
+        session.listener.note(f"showing the logs that were fetched earlier: {fetched.problem.message}")
 
 
 def history(session: Session, max: MaxOption = 1000) -> Result:
@@ -145,7 +145,7 @@ def blame(session: Session) -> Result:
     holders = project.jobs.holders()
     data = [{field: getattr(holder, field) for field in holder.__slots__} for holder in holders]
     if not holders:
-        session.listener.note(f"nobody has a job on cluster {name}")
+        session.listener.note(f"nobody uses cluster {name}")
     return Result({"cluster": name, "holders": data}, holder_lines(holders) if holders else ())
 
 
@@ -161,20 +161,20 @@ def parse(session: Session, id: IdArgument) -> Result:
         "causes": cause_data(found.causes),
         "retriable": found.is_retriable,
     }
-    return Result(data, cause_lines(found.causes) if found.causes else ["no known cause was found"])
+    return Result(data, cause_lines(found.causes) if found.causes else ["no known cause found"])
 
 
 def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
     """The jobs of the project around the current folder, whatever its cluster files say.
 
-    ``resized`` says that the command knows what to do with ``-n``.
+    ``resized`` says that the command supports ``-n``.
     """
     from blobsync.project.jobs import open_jobs
 
     if session.param:
-        raise UsageError("-p is for submit: a job keeps what it was submitted with")
+        raise UsageError("-p works with submit only: a job keeps its settings")
     if session.num_gpu is not None and not resized:
-        raise UsageError("-n is for submit, resubmit and local: a job keeps what it was submitted with")
+        raise UsageError("-n works with submit, resubmit and local only: a job keeps its settings")
     return open_jobs(environ=session.environ, listener=session.listener)
 
 
@@ -194,7 +194,7 @@ def _told(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> 
     """The lines of a job, with what it waits for before them and how it ended after them."""
     before = jobs.get(record).state
     if before.value in ("Queued", "Preparing"):
-        session.listener.note(f"{record.run_id} is {before}; its lines follow when it runs")
+        session.listener.note(f"{record.run_id} is {before}; its logs follow when it runs")
     yield from followed(jobs, record, rank)
     ended = jobs.find(record.run_id)
     code = f", exit code {ended.exit_code}" if ended.exit_code else ""

@@ -116,7 +116,7 @@ def cause_lines(findings: Iterable[FoundCause]) -> Iterator[str]:
     """Each known cause with where it shows and whether another try helps."""
     for finding in findings:
         cause = finding.cause
-        again = "; another try may help" if cause.retriable else ""
+        again = "; a retry may help" if cause.retriable else ""
         yield f"{cause.code}: {cause.meaning}{again}"
         yield f"    {finding.log}:{finding.line_number} ({count_text(finding.count, 'line')}): {finding.line}"
 
@@ -192,7 +192,7 @@ def _elapsed(record: JobRecord) -> tuple[str, str]:
         return "ended", f"{_iso(info.ended)}{f' after {_lasted(record)}' if info.started else ''}"
     if info.state.is_final or info.state.value == "Unknown":
         return "ended", ""
-    # One that was taken off its machines has a start, and waits all the same.
+    # A preempted job has a start time although it is waiting.
     runs = info.started and info.state.value != "Queued"
     return "running for" if runs else "waiting for", _lasted(record)
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from blobsync.jobs.project_jobs import Jobs, SubmitKeywords
     from blobsync.jobs.submit import Submitted
 
-# From the first word that is no option of ours, everything belongs to the command.
+# From the first word that is not our option, everything belongs to the command.
 _ENDS_WITH_A_COMMAND = {**SETTINGS["context_settings"], "allow_interspersed_args": False}
 
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="Job ids, or any unique ends of them.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job id, or any unique end of it.")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="Job IDs, or any unique ends of them.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, or any unique end of it.")]
 CommandArgument = Annotated[
     list[str], typer.Argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
 ]
@@ -49,12 +49,12 @@ def register(app: typer.Typer) -> None:
 def submit(
     session: Session,
     cmd: CommandArgument,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="How many machines.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="The number of nodes.")] = None,
     name: Annotated[str, typer.Option("--name", help="A name to show instead of the command.")] = "",
     single: Annotated[bool, typer.Option("--single", help="One process per node, not one per GPU.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Show the output, end with the job's exit code.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be handed over, no more.")] = False,
-    init: Annotated[bool, typer.Option("--init", help="Pack and upload the code as it is now, first.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show the output, exit with the job's exit code.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, submit nothing.")] = False,
+    init: Annotated[bool, typer.Option("--init", help="First pack and upload the current code.")] = False,
     array: Annotated[str | None, typer.Option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition.")] = None,
     qos: Annotated[str | None, typer.Option("--qos", help="Slurm: the quality of service.")] = None,
@@ -90,7 +90,7 @@ def local(session: Session, cmd: CommandArgument) -> Result:
       blobsync -n 2 local python train.py             two processes with their ranks; -n 0: one, without a GPU
     """
     if session.json:
-        raise UsageError("local has the terminal to itself: there is no --json for it")
+        raise UsageError("local runs in the terminal, so it has no --json")
     return Result(exit_code=session.project().jobs.run_here(cmd))
 
 
@@ -98,9 +98,9 @@ def resubmit(
     session: Session,
     ids: IdsArgument,
     to: Annotated[
-        str | None, typer.Option("-t", "--resubmit-to", metavar="CLUSTER", help="On this cluster instead.")
+        str | None, typer.Option("-t", "--resubmit-to", metavar="CLUSTER", help="Submit to this cluster instead.")
     ] = None,
-    latest_code: Annotated[bool, typer.Option("--latest-code", help="With the code of the last init.")] = False,
+    latest_code: Annotated[bool, typer.Option("--latest-code", help="Use the code of the last init.")] = False,
 ) -> Result:
     """Submit recorded jobs again, with the code that they had; then cancel those that still run.
 
@@ -112,7 +112,7 @@ def resubmit(
     """
     jobs = find_jobs(session, resized=True)
     if to and session.cluster not in (None, to):
-        raise UsageError(f"-c {session.cluster} and -t {to} are two clusters", hint="leave one of them out")
+        raise UsageError(f"-c {session.cluster} and -t {to} are two clusters", hint="use only one of them")
     submitted = [
         jobs.resubmit(record, cluster=to or session.cluster, num_gpu=session.num_gpu, latest_code=latest_code)
         for record in [jobs.find(id) for id in ids]
@@ -147,7 +147,7 @@ def _code_of(errors: Sequence[BlobsyncError], asked: int) -> int:
 def ssh(
     session: Session,
     id: IdArgument,
-    node: Annotated[int, typer.Option("--node", min=0, metavar="K", help="Which of the job's nodes.")] = 0,
+    node: Annotated[int, typer.Option("--node", min=0, metavar="K", help="Which node of the job.")] = 0,
     show: Annotated[bool, typer.Option("--show", help="Print the command instead of running it.")] = False,
 ) -> Result:
     """Open a shell where a job runs.
@@ -168,7 +168,9 @@ def ssh(
 def watch(
     session: Session,
     id: IdArgument,
-    retry: Annotated[int | None, typer.Option("--retry", min=0, metavar="N", help="How often at most.")] = None,
+    retry: Annotated[
+        int | None, typer.Option("--retry", min=0, metavar="N", help="The maximum number of retries.")
+    ] = None,
 ) -> Result:
     """Wait for a job's end; submit it again when the failure looks temporary, such as a faulty machine.
 
@@ -244,7 +246,8 @@ def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
 
     last = record.run_id.rpartition("_")[2]
     goes_on = TransferCancelledError(
-        f"the job {record.run_id} goes on", hint=f"blobsync logs {last} -F follows it, blobsync abort {last} ends it"
+        f"the job {record.run_id} keeps running",
+        hint=f"follow it: blobsync logs {last} -F; stop it: blobsync abort {last}",
     )
     if not session.json:
         result.lines, result.interrupted = tell(), goes_on

@@ -3,13 +3,13 @@
 Same snapshot and commit, same bytes: entries in the order of their names, one fixed date, modes 644 and 755
 only, content compressed in pieces of one fixed size, whatever the number of cores. The deflate is zlib's on
 all cores: ISA-L (``isal``) is twice as fast, but now and then gives other bytes for the same input
-(intel/isa-l#140; seen here with levels 1 and 2 and two threads). Another release of zlib may compress to
+(intel/isa-l#140; seen here with levels 1 and 2 and two threads). Another release of zlib may produce
 other bytes; the digest does not depend on them.
 
 Layout: APPNOTE.TXT 6.3.10 of PKWARE. The first entry is the manifest. Links are stored as Info-ZIP does:
 the target is the content, and the mode says link.
 
-``zipfile`` compresses on one core, and what it writes into the headers may change with the release of Python; in the
+``zipfile`` compresses on one core, and its headers may change with Python's release; in the
 tests it reads our archives.
 """
 
@@ -45,7 +45,7 @@ _BATCH_FILES = 64
 _SAMPLE, _NOISE = 1024, 240
 
 _STORED, _DEFLATED = 0, 8
-# 1 January 1980, the first day that a zip can name.
+# 1 January 1980, the first date that a zip can store.
 _DATE, _TIME = 0x21, 0
 _UTF8 = 0x800
 _UNIX = 3 << 8
@@ -101,8 +101,8 @@ def write_archive(
 ) -> int:
     """Write the zip to ``out`` (seekable, empty); returns its size in bytes.
 
-    ``progress`` is told how many more files are packed. Raises ``ChangedWhileReadError`` when a file is not what the
-    snapshot saw, and ``LocalFileError``.
+    ``progress`` gets the number of newly packed files. Raises ``ChangedWhileReadError`` if a file differs from the
+    snapshot, and ``LocalFileError``.
     """
     writer = _Writer(out)
     about = manifest(snapshot, git)

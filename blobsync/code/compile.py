@@ -60,7 +60,7 @@ def check_docker(runner: ProcessRunner) -> None:
 def compile_argv(image: str, scratch: Path, command: tuple[str, ...]) -> tuple[str, ...]:
     """The command line that compiles in ``scratch``; as the user, so that what is made can be read here.
 
-    What the compiler prints goes to standard error: standard output is for the answer.
+    The compiler's output goes to standard error: standard output is for the result.
     """
     return (
         *("sh", "-c", 'exec "$@" >&2', "sh"),

@@ -27,6 +27,6 @@ def digest_of_records(records: Iterable[DigestRecord]) -> str:
     """The digest, in hex; ``records`` come in the order of their paths."""
     whole = hashlib.sha256()
     for mode, sha256, path in records:
-        # Names out of an archive may be no UTF-8; such a digest is nobody's.
+        # Names in an archive may not be UTF-8; such a digest matches no code.
         whole.update(f"{mode} {sha256} {path}\0".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()

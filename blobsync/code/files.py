@@ -1,9 +1,9 @@
 """Which files of a project are its code: what ``init`` packs, and why a file is in or out.
 
-The folders that are left out are never entered. What no pattern can take in again: version control,
+Excluded folders are never entered. No pattern can include these again: version control,
 virtual environments, caches, the local sides of folder entries, ``assets/`` (where ``query`` puts logs),
 blobsync's own files, and files above ``max_file_size``. Files that hold secrets by their name (``.env``, ``id_rsa``,
-``.aws/``) are out unless a pattern of ``.blobsyncignore`` or of the cluster file takes them in by name. Files below
+``.aws/``) are excluded unless a pattern of ``.blobsyncignore`` or of the cluster file names them. Files below
 ``aux_data/`` that hold a key are left out later, by ``code.snapshot``, which reads them.
 """
 
@@ -29,7 +29,7 @@ from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 # Bytes; what is larger is data, not code.
 DEFAULT_MAX_FILE_SIZE = 50 * 1000 * 1000
 
-# Where the logs of jobs are put, in the project's root.
+# The folder of job logs in the project root.
 ASSETS = "assets"
 
 _NEVER = {
@@ -70,7 +70,7 @@ class CodeFile:
 class Decision:
     """Why ``path`` is in the archive or not; pattern, file and line where a pattern decides.
 
-    ``secret`` says that it is out because its name says that it holds a secret.
+    ``secret`` says that it is excluded because its name marks it as secret.
     """
 
     path: str
@@ -228,14 +228,14 @@ class _Walk:
         _check_utf8(path, target)
         refused = _refused(self.rules, path, status)
         if target and _leads_out(path, target):
-            # A node would refuse such an archive: what the link means here, it does not mean there.
+            # A node would refuse such an archive: there the link has another target.
             refused = Decision(path, included=False, reason=f"a link that points outside the project, to {target}")
         if refused:
             self.left_out.append(refused)
             return None
         if target:
             return CodeFile(path, "link", LocalState.of(status), target)
-        # The owner's run bit alone: the others depend on the umask of whoever made the file.
+        # Only the owner's run bit: the others depend on the umask.
         mode = "755" if status.st_mode & stat.S_IXUSR else "644"
         return CodeFile(path, mode, LocalState.of(status))
 
@@ -265,7 +265,7 @@ def _beginning(file: Path) -> bytes:
         with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
             return stream.read(LOOKED_AT)
     except OSError:
-        # Packing it will say so.
+        # Packing reports it.
         return b""
 
 

@@ -1,6 +1,6 @@
 """What git says about the code: the commit, and which files differ from it.
 
-A repository may come from a stranger as a folder, with a configuration that names programs for git to run. Asking about
+A repository may come from a stranger as a folder, with a configuration that names programs for git to run. Querying
 files would run two kinds of them: a file system monitor, and the filters of single files. Both are switched off here.
 """
 
@@ -15,12 +15,12 @@ from blobsync.base.environment import environment
 from blobsync.base.errors import ProcessError
 from blobsync.base.process import ProcessRunner
 
-# Submodules have configurations of their own, and are not looked into.
+# Submodules have their own configurations, and are not read.
 _STATUS = ("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=all", "--", ".")
 _NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
 _FILTERS = re.compile(r"^(filter\..+)\.(?:clean|smudge|process|required)$", re.DOTALL)
 
-# Seconds; a repository that takes longer is not worth waiting for.
+# In seconds. Do not wait longer for a repository.
 _PATIENCE = 60.0
 
 
@@ -75,7 +75,7 @@ def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None
         commit = git("rev-parse", "--verify", "--quiet", "HEAD")
         filters = _filters(git("config", "--null", "--name-only", "--list") or "")
         if any("=" in name for name in filters):
-            # No option of git's can name it, so it cannot be switched off.
+            # No git option can name it, so it cannot be disabled.
             return None
         status = git(*_without(filters), *_STATUS)
     except ProcessError:
@@ -97,7 +97,7 @@ def _filters(names: str) -> list[str]:
 def _without(filters: Iterable[str]) -> list[str]:
     """Options that take these filters' programs away.
 
-    A file that only its filter makes equal to the commit then counts as changed, which is the careful answer.
+    A file that equals the commit only through its filter then counts as changed, which is the safe result.
     """
     settings = (f"{name}.{key}" for name in filters for key in ("clean=", "smudge=", "process=", "required=false"))
     return [word for setting in settings for word in ("-c", setting)]

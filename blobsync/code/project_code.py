@@ -105,7 +105,7 @@ class CodeState:
 class CodeResult:
     """What ``init`` did. ``status``: ``published``, ``unchanged``, or ``would_publish`` (dry run).
 
-    ``archive_bytes`` is None where no archive had to be made; ``removed`` are old archives that were deleted.
+    ``archive_bytes`` is None if no archive was needed; ``removed`` are old archives that were deleted.
     """
 
     state: CodeState
@@ -174,7 +174,7 @@ class Code:
         """Pack and upload the code, unless ``code_path`` holds it already.
 
         Raises ``ConfigError`` without a ``code_path``, ``ArchiveError`` and its kin, and what the store raises;
-        what is at ``code_path`` is then what it was.
+        ``code_path`` is then unchanged.
         """
         started = time.monotonic()
         place = self._place()
@@ -263,7 +263,7 @@ class Code:
         try:
             return prune_archives(place, digest), ()
         except StorageError as error:
-            # The code is published; old archives cost a little storage and nothing else.
+            # The code is published; old archives only cost some storage.
             return (), (f"old code archives could not be removed: {error.message}",)
 
     def _snapshot(self, rules: CodeRules) -> CodeSnapshot:

@@ -1,8 +1,8 @@
 """Puts a code archive where nodes fetch it, so that no node ever sees half of one.
 
-``<code_path>.d/<digest>.zip`` is written first, by nobody twice; then ``code_path`` itself becomes the same
+``<code_path>.d/<digest>.zip`` is written first, and only once; then ``code_path`` itself receives the same
 bytes in one request: a copy inside the service, or a second upload where the service refuses that. Either
-write is complete or has not happened, so a kill in between costs time and nothing else.
+write is complete or has not happened, so a kill in between costs only time.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def publish_archive(
 ) -> None:
     """Make ``code_path`` the archive of ``digest``. ``archive`` makes the zip, once and only if it is needed.
 
-    Raises what the store raises; ``code_path`` is then what it was.
+    Raises what the store raises; ``code_path`` is then unchanged.
     """
     if not there.kept:
         try:
             _upload(place.store, place.kept(digest), archive(), digest, listener, Precondition(absent=True))
         except PreconditionFailedError:
-            # Somebody else has just published the same code.
+            # Someone else has just published the same code.
             pass
     if there.digest == digest:
         return

@@ -1,6 +1,6 @@
 """Files that are there to hold secrets, by their names: they are no code, and ``init`` leaves them out.
 
-Only a pattern that names one takes it in (``!.env.local`` in ``.blobsyncignore``). Credentials in other files are
+Only a pattern that names one includes it (``!.env.local`` in ``.blobsyncignore``). Credentials in other files are
 found by their form, in ``code.secrets``.
 """
 
@@ -49,7 +49,7 @@ _ENDINGS = {
     ".keystore": "a key store",
     ".kdbx": "a password store",
 }
-# What shows others which variables are needed.
+# Examples that list the needed variables.
 _EXAMPLES = ("example", "sample", "template", "dist", "defaults")
 _SSH_KEY = re.compile(r"id_(?:rsa|dsa|ecdsa|ed25519|xmss)(?:_sk)?(?:[._-].{0,200})?")
 # Settings of package managers, which hold a token only where somebody logged in.

@@ -1,8 +1,8 @@
 """Finds credentials in files that are about to leave this machine, without ever repeating one.
 
-A finding needs a form that little else has: the name of a key and a text of a key's length and alphabet
+A finding requires a distinctive form: the name of a key and a text of a key's length and alphabet
 beside it, a SAS with its signature, the frame of a private key with a body, a vendor's token. Long random texts alone
-(checksums, test data, lock files) are no findings.
+(checksums, test data, lock files) are not findings.
 
 The rules are our own. ``detect-secrets`` 1.5.0 with 24 of its rules (without those of entropy and of key names) took
 0.22 s to import and 5.0 s for the 159 files (1.06 MB) of this package, where these here took 0.03 s; 0.2 s were to
@@ -20,7 +20,7 @@ from itertools import islice, pairwise
 # Part of the key under which clean files are remembered: a new set of rules looks at every file again.
 RULES_VERSION = 2
 
-# Bytes; credentials are in small texts, and the look must not cost more than the packing.
+# In bytes. Credentials are in small texts, and scanning must not take longer than packing.
 MAX_LOOKED_AT = 8 * 1024 * 1024
 
 # Places in one file where a rule may begin; code has a few, and a file made to be slow would have millions.

@@ -194,7 +194,7 @@ class _Cache:
 
     @classmethod
     def load(cls, file: Path) -> _Cache:
-        # Anything wrong with it costs a second look at the files and nothing else.
+        # If it is damaged, the files are only read again.
         with suppress(OSError, ValueError, AttributeError, TypeError):
             document = parse_json(file.read_bytes())
             if document["version"] == _CACHE_VERSION and isinstance(document["files"], dict):
@@ -221,7 +221,7 @@ class _Cache:
         if rows == self._rows:
             return
         text = json.dumps({"version": _CACHE_VERSION, "files": rows}, separators=(",", ":"))
-        # Without it the next run is slower; that is no reason to fail this one.
+        # Without it the next run is only slower, so do not fail.
         with suppress(OSError):
             handle, temporary = tempfile.mkstemp(dir=self._file.parent, prefix="files-")
             with open(handle, "w", encoding="utf-8") as stream:

@@ -1,6 +1,6 @@
 """Unpacks a code archive: everything is checked before anything is written, and nothing comes to lie outside.
 
-The inverse of ``archive``; compute nodes run it. An archive is a file from outside: its names pass the gate of
+The inverse of ``archive``; compute nodes run it. An archive is untrusted input: its names pass the gate of
 ``local.names``, its sizes are bounded before a byte is inflated, its links come last and must lead inside.
 """
 
@@ -29,7 +29,7 @@ def unpack_archive(archive: Path, target: Path, digest: str, size: int) -> None:
     """Unpack into the empty folder ``target``, with run bits and symbolic links.
 
     ``size`` is how many bytes all files have (0: not known), ``digest`` that of ``code.digest`` (empty: not known).
-    Raises ``ArchiveError`` for an archive that is not what was submitted or would put or lead something outside, and
+    Raises ``ArchiveError`` for an archive that differs from the submitted one or would write outside the folder, and
     what ``zipfile`` raises for one that is damaged.
     """
     base = os.path.realpath(target)

@@ -138,7 +138,7 @@ def _endpoint_problem(endpoint: str, account: str) -> str | None:
     if host_of(endpoint) is None:
         return no_url
     if parts.hostname == "localhost":
-        # azcopy takes the account from the path only where the host is an IP address.
+        # azcopy takes the account from the path only if the host is an IP address.
         return "azcopy does not support 'localhost' here: use 127.0.0.1"
     if _is_ip(parts.hostname or "") and parts.path != f"/{account}":
         return f"must end with the account name after an IP address: {parts.scheme}://{parts.netloc}/{account}"

@@ -50,7 +50,7 @@ def check_project(
 ) -> tuple[CheckedFile, ...]:
     """Check the cluster files, the account files and the workspace files of ``root``. Never raises for them.
 
-    ``clusters`` are looked at instead of all; one that is not there raises ``ConfigError``.
+    Checks ``clusters`` instead of all; raises ``ConfigError`` for one that does not exist.
     """
     environ = environment(environ)
     if clusters:

@@ -2,7 +2,7 @@
 
 data_folder: {azure_blob_config_file: FILE, path: P}    the entry's own account file
 data_folder: {path: P}                                  the account file at the top of the cluster file
-data_folder: P                                          the same, as one text
+data_folder: P                                          the same, as a string
 data_folder: /blob/P                                    below a blob_mount_point: that mount's account file
 """
 
@@ -151,7 +151,7 @@ class EntryReader:
         try:
             return self._account(file)
         except ConfigNotFoundError:
-            # One file, one mistake, however many entries name it.
+            # Report a file once, even if several entries name it.
             if file not in self._absent:
                 self._absent.add(file)
                 self._checker.problem(where, f"names {file}, which does not exist", hint=_how_to_get(file))

@@ -1,7 +1,7 @@
 """What a cluster file says that its jobs cannot use, or do not. Pure.
 
-``config check`` and ``submit`` tell it; transfers are not concerned. The tables are the only list of keys that do
-nothing: a test proves that every other key is read somewhere.
+``config check`` and ``submit`` report them; transfers are not affected. The tables are the only list of keys without
+effect: a test checks that every other key is read somewhere.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document, KeyPath
 
 NESTED_HINT = "give the outer one mode ro_mount or download, or remove one of the two from this cluster file"
-# What jobs only read can be shown in a directory of ours, with other folders beside it.
+# Read-only folders can be linked into a directory of ours, beside other folders.
 READ_ONLY_MODES = ("download", "ro_mount")
 
 _ACT = "only ACT used it"
 _PHILLY = "only Philly used it"
 _REGISTRY = "Azure ML v2 takes it from a workspace connection, or lets the compute's identity pull (role AcrPull)"
 
-# Keys that are accepted and do nothing, with the reason; * stands for any entry of a mapping or list.
+# Keys that are accepted but have no effect, with the reason; * stands for any entry of a mapping or list.
 IDLE: Mapping[str, str] = {
     "source_directory": _ACT,
     "entry_script": _ACT,

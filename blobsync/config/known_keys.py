@@ -1,7 +1,7 @@
 """Every key that a configuration file may hold, with its type.
 
-The first part of the cluster table is ACT's own, then come Philly's and ours. ``docs/configuration.md``
-says what each means; a test keeps the two together.
+The first part of the cluster table is ACT's, then come Philly's and ours. ``docs/configuration.md``
+documents each; a test keeps the two in sync.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ _PHILLY: Mapping[str, Key] = {
     "use_blob_as_input": FLAG,
 }
 
-# What no other file has.
+# Keys of the workspace file only.
 PHILLY_MARKS = frozenset({"vc", "vc_type", "blob_mount_point", "blob_mount_info"})
 
 _OURS: Mapping[str, Key] = {

@@ -55,7 +55,7 @@ def load_cluster(
 def reload_cluster(root: Path, written: Written, *, environ: Mapping[str, str], anew: bool) -> Cluster:
     """A cluster as it was read before: from today's file, or (not ``anew``) from what the file held then.
 
-    The account files are always read as they are now. Raises the first ``ConfigError``.
+    The account files are always read again. Raises the first ``ConfigError``.
     """
     document = None if anew else Document(shown_path(root, written.path), written.values, {})
     loaded = ClusterFile(root, written.path, written.overrides, environ, document)
@@ -168,7 +168,7 @@ class ClusterFile:
         self._root = root
         self._environ = environ
         self._accounts: dict[str, AccountFile] = {}
-        # As ACT named it: a link's name does not count, the file's does.
+        # As in ACT: the file's name counts, not a link's.
         self._name = path.resolve().stem
         written = document or read_document(path, shown_path(root, path))
         self._document = apply_overrides(written, overrides)
@@ -227,7 +227,7 @@ class ClusterFile:
         )
 
     def _check_numbers(self) -> None:
-        # This machine and a Slurm cluster may have none.
+        # This machine and a Slurm cluster may have no GPU.
         if self._values.get("gpu_per_node") == 0 and _platform(self._values) not in ("local", "slurm"):
             self._checker.problem(("gpu_per_node",), "must be at least 1")
         for key in ("nodes", "process_count_per_node"):

@@ -1,7 +1,7 @@
 """Which blob a path of the project belongs to. Pure: looks at no file and no network.
 
 The folder entry with the longest prefix wins, and a prefix covers whole names only: ``data`` covers
-``data/voc`` but not ``data2``. Paths are taken as they are written, symlinks unresolved.
+``data/voc`` but not ``data2``. Paths are used as written; symlinks are not resolved.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def project_relative(given: str, *, cwd: Path, root: Path) -> str:
         raise MappingError(f"{shown} is not UTF-8, and blob names must be", path=shown) from error
     absolute = posixpath.normpath(posixpath.join(str(cwd), given))
     if absolute.startswith("//"):
-        # POSIX lets two leading slashes mean something else, and normpath keeps them.
+        # In POSIX, two leading slashes may have another meaning, and normpath keeps them.
         absolute = absolute[1:]
     if not is_below(absolute, str(root)):
         raise OutsideProjectError(

@@ -14,7 +14,7 @@ from typing import Any
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
 
 DEFAULT_CLUSTER = "aml"
-# Where the service itself brings the folders to the nodes.
+# Platforms whose service itself provides the folders on the nodes.
 AML_PLATFORMS = ("aml", "itp", "singularity")
 # The name that Azure's storage emulators give their account.
 # https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
@@ -66,7 +66,7 @@ class StorageAccount:
     def granting_credential(self) -> str:
         """Which credential makes what is handed to others: a key or an identity where there is one, else ``sas``.
 
-        From a SAS nothing narrower can be made; a key that stands beside it can.
+        A SAS cannot be narrowed; a key in the same file can make a narrower one.
         """
         if self.auth:
             return self.auth

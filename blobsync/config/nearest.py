@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The most similar of ``known``, or None where nothing is near enough to suggest."""
-    # difflib is only needed once something is wrong; start-up does not pay for it.
+    # difflib is needed only for errors; importing it here keeps start-up fast.
     from difflib import get_close_matches
 
     candidates = {item.lower(): item for item in known}

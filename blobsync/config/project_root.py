@@ -1,7 +1,7 @@
 """Which folder is the project, and whether it is the user's own.
 
-A project's files say which programs run and where data goes, so that whoever can put ``aux_data/`` above the current
-folder (in ``/tmp``, on a shared disk) would decide that for everybody below. The rule is git's for repositories:
+A project's files say which programs run and where data goes, so anyone who can create ``aux_data/`` above the current
+folder (in ``/tmp``, on a shared disk) would decide that for every user below. The rule is git's for repositories:
 https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory
 """
 
@@ -17,7 +17,7 @@ from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
 
 PROJECT_MARK = "aux_data"
-# Where blobsync keeps what it remembers of a project.
+# The folder for blobsync's records of a project.
 STATE_FOLDER = ".blobsync"
 
 
@@ -41,7 +41,7 @@ def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
 def current_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The current folder; by the shell's name for it, ``$PWD``, where only that one lies in a project.
 
-    After ``cd data``, a symlink to another disk, the kernel knows the disk's name alone. The shell's is believed only
+    After ``cd data``, a symlink to another disk, the kernel reports only the disk's path. The shell's path is used only
     if both are the same folder.
     """
     real = Path.cwd()
@@ -78,7 +78,7 @@ def is_safe_project(folder: Path, safe: tuple[str, ...]) -> bool:
 def demand_own(folder: Path, environ: Mapping[str, str]) -> None:
     """Raise ``ForeignProjectError`` where the project ``folder`` is not to be used.
 
-    ``aux_data`` itself counts as well: in a folder that several may write to, anybody could put it.
+    ``aux_data`` itself counts as well: in a folder that several users can write to, anyone could create it.
     """
     for path, status in ((folder, folder.stat()), (folder / PROJECT_MARK, (folder / PROJECT_MARK).lstat())):
         if not is_own(status.st_uid, os.geteuid(), environ):
@@ -87,7 +87,7 @@ def demand_own(folder: Path, environ: Mapping[str, str]) -> None:
 
 
 def _demand_listed(folder: Path, path: Path, owner: int, environ: Mapping[str, str]) -> None:
-    # Here, because it is rare: every command finds its project.
+    # Imported here because it is rarely needed, and every command finds its project.
     from blobsync.config.user_config import SAFE_PROJECTS_VARIABLE, load_user_config, user_config_file
 
     if is_safe_project(folder, load_user_config(environ).safe_projects):

@@ -1,7 +1,7 @@
 """``config new``: the first files of a project, with every line explained.
 
-What it writes either works at once (``emulator``: against ``blobsync emulator start``) or holds
-placeholders in angle brackets, which ``config check`` asks for one by one.
+The files either work at once (``emulator``: with ``blobsync emulator start``) or contain
+placeholders in angle brackets, which ``config check`` reports.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ container_name: <your container>
 """
 
 _EMULATOR_ACCOUNT = """\
-# The emulator of `blobsync emulator start` on this machine. The key is that of your own one and opens nothing else.
+# The emulator of `blobsync emulator start` on this machine. The key is your own emulator's and opens nothing else.
 account_name: {name}
 container_name: {container}
 account_key: {key}
@@ -69,9 +69,9 @@ blob_endpoint: {endpoint}
 _IGNORE = """\
 # keys and passwords
 aux_data/configs/
-# what blobsync remembers about this machine
+# blobsync's records of this machine
 .blobsync/
-# data, results and job logs live in blobs
+# data, results and job logs are stored in blobs
 /data/
 /output/
 /assets/

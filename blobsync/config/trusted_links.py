@@ -1,7 +1,7 @@
 """Which symlinks out of a project the user has agreed to: ``$XDG_CONFIG_HOME/blobsync/trusted-links.json``.
 
-A link may come with a project, from a stranger: behind it blobsync would read, or write, anywhere. So each such link
-needs the user's word once, for where it leads now. The word is kept outside the project, which cannot grant it itself.
+A link may come with a project from a stranger, and would let blobsync read or write anywhere. So the user must trust
+each such link once, with its current target. The record is kept outside the project, which cannot grant it itself.
 """
 
 from __future__ import annotations

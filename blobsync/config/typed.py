@@ -2,7 +2,7 @@
 
 All problems are collected, not only the first: ``config check`` shows them together.
 
-pydantic would do the types, but it makes each command start 85 ms later, and its sentences name no file and no line.
+pydantic could check the types, but adds 85 ms to each command, and its messages name no file or line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _PLACEHOLDER = re.compile(r"<[^<>]*>|\??x{3,}", re.IGNORECASE)
 
-# What a project file may take from the environment without being allowed to: what is there for its credentials.
+# Variables that a project file may always use: those meant for its credentials.
 _OPEN_VARIABLES = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN")
 _OPEN_PREFIX = "BLOBSYNC_"
 # The user's own addition to these, as ``user_config`` reads it.
@@ -53,8 +53,8 @@ def parse_size(text: str) -> int | None:
 class Checker:
     """Turns one document's raw values into typed ones. ``problems`` and ``warnings`` are the findings.
 
-    ``from_environment`` are the keys whose values hold what a variable of the environment holds. ``allowed`` is asked
-    for the variables that the user lets a project have, once one of others is named.
+    ``from_environment`` are the keys whose values contain an environment variable. ``allowed`` is called
+    for the variables that the user allows, once another variable is named.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Checker:
     def _program(self, path: KeyPath, raw: Any, key: Key) -> str | None:
         text = self._text(path, raw, key)
         if text is not None and not PROGRAM_FORM.fullmatch(text):
-            self.problem(path, f"{text!a} is neither a program's name nor an absolute path", hint="python3.12")
+            self.problem(path, f"{text!a} is neither a program name nor an absolute path", hint="python3.12")
             return None
         return text
 
@@ -254,7 +254,7 @@ class Checker:
             return None
         found: dict[str, str] = {}
         for name, value in raw.items():
-            # ACT hands str(value) over, so that an unquoted true arrives as "True".
+            # ACT passes str(value), so an unquoted true arrives as "True".
             text = str(value) if isinstance(value, bool) else value
             typed = "" if text is None else self._text((*path, name), text, key)
             if not _VARIABLE_NAME.fullmatch(name):

@@ -1,7 +1,7 @@
 """What the user says outside every project: ``$XDG_CONFIG_HOME/blobsync/config.yaml``.
 
-A project may come from a stranger, this file does not: here stands what a project may not grant itself. So it counts
-only if nobody else can have written it. Reading it is all that happens here.
+A project may come from a stranger; this file does not, so it holds what a project may not grant itself. It is used
+only if nobody else can have written it. This module only reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAFE_PROJECTS_VARIABLE = "BLOBSYNC_SAFE_PROJECTS"
 class UserConfig:
     """The file's values, with those of the environment added. ``docs/configuration.md`` says what each means.
 
-    ``warnings`` are about the file: keys that nobody knows.
+    ``warnings`` are about the file: unknown keys.
     """
 
     trusted_hosts: tuple[str, ...] = ()
@@ -41,8 +41,8 @@ def user_config_file(environ: Mapping[str, str]) -> Path:
 def load_user_config(environ: Mapping[str, str]) -> UserConfig:
     """Read the file; without one, only the environment counts.
 
-    Raises ``ConfigError`` for a file that others can write, or that is wrong: to leave it out in silence would
-    be to do something else than the user wrote.
+    Raises ``ConfigError`` for a file that others can write, or that is invalid: ignoring it silently would
+    not do what the user configured.
     """
     hosts = _listed(environ, TRUSTED_HOSTS_VARIABLE)
     names = _listed(environ, ALLOWED_VARIABLES_VARIABLE)

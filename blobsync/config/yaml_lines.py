@@ -1,12 +1,12 @@
 """YAML with the line of every key, so that each complaint can say where.
 
-Only plain data is read: texts, whole numbers, true and false, null, lists and mappings. What YAML 1.1
-would turn into something else stays the text that was typed: ``12:30:00`` is not 45000 seconds, ``3.10``
-not 3.1, ``0123`` not 83, ``2026-11-20`` not a date, and twenty digits are no number. Tags that say otherwise are
+Only plain data is read: strings, integers, true and false, null, lists and mappings. What YAML 1.1
+would convert to something else stays the string that was typed: ``12:30:00`` is not 45000 seconds, ``3.10``
+not 3.1, ``0123`` not 83, ``2026-11-20`` not a date, and twenty digits are no number. Tags that ask for a conversion are
 refused. JSON files are read as the YAML that they are.
 
-PyYAML parses, and its nodes know their lines. ruamel.yaml knows them too, and takes numbers and dates for values just
-the same, so that nothing of this module would go.
+PyYAML parses, and its nodes know their lines. ruamel.yaml does too, but converts numbers and dates
+the same way, so it would not simplify this module.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import yaml
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 
-# Far above what people write: a cluster file has a few hundred values.
+# Far above real files: a cluster file has a few hundred values.
 _MAX_BYTES = 256_000
 _MAX_VALUES = 100_000
-# PyYAML takes time in proportion to the square of this, and Python's stack with it.
+# PyYAML's time grows with the square of this, and it uses Python's stack.
 _MAX_DEPTH = 100
 
 KeyPath = tuple[str, ...]

@@ -47,7 +47,7 @@ class CopyJob(FileJob):
         self._info: BlobInfo | None = None
         self._index = itertools.count()
         self._pieces = 1
-        # Neither request takes the tier over by itself.
+        # Neither request copies the tier.
         self._properties = self._from.properties(self._source)
         if self._version.size > self._sizes.single:
             self._block = self._sizes.block_for(self._version.size)

@@ -25,10 +25,10 @@ from blobsync.transfer.engines import MoveReport, MoveTask
 
 BUFFERS = 128 * MIB
 
-# Above this answer time (seconds) the line, not the processor, is what the transfer waits for.
+# Above this response time (seconds) the network, not the CPU, limits the transfer.
 _FAR = 0.010
 
-# So little work is done before a measured answer time could make a difference.
+# Below this amount of work, measuring the response time is not worth it.
 _LITTLE_FILES = 16
 _LITTLE_BYTES = 2 * MIB
 
@@ -116,7 +116,7 @@ def _tune(task: MoveTask, end: RemoteEnd) -> LineTuning:
 
 def _answer_time(store: BlobStore, name: str) -> float:
     began = time.monotonic()
-    # A SAS that may only write says no, and that tells the time as well.
+    # A write-only SAS is refused, which measures the time as well.
     with suppress(StorageError):
         store.head(name)
     return time.monotonic() - began

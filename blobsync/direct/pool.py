@@ -30,13 +30,13 @@ from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 MIB = 1024 * 1024
 
-# Whole files that arrived damaged are moved again so many times.
+# Maximum retries of a whole file that arrived damaged.
 ATTEMPTS = 4
 
 # How long an interrupted run waits for its threads (seconds); what they hold is cleaned up without them.
 _STOP_PATIENCE = 0.7
 
-# Nothing that is tried again will fare better after these; after the second kind only in a row.
+# Retrying does not help after these; after the second kind only in a row.
 _HOPELESS = (CredentialError, ContainerNotFoundError)
 _HOPELESS_IN_A_ROW = (AccessDeniedError, CopySourceRefusedError, StorageUnreachableError, ThrottledError)
 _ROW = 16
@@ -222,7 +222,7 @@ class WorkerPool:
         """Return when every job is reported; re-raises what interrupts it, after cleaning up."""
         try:
             for _ in range(self._threads):
-                # A daemon: one that hangs in a socket must not keep an interrupted process alive.
+                # A daemon: a thread blocked on a socket must not keep an interrupted process alive.
                 threading.Thread(target=self._worker, daemon=True).start()
                 with self._changed:
                     self._started += 1
@@ -324,10 +324,10 @@ class WorkerPool:
         with self._changed:
             begun.left_to_end -= 1
             if error is not None:
-                # Threads that gave up for another's failure say Stopped; the failure itself is the reason.
+                # Threads that stopped because of another's failure report Stopped; that failure is the reason.
                 if begun.error is None or isinstance(begun.error, Stopped):
                     begun.error = error
-                # Nobody is to begin the pieces that are left.
+                # Do not start the remaining pieces.
                 begun.left_to_end -= begun.left_to_take
                 begun.left_to_take = 0
                 if begun in self._begun:

@@ -47,5 +47,5 @@ def read_range(store: BlobStore, name: str, version: RemoteState, start: int, le
     except (PreconditionFailedError, BlobNotFoundError) as error:
         raise changed_while_read(name) from error
     if length:
-        # Something on the way gave a false Content-Length: as damaged as a body with a wrong MD5, and as curable.
+        # A proxy sent a false Content-Length: retry, as for a body with a wrong MD5.
         raise ChecksumError(f"{name}: the body ended {length} bytes early", path=name)

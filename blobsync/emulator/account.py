@@ -62,7 +62,7 @@ def _keep(folder: Path, account: KeptAccount) -> KeptAccount:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     fresh = folder / f"{_FILE}.{os.getpid()}.part"
-    # Private from its first byte on.
+    # Created private.
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as sink:
         json.dump({"key": account.key.reveal(), "port": account.port}, sink)
     fresh.replace(folder / _FILE)

@@ -31,7 +31,7 @@ def azurite_home(home: Path) -> Path:
 def find_azurite(home: Path, *, environ: Mapping[str, str]) -> Path | None:
     """The server's main script: below ``$BLOBSYNC_AZURITE`` (a folder that npm installed into), or managed.
 
-    Raises ``EmulatorError`` when ``BLOBSYNC_AZURITE`` leads nowhere.
+    Raises ``EmulatorError`` if ``BLOBSYNC_AZURITE`` is invalid.
     """
     given = environ.get("BLOBSYNC_AZURITE")
     if given:
@@ -51,7 +51,7 @@ def install_azurite(
 ) -> Path:
     """Install the pinned version with ``npm ci``, which checks each package against the lock file.
 
-    Appears whole or not at all. Returns the main script; raises ``EmulatorError`` with npm's last words.
+    Installs atomically. Returns the main script; raises ``EmulatorError`` with npm's last output.
     """
     target = azurite_home(home)
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")

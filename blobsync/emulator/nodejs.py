@@ -94,7 +94,7 @@ def _candidates(home: Path, environ: Mapping[str, str]) -> list[tuple[Path, tupl
 
 def _version(node: Path, runner: ProcessRunner) -> str | None:
     try:
-        # Not in the current folder: version managers stand in for node, and read files there.
+        # Not in the current folder: version managers wrap node, and read files there.
         answer = runner.run([str(node), "--version"], cwd=node.parent, timeout=30.0)
     except ProcessError:
         return None

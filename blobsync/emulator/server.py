@@ -1,6 +1,6 @@
 """Starts, finds and stops the blob server that takes the place of a storage account: Azurite on loopback.
 
-What a process number stands for is read from ``/proc``: psutil would be a compiled package for these few lines.
+Processes are identified through ``/proc``: psutil would be a compiled package for these few lines.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Emulator:
         return [str(nodejs.node), *loaded, str(script), "--blobPort", str(port), *fixed, *where]
 
     def _server_environ(self, accounts: Mapping[str, Secret], *, idle_seconds: float | None = None) -> dict[str, str]:
-        # In the environment, not in the arguments: those are for everybody on the machine to read.
+        # In the environment, not in the arguments, which every user can read.
         known = ";".join(f"{name}:{key.reveal()}" for name, key in accounts.items())
         environ = {**self._environ, "AZURITE_ACCOUNTS": known}
         if idle_seconds:

@@ -68,8 +68,8 @@ def _mint(accounts: Mapping[str, StorageAccount], needed: Mapping[str, str], min
     missing = [container for container in needed if container not in accounts]
     if missing:
         raise CredentialError(
-            f"the job needs {missing[0]}, and this cluster file does not have it",
-            hint="submit with the cluster file that the job was first submitted with",
+            f"the job needs {missing[0]}, which this cluster file does not contain",
+            hint="use the cluster file that the job was submitted with",
         )
     return {
         container: mint(accounts[container], letters, JOB_SECONDS).reveal() for container, letters in needed.items()

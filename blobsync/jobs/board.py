@@ -137,8 +137,8 @@ class Board:
         cluster = self.cluster(record.cluster)
         if cluster.platform != record.spec.platform:
             raise BackendUnavailableError(
-                f"the job was given to {record.spec.platform}, and cluster {record.cluster} is {cluster.platform} now",
-                hint=f"put {cluster.file} back as it was",
+                f"the job belongs to {record.spec.platform}, but cluster {record.cluster} is now {cluster.platform}",
+                hint=f"restore {cluster.file} as it was",
             )
         return cluster
 
@@ -171,7 +171,7 @@ class Board:
                 for spec, ref in backend.recall(suffix) if isinstance(backend, Recalling) else ():
                     found.setdefault(spec.run_id, (spec, ref, cluster))
             except BlobsyncError as error:
-                silent.append(f"cluster {name} could not be asked: {error.message}")
+                silent.append(f"cluster {name} could not be queried: {error.message}")
         if len(found) > 1:
             raise AmbiguousJobError(
                 f"{len(found)} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
@@ -217,7 +217,7 @@ class Board:
         if time.time() - record.submitted < SETTLE_SECONDS:
             return record
         backend.forget(record.spec)
-        info = RunInfo(record.run_id, State.FAILED, reason=f"{backend.name} never got it: {_INTERRUPTED}")
+        info = RunInfo(record.run_id, State.FAILED, reason=f"{backend.name} never received it: {_INTERRUPTED}")
         return self.history.update(record, info)
 
     def recent(self, states: Collection[State] = (), limit: int | None = None, cluster: str | None = None) -> JobList:
@@ -236,13 +236,13 @@ class Board:
         if not record.ref.native_id:
             raise JobError(
                 f"{record.run_id} cannot be stopped yet: {record.info.reason or _INTERRUPTED}",
-                hint="try again in a while: each time it is looked for",
+                hint="try again later: blobsync looks for it each time",
             )
         outcome = self.backend_of(record).cancel(record.ref)
         if isinstance(outcome, Unknown):
             raise JobError(
-                f"whether {record.run_id} is being stopped is not known: {outcome.error.message}",
-                hint="do the same again: that is safe",
+                f"unknown whether {record.run_id} is being stopped: {outcome.error.message}",
+                hint="run the same command again: that is safe",
             )
         if isinstance(outcome, Refused):
             raise outcome.error
@@ -294,7 +294,7 @@ class Board:
 
 
 def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:
-    return f"cluster {record.cluster}: {error.message}; shown is what was known last"
+    return f"cluster {record.cluster}: {error.message}; showing the last known state"
 
 
 def _as_known(record: JobRecord) -> JobRecord:

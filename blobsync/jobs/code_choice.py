@@ -57,7 +57,7 @@ def code_entry(cluster: Cluster, *, init: bool = False) -> CodeEntry | None:
     """Where the code of jobs lies; None for the project's own folder. Raises ``ConfigError``. Pure."""
     if cluster.code is None and (cluster.platform != "local" or init):
         raise ConfigError(
-            "says nowhere where the code is",
+            "does not say where the code is",
             file=cluster.file,
             key="config_param.code_path",
             hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip}, then blobsync init",
@@ -71,20 +71,22 @@ def _published(project: CodeProject, code: Code, entry: CodeEntry) -> CodeChoice
     if digest is None:
         if store.head(entry.path) is None:
             raise NothingMatchedError(
-                f"there is no code at {entry.remote}", hint="blobsync init puts it there; submit --init does both"
+                f"there is no code at {entry.remote}", hint="run blobsync init, or submit with --init"
             )
         ref = CodeRef(str(entry.account.container), entry.path, "")
-        return CodeChoice(ref, (f"{entry.remote} was not made by blobsync init: nodes take it as it is",))
+        return CodeChoice(ref, (f"{entry.remote} was not made by blobsync init: nodes use it as it is",))
     kept = f"{entry.path}.d/{digest}.zip"
     if store.head(kept) is None:
-        raise NothingMatchedError(f"the archive {kept} of the last init is gone", hint="blobsync init makes it again")
+        raise NothingMatchedError(
+            f"the archive {kept} of the last init is gone", hint="to make it again: blobsync init"
+        )
     try:
         state = code.current_state()
     except ArchiveError as error:
         return CodeChoice(_ref(entry, digest, None), (f"the job runs the code of the last init: {error.message}",))
     if state.snapshot.digest == digest:
         return CodeChoice(_ref(entry, digest, state))
-    warning = "the code here is not that of the last init, which the job will run; submit --init takes what is here"
+    warning = "the job runs the code of the last init, which differs from the code here; submit --init uploads it first"
     return CodeChoice(_ref(entry, digest, None), (warning,))
 
 

@@ -47,13 +47,13 @@ def demand_platform(cluster: Cluster) -> None:
         hint = "for Azure ML, name its compute_target as well; to run jobs on this machine, write platform: local"
     elif cluster.values.keys() & PHILLY_MARKS:
         hint = "Philly is gone; for Azure ML, write aml_config and compute_target; to run jobs here, platform: local"
-    raise ConfigError("is missing, so it is not known where jobs run", file=cluster.file, key="platform", hint=hint)
+    raise ConfigError("is missing, so no job can run", file=cluster.file, key="platform", hint=hint)
 
 
 def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRef | None) -> JobSpec:
     """The specification of one submission. Raises ``UsageError`` and ``ConfigError``."""
     if not request.argv:
-        raise UsageError("there is no command to run", hint="blobsync submit python train.py --data voc20")
+        raise UsageError("no command given", hint="blobsync submit python train.py --data voc20")
     if request.options and cluster.platform != "slurm":
         option = next(iter(request.options))
         limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
@@ -116,7 +116,7 @@ def _demand_no_gres(cluster: Cluster, request: SubmitRequest) -> None:
     gres = str(request.options.get("gres") or cluster.text("slurm.gres") or "")
     if _gpus_asked(cluster, request) == 0 and not request.here and "gpu" in gres and "{gpus}" not in gres:
         raise UsageError(
-            f"-n 0 asks for no GPU, and gres {gres} for some", hint="write gres: gpu:{gpus} in the cluster file"
+            f"-n 0 requests no GPU, but gres {gres} does", hint="write gres: gpu:{gpus} in the cluster file"
         )
 
 
@@ -136,7 +136,7 @@ def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
     mode = entry.mode or _DEFAULT_MODES.get(cluster.platform, "mount")
     if entry.storage_type == "file" and cluster.platform in _DEFAULT_MODES and mode != "link":
         raise ConfigError(
-            f"an Azure file share cannot be brought to a {cluster.platform} job",
+            f"a {cluster.platform} job cannot use an Azure file share",
             file=cluster.file,
             key=f"config_param.{entry.key}",
             hint="mount the share yourself and use mode: link",

@@ -90,9 +90,9 @@ def run_argv(cluster: Cluster, spec: JobSpec, command: Sequence[str], *more: str
     root = str(cluster.root)
     image = cluster.docker.reference
     if image is None:
-        raise BlobsyncError("the cluster file names no docker image")
+        raise BlobsyncError("the cluster file does not name a docker image")
     if not _IMAGE.fullmatch(image):
-        raise ConfigError(f"{image!a} is no name of an image", file=cluster.file, key="docker.image")
+        raise ConfigError(f"{image!a} is not an image name", file=cluster.file, key="docker.image")
     terminal = ("-it",) if sys.stdin.isatty() and sys.stdout.isatty() else ("-i",)
     gpus = ("--gpus", "all") if spec.gpus_per_node and os.path.exists("/dev/nvidia0") else ()
     names = [part for name in sorted(cluster.env) for part in ("-e", name)]

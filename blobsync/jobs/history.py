@@ -216,7 +216,7 @@ class History:
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
             raise JobError(
                 f"the job history {self._file} holds a row that blobsync did not write: {error}",
-                hint=f"move {self._file.name} away; jobs that run are not touched by that",
+                hint=f"move {self._file.name} away; running jobs are not affected",
                 path=str(self._file),
             ) from error
 
@@ -231,7 +231,7 @@ class History:
         except (sqlite3.Error, OSError) as error:
             raise JobError(
                 f"the job history {self._file} cannot be used: {error}",
-                hint=f"move {self._file.name} away; jobs that run are not touched by that",
+                hint=f"move {self._file.name} away; running jobs are not affected",
                 path=str(self._file),
             ) from error
 
@@ -256,7 +256,7 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
         if record.info.state.is_final:
             return record.info
         if record.cancel_asked:
-            return replace(record.info, state=State.CANCELED, reason="cancelled by us")
+            return replace(record.info, state=State.CANCELED, reason="cancelled by blobsync")
     return replace(
         info,
         started=info.started or record.info.started,
@@ -268,7 +268,7 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
 def _record(row: sqlite3.Row) -> JobRecord:
     spec = JobSpec.from_json(row["spec"])
     if spec.run_id != row["run_id"] or spec.cluster != row["cluster"]:
-        raise ValueError("the specification is that of another job")
+        raise ValueError("the specification belongs to another job")
     info = RunInfo(
         row["run_id"],
         State(row["state"]),

@@ -97,9 +97,9 @@ def cluster_at(home: Home, name: str, root: Path, environ: Mapping[str, str]) ->
         except ConfigError as error:
             problem = problem or error
     raise BackendUnavailableError(
-        f"the job was given to {home.platform} by the cluster file {home.file or name}, which leads there no more"
+        f"the job was submitted to {home.platform} with the cluster file {home.file or name}, which has changed"
         + (f": {problem.message}" if problem else ""),
-        hint="put the cluster file back as it was",
+        hint="restore the cluster file as it was",
     )
 
 

@@ -51,9 +51,9 @@ class LoginNode:
 
     def __init__(self, process: ProcessRunner, ssh: str | None, environ: Mapping[str, str], python: str) -> None:
         if ssh is not None and not _HOST.fullmatch(ssh):
-            raise ConfigError(f"{ssh!a} is no user@host", key="ssh", hint="ssh: me@login.example.org")
+            raise ConfigError(f"{ssh!a} is not user@host", key="ssh", hint="ssh: me@login.example.org")
         if ssh is not None and not PROGRAM_FORM.fullmatch(python):
-            raise ConfigError(f"{python!a} is neither a program's name nor an absolute path", key="interpreter_path")
+            raise ConfigError(f"{python!a} is neither a program name nor an absolute path", key="interpreter_path")
         self._process = process
         self._ssh = ssh
         self._environ = environ
@@ -80,17 +80,15 @@ class LoginNode:
         try:
             done = self._process.run(self.argv(command), input=input, env=self._environ, timeout=timeout)
         except ProcessTimeoutError as error:
-            raise LostContactError(
-                f"{self.where} gave no answer: {error.message}", hint="try again in a while"
-            ) from error
+            raise LostContactError(f"{self.where} did not respond: {error.message}", hint="try again later") from error
         except ProcessError as error:
             raise BackendUnavailableError(
                 f"{command[0]} cannot be run on {self.where}: {error.message}",
-                hint="set ssh: user@login in the cluster file when the cluster is driven from another machine",
+                hint="set ssh: user@login in the cluster file if you use the cluster from another machine",
             ) from error
         if self._ssh and done.returncode == _SSH_FAILED:
             raise LostContactError(
-                f"there is no connection to {self._ssh}: {_last_line(done.stderr)}",
+                f"cannot connect to {self._ssh}: {_last_line(done.stderr)}",
                 hint=f"check that `ssh {self._ssh} true` works without asking for a password",
             )
         if done.returncode < 0 or done.returncode > _KILLED:
@@ -130,7 +128,7 @@ class LoginNode:
         def read(answers: Any) -> list[tuple[int, float] | None]:
             found = [None if each is None else (int(each[0]), float(each[1])) for each in answers]
             if len(found) != len(folders):
-                raise ValueError("not as many as were asked for")
+                raise ValueError("not as many as requested")
             return found
 
         return self._ask(read, verb="codes", folders=list(folders), ended=list(ended))
@@ -141,15 +139,15 @@ class LoginNode:
         # -I: on this machine it starts in the project, whose files must not be taken for Python's own modules.
         done = self.run((self._python, "-I", "-c", program), input=json.dumps(request))
         if done.returncode:
-            raise JobError(f"file work on {self.where} failed: {_last_line(done.stderr)}")
+            raise JobError(f"file access on {self.where} failed: {_last_line(done.stderr)}")
         try:
             answer = parse_object(done.stdout)
             if "error" not in answer:
                 return read(answer["answer"])
         except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
             raise JobError(
-                f"file work on {self.where} gives no answer: {done.stdout[:80]!a}",
-                hint="a shell there that prints something for every command must not do so without a terminal",
+                f"file access on {self.where} returned an invalid response: {done.stdout[:80]!a}",
+                hint="its shell start-up files must not print anything without a terminal",
             ) from error
         raise JobError(f"on {self.where}: {str(answer['error'])[:_SHOWN_CHARS]}")
 

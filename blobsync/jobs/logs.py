@@ -184,7 +184,7 @@ def _continue_all(
         except UnsafeNameError as error:
             refused = refused or UnsafeNameError(
                 f"a log was left out: {error.message}",
-                hint="somebody else wrote it: look at the container",
+                hint="someone else wrote it: check the container",
                 path=error.path,
             )
             continue

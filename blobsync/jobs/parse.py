@@ -89,7 +89,7 @@ CAUSES: tuple[Cause, ...] = (
         "Init",
         r"NCCL error in|CUDA error: misaligned address|Connection reset by peer|all CUDA-capable devices"
         r"|CUDA out of memory|CUDA error: out of memory",
-        "the processes did not find together at the start: a machine is faulty",
+        "the processes could not connect to each other at the start: a machine is faulty",
         retriable=True,
         after=_BARRIER,
     ),
@@ -169,7 +169,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "Preempted",
         r"DUE TO PREEMPTION|DisruptionTarget|Job was preempted|\bEvicted\b|\bPREEMPTED\b",
-        "the machine was needed for something else",
+        "the machine was reclaimed for another job",
         retriable=True,
     ),
     Cause("NodeFail", r"DUE TO NODE FAILURE|NODE_FAIL\b", "a machine went down", retriable=True),
@@ -202,11 +202,11 @@ CAUSES: tuple[Cause, ...] = (
         r"error while loading shared libraries|cannot open shared object file",
         "a system library is missing in the image",
     ),
-    Cause("FileNotFound", r"FileNotFoundError|No such file or directory: ", "a file is not where the program looks"),
+    Cause("FileNotFound", r"FileNotFoundError|No such file or directory: ", "the program did not find a file"),
     Cause(
         "CommandNotFound", r"command not found|cannot start .{0,300}: No such file", "the command is not on the node"
     ),
-    Cause("Permission", r"PermissionError|Permission denied", "a file or folder may not be used"),
+    Cause("Permission", r"PermissionError|Permission denied", "no permission for a file or folder"),
     Cause("NaN", r"NaN encountered!|[Ll]oss is (NaN|nan|inf)\b", "the loss is not a number any more"),
     Cause("RegNaN", r"regression_loss is NaN", "the regression loss is not a number any more"),
     Cause("ScaleNaN", r"ZeroDivisionError: float division by zero", "the loss scale became zero", after=r"1\./scale"),

@@ -320,14 +320,14 @@ class Jobs:
         cluster = self._cluster()
         backend = self._board.backend(cluster)
         if "blame" not in backend.capabilities:
-            raise UsageError(f"cluster {cluster.name} ({backend.name}) does not tell who uses it")
+            raise UsageError(f"cluster {cluster.name} ({backend.name}) does not report who uses it")
         return tuple(backend.blame())
 
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _cluster(self) -> Cluster:
         if self._board.current is None:
-            raise UsageError("no cluster was chosen", hint="Project.open(cluster=NAME).jobs has one")
+            raise UsageError("no cluster selected", hint="use Project.open(cluster=NAME).jobs")
         return self._board.current
 
     def _asked(self, command: Command, keywords: SubmitKeywords) -> tuple[Cluster, SubmitRequest]:
@@ -335,7 +335,7 @@ class Jobs:
 
         unknown = keywords.keys() - SubmitKeywords.__annotations__.keys()
         if unknown:
-            raise TypeError(f"submit takes no {min(unknown)!r}")
+            raise TypeError(f"submit has no option {min(unknown)!r}")
         for name, least in (("num_gpu", 0), ("nodes", 1)):
             value = keywords.get(name)
             if isinstance(value, int) and value < least:
@@ -370,4 +370,4 @@ def _state(word: State | str) -> State:
         return State(word)
     except ValueError:
         known = ", ".join(state.value for state in State)
-        raise UsageError(f"{word!r} is no state of a job", hint=f"one of {known}") from None
+        raise UsageError(f"{word!r} is not a job state", hint=f"one of {known}") from None

@@ -67,8 +67,8 @@ def find_shape(size: Size) -> JobShape:
         nodes = 1 if size.here else _node_count(size, count)
         if count % nodes:
             what = "processes" if per_node == 0 else "GPUs"
-            hint = f"-n has to be a multiple of {nodes}"
-            raise UsageError(f"{count} {what} do not spread evenly over {nodes} nodes", hint=hint)
+            hint = f"-n must be a multiple of {nodes}"
+            raise UsageError(f"{count} {what} cannot be divided evenly among {nodes} nodes", hint=hint)
         each = count // nodes
     _demand_room(size, nodes, each)
     known = size.num_gpu is not None or per_node is not None or size.one_machine
@@ -86,7 +86,7 @@ def _node_count(size: Size, count: int) -> int:
         return 1
     if count % per_node:
         raise UsageError(
-            f"{count} GPUs do not fill whole nodes of {per_node}", hint=f"-n has to be a multiple of {per_node}"
+            f"{count} GPUs do not fill whole nodes of {per_node}", hint=f"-n must be a multiple of {per_node}"
         )
     return count // per_node
 
@@ -95,11 +95,11 @@ def _demand_room(size: Size, nodes: int, each: int) -> None:
     if size.one_machine:
         if nodes != 1:
             raise UsageError(
-                f"this machine is one node, and the job asks for {nodes}",
-                hint="leave nodes out, or choose a cluster with more of them: -c NAME",
+                f"this machine is one node, but the job requests {nodes}",
+                hint="omit nodes, or choose a cluster with more nodes: -c NAME",
             )
     elif size.node_gpus and each > size.node_gpus:
         raise UsageError(
-            f"{each} GPUs on one node are asked for, and the nodes of this cluster have {size.node_gpus}",
+            f"{each} GPUs per node requested, but the nodes of this cluster have {size.node_gpus}",
             hint="ask for more nodes, or correct gpu_per_node in the cluster file",
         )

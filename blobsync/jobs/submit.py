@@ -142,8 +142,8 @@ def _hand_over(
     if isinstance(outcome, Unknown):
         last = spec.run_id.rpartition("_")[2]
         raise SubmissionUnknownError(
-            f"{outcome.error.message}; whether it has taken {spec.run_id} is not known",
-            hint=f"blobsync q {last} looks for it; submit again only when that says that the cluster never got it",
+            f"{outcome.error.message}; unknown whether it accepted {spec.run_id}",
+            hint=f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it",
         ) from outcome.error
     return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes)
 
@@ -155,7 +155,7 @@ def _publish_node_archive(board: Board, clusters: Sequence[Cluster], spec: JobSp
     if account is None:
         raise CredentialError(
             f"the job's code is in {spec.node_archive.container}, and this cluster file does not have it",
-            hint="submit with the cluster file that the job was first submitted with",
+            hint="use the cluster file that the job was submitted with",
         )
     with board.store(clusters[0], account) as store:
         publish(node_archive(board.environ), spec.node_archive, store)

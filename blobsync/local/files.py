@@ -21,7 +21,7 @@ from blobsync.local.names import RelativeName
 from blobsync.local.part_files import FolderDescriptor, PartFile, unnamed_work
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
+# O_NONBLOCK: opening a FIFO that replaced a file must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _GROW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -117,7 +117,7 @@ class LocalFolder:
     def __init__(self, root: Path, boundary: Path | tuple[Path, ...] | None = None, *, unnamed: bool = True) -> None:
         """Make ``root`` where it is missing. Links are followed inside ``boundary`` (default: ``root``) only.
 
-        ``unnamed`` False gives each file a temporary name from the start, as is done where it has to be.
+        ``unnamed`` False gives each file a temporary name from the start, as on file systems without O_TMPFILE.
         """
         self._root = root
         self._unnamed = unnamed and unnamed_work()
@@ -144,7 +144,7 @@ class LocalFolder:
             except OSError:
                 if os.fstat(folder.fd).st_nlink:
                     raise
-                # Somebody removed the folder that was kept open.
+                # Someone removed the open folder.
                 self._last = ([], self._top)
                 return PartFile(self._parent(parts[:-1]), parts[-1], path, size)
 
@@ -192,7 +192,7 @@ class LocalFolder:
             os.close(fd)
 
     def _parts(self, relative: RelativeName) -> list[str]:
-        # The type says that the gate has passed it; what is opened next would not notice a mistake.
+        # The type says that the name was validated; check again, because the next open would not notice a mistake.
         parts = relative.split("/")
         if not all(parts) or "." in parts or ".." in parts or "\x00" in relative:
             raise LocalFileError(f"{relative!r} is not a name below {self._root}", path=relative)

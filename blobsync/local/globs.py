@@ -3,7 +3,7 @@
 Both compare bytes. Texts here have one character (U+0000 to U+00FF) for each byte of a name, so that
 regular expressions on them count as git and zip do.
 
-``fnmatch`` and ``glob`` of the standard library are other languages (``*`` takes a slash or never does, no ``**`` of
+``fnmatch`` and ``glob`` of the standard library differ (``*`` always or never matches a slash, no ``**`` of
 git's, no classes by name), and no package has zip's; pathspec has git's and is what ``local.ignore`` uses.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from blobsync.base.errors import IgnorePatternError
 
-# Names of groups, unlike each other in all patterns: they are joined to one expression.
+# Group names are unique across all patterns, which are joined to one expression.
 _GROUPS = itertools.count()
 
 # No path is longer; compiling an expression takes time.
@@ -150,8 +150,8 @@ def regex_class(codes: frozenset[int]) -> str:
 def first_place(star: str, regex: str) -> str:
     """``star`` and then ``regex``, at the first place where it fits, and nowhere else.
 
-    For every star of a pattern but the last one the first place is as good as any other. Said so, matching takes time
-    in proportion to pattern and name; left to try them all, ``*a*a*a*b`` takes the fourth power of the name's length.
+    For every star but the last one, the first match is as good as any other. With that, matching takes time
+    proportional to pattern and name; with backtracking, ``*a*a*a*b`` takes the fourth power of the name's length.
     A group that is found ahead and then referred to is tried once (``(?>...)`` takes Python 3.11).
     """
     name = f"_{next(_GROUPS)}"

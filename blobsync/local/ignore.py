@@ -3,8 +3,8 @@
 Three kinds of files are read, in every folder that is not left out itself: ``.gitignore``, then
 ``.amlignore``, then ``.blobsyncignore``; the ``ignore`` list of the cluster file comes last. A later kind
 wins over an earlier one, a deeper file over one above it, a later line over an earlier one, and below a
-folder that is left out nothing can be taken in again. ``zip_options`` of the cluster file (``-x``, as ACT
-hands it to ``zip``) leave out for good.
+folder that is left out nothing can be included again. ``zip_options`` of the cluster file (``-x``, as ACT
+passes it to ``zip``) exclude for good.
 
 ``.git/info/exclude`` and the user's global excludes are not read: two clones make the same archive.
 
@@ -37,7 +37,7 @@ from blobsync.local.globs import MAX_PATTERN_BYTES, bracket, byte_text, first_pl
 # In rising order of precedence.
 IGNORE_FILES = (".gitignore", ".amlignore", ".blobsyncignore")
 
-# Nobody writes an ignore file of this size (bytes); something else has that name.
+# In bytes. No real ignore file is this large.
 _MAX_IGNORE_FILE = 4 * 1024 * 1024
 _MAX_PATTERNS = 20_000
 
@@ -86,7 +86,7 @@ class PatternList:
     def last_match(self, path: str, name: str) -> Rule | None:
         """The rule that decides ``path`` (byte text, ``/`` at the end of a folder), None where none matches."""
         path = path[self.base :]
-        # Most files match nothing: one look at all patterns together tells.
+        # Most files match nothing: test all patterns together first.
         by_name = self.any_name is not None and self.any_name.fullmatch(name)
         by_path = self.any_path is not None and self.any_path.fullmatch(path)
         if not by_name and not by_path:
@@ -163,7 +163,7 @@ def project_rules(root: Path, ignore: Sequence[str] = (), config_file: str = "")
 def parse_lines(text: str, file: str, *, base: int = 0, numbered: bool = True) -> PatternList:
     """The patterns of an ignore file; ``text`` has one character per byte, ``file`` is for messages.
 
-    Raises ``IgnorePatternError`` for a pattern that could never match anything, which git takes in silence.
+    Raises ``IgnorePatternError`` for a pattern that could never match anything, which git accepts silently.
     """
     rules: list[Rule] = []
     for number, raw in enumerate(text.removeprefix("\xef\xbb\xbf").split("\n"), start=1):

@@ -1,7 +1,7 @@
 """The index: which local files and blobs were last seen to be equal, and how each side looked then.
 
-It only ever saves time. A lost, corrupt or locked index means that files are compared by their MD5
-again, never that anything is taken for equal that is not.
+The index only saves time. If it is lost, corrupt or locked, files are compared by their MD5
+again; different files are never treated as equal.
 
 One SQLite file per project, used by several processes at once. The rollback journal is kept (not WAL):
 project folders live on network file systems, where WAL's shared memory does not work
@@ -203,7 +203,7 @@ class _transaction:
 def _make_tables(db: sqlite3.Connection) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version not in (0, _SCHEMA_VERSION):
-        # Another version's index: only time is lost by starting over.
+        # Another version's index: starting over costs only time.
         db.execute("DROP TABLE IF EXISTS pairs")
         db.execute("DROP TABLE IF EXISTS roots")
     for statement in _SCHEMA.split(";"):
@@ -213,7 +213,7 @@ def _make_tables(db: sqlite3.Connection) -> None:
 
 
 def _storable(path: str) -> bool:
-    # Names that are not UTF-8 arrive as surrogates, which SQLite does not take; they never have a record.
+    # Names that are not UTF-8 arrive as surrogates, which SQLite does not accept; they never have a record.
     try:
         path.encode()
     except UnicodeEncodeError:

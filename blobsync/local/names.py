@@ -1,7 +1,7 @@
 """Which names can exist at a destination; pure.
 
-A blob name is almost any text; a path on a disk is not, and some names would even lead out of the folder
-they are meant for. The questions here answer with a reason in words, or None where the name is fine.
+A blob name can be almost any text; a local path cannot, and some names would even escape the folder
+that they belong to. The checks here return a reason, or None if the name is valid.
 
 :func:`relative_name` and :func:`safe_name` are the gate: only they make a :data:`RelativeName` or a :data:`SafeName`,
 and whatever joins a name from outside (a blob's, a log's, a job's id) to a path takes one of these two.
@@ -56,7 +56,7 @@ def new_temporary_name() -> str:
 def relative_name(name: str, root: str = "", *, allowed: re.Pattern[str] | None = None) -> RelativeName:
     """``name`` as one that may be joined to the folder ``root``. Raises ``UnsafeNameError``.
 
-    ``allowed`` is the form that all of it must have, where such names have one.
+    ``allowed`` is the pattern that the whole name must match, if given.
     """
     problem = local_problem(name, root)
     if problem is None and allowed is not None and not allowed.fullmatch(name):
@@ -112,7 +112,7 @@ def blob_problem(name: str) -> str | None:
 def shape_clashes(names: Iterable[str], new: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Names that are a file for one and a folder for another, ``x`` beside ``x/y``, where one of the two is ``new``.
 
-    What is there already, and stays as it is, is nobody's mistake of now.
+    Names that exist already and stay as they are, are not reported.
     """
     fresh = set(new)
     known = fresh.union(names)

@@ -28,10 +28,10 @@ _TMPFILE = getattr(os, "O_TMPFILE", 0)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = 0o644
 
-# What file systems and old kernels answer that know nothing of O_TMPFILE.
+# Errors of file systems and old kernels without O_TMPFILE.
 _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS})
 
-# Where the file system has no locks (some network mounts), only what nobody touched for a day is dead.
+# On file systems without locks (some network mounts), only files untouched for a day count as left over.
 _DEAD_WITHOUT_LOCK = 24 * 3600.0
 
 
@@ -183,7 +183,7 @@ class PartFile:
             self._disk.lock(fd)
             if os.fstat(fd).st_nlink:
                 return fd, name
-            # A cleanup came between creating and locking, and took it for a dead run's.
+            # A cleanup ran between creating and locking, and removed it as left over.
             os.close(fd)
 
     def _probe(self, size: int) -> None:
@@ -235,12 +235,12 @@ class PartFile:
 def remove_leftovers(folder: Path) -> int:
     """Remove the temporary files that dead runs left in ``folder`` itself; returns how many.
 
-    Each stands beside the file that it should have become, so that the run which finishes the work comes by.
-    Leaves those of running processes, and is silent about what it cannot read or remove: they are never taken
-    for data anyway.
+    Each is beside its final name, so the run that finishes the work finds it.
+    Keeps those of running processes, and ignores errors: part files are never treated
+    as data.
     """
     try:
-        # azcopy's own temporary files are not locked, so that nobody can tell whether it still runs.
+        # azcopy's own temporary files are not locked, so it is unknown whether it still runs.
         ours = [name for name in os.listdir(folder) if is_own_temporary(name)]
     except OSError:
         return 0

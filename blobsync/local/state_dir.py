@@ -1,8 +1,8 @@
 """Where a project keeps what blobsync remembers about it: ``<project>/.blobsync/state-<mark>``.
 
-A project may come from a stranger, with a ``.blobsync`` of the stranger's making. So nothing in there is believed by
-its name alone: the mark is a MAC under a key that the user's own configuration folder holds. Nobody else can name a
-folder that we will open, and what carries another mark is left alone. It names no host: home folders are shared.
+A project may come from a stranger, with a forged ``.blobsync``. So nothing in there is trusted by
+its name alone: the mark is a MAC with a key from the user's configuration folder. Nobody else can name a
+folder that blobsync opens, and others are ignored. It contains no host name: home folders are shared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 class StateDir:
     """The folders below are made on first use, for the owner only.
 
-    ``lasting`` is False where nothing outlives this process: the user has no folder that blobsync could write to.
+    ``lasting`` is False if nothing outlives this process, because blobsync has no writable folder.
     """
 
     root: Path
@@ -73,7 +73,7 @@ class StateDir:
 def open_state_dir(project: Path, environ: Mapping[str, str]) -> StateDir:
     """The project's own folder; for a project we may not write to, a folder of the user's state directory.
 
-    Where neither can be written it is a temporary one, which is gone when this process ends.
+    If neither is writable, a temporary one, which is removed when this process ends.
     """
     with suppress(OSError):
         return StateDir(_inside(project, environ))
@@ -87,7 +87,7 @@ def open_state_dir(project: Path, environ: Mapping[str, str]) -> StateDir:
 def own_folder(path: Path) -> None:
     """Make ``path`` where it is missing, for the owner only. Raises ``OSError`` unless it is ours alone to change.
 
-    A link in its place is one that somebody else put there: ``PermissionError``, too, and what it leads to is not
+    A link in its place was created by someone else: also a ``PermissionError``, and its target is not
     touched.
     """
     with suppress(FileExistsError):
@@ -127,7 +127,7 @@ def _outside(project: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _ignore_in_git(folder: Path) -> None:
-    # Nobody wants an index or a receipt in a commit. Never through a link that came with the project.
+    # Keep the index and receipts out of commits. Never through a link that came with the project.
     with suppress(FileExistsError):
         fd = os.open(folder / ".gitignore", _NEW_KEY, 0o644)
         with open(fd, "w", encoding="utf-8") as file:

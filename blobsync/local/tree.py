@@ -77,7 +77,7 @@ def way_to(root: Path, path: str, trusted: frozenset[OutsideLink]) -> Way:
     project = os.path.realpath(root)
     entered: list[str] = []
     untrusted: list[OutsideLink] = []
-    # Who agrees to a link agrees to what lies in it.
+    # Trusting a link means trusting what is in it.
     opened: list[str] = []
     parts = path.split("/")
     for count in range(1, len(parts) + 1):
@@ -111,7 +111,7 @@ def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) 
     """Every file below ``root``, in no particular order, each folder read once.
 
     Unfinished downloads and blobsync's own folder are passed over. A folder or entry that cannot be read
-    is yielded with reason ``UNREADABLE``: whoever deletes must know that the tree was not seen whole. ``followed``
+    is yielded with reason ``UNREADABLE``: deletions must know that the tree was not read completely. ``followed``
     gets each link that was followed, with the real path that it leads to. Raises ``LocalFileError`` where links to
     folders that hold links to folders would multiply what is there without end.
     """
@@ -180,14 +180,14 @@ def _link(
     except FileNotFoundError:
         return TreeEntry(path, None, Reason.UNREADABLE, f"a symlink to {os.readlink(entry.path)}, which does not exist")
     if stat.S_ISDIR(status.st_mode):
-        # A folder within itself: following would never end.
+        # A folder inside itself: following would never end.
         if any(
             above == real or above.startswith(real.rstrip("/") + "/")
             for above in (*chain, os.path.realpath(os.path.dirname(entry.path)))
         ):
             return TreeEntry(path, None, Reason.UNREADABLE, f"a symlink loop back to {real}")
         followed[path] = real
-        # From there on by its real path: each link of a path that leads through many costs the system anew.
+        # From there on by its real path: resolving many links again for each file is slow.
         return real, f"{path}/", (*chain, real)
     if not stat.S_ISREG(status.st_mode):
         return TreeEntry(path, None, Reason.NOT_A_FILE)

@@ -1,6 +1,6 @@
 """A blob ``t`` beside blobs ``t/...``: no file system can hold both.
 
-So blobsync makes no such pair, and says how to end one.
+So blobsync creates no such pair, and shows how to resolve one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def refuse_blob_above(end: RemoteEnd, shape: Shape, shown: str, relative: str) -
     """Raises ``ShapeConflictError`` where a file at ``end``, or below it, would lie below the name of a blob.
 
     ``shown`` is ``end`` as a user would type it, and ``relative`` its part below the folder entry.
-    One HEAD for each name above, side by side: nobody else can tell, since a listing of the folder begins below them.
+    One concurrent HEAD for each parent name, because a listing of the folder does not include them.
     """
     parts = end.name.split("/") if end.name else []
     depth = len(parts) + 1 if shape is Shape.FOLDER else len(parts)
     above = ["/".join(parts[:count]) for count in range(1, depth)]
 
     def head(name: str) -> BlobInfo | None:
-        # A SAS of a single folder may not look above it.
+        # A SAS of a single folder cannot read above it.
         with suppress(AccessDeniedError):
             return end.store.head(name)
         return None

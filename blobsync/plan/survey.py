@@ -1,7 +1,7 @@
 """Looks at both ends once, and pairs up what is there: the only look before deciding.
 
 The local side is walked while the first pages of the listing arrive. Files are read (MD5) only where
-nothing else can tell: equal size and no record that still holds.
+nothing else decides: equal size and no valid record.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Request(NamedTuple):
 class Survey:
     """Both ends of one PATH. ``pairs`` can be gone through once; the counts are complete after that.
 
-    ``blocked`` are links at the destination that files would have to go through and may not. ``followed`` are the
+    ``blocked`` are links at the destination that files must not be written through. ``followed`` are the
     local links that count as what they lead to, with their real paths.
     """
 
@@ -65,7 +65,7 @@ class Survey:
     destination_files: int = 0
     unreadable: list[FileFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    # Names at the destination that were not asked for, and would clash with names at the source.
+    # Names at the destination that are not selected, and would clash with names at the source.
     clashes: list[str] = field(default_factory=list)
     # A tool that lists the source by itself would find more there than the pairs.
     has_hidden: bool = False
@@ -95,7 +95,7 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
     looks = [Ahead(_look_at, end, request) for end in (request.part.source, request.part.destination)]
     source, destination = (look.result() for look in looks)
     shape = _shape(request, source, destination)
-    # Filled while the entries are gone through: now it is empty, which does not tell whose it is.
+    # Filled while the entries are read; still empty here.
     near = source if isinstance(request.part.source, LocalEnd) else destination
     found = Survey(shape, iter(()), followed=near.followed)
     if shape is Shape.FILE:

@@ -1,6 +1,6 @@
 """What will be done, as values: a ``TransferPlan`` can be printed, saved, compared and carried out later.
 
-The planner makes these, ``transfer`` carries them out, nothing else changes them.
+The planner creates these, ``transfer`` carries them out, nothing else changes them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Shape(str, enum.Enum):
 
 class Action(str, enum.Enum):
     """What happens to one file. ``TRANSFER`` is shown as upload, download or copy, after the route; ``ADOPT``,
-    the way back (the source's side takes over the destination's version), as its opposite."""
+    the way back (the source receives the destination's version), as its opposite."""
 
     TRANSFER = "transfer"
     ADOPT = "adopt"
@@ -117,7 +117,7 @@ _E = TypeVar("_E", covariant=True)
 @dataclass(frozen=True, slots=True)
 class Part(Generic[_E]):
     """One PATH of the command, or what a nested folder entry maps elsewhere: its two ends and what happens to each
-    file between them. It goes from planning through moving to the account of what is done.
+    file between them. Planning creates it; the transfer and its result use it.
 
     A plan holds it with plain ends (``PlanPart``: no secrets, nothing open), what looks or moves with its stores
     (``LivePart``). ``path`` is what a user would type from the project's root (``data/voc20``), ``key`` its place in
@@ -215,7 +215,7 @@ class TransferOptions:
 class TransferPlan:
     """Everything that one command will do. Made by ``planner``, carried out by ``transfer``.
 
-    ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made anew and
+    ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made again and
     compared before it is applied. ``source_complete`` is False where part of the source could not be read:
     ``unreadable`` names what. ``extras`` counts files that only the destination has. ``refusals`` say why the plan can
     be looked at, but not carried out (``--mirror`` would delete too much).

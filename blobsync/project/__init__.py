@@ -1,6 +1,6 @@
 """The public face: a project, and what can be asked of it and done with its data.
 
-Decides nothing of its own; it puts the rooms together (``api.Project``, ``engine_set``, ``jobs``), and holds what looks
-at both sides without moving anything: ``browse``, ``verify``, ``doctor``, ``sharing``, ``removal``. In: paths and
+Makes no decisions; it connects the rooms (``api.Project``, ``engine_set``, ``jobs``), and holds what reads
+both sides without a transfer: ``browse``, ``verify``, ``doctor``, ``sharing``, ``removal``. In: paths and
 options. Out: plans, results and reports. Calls every room but ``cli``.
 """

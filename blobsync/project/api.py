@@ -6,7 +6,7 @@
         result = project.upload("data/voc20")
         print(result.transferred, result.verified, result.ok)
 
-A plan is made first and is a value; carrying it out is a second step, and ``upload`` is both.
+A plan is a value that is made first and carried out in a second step; ``upload`` does both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from blobsync.transfer import receipts
 from blobsync.transfer.carry_out import Engines, carry_out
 
 if TYPE_CHECKING:
-    # Each command loads what it needs itself: modules of ours are a third of a short command's time.
+    # Imports are local: our own modules take a third of a short command's time.
     from typing_extensions import Unpack
 
     from blobsync.jobs.project_jobs import Jobs
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class Project(OpenProject):
     """A folder with ``aux_data/``, seen through one cluster file. Use :meth:`open`, best in a ``with`` statement.
 
-    A path is a text or a ``pathlib.Path``: relative to where the project was opened, or absolute. ``on_progress`` is
+    A path is a ``str`` or a ``pathlib.Path``: relative to where the project was opened, or absolute. ``on_progress`` is
     called with a ``Progress`` a few times a second, from one thread at a time; it should be quick.
     """
 
@@ -86,7 +86,7 @@ class Project(OpenProject):
         """Local to blob, or with a ``from_cluster`` its blob to this cluster's; one path or many.
 
         The keywords are the fields of ``TransferOptions``; they win over ``options``. Raises ``BlobsyncError``
-        before anything is touched, or returns what became of each file: look at ``ok``, or call
+        before anything is changed, or returns the result of each file: check ``ok``, or call
         ``raise_for_failures()``.
         """
         with self._telling(on_progress):
@@ -185,7 +185,7 @@ class Project(OpenProject):
     def status(self, path: PathName) -> browse.PathStatus:
         """One path as it is here, in the container, and in the index.
 
-        Raises ``UntrustedLinkError`` where it is read through a link that the user has not agreed to.
+        Raises ``UntrustedLinkError`` if it would be read through an untrusted link.
         """
         from blobsync.plan.building import demand_consent
         from blobsync.project import browse
@@ -197,7 +197,7 @@ class Project(OpenProject):
     def verify(self, path: PathName, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them.
 
-        Raises ``NothingMatchedError`` where neither side has anything of that name.
+        Raises ``NothingMatchedError`` if neither side has the name.
         """
         from blobsync.project.verify import verify
 
@@ -208,7 +208,7 @@ class Project(OpenProject):
     def find_removal(self, paths: Paths, *, blob_only: bool = False) -> tuple[removal.Deletion, ...]:
         """What ``rm`` of these paths would delete; with ``blob_only`` the one blob of exactly each name.
 
-        Raises ``CredentialError`` where it plainly may not.
+        Raises ``CredentialError`` if the credential clearly does not allow it.
         """
         from blobsync.project import removal
 
@@ -251,8 +251,8 @@ class Project(OpenProject):
     ) -> Iterator[sharing.Link]:
         """Links to give away: one, or with ``each`` one for every blob of a folder; see ``blobsync.project.sharing``.
 
-        ``container`` asks for one that opens the whole container. Raises ``UsageError`` for a folder that no one
-        link can be for, unless one of the two is set.
+        ``container`` requests one that opens the whole container. Raises ``UsageError`` for a folder that one
+        link cannot cover, unless one of the two is set.
         """
         from blobsync.project import sharing
 

@@ -73,7 +73,7 @@ def list_path(
 def nothing_at(place: Resolution) -> NothingMatchedError:
     """The error for a path with neither a blob nor a folder."""
     return NothingMatchedError(
-        f"{place.path}: there is neither a blob nor a folder of that name, at {place.remote}",
+        f"{place.path}: no blob or folder has that name at {place.remote}",
         hint="'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one",
         path=place.path,
     )

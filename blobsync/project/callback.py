@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[Progress], None]
 
-# The function is called at most so often (seconds), and whenever a phase begins or ends.
+# The minimum time between calls (seconds), except when a phase begins or ends.
 _TELL_EVERY = 0.1
 
 _log = logging.getLogger("blobsync")
@@ -41,7 +41,7 @@ class LoggingListener:
 class CallbackListener(ProgressCounter):
     """Tells a plain callable, from one thread at a time, and passes everything on to the listener ``behind``.
 
-    A callable that raises is not called again: a transfer does not end in the middle because of a display. The
+    A callable that raises is not called again: a display error does not stop a transfer. The
     traceback goes to the log.
     """
 

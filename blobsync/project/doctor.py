@@ -1,6 +1,6 @@
 """Tries what transfers need, one storage account after the other, and says how to mend what does not work.
 
-Nothing of the user's is changed: the one blob that is written has a name of its own and is removed again.
+User data is not changed: doctor writes one blob with its own name and removes it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from blobsync.store.rest.http import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
 
-# A minute of difference is worth a word; a quarter of an hour is where the service refuses signatures.
+# Warn from one minute on; from 15 minutes on the service rejects signatures.
 WARN_SKEW_SECONDS = 60.0
 
-# Who asks a doctor wants an answer, not the patience of a transfer.
+# Doctor answers quickly, with fewer retries than a transfer.
 _RETRY = RetryPolicy(tries=3, patience=20.0)
 _TIMEOUTS = Timeouts(connect=5.0, read=15.0)
 
 
 class CheckStatus(str, enum.Enum):
     """``ok`` (tried, and it works), ``warn`` (something will not work that may never be needed), ``fail``, or
-    ``untried`` (nobody knows)."""
+    ``untried`` (unknown)."""
 
     OK = "ok"
     UNTRIED = "untried"
@@ -65,7 +65,7 @@ class CheckResult:
 
 
 ConnectRest = Callable[[StorageAccount], RestBlobStore]
-_UNCONFINED = "the kernel cannot confine it (no Landlock): it is given each name to download, or is not used"
+_UNCONFINED = "the kernel cannot confine it (no Landlock), so it downloads only from lists of names"
 
 FindAzcopy = Callable[[Mapping[str, str]], Found]
 
@@ -80,7 +80,7 @@ def examine(
 ) -> Iterator[CheckResult]:
     """Check every storage account of ``cluster`` once, as far as each gets, and azcopy.
 
-    Findings come as they are made. Raises nothing for what does not work: that is a finding.
+    Yields results as they arrive. What does not work is a result, not an exception.
     """
     environ = environment(environ)
     connect = connect or _connector(environ, cluster.flag("use_cli_auth"))
@@ -96,7 +96,7 @@ def examine_account(
     """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work."""
     about = account.file
     folder = f"{path}/" if path else ""
-    # A credential is what it looks like only when the service has taken it: until then, it is not called good.
+    # A credential is OK only after the service has accepted it.
     looks = list(_credential(account, now, environ))
     try:
         store = connect(account)
@@ -148,7 +148,7 @@ def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, st
     if account.credential == "sas":
         yield from _own_sas(account, now)
     elif account.credential == "key":
-        detail = "account_key; whatever leaves this process is a SAS of the one container, minted from it"
+        detail = "account_key; azcopy and others get only a SAS of the one container, made from it"
         yield CheckResult(account.file, "credential", CheckStatus.OK, detail)
     else:
         detail = "an identity (azure-identity); azcopy gets a user delegation SAS of the one container"
@@ -165,7 +165,7 @@ def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
     token = account.sas_token
     assert token is not None
     rights = f"may {rights_in_words(token.permissions)}" if token.permissions else "rights not shown"
-    ends = f"ends {token.field('se')}" if token.expires_at else "its end is held by an access policy"
+    ends = f"ends {token.field('se')}" if token.expires_at else "its expiry is defined by an access policy"
     yield CheckResult(about, "credential", CheckStatus.OK, f"sas_token: {sas.kind(token)}, {rights}, {ends}")
     for warning in warnings:
         yield CheckResult(about, "credential", CheckStatus.WARN, warning, "get a new one in time")
@@ -186,7 +186,7 @@ def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
 def _clock(about: str, store: RestBlobStore) -> CheckResult:
     skew = store.clock_skew()
     if skew is None:
-        return CheckResult(about, "clock", CheckStatus.WARN, "the service does not tell its time")
+        return CheckResult(about, "clock", CheckStatus.WARN, "the service does not send its time")
     if abs(skew) < WARN_SKEW_SECONDS:
         return CheckResult(about, "clock", CheckStatus.OK, f"{abs(skew):.0f} s from the service's")
     status = CheckStatus.FAIL if abs(skew) >= MAX_SKEW_SECONDS else CheckStatus.WARN
@@ -220,7 +220,7 @@ def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAcco
     token = account.sas_token if account.credential == "sas" else None
     try:
         if token is not None and token.permissions and "d" not in token.permissions:
-            # A blob could not be removed again; a block that is never committed is no blob.
+            # A blob could not be removed again; an uncommitted block is not a blob.
             store.put_block(name, b64encode(b"000000").decode(), body, md5=md5)
             return CheckResult(about, "writing", CheckStatus.OK, "works; deleting is not allowed and was not tried")
         store.put(name, body, md5=md5, condition=Precondition(absent=True))
@@ -244,7 +244,9 @@ def _removing(about: str, store: RestBlobStore, name: str, body: bytes) -> Check
             error.hint,
         )
     if not same:
-        return CheckResult(about, "writing", CheckStatus.FAIL, "what was written came back changed", "check the proxy")
+        return CheckResult(
+            about, "writing", CheckStatus.FAIL, "the blob was read back with different content", "check the proxy"
+        )
     return CheckResult(about, "writing", CheckStatus.OK, "a blob was written, read and removed")
 
 
@@ -257,13 +259,13 @@ def _recovery(about: str, store: RestBlobStore) -> CheckResult:
     if recovery.soft_delete_days:
         ways.append(f"soft delete keeps deleted blobs for {recovery.soft_delete_days} days")
     if recovery.versioning:
-        ways.append("versioning keeps what is replaced")
+        ways.append("versioning keeps replaced blobs")
     if ways:
         return CheckResult(about, "recovery", CheckStatus.OK, "; ".join(ways))
     if recovery.soft_delete_days is None:
-        detail = "not known: the service does not tell this credential whether soft delete is on"
+        detail = "unknown: this credential cannot read whether soft delete is on"
         return CheckResult(about, "recovery", CheckStatus.UNTRIED, detail, "ask the owner of the account")
-    detail = "neither soft delete nor versioning: what is deleted or replaced is gone"
+    detail = "neither soft delete nor versioning: deleted or replaced blobs cannot be restored"
     return CheckResult(about, "recovery", CheckStatus.OK, detail)
 
 
@@ -271,7 +273,7 @@ def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> CheckResult:
     try:
         found = find_azcopy(environ)
     except AzcopyNotFoundError as error:
-        detail = f"{error.message}; without it every transfer takes the direct engine"
+        detail = f"{error.message}; without it every transfer uses the direct engine"
         return CheckResult("azcopy", "program", CheckStatus.WARN, detail, error.hint)
     except AzcopyError as error:
         return _failed("azcopy", "program", error)
@@ -284,7 +286,7 @@ def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> CheckResult:
 def _untried(finding: CheckResult) -> CheckResult:
     if finding.status is not CheckStatus.OK:
         return finding
-    return replace(finding, status=CheckStatus.UNTRIED, detail=f"{finding.detail}; the service has not taken it")
+    return replace(finding, status=CheckStatus.UNTRIED, detail=f"{finding.detail}; not accepted by the service")
 
 
 def _failed(about: str, name: str, error: BlobsyncError, status: CheckStatus = CheckStatus.FAIL) -> CheckResult:

@@ -24,7 +24,7 @@ def open_jobs(
     """The jobs of the project that holds ``start``, whatever its cluster files say by now.
 
     For looking at jobs, stopping and resubmitting them; ``Project.open().jobs`` can also submit. Raises
-    ``ConfigError`` where there is no project; touches no network.
+    ``ConfigError`` if there is no project; uses no network.
     """
     environ = environment(environ)
     start = path_text(start)

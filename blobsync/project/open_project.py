@@ -68,7 +68,7 @@ class OpenProject:
         """The project that holds ``start``, with ``aux_data/aml/<cluster>.yaml`` (default ``aml``).
 
         ``from_cluster`` is the other cluster of a copy (``-f``), ``overrides`` replace keys of the cluster
-        file (``-p``), ``environ`` stands for ``os.environ``. Raises ``ConfigError``; touches no network.
+        file (``-p``), ``environ`` replaces ``os.environ``. Raises ``ConfigError``; uses no network.
         """
         environ = environment(environ)
         start = path_text(start)
@@ -133,7 +133,7 @@ class OpenProject:
     def trust_links(self, links: Iterable[tuple[str, str]]) -> None:
         """Follow these links out of the project from now on: where each is, from the root, and where it leads.
 
-        Such links come with ``UntrustedLinkError``. A link that leads elsewhere later needs consent anew.
+        Such links come with ``UntrustedLinkError``. A link whose target changes must be trusted again.
         """
         from blobsync.project.outside_links import trust
 

@@ -42,7 +42,7 @@ class TransferKeywords(TypedDict, total=False):
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
     """``options`` (default: those of the commands) with what the keywords change.
 
-    Raises ``TypeError`` for a keyword that is none.
+    Raises ``TypeError`` for an unknown keyword.
     """
     for name in keywords:
         if name not in _NAMES:

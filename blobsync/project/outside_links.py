@@ -50,7 +50,7 @@ def forget(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, st
         path = project_relative(given, cwd=cwd, root=root)
         links = {link for link in trusted if link.link == path}
         if not links:
-            raise UsageError(f"{path} is not trusted", hint="'blobsync config trust-link' lists what is")
+            raise UsageError(f"{path} is not trusted", hint="'blobsync config trust-link' lists the trusted links")
         gone |= links
     save_trusted_links(root, trusted - gone, environ)
     return tuple(sorted(gone))

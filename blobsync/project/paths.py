@@ -17,7 +17,7 @@ def one_or_many(paths: Paths) -> list[str]:
         return [path_text(paths)]
     found = [path_text(path) for path in paths]
     if not found:
-        raise UsageError("no path was given", hint="a path, or a list of paths, inside the project: 'data/voc20'")
+        raise UsageError("no path given", hint="a path, or a list of paths, inside the project: 'data/voc20'")
     return found
 
 
@@ -25,5 +25,5 @@ def path_text(path: PathName) -> str:
     """One path as a text. Raises ``TypeError`` for what is no path; bytes are none."""
     text = os.fspath(path)
     if not isinstance(text, str):
-        raise TypeError(f"a path is a text or a pathlib.Path, not {type(text).__name__}")
+        raise TypeError(f"a path is a str or a pathlib.Path, not {type(text).__name__}")
     return text

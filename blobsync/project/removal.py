@@ -20,7 +20,7 @@ from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import receipts
 
-# What one call of delete_many may hold. After an interrupt so many are not known to be gone.
+# Blobs per call of delete_many. After an interrupt, the state of this many is unknown.
 _DELETE_CHUNK = 4096
 
 
@@ -64,12 +64,12 @@ class Removal:
 def find_blob(connections: Connections, place: Resolution) -> Deletion:
     """The one blob of that name, whatever is below it. Raises ``NothingMatchedError`` and ``UsageError``."""
     if place.folder_only:
-        raise UsageError(f"{place.given} with a slash at its end is no blob", hint=f"--blob {place.path}")
+        raise UsageError(f"{place.given} ends with a slash, so it is not a blob", hint=f"--blob {place.path}")
     end = connections.end(place.remote)
     blob = end.store.head(end.name) if end.name else None
     if blob is None:
         raise NothingMatchedError(
-            f"{place.path}: there is no blob of exactly that name, {place.remote}",
+            f"{place.path}: no blob has exactly that name: {place.remote}",
             hint=f"'blobsync ls {place.path}' shows what is below it",
             path=place.path,
         )
@@ -151,7 +151,7 @@ def _remove(connections: Connections, index: Index, deletion: Deletion, listener
     failed: dict[str, str] = {}
     for start in range(0, len(deletion.blobs), _DELETE_CHUNK):
         chunk = deletion.blobs[start : start + _DELETE_CHUNK]
-        # From here on the service may have deleted them, whatever becomes of the answer.
+        # From here on the service may have deleted them, even if the response is lost.
         result.unsure += [(shown(blob.name), blob) for blob in chunk]
         failed.update(end.store.delete_many([blob.name for blob in chunk]))
         for blob in chunk:

@@ -1,8 +1,8 @@
 """Links to give away: for a blob, and for a folder in the ways that the service has.
 
-A link holds a signature, and whoever has it has its rights until it ends. Only an account with a hierarchical
+A link contains a signature, and anyone who has it has its rights until it expires. Only an account with a hierarchical
 namespace can sign for one folder (``sr=d``); elsewhere a folder is one link for each of its blobs, or a link that opens
-the whole container, which nobody gets without asking for it.
+the whole container, which must be requested explicitly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def make_links(
 ) -> Iterator[Link]:
     """The links for one path; ``inner`` are nested folder entries.
 
-    Raises ``NothingMatchedError``, ``CredentialError``, and ``UsageError`` for a folder that no one link can be for.
+    Raises ``NothingMatchedError``, ``CredentialError``, and ``UsageError`` for a folder that one link cannot cover.
     """
     if request.each and request.container:
         raise UsageError("--each and --container cannot be combined")
@@ -77,7 +77,7 @@ def make_links(
         yield _link(place, request, "folder", environ, _warn_of_nested(inner))
     else:
         raise UsageError(
-            f"{place.path} is a folder, and {place.entry.account.account_name} can sign for one blob or for the whole "
+            f"{place.path} is a folder, and {place.entry.account.account_name} can sign for one blob or the whole "
             f"container {place.entry.account.container_name}, not for a folder",
             hint="--each makes a link for each blob; --container makes one that opens everything in the container",
         )
@@ -117,4 +117,4 @@ def _warn_of_nested(inner: Sequence[Resolution]) -> str | None:
     if not inner:
         return None
     named = ", ".join(other.path for other in inner)
-    return f"this link does not open {named}: such a folder entry lives elsewhere and needs a link of its own"
+    return f"this link does not open {named}: that folder entry is stored elsewhere and needs a separate link"

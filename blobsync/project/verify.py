@@ -1,7 +1,7 @@
 """``verify``: are the local files, the index and the blobs three equal pictures of the same data?
 
-Nothing is moved. A file is ``equal`` when the index vouches for both sides as they are now or their size
-and MD5 agree; ``deep`` reads every byte on both sides instead of believing either.
+Transfers nothing. A file is ``equal`` if the index confirms both sides as they are now or their size
+and MD5 agree; ``deep`` reads every byte on both sides instead.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class VerifyReport:
 def verify(requests: Sequence[Request], seen: Callable[[int], None], *, deep: bool = False) -> VerifyReport:
     """Compare the two ends of each request, which has the local one as its source.
 
-    Raises ``NothingMatchedError`` when neither side has anything of the first's name, nor of the others'.
+    Raises ``NothingMatchedError`` if neither side has any of the names.
     """
     report = VerifyReport({}, (), 0)
     nothing: NothingMatchedError | None = None
@@ -165,7 +165,7 @@ def _read_local(request: Request, pair: Pair) -> FileState | None:
     end = request.part.source
     if not isinstance(end, LocalEnd) or not isinstance(pair.source, LocalState):
         return None
-    # A stat of its own: the record must not vouch for bytes that were read just now.
+    # A separate stat: the record must not cover bytes that were read just now.
     state = hash_file(end.at(pair.path))
     return None if state is None else replace(state, mtime_ns=-1)
 

@@ -1,7 +1,7 @@
 """Identities: tokens from azure-identity, which is imported only when it must be.
 
-The import takes a third of a second, and asking the sources in turn may take more; a command whose storage
-account has a key or a SAS never comes here.
+The import takes a third of a second, and trying the sources in turn may take more; a command whose storage
+account has a key or a SAS does not use this module.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def credential(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> Tok
 
 @lru_cache(maxsize=3)
 def _credential(source: str) -> TokenCredential:
-    # One for the process: each keeps its tokens, and the Azure CLI needs a second for every answer.
+    # One per process: it caches tokens, and each call of the Azure CLI takes a second.
     from azure.identity import AzureCliCredential, DefaultAzureCredential, DeviceCodeCredential
 
     # Without a handler Python prints its warnings about each source that has no identity.
@@ -76,6 +76,6 @@ def _credential(source: str) -> TokenCredential:
 
 
 def _show_device_code(address: str, code: str, expires: datetime) -> None:
-    # On a terminal the rest of a progress bar may stand in this line.
+    # On a terminal this line may contain the rest of a progress bar.
     erase = "\x1b[K" if sys.stderr.isatty() else ""
     sys.stderr.write(f"{erase}To sign in, open {address} and enter the code {code} (until {expires:%H:%M} UTC).\n")

@@ -1,11 +1,11 @@
 """From a storage account file to a store, and to the SAS tokens that are handed to others.
 
 Which credential signs our own requests: the SAS of the file, else its account key, else an identity; ``auth``
-forces one. What is handed to azcopy, to another account, to a node or to a person is minted for it, from the key or
-an identity where there is one: one container or one blob, the rights that are asked for, an end in sight. No
-credential goes to a host that it was not written for (``trusted_hosts``). Nothing here
-uses the network before the first request, but for :func:`mint_sas` and :func:`sas_url` with an identity, which ask
-for a user delegation key.
+forces one. A SAS for azcopy, another account, a node or a person is made for that purpose, from the key or
+an identity if there is one: for one container or blob, with the requested rights and a short lifetime. No
+credential is sent to a host that it was not meant for (``trusted_hosts``). Nothing here
+uses the network before the first request, except :func:`mint_sas` and :func:`sas_url` with an identity, which request
+a user delegation key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def connect(
     """The container of ``account``, with the credential to use it. Touches no network.
 
     ``retry`` and ``timeouts`` None are those for transfers. Raises ``CredentialError`` for a credential that
-    cannot work: missing, malformed, ended.
+    cannot work: missing, malformed, expired.
     """
     environ = environment(environ)
     signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
@@ -60,7 +60,7 @@ def signer_for(
     if credential == "key":
         return SharedKeySigner(account.account_name, _own_key(account))
     if not account.blob_endpoint.startswith("https:"):
-        # To this machine, too: any of its users may listen there.
+        # Even on this machine: any of its users may listen there.
         raise CredentialError(
             f"{account.file}: neither account_key nor sas_token, and an identity needs an https blob_endpoint",
             hint="put sas_token or account_key in the file",
@@ -93,7 +93,7 @@ def check_host(account: StorageAccount, credential: str, environ: Mapping[str, s
 def check_copy(source: StorageAccount, destination: StorageAccount, environ: Mapping[str, str]) -> None:
     """Refuse to hand a SAS for ``source`` to another service that may not have it: ``CredentialError``.
 
-    In a copy the destination's service reads the source, with a SAS that it is given.
+    In a copy the destination's service reads the source with a SAS.
     """
     granting = source.granting_credential
     if granting != "identity" and granting not in source.from_environment:
@@ -129,9 +129,9 @@ def mint_sas(
 ) -> SasToken:
     """A SAS of the one container, with ``rights`` (letters such as ``rl``), good for ``seconds``.
 
-    Signed with the account key, also where a SAS stands beside it, or with a user delegation key of the identity
-    (seven days at most). Where the file has a SAS only, or says ``auth: sas``, that is what there is: it is checked
-    for the rights and returned as it is.
+    Signed with the account key, even if the file also has a SAS, or with a user delegation key of the identity
+    (seven days at most). If the file has only a SAS, or ``auth: sas``, that SAS is checked
+    for the rights and returned unchanged.
     """
     environ = environment(environ)
     if account.granting_credential == "sas":
@@ -154,7 +154,7 @@ def sas_url(
     """A URL to give away, good for ``seconds``; ``scope`` is what it opens: the ``blob``, the ``folder`` (a directory
     of an account with a hierarchical namespace), or the ``container`` around it.
 
-    It holds a signature: whoever has it has the rights. Raises ``CredentialError`` where the file has only
+    It contains a signature: anyone who has it has its rights. Raises ``CredentialError`` where the file has only
     a SAS, unless that grants no more than the container and ``rights``: a narrower one cannot be made from it.
     """
     environ = environment(environ)
@@ -222,7 +222,7 @@ def _mint(
     if account.granting_credential == "key":
         check_host(account, "key", environ)
         key = _own_key(account)
-        SharedKeySigner(account.account_name, key)  # says so when the key is no base64
+        SharedKeySigner(account.account_name, key)  # raises if the key is not base64
         return sas.sign_sas(target, rights, key=key, expires=now + timedelta(seconds=seconds), folder=folder)
     ends = now + timedelta(seconds=min(seconds, LONGEST_DELEGATION_SECONDS))
     with connect(account, environ=environ, use_cli_auth=use_cli_auth) as store:

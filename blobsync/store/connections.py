@@ -11,7 +11,7 @@ from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobStore
 
 Connect = Callable[[StorageAccount], BlobStore]
-# Looks at a credential before anything starts: the rights that are needed, to warnings. Raises CredentialError.
+# Checks a credential before anything starts: the rights that are needed, to warnings. Raises CredentialError.
 CheckRights = Callable[[StorageAccount, str], tuple[str, ...]]
 
 

@@ -11,9 +11,9 @@ from blobsync.store.protocol import BlobStore
 class LocalEnd(NamedTuple):
     """A file or folder of this machine.
 
-    Nothing is ever written through a symlink that leads out of ``boundary``, some folders without links in their
-    paths: the project, and where the user has agreed that links of it lead (empty: out of ``root`` itself, or out of
-    its folder where the root is a file).
+    blobsync never writes through a symlink that points outside ``boundary``, some folders without links in their
+    paths: the project and the targets of trusted links (empty: ``root`` itself, or
+    its folder if the root is a file).
     """
 
     root: Path

@@ -1,6 +1,6 @@
 """What each kind of work may do with a SAS, and for how long: every right and every life time that blobsync asks for.
 
-Letters of rights, and the order in which the service wants them:
+Letters of rights, in the order that the service requires:
 https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-permissions. Pure.
 """
 
@@ -21,15 +21,15 @@ _WORDS = {
     "x": "versions",
 }
 
-# One blob whose name is known: the source of a copy that the service makes.
+# One blob with a known name: the source of a server-side copy.
 READ_BLOB = "r"
 # A folder: its listing and its blobs.
 READ_FOLDER = "rl"
 # Put Blob and Put Block need no more; what azcopy uploads has been listed before.
 WRITE_BLOBS = "w"
-# To keep a blob's access tier azcopy asks for the kind of the destination's account, which takes "r".
+# To keep a blob's access tier, azcopy reads the kind of the destination's account, which requires "r".
 WRITE_BLOBS_WITH_TIER = "rw"
-# The destination of a transfer is listed, written, and looked at afterwards.
+# The destination of a transfer is listed, written, and checked afterwards.
 WRITE_FOLDER = "rwl"
 MIRROR_FOLDER = "rwdl"
 REMOVE = "rdl"
@@ -43,23 +43,23 @@ JOB_FOLDER = {
 }
 # Logs grow by Append Block.
 JOB_LOGS = "racw"
-# What a link may be asked for.
+# The rights that a link may have.
 LINK = "rlwcad"
 
-# https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at most; a quarter
-# of an hour is left for clocks that differ.
+# https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at most; 15 minutes
+# are reserved for clock differences.
 LONGEST_DELEGATION_SECONDS = 7 * 86_400 - 900
-# As long as an identity could give it. Jobs that run longer keep what they have unpacked and mounted, but their last
+# The maximum for an identity. Jobs that run longer keep what they have unpacked and mounted, but their last
 # uploads fail.
 JOB_SECONDS = LONGEST_DELEGATION_SECONDS
 # The copy of a code archive within its account: archives are small.
 CODE_COPY_SECONDS = 3600
 LINK_LIFETIME = timedelta(days=7)
-# A SAS that ends sooner is worth a warning.
+# Warn about a SAS that expires sooner.
 WARN_BEFORE = timedelta(hours=1)
 
-# As long as the plan's bytes need at this pace, and an hour more: slower than any link that a terabyte is sent over
-# on purpose.
+# The time for the plan's bytes at this rate, and an hour more: slower than any realistic link for a terabyte
+# transfer.
 _BYTES_PER_SECOND = 10_000_000
 _MARGIN_SECONDS = 3600
 

@@ -1,8 +1,8 @@
 """What the rest of blobsync asks of a blob container.
 
-One protocol with two implementations held to one contract suite: the REST client (``rest.store``) and,
+One protocol with two implementations, tested by one contract suite: the REST client (``rest.store``) and,
 as its oracle in the tests, the Azure SDK. Implementations are safe to use from several threads, retry
-what the service says may be retried, and raise only errors of ``blobsync.base.errors``.
+what the service allows to be retried, and raise only errors of ``blobsync.base.errors``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BlobInfo(NamedTuple):
     """One blob as a listing, a HEAD or a write shows it. Sizes in bytes, times in seconds since 1970 (UTC).
 
     ``md5`` is the 16-byte Content-MD5 property, None where the blob has none. ``is_folder_stub`` marks the
-    zero-byte ``hdi_isfolder`` blobs (and ADLS directories) that stand for a folder and hold no data.
+    zero-byte ``hdi_isfolder`` blobs (and ADLS directories) that represent a folder and hold no data.
     """
 
     name: str
@@ -54,8 +54,8 @@ class BlobProperties:
 class Precondition(NamedTuple):
     """What must hold at the destination for a write to happen.
 
-    ``etag`` set: the blob must still be that version. ``absent``: there must be no blob of that name.
-    Neither: write whatever is there. A condition that fails raises ``PreconditionFailedError``.
+    ``etag`` set: the blob must still be that version. ``absent``: no blob may have that name.
+    Neither: overwrite. A condition that fails raises ``PreconditionFailedError``.
     """
 
     etag: str | None = None
@@ -153,7 +153,7 @@ class BlobStore(Protocol):
     ) -> BlobInfo:
         """Put Blob From URL: the service fetches the source, properties and metadata included, the tier not.
 
-        Raises ``CopySourceRefusedError`` when the service may not or cannot read the source.
+        Raises ``CopySourceRefusedError`` if the service cannot read the source.
         """
         ...
 

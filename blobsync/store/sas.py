@@ -1,7 +1,7 @@
 """Shared access signatures: made from a key, and read before they are trusted. Pure: no network, no files.
 
 azure-storage-blob could make them as well, but importing it (0.3 to 0.5 s) would triple what ``url`` and ``submit``
-take; ``tests/unit/test_sas.py`` holds every kind of ours to what the SDK makes.
+take; ``tests/unit/test_sas.py`` compares every kind with the SDK's.
 
 String-to-sign: https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
 .../create-user-delegation-sas, as of service version 2020-12-06 and later.
@@ -55,7 +55,7 @@ def sign_sas(
 
     It is signed with the account key or a user delegation key. ``rights`` are letters of ``racwdxyltfmeopi`` in any
     order; ``ValueError`` for others. Where the endpoint
-    is https the token is good for https only. Only accounts with a hierarchical namespace know directories:
+    is https the token is valid for https only. Only accounts with a hierarchical namespace have directories:
     https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-the-directory-depth
     """
     container = target if isinstance(target, ContainerUrl) else target.container
@@ -120,8 +120,8 @@ def check_token(
 
     ``needs`` are the rights that the coming requests need (``rl``), ``seconds`` how long they may take.
     Returns warnings, each a sentence. Raises ``SasExpiredError``, ``SasPermissionError`` or
-    ``CredentialError``. Which container a service SAS is for cannot be seen: only its signature tells,
-    by failing.
+    ``CredentialError``. The container of a service SAS is not visible: only a failing signature shows
+    a wrong one.
     """
     _check_times(token, container, now)
     _check_scope(token, container, needs)

@@ -1,11 +1,11 @@
 """What azure-storage-blob does for us: delegation keys, batches of deletes, new containers, settings of the service.
 
-Its requests are rare and its rules many, so Microsoft keeps them. It makes the requests and reads the answers, and it
-sends nothing by itself: each request goes through the store's own :class:`BlobHttp`, so that connections, proxies, CA
-bundles, retries, the end of a store and the sentences of errors are the same for all. It logs nothing, and nothing
-of what it says is shown: its errors quote URLs.
+Its requests are rare and complex, so the SDK handles them. It makes the requests and reads the responses, but
+sends nothing itself: each request goes through the store's own :class:`BlobHttp`, so that connections, proxies, CA
+bundles, retries, closing and error messages are the same for all. It logs nothing, and its
+errors are not shown, because they quote URLs.
 
-Importing it takes 0.3 to 0.5 s, more than most commands in all, so that only the functions which need it do. Listing,
+Importing it takes 0.3 to 0.5 s, more than most commands in all, so only the functions that need it import it. Listing,
 reading, writing and the deletion of few blobs stay ours (``store.rest``), and so does the signing of a SAS
 (``store.sas``).
 """
@@ -41,10 +41,10 @@ _MOST_DAYS = 365
 
 Credential: TypeAlias = "AzureNamedKeyCredential | AzureSasCredential | TokenCredential"
 
-# What the SDK raises for an answer that is not what the REST reference says; no answer may end in a traceback.
+# What the SDK raises for an unexpected response; no response may cause a traceback.
 _MISREAD = (AzureError, HTTPException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-# The SDK would tell the service which Python and which system ask; the length is set where the body is sent.
+# The SDK would send Python's version and the system; the length is set where the body is sent.
 _OWN_HEADERS = ("User-Agent", "Content-Length")
 
 _GOOD = (200, 201, 202)
@@ -65,7 +65,7 @@ class SdkContainer:
         options: dict[str, Any] = {
             "api_version": API_VERSION,
             "transport": _Carrier(http.for_signed_requests()),
-            # Repeating is our connections' work, and nobody else gets a request that is signed for this host.
+            # Our connections retry, and a request signed for this host is sent to no other.
             "retry_total": 0,
             "permit_redirects": False,
             "logger": _SILENT,
@@ -109,7 +109,7 @@ class SdkContainer:
             with self._understood("read", "settings"):
                 policy = self._service.get_service_properties(raw_response_hook=keep)["delete_retention_policy"]
                 if not any(b"<DeleteRetentionPolicy" in body for body in bodies):
-                    # The SDK makes "off" of what a server did not say.
+                    # The SDK returns "off" for a missing value.
                     return None
                 return _kept_days(policy.days) if policy.enabled else 0
         except StorageError as error:
@@ -120,8 +120,8 @@ class SdkContainer:
     def delete_batch(self, blobs: Sequence[tuple[str, str | None]]) -> bool:
         """Blob Batch: delete up to 256 blobs with their snapshots, each while it is the version of its ETag.
 
-        True: all of them are gone. False: perhaps not, or the server takes no batches. Which ones are gone is not
-        told: the SDK pairs answers with blobs by their order, which the service does not promise.
+        True: all of them are deleted. False: perhaps not, or the server does not support batches. It does not say which
+        ones: the SDK matches responses to blobs by order, which the service does not guarantee.
         """
         endpoint = urlsplit(self._container.endpoint)
         if endpoint.path.strip("/") and endpoint.hostname not in _PATH_STYLE_HOSTS:

@@ -127,7 +127,7 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None
     if not actions:
         return
     is_copy = ledger.part.route not in (Route.UPLOAD, Route.DOWNLOAD)
-    # What is uploaded or downloaded passes this machine anyway. azcopy replaces whatever is there by then.
+    # Uploads and downloads pass through this machine anyway. azcopy would overwrite unconditionally.
     first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
     names = dict.fromkeys([first, *(["relay"] if run.engines.relay_allowed else [])])
     aside = settle.set_aside(ledger.part, actions, [run.engines.make[name] for name in names])
@@ -227,7 +227,7 @@ def _second_engine(run: _Run, code: FailureCode, first: str) -> str | None:
 def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
     """The file, where azcopy got it there before it gave it up.
 
-    Only by its content can a blob be told to be azcopy's. Any other version than the plan's is somebody's, and stays.
+    Only its content shows that a blob is azcopy's. Any other version may be someone else's and is kept.
     """
     end = ledger.part.destination
     if isinstance(end, LocalEnd):

@@ -1,7 +1,7 @@
 """What an engine is: something that moves the files of a plan and tells what became of each.
 
 Three of them exist: ``direct`` (in this process), ``azcopy`` (a managed subprocess) and ``relay``
-(blob to blob through this machine). One contract suite holds them to equal results.
+(blob to blob through this machine). One contract suite checks that all give the same results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Moved(NamedTuple):
     """One file that the engine believes moved.
 
     ``source`` and ``destination`` are what each side is now, where the engine saw it itself (``direct``
-    and ``relay`` from the service's own answers). ``destination`` None means: only a fresh look can tell.
+    and ``relay`` from the service's own answers). ``destination`` None means that a fresh look is needed.
     ``source`` carries the MD5 of the bytes that were read.
     """
 

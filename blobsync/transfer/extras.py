@@ -17,7 +17,7 @@ from blobsync.transfer.fresh_look import states_at_destination
 def delete(end: LiveEnd, deletions: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:
     """Delete, then look; returns why by the path of each that is not gone. ``seen`` as in ``survey``."""
     failures = _delete_files(end, deletions) if isinstance(end, LocalEnd) else _delete_blobs(end, deletions)
-    # That nobody complained is no success either.
+    # No error is not proof of success.
     still_there = states_at_destination(
         end, [Moved(action) for action in deletions if action.path not in failures], seen
     )

@@ -1,7 +1,7 @@
 """The look at the destination that decides about success.
 
-What an engine or a subprocess believes is never enough: a file counts as moved when its destination was
-seen, after the move, with the size and the MD5 that the plan asks for. The service's own answer to a write
+An engine's own report is never enough: a file counts as transferred when its destination was
+seen, after the transfer, with the size and the MD5 of the plan. The service's own answer to a write
 (the ETag and the MD5 it computed) is such a look; a listing or a HEAD afterwards is another.
 """
 

@@ -1,7 +1,7 @@
 """Keeps the account of a transfer: what is verified, what failed, what still has to be looked at.
 
 Engines report from many threads; verified pairs go to the index while the transfer runs, so that a run
-that is killed has on record what it had finished.
+that is killed has recorded what it finished.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ledger:
     def moved(self, moved: Moved) -> bool:
         """An engine has one file in place; whether that is news.
 
-        Its own eyes count only where it saw the service's answer.
+        Its own report counts only if it is the service's response.
         """
         path = moved.action.path
         if self._is_stranger(moved.action) or path in self.verified or path in self.failures:

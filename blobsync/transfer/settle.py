@@ -1,6 +1,6 @@
 """Settles conflicts as ``--keep`` says, so that both ends hold the same afterwards and nothing that is kept is lost.
 
-Three steps, each of which leaves a state that a later run goes on from:
+Three steps; after each one, a later run can continue:
 
     set_aside     the destination's version is copied to a name of its own beside the file, at the destination
     (the move)    the source's version takes the file's name, only while the version set aside is still there

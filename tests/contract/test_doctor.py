@@ -176,7 +176,7 @@ def scripted_connect() -> Callable[[StorageAccount], RestBlobStore]:
         (
             AzcopyNotFoundError("azcopy was not found", hint="install it"),
             WARN,
-            "every transfer takes the direct engine",
+            "every transfer uses the direct engine",
         ),
         (
             AzcopyError("the library libsecret-1.so.0 is missing", hint="install it"),

@@ -74,7 +74,7 @@ def test_logs_of_a_running_job_grow_and_abort_ends_it(lab: Lab, tmp_path: Path) 
     assert log.read_text().startswith(before)
     lab.run("a", job_id)
     ended = lab.run("ssh", job_id, code=1).err
-    assert f"{job_id} is Canceled: only a running job has nodes to enter" in ended
+    assert f"{job_id} is Canceled: only a running job has nodes to connect to" in ended
 
 
 def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
@@ -87,7 +87,7 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     assert "--gres is for Slurm" in lab.run("submit", "--init", "--gres", "gpu:1", "true", code=2).err
     assert lab.container.names("path/to/code.zip.d") == code
     nobody = lab.run("blame")
-    assert (nobody.out, nobody.err) == ("", "blobsync: nobody has a job on cluster aml\n")
+    assert (nobody.out, nobody.err) == ("", "blobsync: nobody uses cluster aml\n")
     lab.stub.held = True
     job_id = lab.submit("--single", "echo here; exit 4")
     assert lab.ask("summary")["jobs_queued"] == 1
@@ -97,7 +97,7 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     followed = lab.run("logs", job_id, "-F")
     assert followed.out == "here\n"
     first, last = followed.err.splitlines()
-    assert first == f"blobsync: {job_id} is Queued; its lines follow when it runs"
+    assert first == f"blobsync: {job_id} is Queued; its logs follow when it runs"
     assert last.startswith(f"blobsync: {job_id}: Failed, exit code 4 Execution failed.")
     lab.stub.held = False
     waited = lab.run("submit", "--wait", "--single", "echo shown; exit 3", code=3)

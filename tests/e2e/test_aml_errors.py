@@ -43,7 +43,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "says": "aux_data/aml/config.json: subscription_id: Azure says:"
             " The subscription 'other' could not be found.",
             "end": "(SubscriptionNotFound, HTTP 404, request ",
-            "hint": "az account list shows yours; az login, with --tenant, where it belongs to another tenant",
+            "hint": "to list yours: az account list; if it is in another tenant: az login --tenant",
         },
         "resource group": {
             "workspace": {"resource_group": "other"},
@@ -74,7 +74,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "code": "config_invalid",
             "says": "aux_data/aml/aml.yaml: compute_target: Azure ML says: Unknown compute target 'typo'.",
             "end": "(UserError, HTTP 400, request ",
-            "hint": f"az ml compute list{group} --workspace-name ws-one shows what there is",
+            "hint": f"to list them: az ml compute list{group} --workspace-name ws-one",
         },
         "quota": {
             "fault": (400, refusal("QuotaExceeded", NO_QUOTA)),
@@ -91,7 +91,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "says": "Azure ML rejected the job: Could not find the environment typo/versions/3.",
             "end": "(UserError, HTTP 400, request ",
             "hint": "check docker.image, or docker.environment, in the cluster file:"
-            " the workspace has to be able to pull it",
+            " the workspace must be able to pull it",
         },
         "validation": {
             "fault": (400, refusal("ValidationError", "The request is invalid.", *DETAILS)),
@@ -101,44 +101,44 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             " resources: instanceCount must be at most 10.;"
             " shmSize has no unit.",
             "end": "(ValidationError, HTTP 400, request c0ffee00",
-            "hint": "blobsync submit --dry-run ... shows what it was given",
+            "hint": "see the request with blobsync submit --dry-run ...",
         },
         "401": {
             "fault": (401, refusal("ExpiredAuthenticationToken", "The access token expiry is earlier than now.")),
             "code": "login_required",
-            "says": "Azure does not accept the login: The access token expiry is earlier than now.",
+            "says": "Azure rejected the login: The access token expiry is earlier than now.",
             "end": "(ExpiredAuthenticationToken, HTTP 401, request c0ffee00",
-            "hint": "az login, with --tenant where the subscription belongs to another one",
+            "hint": "run az login, with --tenant if the subscription is in another tenant",
         },
         "403": {
             "fault": (403, refusal("AuthorizationFailed", FORBIDDEN)),
             "code": "access_denied",
-            "says": f"Azure refuses this: {FORBIDDEN}",
+            "says": f"Azure refused the request: {FORBIDDEN}",
             "end": "(AuthorizationFailed, HTTP 403, request c0ffee00",
-            "hint": "ask for the role AzureML Data Scientist on the workspace; a role that is new takes some minutes",
+            "hint": "ask for the role AzureML Data Scientist on the workspace; a new role takes some minutes to work",
         },
         "policy": {
             "fault": (403, refusal("RequestDisallowedByPolicy", "Resource was disallowed by policy 'no jobs'.")),
             "code": "access_denied",
-            "says": "Azure refuses this: Resource was disallowed by policy 'no jobs'.",
+            "says": "Azure refused the request: Resource was disallowed by policy 'no jobs'.",
             "end": "(RequestDisallowedByPolicy, HTTP 403, request c0ffee00",
-            "hint": "a policy of the organisation forbids it: ask who looks after the subscription",
+            "hint": "a policy of the organisation forbids it: ask the owner of the subscription",
         },
         "throttled for good": {
             "fault": (429, refusal("TooManyRequests", "The request is being throttled.")),
             "exit": 1,
             "code": "backend_failing",
-            "says": "Azure ML does not answer as it should: The request is being throttled.",
+            "says": "Azure ML returned an unexpected response: The request is being throttled.",
             "end": "(TooManyRequests, HTTP 429, request c0ffee00",
-            "hint": "try again in a while",
+            "hint": "try again later",
         },
         "failing for good": {
             "fault": (503, refusal("ServiceUnavailable", "The service is down.")),
             "exit": 1,
             "code": "backend_failing",
-            "says": "Azure ML does not answer as it should: The service is down.",
+            "says": "Azure ML returned an unexpected response: The service is down.",
             "end": "(ServiceUnavailable, HTTP 503, request c0ffee00",
-            "hint": "try again in a while",
+            "hint": "try again later",
         },
     }
     return {"pattern": JOB, "exit": 2, **cases[what]}
@@ -189,7 +189,7 @@ def test_a_gateway_that_gave_up_says_nothing_about_the_job(lab: Lab) -> None:
     lab.stub.faults = [Fault(JOB, 502, "<html>Bad Gateway</html>", {**REQUEST, **SOON}, times=99)]
     before = names_in(lab)
     done = lab.run("--json", "submit", "python", "show.py", code=1)
-    said = "Azure ML does not answer as it should: Bad Gateway (no code, HTTP 502, request c0ffee00"
+    said = "Azure ML returned an unexpected response: Bad Gateway (no code, HTTP 502, request c0ffee00"
     assert done.codes == {"submission_unknown"} and done.errors[0]["message"].startswith(said)
     assert len(names_in(lab)) == len(before) + 1
     assert [job["status"] for job in lab.ask("q")["jobs"]] == ["Unknown"]
@@ -197,7 +197,7 @@ def test_a_gateway_that_gave_up_says_nothing_about_the_job(lab: Lab) -> None:
         database.execute("update jobs set submitted = submitted - 700")
     database.close()
     (job,) = lab.ask("q")["jobs"]
-    assert job["status"] == "Failed" and "never got it" in job["reason"]
+    assert job["status"] == "Failed" and "never received it" in job["reason"]
     assert names_in(lab) == before and not lab.stub.jobs
 
 
@@ -259,7 +259,7 @@ def test_an_answer_that_is_lost_is_no_refusal(lab: Lab) -> None:
     ]
     done = lab.run("--json", "submit", "--single", "true", code=1)
     (other,) = set(lab.stub.jobs) - {job_id}
-    assert f"whether it has taken {other} is not known" in done.errors[0]["message"]
+    assert f"unknown whether it accepted {other}" in done.errors[0]["message"]
     assert done.codes == {"submission_unknown"}
     assert done.errors[0]["hint"].startswith(f"blobsync q {other.rpartition('_')[2]} looks for it")
     lab.stub.faults = []
@@ -293,7 +293,7 @@ def test_a_service_that_is_not_there(lab: Lab) -> None:
     lab.stub.faults = []
     done = lab.run("--json", "-c", "aml", "summary", code=1)
     assert done.codes == {"backend_failing"}
-    assert done.errors[0]["message"] == "there is no connection to 127.0.0.1:1 (connection refused)"
+    assert done.errors[0]["message"] == "cannot connect to 127.0.0.1:1 (connection refused)"
     assert done.errors[0]["hint"] == "check the network, and management_endpoint in the workspace file"
 
 
@@ -306,9 +306,9 @@ def test_logs_that_cannot_be_had_are_an_error_and_old_ones_are_called_old(lab: L
     lab.stub.faults = [Fault("GET .*/history/", 403, refusal("AuthorizationFailed", FORBIDDEN), REQUEST, times=99)]
     old = lab.run("logs", first)
     assert old.out == "printed\n"
-    assert f"the logs are those that were fetched before: Azure refuses this: {FORBIDDEN}" in old.err
+    assert f"showing the logs that were fetched earlier: Azure refused the request: {FORBIDDEN}" in old.err
     refused = lab.run("--json", "logs", second, code=2)
-    assert refused.errors[0]["message"].startswith(f"Azure refuses this: {FORBIDDEN}")
+    assert refused.errors[0]["message"].startswith(f"Azure refused the request: {FORBIDDEN}")
 
 
 def test_jobs_stay_what_they_are_while_their_workspace_cannot_be_asked(lab: Lab) -> None:
@@ -321,13 +321,15 @@ def test_jobs_stay_what_they_are_while_their_workspace_cannot_be_asked(lab: Lab)
     lab.stub.faults = [Fault("/jobs", 404, gone, REQUEST, times=99)]
     listed = lab.run("q")
     assert "cluster aml: aux_data/aml/config.json: workspace_name: Azure says: " in listed.err
-    assert "; shown is what was known last" in listed.err and "Queued" in listed.out
+    assert "; showing the last known state" in listed.err and "Queued" in listed.out
     assert [job["status"] for job in lab.ask("q", job_id)["jobs"]] == ["Queued"]
     refused = lab.run("--json", "abort", job_id, code=2)
     assert "workspace_name" in refused.errors[0]["message"]
     lab.stub.faults = [Fault("POST .*/cancel", 403, refusal("AuthorizationFailed", FORBIDDEN), REQUEST, times=9)]
     refused = lab.run("--json", "abort", job_id, code=2)
-    assert refused.errors[0]["message"].startswith(f"Azure refuses this: {FORBIDDEN} (AuthorizationFailed, HTTP 403")
+    assert refused.errors[0]["message"].startswith(
+        f"Azure refused the request: {FORBIDDEN} (AuthorizationFailed, HTTP 403"
+    )
     assert lab.detail(job_id)["status"] == "Queued"
     lab.cluster(compute_target="typo")
     done = lab.run("--json", "summary", code=2)

@@ -59,7 +59,7 @@ def test_a_published_job_and_what_run_history_adds() -> None:
 
 def test_a_node_that_does_not_answer_is_running_with_a_reason() -> None:
     info = read_job(AmlReply({"name": "x", "properties": {"status": "NotResponding"}}))
-    assert info.state is State.RUNNING and "does not answer" in info.reason
+    assert info.state is State.RUNNING and "does not respond" in info.reason
     assert read_job(AmlReply()).state is State.UNKNOWN
 
 
@@ -119,7 +119,7 @@ def test_the_page_of_a_job() -> None:
 def test_an_answer_of_another_shape_names_the_host_and_the_place(body: Any, said: str) -> None:
     with pytest.raises(LostContactError) as caught:
         read_job(AmlReply(body, "management.example"))
-    assert caught.value.message == f"management.example answers with another shape than Azure ML's API: {said}"
+    assert caught.value.message == f"management.example returned data that does not match Azure ML's API: {said}"
     assert "management_endpoint" in (caught.value.hint or "")
 
 

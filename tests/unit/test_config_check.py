@@ -36,7 +36,7 @@ def test_the_python_of_nodes_is_a_name_or_an_absolute_path(tmp_path: Path) -> No
     project.cluster(DATA + "interpreter_path: ./evil.sh\nruntime: {python: 'python3; id'}\n")
     project.cluster(DATA + "interpreter_path: /opt/py/bin/python3.12\nruntime: {python: python3.11}\n", "eu")
     found = check(tmp_path)
-    said = "is neither a program's name nor an absolute path"
+    said = "is neither a program name nor an absolute path"
     assert [str(problem) for problem in found["aux_data/aml/aml.yaml"].problems] == [
         f"aux_data/aml/aml.yaml:3: interpreter_path: './evil.sh' {said}",
         f"aux_data/aml/aml.yaml:4: runtime.python: 'python3; id' {said}",

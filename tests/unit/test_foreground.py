@@ -35,7 +35,7 @@ def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None
 
 def test_an_image_cannot_be_an_option_of_docker(tmp_path: Path) -> None:
     cluster = replace(make_cluster(tmp_path), docker=Docker(image="--privileged"))
-    with pytest.raises(ConfigError, match="is no name of an image"):
+    with pytest.raises(ConfigError, match="is not an image name"):
         run_argv(cluster, describe(cluster, SubmitRequest(("true",)), "local", None), ("true",))
 
 

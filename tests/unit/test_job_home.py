@@ -103,7 +103,7 @@ def test_a_job_of_an_older_history_is_not_taken_to_another_platform(tmp_path: Pa
     record = board.history.add(
         make_spec("true", cluster="aml", platform="slurm"), JobRef("me_1_0badcafe", "17"), "slurm"
     )
-    with pytest.raises(BackendUnavailableError, match="was given to slurm, and cluster aml is local now"):
+    with pytest.raises(BackendUnavailableError, match="belongs to slurm, but cluster aml is now local"):
         board.backend_of(record)
 
 

@@ -162,6 +162,6 @@ def test_file_work_on_this_machine_runs_no_program_that_a_project_names(tmp_path
 def test_an_answer_of_another_form_is_one_sentence(said: str) -> None:
     login = LoginNode(ScriptedRunner(lambda call: Completed(0, said, "")), "me@login", {}, "python3")
     for look in (lambda: login.find("a"), lambda: login.logs("a"), lambda: login.exit_codes(["a"])):
-        with pytest.raises(JobError, match="file work on me@login gives no answer") as caught:
+        with pytest.raises(JobError, match="file access on me@login returned an invalid response") as caught:
             look()
         assert caught.value.hint and "\x1b" not in caught.value.message

@@ -61,7 +61,7 @@ def test_nothing_is_written_to_a_mount(mount: Path) -> None:
         lambda: store.delete("b.txt"),
         lambda: store.delete_many(["b.txt"]),
     ):
-        with pytest.raises(AccessDeniedError, match="is only read"):
+        with pytest.raises(AccessDeniedError, match="is read-only"):
             write()
     assert sorted(mount.rglob("*")) == before
 

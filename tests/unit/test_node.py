@@ -581,7 +581,7 @@ def test_a_fault_of_blobsync_itself_shows_no_secret(how: str) -> None:
 def test_a_container_that_is_no_url_gets_no_request(node: Node, service: BlobService) -> None:
     service.url = "no-scheme/box"
     done = node.do("node", make_spec("true", code=CodeRef(service.url, CODE, "")))
-    assert done.returncode == 72 and "'no-scheme/box' is no URL of a container" in done.stderr
+    assert done.returncode == 72 and "'no-scheme/box' is not a container URL" in done.stderr
     assert "SENTI" not in done.stderr
 
 
@@ -748,7 +748,10 @@ def test_several_nodes_without_a_master_end_with_one_sentence(node: Node) -> Non
 
 def test_several_processes_that_nobody_told_apart_do_not_start(node: Node) -> None:
     spec = make_spec("echo never", nodes=2, code=node.code({"a": ""}))
-    for verb, what in (("exec", "which one this is: none of OMPI"), ("prepare", "none of SLURM_NODEID, NODE_RANK")):
+    for verb, what in (
+        ("exec", "the rank of this one is unknown: none of OMPI"),
+        ("prepare", "none of SLURM_NODEID, NODE_RANK"),
+    ):
         done = node.do(verb, spec)
         assert done.returncode == 72 and what in done.stderr, verb
 

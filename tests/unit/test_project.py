@@ -155,7 +155,7 @@ def test_one_or_many() -> None:
     assert one_or_many("ab") == ["ab"]
     assert one_or_many(Path("a/b")) == ["a/b"]
     assert one_or_many(path for path in ("a", Path("b"))) == ["a", "b"]
-    with pytest.raises(UsageError, match="no path was given"):
+    with pytest.raises(UsageError, match="no path given"):
         one_or_many([])
     for wrong in (b"data", [b"data"], 7, [7]):
         with pytest.raises(TypeError):

@@ -46,7 +46,7 @@ def test_one_process_needs_no_launcher_and_several_do() -> None:
 
 @pytest.mark.parametrize("value", ["", "-1", "1.0", "one", "\u0661"])
 def test_a_rank_that_is_no_number_is_refused(value: str) -> None:
-    with pytest.raises(NotReadyError, match=r"RANK is .* which is no number"):
+    with pytest.raises(NotReadyError, match=r"RANK is .* which is not a number"):
         ranks_from_launcher(TWO_BY_TWO, {"RANK": value})
 
 

@@ -74,12 +74,12 @@ def test_how_a_job_spreads(size: Size, shape: tuple[int, int, int]) -> None:
     ("size", "complaint"),
     [
         (Size("aml", 6, gpu_per_node=4), "6 GPUs do not fill whole nodes of 4"),
-        (Size("aml", 3, nodes=2, gpu_per_node=4), "3 GPUs do not spread evenly over 2 nodes"),
-        (Size("slurm", 3, nodes=2, gpu_per_node=0), "3 processes do not spread evenly over 2 nodes"),
-        (Size("aml", 8, nodes=1, gpu_per_node=4), "8 GPUs on one node are asked for, and the nodes .* have 4"),
-        (Size("local", nodes=2), "this machine is one node, and the job asks for 2"),
-        (Size("local", 0, nodes=2), "this machine is one node, and the job asks for 2"),
-        (Size("local", 4, file_nodes=2), "this machine is one node, and the job asks for 2"),
+        (Size("aml", 3, nodes=2, gpu_per_node=4), "3 GPUs cannot be divided evenly among 2 nodes"),
+        (Size("slurm", 3, nodes=2, gpu_per_node=0), "3 processes cannot be divided evenly among 2 nodes"),
+        (Size("aml", 8, nodes=1, gpu_per_node=4), "8 GPUs per node requested, but the nodes .* have 4"),
+        (Size("local", nodes=2), "this machine is one node, but the job requests 2"),
+        (Size("local", 0, nodes=2), "this machine is one node, but the job requests 2"),
+        (Size("local", 4, file_nodes=2), "this machine is one node, but the job requests 2"),
     ],
 )
 def test_what_cannot_start_every_process_is_refused(size: Size, complaint: str) -> None:
@@ -150,7 +150,7 @@ def test_slurm_is_asked_for_the_gpus_of_a_node_or_for_none(tmp_path: Path, gpus:
 def test_no_gpu_and_a_gres_that_has_some_contradict_each_other(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, "slurm", slurm={"gres": "gpu:4"})
     describe(cluster, SubmitRequest(("true",)), "me_1_x", None)
-    with pytest.raises(UsageError, match="-n 0 asks for no GPU, and gres gpu:4 for some"):
+    with pytest.raises(UsageError, match="-n 0 requests no GPU, but gres gpu:4 does"):
         describe(cluster, SubmitRequest(("true",), 0), "me_1_x", None)
     with pytest.raises(UsageError, match="gres gpu:1"):
         describe(cluster_of(tmp_path, "slurm"), SubmitRequest(("true",), 0, options={"gres": "gpu:1"}), "me_1_x", None)

@@ -251,7 +251,7 @@ def test_a_job_that_is_submitted_again_starts_from_todays_archive(remote: Board,
     assert here.spec.node_archive is None, "this machine has blobsync"
     assert remote.current
     remote.current = replace(remote.current, code=None)
-    with pytest.raises(CredentialError, match="does not have it"):
+    with pytest.raises(CredentialError, match="does not contain"):
         resubmit(remote, new)
 
 

@@ -27,7 +27,7 @@ def create_backend(platform: str, around: Surroundings) -> Backend:
         module = MODULES[platform]
     except KeyError:
         raise BackendUnavailableError(
-            f"cluster {around.cluster}: there is no platform {platform!r}",
-            hint=f"platform: is one of {', '.join(sorted(MODULES))}",
+            f"cluster {around.cluster}: unknown platform {platform!r}",
+            hint=f"choose one of {', '.join(sorted(MODULES))}",
         ) from None
     return cast(_Module, import_module(module)).create(around)

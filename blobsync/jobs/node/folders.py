@@ -46,7 +46,7 @@ def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> 
                 # What the earlier attempt left is where a job that goes on finds its checkpoints.
                 _download(job, places, transfers, entry, inner)
         else:
-            raise NotReadyError(f"folder {entry.name}: there is no mode {entry.mode!r}")
+            raise NotReadyError(f"folder {entry.name}: unknown mode {entry.mode!r}")
 
 
 def keep_downloads(job: NodeJob) -> None:
@@ -134,9 +134,9 @@ def _download(
         except NothingMatchedError as error:
             if plain:
                 raise NotReadyError(
-                    f"folder {entry.name}: there is nothing called {part} in {entry.container}", hint=error.hint
+                    f"folder {entry.name}: {part} was not found in {entry.container}", hint=error.hint
                 ) from error
-            job.say(f"{entry.name}: there is nothing in {entry.container}/{entry.path} yet")
+            job.say(f"{entry.name}: {entry.container}/{entry.path} is still empty")
 
 
 def _wanted(pattern: str, inner: Sequence[str]) -> Callable[[str], bool] | None:

@@ -124,7 +124,7 @@ class MountedStore:
         self._refuse(", ".join(names))
 
     def _refuse(self, name: str) -> NoReturn:
-        raise AccessDeniedError(f"{name}: what is mounted at {self._root} is only read", path=name)
+        raise AccessDeniedError(f"{name}: the mount at {self._root} is read-only", path=name)
 
 
 @final

@@ -76,6 +76,6 @@ def container_url(text: str) -> ContainerUrl:
     endpoint, _, container = text.rstrip("/").rpartition("/")
     host = host_of(endpoint)
     if host is None or not container:
-        raise CredentialError(f"{text!a} is no URL of a container")
+        raise CredentialError(f"{text!a} is not a container URL")
     account = urlsplit(endpoint).path.strip("/") or host.partition(".")[0]
     return ContainerUrl(account, container, endpoint)

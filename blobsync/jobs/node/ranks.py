@@ -63,7 +63,7 @@ def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
     if spec.world_size > 1:
         names_of = ", ".join(names.rank for names in LAUNCHERS)
         raise NotReadyError(
-            f"the job has {spec.world_size} processes, and nothing tells which one this is: none of {names_of} is set",
+            f"the job has {spec.world_size} processes, but the rank of this one is unknown: none of {names_of} is set",
             hint="start it with srun, mpirun or torchrun's variables",
         )
     return Ranks(0, 0, 1, 1, 0)
@@ -76,7 +76,7 @@ def node_rank_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> int:
             return _number(environ, name, 0)
     if spec.nodes > 1:
         raise NotReadyError(
-            f"the job has {spec.nodes} nodes, and nothing tells which one this is:"
+            f"the job has {spec.nodes} nodes, but the rank of this one is unknown:"
             f" none of {', '.join(_NODE_NAMES)} is set",
             hint="pass --node-rank N",
         )
@@ -88,7 +88,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit()):
-        raise NotReadyError(f"{name} is {text!a}, which is no number")
+        raise NotReadyError(f"{name} is {text!a}, which is not a number")
     return int(text)
 
 
@@ -102,7 +102,7 @@ def master_address(spec: JobSpec, environ: Mapping[str, str]) -> str:
         return environ["AZ_BATCH_MASTER_NODE"].rpartition(":")[0] or environ["AZ_BATCH_MASTER_NODE"]
     if spec.nodes > 1:
         raise NotReadyError(
-            f"the job has {spec.nodes} nodes, and nothing tells which one is the master:"
+            f"the job has {spec.nodes} nodes, but the address of the master is unknown:"
             f" none of {', '.join((*_MASTER_NAMES, 'AZ_BATCH_MASTER_NODE'))} is set",
             hint="set MASTER_ADDR to the address of the node that has process 0",
         )

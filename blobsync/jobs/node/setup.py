@@ -88,7 +88,7 @@ def _place_code(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> No
             raise NotReadyError(f"there is no folder {job.root}")
         return
     if job.root.is_dir():
-        job.say("an earlier attempt did not finish; beginning again")
+        job.say("an earlier attempt did not finish; starting again")
         keep_downloads(job)
         if not remove_root(job):
             raise NotReadyError(f"{job.root} of an earlier attempt cannot be removed")

@@ -71,7 +71,7 @@ def run_processes(
         process.sweep()
     code = stopping.first_failure or next((code for code in codes if code), 0) or 0
     if job.spec.options.get("sleep_if_fail" if code else "sleep_if_succeed"):
-        job.say(f"the command ended with {code}; the node stays until a signal, as the cluster file says")
+        job.say(f"the command ended with {code}; the node stays until it receives a signal, as set in the cluster file")
         while not held:
             time.sleep(0.2)
     for number in ENDING:
@@ -120,7 +120,7 @@ class Stopping:
         Not at once, though: Slurm's daemon and srun both pass one request on.
         """
         if number in WARNINGS:
-            self._job.say(f"{signal.Signals(number).name} came; it is passed on to a program that catches it")
+            self._job.say(f"received {signal.Signals(number).name}; passing it on to a program that catches it")
             self._warnings += [(process, number) for process in self._processes]
             self._look_again_at = 0.0
             return

@@ -50,7 +50,7 @@ from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
 
-_ENGINE = EngineChoice("direct", "nodes have no other")
+_ENGINE = EngineChoice("direct", "nodes have no other engine")
 _ENGINES = Engines({"direct": DirectEngine})
 _DOWN = TransferOptions(engine="direct", compare_content=True)
 # In a root that is ours, whatever differs is left of an attempt that was killed.

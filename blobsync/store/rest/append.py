@@ -35,7 +35,7 @@ class RestAppendBlobs:
     def append(self, name: str, body: bytes, *, at: int) -> None:
         """Append Block: at most ``MAX_APPEND_BYTES``, where the blob is ``at`` bytes long.
 
-        Raises ``PreconditionFailedError`` where it has another length; a block that arrived although its answer got
+        Raises ``PreconditionFailedError`` if it has another length; a block that arrived although its response was
         lost is not written twice.
         """
         headers = {

@@ -4,7 +4,7 @@ A signer for each kind of credential. Each gets the request just before it is se
 each retry, because a signature carries the time) and returns the query string to send. Rules:
 https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
 
-azure-storage-blob signs the same way, and the tests hold ours to it; importing it (0.3 to 0.5 s) takes longer than a
+azure-storage-blob signs the same way, and tests compare the two; importing it (0.3 to 0.5 s) takes longer than a
 whole small transfer.
 """
 
@@ -24,7 +24,7 @@ from urllib.parse import quote
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import SasToken, Secret
 
-# A bearer token is renewed this long before it ends, so that no request carries one that ends on its way.
+# A bearer token is renewed this long before it ends, so that none expires during a request.
 RENEW_SECONDS_BEFORE = 300.0
 
 _SIGNED_HEADERS = (
@@ -175,5 +175,5 @@ def encode_query(query: Mapping[str, str]) -> str:
 
 
 def _service_order(header: str) -> str:
-    # The service sorts like a dictionary does: '-' does not count, '_' comes before digits and letters.
+    # The service sorts like a dictionary: '-' is ignored, '_' comes before digits and letters.
     return header.replace("-", "").replace("_", " ")

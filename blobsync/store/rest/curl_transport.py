@@ -1,7 +1,7 @@
 """Requests by libcurl: a third of urllib3's CPU time, because nothing between the socket and the body is Python.
 
-Each connection is a handle of its own in a multi handle of its own, which one thread at a time drives: so an answer can
-be read piece by piece, a stalled one is noticed, and ``close`` is heard. Options:
+Each connection has its own handle in its own multi handle, driven by one thread at a time, so a response can
+be read piece by piece, a stall is detected, and ``close`` works. Options:
 https://curl.se/libcurl/c/curl_easy_setopt.html, errors: https://curl.se/libcurl/c/libcurl-errors.html.
 """
 
@@ -19,15 +19,15 @@ import pycurl
 from blobsync.base.errors import StorageError
 from blobsync.store.rest.transport import POOL_SIZE, Headers, ServerOrigin, Timeouts, TransportError, Trouble
 
-# Bytes that one call may bring, or take.
+# Bytes that one call may read or write.
 _BUFFER = 64 * 1024
-# Seconds: how soon a request under way notices that the transport was closed.
+# Seconds until a running request notices that the transport was closed.
 _NOTICE = 0.5
 # libcurl has no socket to wait for while another thread of its own looks up a name.
 _LOOK_UP = 0.005
 # CURLE_PROXY, which pycurl does not name.
 _E_PROXY = 97
-# A sent body of this size is let go at once, and not with the connection's next request.
+# A sent body of this size is freed at once, not at the connection's next request.
 _LARGE = 64 * 1024
 
 _TROUBLES = {
@@ -52,7 +52,7 @@ class CurlTransport:
         self._origin = origin
         self._timeouts = timeouts
         self._closing = threading.Event()
-        # The last one used is the next one used: the others idle, and servers close those.
+        # Reuse the last used one first: servers close idle connections.
         self._idle: list[_Line] = []
 
     def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> CurlResponse:
@@ -165,7 +165,7 @@ class _Line:
 
     def await_headers(self) -> tuple[int, Headers]:
         """Wait for the final status line and its headers."""
-        # Neither an interim answer nor a proxy's answer to CONNECT is the one waited for, though both end like it.
+        # Skip interim responses and a proxy's response to CONNECT, which end the same way.
         while not (self._lines and not self._lines[-1].strip() and self._status() >= 200):
             if not self._running:
                 raise self._failure or TransportError(Trouble.BROKEN)
@@ -183,12 +183,12 @@ class _Line:
         while not self._pieces and self._running:
             self._wait()
         if not self._pieces:
-            # What came before it broke is given out first.
+            # First return what arrived before the error.
             if self._failure is not None:
                 raise self._failure
             return b""
         piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        # The list itself is libcurl's: it must stay the same one.
+        # libcurl holds a reference to this list: do not replace it.
         self._pieces[:] = [piece[limit:]] if len(piece) > limit else []
         return piece[:limit]
 
@@ -262,7 +262,7 @@ def _handle(origin: ServerOrigin, timeouts: Timeouts, lines: list[bytes], pieces
     easy.setopt(pycurl.UPLOAD_BUFFERSIZE, _BUFFER)
     easy.setopt(pycurl.HEADERFUNCTION, lines.append)
     easy.setopt(pycurl.WRITEFUNCTION, pieces.append)
-    # Empty, so that libcurl looks at no variable of the process: whoever made us has looked already.
+    # Empty, so that libcurl reads no environment variable: the caller has done so.
     easy.setopt(pycurl.PROXY, origin.proxy or "")
     easy.setopt(pycurl.NOPROXY, "")
     if origin.scheme == "https" or (origin.proxy or "").startswith("https:"):

@@ -1,7 +1,7 @@
 """What the Blob service's refusals mean: its error codes as errors of ours, each with what to do next.
 
 Codes: https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes and
-.../common-rest-api-error-codes. Nothing here does I/O. No text of the service is passed on whole: the
+.../common-rest-api-error-codes. Nothing here does I/O. The service's texts are not shown in full: the
 detail of a failed authentication quotes signatures.
 """
 
@@ -201,7 +201,7 @@ def translate(
 
     ``what`` is the verb for sentences (``read``, ``write``, ``list``, ``delete``), ``name`` the blob, empty
     for the container itself; ``now`` is this machine's clock in seconds since 1970; ``copying`` says
-    that the service had to read another blob, ``sas_ended`` that our SAS is past its end.
+    that the service had to read another blob, ``sas_ended`` that our SAS has expired.
     """
     error = answer.error
     if answer.status == 403 and (sas_ended or _sas_time_refused(error)) and not _clock_sentence(answer, now):
@@ -289,5 +289,5 @@ def _sas_time_refused(error: ServiceError) -> bool:
 
 
 def _shown(name: str) -> str:
-    # Blob names may hold line ends and terminal escapes.
+    # Blob names may contain line breaks and terminal escapes.
     return name if name.isprintable() else name.encode("unicode_escape").decode()

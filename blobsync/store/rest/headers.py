@@ -41,7 +41,7 @@ def whole_info(name: str, headers: Mapping[str, str]) -> BlobInfo:
 def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: bytes | None) -> BlobInfo:
     """What the headers of an answer say about a blob of ``size`` bytes with this Content-MD5.
 
-    Raises ``StorageError`` where a number or a mark in it cannot be one.
+    Raises ``StorageError`` for an invalid number or ETag.
     """
     try:
         size = size if isinstance(size, int) else checked_size(size)

@@ -1,7 +1,7 @@
 """HTTP to one storage account: signatures, retries, and what a broken connection means.
 
 A library keeps the connections, TLS and proxies (``transport.py``). Retrying is done here instead of by the library:
-each try has to be signed anew, and the service's own rules apply
+each try needs a new signature, and the service's own rules apply
 (https://learn.microsoft.com/azure/architecture/best-practices/retry-service-specific#azure-storage).
 The secondary endpoint of an account is never read: it may lag.
 """
@@ -50,7 +50,7 @@ _FIRST_CONTACT_TRIES = 3
 class RetryPolicy(NamedTuple):
     """How often a request is tried and how long to wait in between, in seconds.
 
-    ``longest_asked`` bounds what ``Retry-After`` may ask for; no try begins after ``patience``.
+    ``longest_asked`` limits ``Retry-After``; no try begins after ``patience``.
     """
 
     tries: int = 7
@@ -93,7 +93,7 @@ class Reply:
         try:
             body = self.body
         except TransportError:
-            # Why a request was refused stands in the status and a header as well.
+            # The status and a header give the reason as well.
             body = b""
         self.response.close()
         return Answer(self.status, {name.lower(): value for name, value in self.headers.items()}, body)
@@ -102,7 +102,7 @@ class Reply:
 class BlobHttp:
     """Sends signed requests to one container's endpoint; safe to use from several threads.
 
-    ``environ`` is asked for proxies and CA bundles only.
+    ``environ`` is read for proxies and CA bundles only.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class BlobHttp:
         """Send until the service gives an answer that will not change by asking again.
 
         ``path`` is percent-encoded. With ``stream`` the body is left unread in ``Reply.response``.
-        ``retry_bare_500`` False takes a 500 without an error code as the answer: Azure always gives a code,
-        emulators do so for requests that they lack.
+        ``retry_bare_500`` False does not retry a 500 without an error code: Azure always sends a code,
+        emulators omit it for unsupported requests.
         Raises ``StorageUnreachableError`` when no answer comes.
         """
         failures = 0
@@ -213,8 +213,8 @@ class BlobHttp:
     def _tries(self, trouble: Trouble) -> int:
         if trouble is Trouble.CERTIFICATE:
             return 1
-        # A wrong host name or port should not take half a minute to say so; a network that worked a
-        # moment ago gets the patience.
+        # A wrong host name or port should fail in less than half a minute; a network that worked a
+        # moment ago gets more retries.
         if not self._answered and trouble in NOT_CONNECTED:
             return min(_FIRST_CONTACT_TRIES, self._retry.tries)
         return self._retry.tries

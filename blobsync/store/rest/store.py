@@ -32,9 +32,9 @@ from blobsync.store.sas import DelegationKey
 _T = TypeVar("_T")
 
 _DELETE_THREADS = 16
-# A batch takes the service so long that several under way are quicker.
+# The service is slow with a batch, so several run at a time.
 _BATCH_THREADS = 4
-# Fewer are gone sooner one by one: importing the SDK takes 0.3 to 0.5 s (docs/performance.md, "Deleting").
+# Fewer are faster one by one: importing the SDK takes 0.3 to 0.5 s (docs/performance.md, "Deleting").
 _FEWEST_FOR_BATCHES = 256
 _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
@@ -51,7 +51,7 @@ class Recovery(NamedTuple):
 class RestBlobStore:
     """``storage.BlobStore`` for one container; safe to use from several threads.
 
-    Making one touches no network. ``close`` (or use as a context manager) drops idle connections and ends
+    Creating one uses no network. ``close`` (or use as a context manager) drops idle connections and ends
     waiting retries.
     """
 
@@ -129,7 +129,7 @@ class RestBlobStore:
         add_condition(headers, condition)
         reply = self._http.send("PUT", self._path(name), _NOTHING, headers, body)
         if reply.status == 409 and condition.absent and self.head(name) is None:
-            # Azurite takes uncommitted blocks, which a killed upload leaves, for a blob that exists; only Put Block
+            # Azurite treats uncommitted blocks of a killed upload as an existing blob; only Put Block
             # List knows better. The length of an id must be that of the others of the blob, azcopy's among them.
             block_id = b64encode(md5.hex().ljust(36, ".").encode()).decode()
             self.put_block(name, block_id, body, md5=md5)
@@ -158,7 +158,7 @@ class RestBlobStore:
     ) -> BlobInfo:
         """Put Block List. An empty ``md5`` stores none.
 
-        ``Latest`` makes a second try after a lost answer find the blocks that the first one committed.
+        ``Latest`` lets a retry after a lost response find the blocks that the first try committed.
         """
         blocks = "".join(f"<Latest>{block_id}</Latest>" for block_id in block_ids)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{blocks}</BlockList>'.encode()
@@ -182,7 +182,7 @@ class RestBlobStore:
         """Put Blob From URL, or Copy Blob From URL where the server has only that (emulators).
 
         Both copy content properties and metadata, not the tier: give ``tier`` to set it. Raises
-        ``CopySourceRefusedError``. The answer is a fresh look at the new blob.
+        ``CopySourceRefusedError``. Returns a fresh state of the new blob.
         """
         headers = {"x-ms-copy-source": with_sas(source_url, source_sas)}
         if tier:
@@ -222,7 +222,7 @@ class RestBlobStore:
             return True
         error = self._error(reply, "delete", name)
         if isinstance(error, BlobNotFoundError):
-            # After a lost answer "not there" means that the first try did it.
+            # After a lost response, "not found" means that the first try succeeded.
             return reply.attempts > 1
         raise error
 
@@ -301,7 +301,7 @@ class RestBlobStore:
             return info(name, reply.headers, size, seen_md5)
         error = self._error(reply, "write", name)
         if reply.attempts > 1 and isinstance(error, PreconditionFailedError):
-            # The first try may have done it and only its answer was lost: then the blob there is ours.
+            # The first try may have succeeded and only its response was lost: then the blob is ours.
             there = self.head(name)
             if there is not None and there.size == size and there.md5 == sent_md5:
                 return there
@@ -355,7 +355,7 @@ class RestBlobStore:
         try:
             self.delete(name, etag=etags.get(name))
         except PreconditionFailedError as error:
-            # Of a blob that is gone no version is the one that was asked for.
+            # A deleted blob has no matching version.
             return error.message if self.head(name) else ""
         except BlobsyncError as error:
             return error.message
@@ -363,5 +363,5 @@ class RestBlobStore:
 
 
 def _lacks_request(reply: Reply) -> bool:
-    # Azurite answers 501, or a 500 without a word, to requests that it does not have.
+    # Azurite returns 501, or an empty 500, for unsupported requests.
     return reply.status == 501 or (reply.status == 500 and "x-ms-error-code" not in reply.headers)

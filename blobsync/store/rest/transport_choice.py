@@ -1,8 +1,8 @@
 """Which library sends the requests to an endpoint, through which proxy, and whom it trusts.
 
-libcurl (``pycurl``) where its wheel can be had, else urllib3, which is pure Python and so travels to the nodes of a
-job; ``BLOBSYNC_TRANSPORT`` (``curl`` or ``urllib3``) says otherwise. One small request costs 0.12 ms of CPU with the
-first and 0.4 ms with the second, over TLS 0.17 and 0.5 (docs/performance.md). Both are held by the same tests.
+libcurl (``pycurl``) if installed, else urllib3, which is pure Python and so can run on the nodes of a
+job; ``BLOBSYNC_TRANSPORT`` (``curl`` or ``urllib3``) overrides this. One small request costs 0.12 ms of CPU with the
+first and 0.4 ms with the second, over TLS 0.17 and 0.5 (docs/performance.md). The same tests cover both.
 
 ``urllib.request`` reads proxies from the process's own environment only; here the environment is an argument.
 """

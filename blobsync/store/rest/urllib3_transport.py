@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _WARM_SECONDS = 1.0
 
 # A socket's timeout holds for one whole call of sendall, whatever gets through meanwhile; larger bodies go in
-# pieces, so that a slow line is not taken for a dead one.
+# pieces, so that a slow connection does not time out.
 _PIECE = 128 * 1024
 
 _NO_RETRIES = urllib3.Retry(False)
@@ -97,7 +97,7 @@ class Urllib3Transport:
 class Urllib3Response:
     """See :class:`blobsync.store.rest.transport.Response`."""
 
-    # A request that meets a closed connection fails, and is for the caller to send again.
+    # A request on a closed connection fails; the caller sends it again.
     resent = False
 
     def __init__(self, raw: BaseHTTPResponse) -> None:
@@ -115,7 +115,7 @@ class Urllib3Response:
     def close(self) -> None:
         """See the protocol."""
         if getattr(self._raw, "length_remaining", None) == 0:
-            # Answers without a body are at their end only when somebody has looked.
+            # Responses without a body end only after a read.
             self._raw.read(1)
         self._raw.close()
         self._raw.release_conn()
@@ -161,7 +161,7 @@ def _trouble(error: Exception) -> Trouble:
     inner = _inner(error)
     if isinstance(inner, SSLError):
         return Trouble.CERTIFICATE if "certificate" in str(error).lower() else Trouble.TLS
-    # A name that is not found is a connection that is not made, and so has to be asked for first.
+    # An unresolved name is also a failed connection, so check for it first.
     for kind, trouble in (
         (NameResolutionError, Trouble.NO_HOST),
         (NewConnectionError, Trouble.REFUSED),

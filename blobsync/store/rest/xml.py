@@ -116,7 +116,7 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
     try:
         return BlobInfo(
             name,
-            # Only what holds no data may go without the two.
+            # Only entries without data may lack the two.
             0 if is_stub and not size else checked_size(size),
             "" if is_stub and not etag else checked_etag(etag),
             decode_md5(found.get("Content-MD5")),
@@ -179,7 +179,7 @@ def service_error(body: bytes) -> ServiceError:
 
 def decode_md5(text: str | None) -> bytes | None:
     """The 16 bytes of a Content-MD5 value, or None where it is missing or no MD5."""
-    # Characters that are not base64 are skipped, so that the result is too short then.
+    # Characters that are not base64 are skipped, which makes the result too short.
     if not text or len(text) != _MD5_CHARS:
         return None
     try:
@@ -193,7 +193,7 @@ def decode_md5(text: str | None) -> bytes | None:
 def parse_http_date(text: str) -> float:
     """``Fri, 20 Nov 2026 06:13:00 GMT`` as seconds since 1970; 0.0 where it is something else.
 
-    By hand because a listing asks for it a million times.
+    Written by hand because a listing calls it a million times.
     """
     try:
         return float(

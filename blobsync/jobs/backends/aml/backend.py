@@ -190,7 +190,7 @@ class AmlBackend:
             return Accepted(ref)
         if state is State.UNKNOWN:
             return Refused(JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}"))
-        return Refused(JobError(f"Azure ML does not cancel {name}: {refusal.sentence}"))
+        return Refused(JobError(f"Azure ML did not cancel {name}: {refusal.sentence}"))
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         details = self._client.history(f"runs/{run_name(ref.run_id)}/details")
@@ -206,7 +206,7 @@ class AmlBackend:
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         if log.handle not in self._log_urls:
-            raise JobError(f"the log {log.name} was not looked up")
+            raise JobError(f"the log {log.name} was not found")
         return self._client.read(self._log_urls[log.handle], start, end)
 
     # -- the cluster --------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class AmlBackend:
         waiting = list(self.list(states=(State.QUEUED, State.PREPARING, State.RUNNING), limit=100))
         running = sum(info.state is State.RUNNING for info in waiting)
         found = self._nodes()
-        counted = f"the jobs are blobsync's in all of the workspace {self._workspace.workspace_name}"
+        counted = f"the jobs are all blobsync jobs in the workspace {self._workspace.workspace_name}"
         return replace(found, jobs_running=running, jobs_queued=len(waiting) - running, notes=(*found.notes, counted))
 
     def blame(self) -> Sequence[Holder]:
@@ -223,7 +223,7 @@ class AmlBackend:
         if not target or self._cluster.platform == "singularity":
             raise JobError(
                 f"cluster {self._cluster.name} has no compute whose jobs could be listed",
-                hint="blobsync summary shows what the service tells",
+                hint="see blobsync summary",
             )
         found = self._client.history(f"computes/{target.rpartition('/')[2]}/runs")
         return aml_replies.read_holders(found or AmlReply(), self._cluster.gpu_per_node or 1)
@@ -231,7 +231,7 @@ class AmlBackend:
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
         state = self.get([ref])[0].state
         if state is not State.RUNNING:
-            raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to enter")
+            raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to connect to")
         place = self._workspace
         # With '=', because a value could begin with '-'.
         command = ["az", "ml", "job", "connect-ssh", f"--name={run_name(ref.run_id)}", f"--node-index={node}"]
@@ -271,7 +271,7 @@ class AmlBackend:
             body = self._client.call("GET", path, doing="summary", api_version=VIRTUAL_CLUSTER_VERSION)
             return ClusterSummary(notes=aml_replies.read_quota(body))
         if not target:
-            return ClusterSummary(notes=("serverless: the service finds the nodes",))
+            return ClusterSummary(notes=("serverless: the service allocates the nodes",))
         body = self._client.call("GET", f"computes/{target.rpartition('/')[2]}", doing="summary")
         return aml_replies.read_compute(body, cluster.gpu_per_node or 1)
 

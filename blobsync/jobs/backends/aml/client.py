@@ -119,7 +119,7 @@ class AmlClient:
             if not following:
                 return
             if following in seen or len(seen) >= _MOST_PAGES:
-                raise LostContactError(f"{answer.host} answers with a list that never ends", hint="try again later")
+                raise LostContactError(f"{answer.host} returned a list that never ends", hint="try again later")
             seen.add(following)
             answer = self._json(self._checked(self._send(self._arm, "GET", self._own(following)), "look"))
 
@@ -207,7 +207,7 @@ class AmlClient:
                 seconds = asked or self.get_backoff_time(settings)
                 if seconds >= _NOTICED_SECONDS:
                     why = f"HTTP {response.http_response.status_code}" if response else "no answer"
-                    note(f"Azure is busy ({why}): trying again in {seconds:.0f} s")
+                    note(f"Azure is busy ({why}): retrying in {seconds:.0f} s")
                 super().sleep(settings, transport, response)
 
         chain: list[Any] = [
@@ -244,7 +244,7 @@ class AmlClient:
         except AzureError as error:
             host = urlsplit(url).netloc
             raise BackendFailingError(
-                f"there is no connection to {host} ({_cause(error)})",
+                f"cannot connect to {host} ({_cause(error)})",
                 hint="check the network, and management_endpoint in the workspace file",
             ) from error
 
@@ -255,17 +255,17 @@ class AmlClient:
 
     def _json(self, answer: Any) -> AmlReply:
         host = urlsplit(answer.request.url).netloc
-        problem = "something that is no JSON"
+        problem = "invalid JSON"
         try:
             found = parse_json(answer.content or b"{}")
             if isinstance(found, dict):
                 return AmlReply(found, host)
-            problem = "JSON that is no object"
+            problem = "JSON that is not an object"
             cause: Exception | None = None
         except ValueError as error:
             cause = error
         raise LostContactError(
-            f"{host} answers with {problem}", hint="check management_endpoint in the workspace file"
+            f"{host} returned {problem}", hint="check management_endpoint in the workspace file"
         ) from cause
 
     def _url(self, path: str) -> str:
@@ -277,19 +277,19 @@ class AmlClient:
         """A link that the service gave; the token goes to the management endpoint only."""
         host = host_of(url)
         if host is None or urlsplit(url)[:2] != urlsplit(self.base)[:2]:
-            raise BackendUnavailableError(f"Azure names {host or 'no host'} to go on, which is not {self.base}")
+            raise BackendUnavailableError(f"Azure refers to {host or 'no host'}, which is not {self.base}")
         return url
 
     def _check_foreign(self, url: str, service: Service) -> None:
         """An address that an answer names: a token goes there, or what is read from there is believed."""
         host = host_of(url) or "none"
         if not is_safe_from_listeners(url):
-            raise BackendUnavailableError(f"Azure names an address that is not https: {host}")
+            raise BackendUnavailableError(f"Azure returned an address that is not https: {host}")
         if is_loopback(url) and not is_loopback(self.base):
-            raise BackendUnavailableError(f"Azure names an address on this machine: {host}")
+            raise BackendUnavailableError(f"Azure returned an address on this machine: {host}")
         if not may_get_login(url, service, self._trusted):
             raise BackendUnavailableError(
-                f"Azure names {host}, which is not {service.value}: nothing is sent there",
+                f"Azure refers to {host}, which is not {service.value}: no request was sent",
                 hint=how_to_trust(url, "your own configuration file"),
             )
 
@@ -299,9 +299,9 @@ def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted =
     parts = urlsplit(endpoint)
     hint = None
     if host_of(endpoint) is None or parts.query or parts.username:
-        problem = "is no URL such as https://management.azure.com"
+        problem = "is not a URL such as https://management.azure.com"
     elif not is_safe_from_listeners(endpoint):
-        problem = "must be https; http only on this machine"
+        problem = "must be https; http is allowed for this machine only"
     elif not may_get_login(endpoint, Service.MANAGEMENT, trusted):
         problem = f"names {host_of(endpoint)}, which is not {Service.MANAGEMENT.value}: your login is not sent there"
         hint = how_to_trust(endpoint, "your own configuration file")

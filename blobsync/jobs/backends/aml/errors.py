@@ -77,34 +77,35 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
     said = refusal.sentence
     if refusal.status == 401:
         return LoginRequiredError(
-            f"Azure does not accept the login: {said}",
-            hint="az login, with --tenant where the subscription belongs to another one",
+            f"Azure rejected the login: {said}",
+            hint="run az login, with --tenant if the subscription is in another tenant",
         )
     if "notregistered" in refusal.code.lower() or "subscriptionregistration" in refusal.code.lower():
         return BackendUnavailableError(
-            f"Azure refuses this: {said}", hint="az provider register --namespace Microsoft.MachineLearningServices"
+            f"Azure refused the request: {said}",
+            hint="az provider register --namespace Microsoft.MachineLearningServices",
         )
     wrong = wrong_place(refusal, workspace)
     if wrong:
         return wrong
     if refusal.status == 403:
-        return BackendDeniedError(f"Azure refuses this: {said}", hint=_forbidden_hint(refusal))
+        return BackendDeniedError(f"Azure refused the request: {said}", hint=_forbidden_hint(refusal))
     if refusal.status in (408, 429) or refusal.status >= 500:
         kind = BackendBusyError if refusal.status in (429, 503) else BackendFailingError
-        return kind(f"Azure ML does not answer as it should: {said}", hint="try again in a while")
+        return kind(f"Azure ML returned an unexpected response: {said}", hint="try again later")
     if _lacks_compute(refusal):
         where = f" --resource-group {workspace.resource_group} --workspace-name {workspace.workspace_name}"
         return ConfigError(
             f"Azure ML says: {said}",
             file=cluster_file or None,
             key="compute_target",
-            hint=f"az ml compute list{where} shows what there is",
+            hint=f"to list them: az ml compute list{where}",
         )
     if doing == "submit":
         return SubmissionError(f"Azure ML rejected the job: {said}", hint=_submission_hint(refusal))
     if refusal.status == 404:
         return JobNotFoundError(f"Azure ML does not know it: {said}")
-    return JobError(f"Azure ML refuses: {said}")
+    return JobError(f"Azure ML refused: {said}")
 
 
 def wrong_place(refusal: Refusal, workspace: WorkspaceConfig) -> ConfigError | None:
@@ -114,7 +115,7 @@ def wrong_place(refusal: Refusal, workspace: WorkspaceConfig) -> ConfigError | N
         # SubscriptionRequestsThrottled, for one, is nothing that the file could change.
         return None
     if "subscription" in code:
-        hint = "az account list shows yours; az login, with --tenant, where it belongs to another tenant"
+        hint = "to list yours: az account list; if it is in another tenant: az login --tenant"
         return ConfigError(said, file=file, key="subscription_id", hint=hint)
     if "resourcegroup" in code:
         hint = f"az group list --subscription {workspace.subscription_id} shows them"
@@ -134,20 +135,20 @@ def _lacks_compute(refusal: Refusal) -> bool:
 
 def _forbidden_hint(refusal: Refusal) -> str:
     if refusal.says("policy"):
-        return "a policy of the organisation forbids it: ask who looks after the subscription"
+        return "a policy of the organisation forbids it: ask the owner of the subscription"
     if refusal.says("network", "firewall", "private endpoint"):
-        return "the workspace takes requests from certain networks only: work from there, or over its VPN"
-    return "ask for the role AzureML Data Scientist on the workspace; a role that is new takes some minutes"
+        return "the workspace accepts requests from certain networks only: use one of them, or its VPN"
+    return "ask for the role AzureML Data Scientist on the workspace; a new role takes some minutes to work"
 
 
 def _submission_hint(refusal: Refusal) -> str:
     if refusal.says(*_QUOTA):
         return "ask for fewer nodes (-n), wait, or ask for more quota; blobsync summary shows what is used"
     if refusal.says("image", "environment"):
-        return "check docker.image, or docker.environment, in the cluster file: the workspace has to be able to pull it"
+        return "check docker.image, or docker.environment, in the cluster file: the workspace must be able to pull it"
     if refusal.says("datastore", "storage", "sas"):
-        return "check the storage account file: its key or SAS is what the workspace uses"
-    return "blobsync submit --dry-run ... shows what it was given"
+        return "check the storage account file: the workspace uses its key or SAS"
+    return "see the request with blobsync submit --dry-run ..."
 
 
 def _details(error: Mapping[str, Any], depth: int = 0) -> list[str]:

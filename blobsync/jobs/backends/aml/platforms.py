@@ -36,7 +36,7 @@ def virtual_cluster_id(cluster: Cluster, workspace: WorkspaceConfig) -> str:
     if target.startswith("/"):
         return target
     if not target:
-        raise ConfigError("names no virtual cluster", file=cluster.file, key="compute_target")
+        raise ConfigError("does not name a virtual cluster", file=cluster.file, key="compute_target")
     subscription = cluster.text("singularity.subscription_id") or workspace.subscription_id
     group = cluster.text("singularity.resource_group") or workspace.resource_group
     provider = "providers/Microsoft.MachineLearningServices"
@@ -64,7 +64,9 @@ def queue_settings(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
     if tier is None:
         return None
     if tier.capitalize() not in TIERS:
-        raise ConfigError(f"{tier!r} is none of {', '.join(TIERS)}", file=cluster.file, key="queue_settings.job_tier")
+        raise ConfigError(
+            f"{tier!r} is not one of {', '.join(TIERS)}", file=cluster.file, key="queue_settings.job_tier"
+        )
     return {"jobTier": tier.capitalize()}
 
 
@@ -93,7 +95,7 @@ def _itp_priority(cluster: Cluster) -> int:
     given = cluster.text("priority")
     if given and not given.isdecimal():
         raise ConfigError(
-            f"{given!r} is no number, and ITP takes one", file=cluster.file, key="priority", hint="priority: 200"
+            f"{given!r} is not a number, which ITP requires", file=cluster.file, key="priority", hint="priority: 200"
         )
     return int(given) if given else _ITP_PRIORITY
 
@@ -134,7 +136,7 @@ def _singularity(cluster: Cluster, spec: JobSpec, workspace: WorkspaceConfig) ->
     instance = cluster.text("singularity_instance_type") or cluster.text("instance_type")
     if not instance:
         raise ConfigError(
-            "names no machine type",
+            "does not name a machine type",
             file=cluster.file,
             key="singularity_instance_type",
             hint="singularity_instance_type: Singularity.ND40_v2",

@@ -117,8 +117,8 @@ class AmlReply:
 
     def _odd(self, name: str, kind: str) -> LostContactError:
         return LostContactError(
-            f"{self.host} answers with another shape than Azure ML's API: {self._place(name)[:200]} is not {kind}",
-            hint="try again; if it stays so, check management_endpoint and api_version in the workspace file",
+            f"{self.host} returned data that does not match Azure ML's API: {self._place(name)[:200]} is not {kind}",
+            hint="try again; if it happens again, check management_endpoint and api_version in the workspace file",
         )
 
 
@@ -145,7 +145,7 @@ def read_job(body: AmlReply, details: AmlReply | None = None) -> RunInfo:
     state = read_state(status, properties.texts("tags"))
     reason = _reason(details)
     if status == "NotResponding" and not reason:
-        reason = "the node does not answer (NotResponding)"
+        reason = "the node does not respond (NotResponding)"
     return RunInfo(
         body.text("name"),
         state,
@@ -221,7 +221,7 @@ def read_compute(body: AmlReply, gpus_per_node: int) -> ClusterSummary:
     total = inner.inner("scaleSettings").count("maxNodeCount")
     counts = inner.inner("nodeStateCounts")
     if total is None:
-        notes.append("the service does not tell how many nodes it has")
+        notes.append("the service does not report how many nodes it has")
         return ClusterSummary(notes=tuple(notes))
     busy = sum(counts.count(f"{word}NodeCount") or 0 for word in ("running", "preparing", "leaving", "preempted"))
     unusable = counts.count("unusableNodeCount") or 0

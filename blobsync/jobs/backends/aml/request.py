@@ -121,10 +121,10 @@ def check_request(cluster: Cluster, spec: JobSpec) -> None:
     for folder in spec.folders:
         if folder.mode == "link":
             raise ConfigError(
-                "mode link needs a file system that the nodes share with you; Azure ML has none",
+                "mode link needs a file system shared with the nodes, which Azure ML does not have",
                 file=cluster.file,
                 key=f"config_param.{folder.name}_folder",
-                hint="leave mode out, or use mount, download or upload",
+                hint="omit mode, or use mount, download or upload",
             )
     for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
         key = f"config_param.{name}_folder"
@@ -147,7 +147,7 @@ def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
         return ""
     if cluster.code is None:
         raise ConfigError(
-            "secret variables go to the nodes through the container of code_path, and there is none",
+            "secret variables need a code_path, because they reach the nodes through its container",
             file=cluster.file,
             key="config_param.code_path",
         )
@@ -228,7 +228,7 @@ def identity(cluster: Cluster, stores: list[Datastore]) -> dict[str, Any] | None
         # It takes an identity through a variable only.
         return None
     if kind.lower() not in _IDENTITIES:
-        raise ConfigError(f"{kind!r} is none of user, managed, aml_token", file=cluster.file, key="identity")
+        raise ConfigError(f"{kind!r} is not one of user, managed, aml_token", file=cluster.file, key="identity")
     return {"identityType": _IDENTITIES[kind.lower()], **more}
 
 
@@ -262,7 +262,7 @@ def _environment(cluster: Cluster, spec: JobSpec, base: str) -> tuple[str, tuple
         return environment_id(cluster, named, base), None
     if not spec.image:
         raise ConfigError(
-            "names no image to run in",
+            "does not name an image to run in",
             file=cluster.file,
             key="docker",
             hint="docker: {image: REGISTRY/NAME:TAG}, or docker: {environment: 'azureml:NAME:VERSION'}",
@@ -282,7 +282,7 @@ def environment_id(cluster: Cluster, text: str, base: str) -> str:
     match = re.fullmatch(r"(?:azureml:)?([\w.-]+)(?::([\w.-]+)|@([\w.-]+))", text, flags=re.ASCII)
     if not match:
         raise ConfigError(
-            f"{text!r} is no environment", file=cluster.file, key="docker.environment", hint="azureml:NAME:VERSION"
+            f"{text!r} is not an environment", file=cluster.file, key="docker.environment", hint="azureml:NAME:VERSION"
         )
     name, version, label = match.groups()
     return f"{base}/environments/{name}/" + (f"versions/{version}" if version else f"labels/{label}")
@@ -296,7 +296,7 @@ def _compute_id(cluster: Cluster, workspace: WorkspaceConfig, base: str) -> str 
         return target if target.startswith("/") else f"{base}/computes/{target}"
     if cluster.platform == "itp" or not cluster.text("instance_type"):
         raise ConfigError(
-            "names no compute",
+            "does not name a compute",
             file=cluster.file,
             key="compute_target",
             hint="the compute's name in the workspace; or instance_type: Standard_NC24rs_v3 for serverless",

@@ -54,7 +54,7 @@ class Datastore:
             return sas[self.container]
         held = {"sas": self.account.sas_token, "key": self.account.account_key}.get(self.credential)
         if held is None and self.credential != "identity":
-            raise ConfigError(f"says auth: {self.credential}, and has none", file=self.account.file)
+            raise ConfigError(f"has auth: {self.credential}, but no such credential", file=self.account.file)
         return held.reveal() if held else ""
 
     def _body(self, secret: str) -> dict[str, Any]:
@@ -83,9 +83,9 @@ def for_folder(cluster: Cluster, name: str, container: str) -> Datastore:
     account = find_account(cluster, container)
     if account is None:
         raise ConfigError(
-            f"the job needs {container}, which this cluster file does not have",
+            f"the job needs {container}, which this cluster file does not contain",
             file=cluster.file,
-            hint="submit with the cluster file that the job was first submitted with",
+            hint="use the cluster file that the job was submitted with",
         )
     return make(account)
 

@@ -51,7 +51,7 @@ class LocalBackend:
     def plan(self, spec: JobSpec) -> Plan:
         if spec.nodes != 1:
             raise SubmissionError(
-                f"this machine is one node, and the job asks for {spec.nodes}",
+                f"this machine is one node, but the job requests {spec.nodes}",
                 hint="use --nodes 1, or a cluster with more nodes",
             )
         files = self._files(spec.run_id)
@@ -94,7 +94,7 @@ class LocalBackend:
         capacity = self._capacity()
         if capacity.wants(spec.gpus_per_node) > len(capacity.gpus):
             raise SubmissionError(
-                f"this machine has {len(capacity.gpus)} GPUs, and the job asks for {spec.gpus_per_node}",
+                f"this machine has {len(capacity.gpus)} GPUs, but the job requests {spec.gpus_per_node}",
                 hint=f"use -n {len(capacity.gpus)}",
             )
         ticket = LocalQueue(self._queue_dir).enter(spec.run_id, spec.gpus_per_node)
@@ -179,7 +179,7 @@ class LocalBackend:
         )
 
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
-        raise JobError(f"{ref.run_id} runs on this machine: there is nothing to connect to", hint=f"cd {ref.place}")
+        raise JobError(f"{ref.run_id} runs on this machine: no connection is needed", hint=f"cd {ref.place}")
 
     def _files(self, run_id: str) -> RunFiles:
         # Where a record says that a run lies is for people: only the state folder holds runs.
@@ -233,7 +233,7 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
                 run_id, State.FAILED, None, 0, "its supervisor died, or the machine went down", status.started, ended
             )
     if status is None:
-        return RunInfo(run_id, State.UNKNOWN, reason="its directory is gone")
+        return RunInfo(run_id, State.UNKNOWN, reason="its directory was deleted")
     state, reason = status.state, ""
     if state is State.QUEUED and run_id in order:
         reason = f"{order.index(run_id)} jobs before it" if order.index(run_id) else ""

@@ -100,7 +100,7 @@ class LocalQueue:
             entries = self._entries()
             mine = next((entry for entry in entries if entry.run_id == run_id), None)
             if mine is None:
-                raise JobError(f"somebody removed the place of {run_id} in the queue {self._folder}")
+                raise JobError(f"someone removed the ticket of {run_id} from the queue {self._folder}")
             if mine.running:
                 return mine.held
             if next(entry for entry in entries if not entry.running).run_id != run_id:
@@ -153,8 +153,8 @@ def _live(ticket: Path) -> Iterator[Ticket]:
             return
     if entry is None:
         raise JobError(
-            f"the ticket {ticket} of a job that runs now is damaged",
-            hint=f"wait for that job, or end it and remove {ticket}",
+            f"the ticket {ticket} of a running job is damaged",
+            hint=f"wait for that job, or stop it and remove {ticket}",
             path=str(ticket),
         )
     yield entry

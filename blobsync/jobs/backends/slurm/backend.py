@@ -110,7 +110,7 @@ class SlurmBackend:
             return Accepted(JobRef(spec.run_id, number, folder))
         refusal = SubmissionError(
             f"sbatch rejected the job: {slurm_replies.complaint(done.stderr)}",
-            hint="blobsync submit --dry-run ... shows what it was given",
+            hint="see the request with blobsync submit --dry-run ...",
         )
         if done.returncode == 0 or slurm_replies.may_have_submitted(done.stderr):
             return self._look_again(spec, refusal)
@@ -234,7 +234,7 @@ class SlurmBackend:
 
 def _number(ref: JobRef) -> str:
     if not _NUMBER.fullmatch(ref.native_id):
-        raise JobError(f"{ref.native_id!a}, recorded for {ref.run_id}, is no number of a Slurm job")
+        raise JobError(f"{ref.native_id!a}, recorded for {ref.run_id}, is not a Slurm job number")
     return ref.native_id
 
 
@@ -246,7 +246,7 @@ def _place(ref: JobRef) -> str:
     ):
         raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is not its folder")
     if local_problem(ref.place[1:]):
-        raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is no folder")
+        raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is not a folder")
     return ref.place
 
 
@@ -259,10 +259,10 @@ def _of_these(
 
 def _from_exit_code(run_id: str, answer: tuple[int, float] | None) -> RunInfo:
     if answer is None:
-        return RunInfo(run_id, State.UNKNOWN, reason="Slurm has forgotten it, and it left no exit code")
+        return RunInfo(run_id, State.UNKNOWN, reason="Slurm no longer knows it, and it recorded no exit code")
     code, ended = answer
     return RunInfo(run_id, State.FAILED if code else State.COMPLETED, exit_code=code, ended=ended)
 
 
 def _unavailable(program: str, stderr: str) -> BackendUnavailableError:
-    return BackendUnavailableError(f"{program} gives no answer: {slurm_replies.complaint(stderr)}")
+    return BackendUnavailableError(f"{program} does not respond: {slurm_replies.complaint(stderr)}")

@@ -160,19 +160,19 @@ def _quoted(key: str, value: object) -> str:
 def _one_line(key: str, value: object) -> str:
     text = str(value)
     if _CONTROL.search(text):
-        raise ConfigError(f"{text!a} has a line break or another control character in it", key=f"slurm.{key}")
+        raise ConfigError(f"{text!a} contains a line break or another control character", key=f"slurm.{key}")
     return text
 
 
 def _whole(key: str, value: object) -> int:
     if not str(value).isascii() or not str(value).isdigit():
-        raise ConfigError(f"{value!a} is no whole number", key=f"slurm.{key}")
+        raise ConfigError(f"{value!a} is not a whole number", key=f"slurm.{key}")
     return int(str(value))
 
 
 def _variable(name: object) -> str:
     if not _VARIABLE.fullmatch(str(name)):
-        raise ConfigError(f"{name!a} is no name of a variable", key="slurm.export")
+        raise ConfigError(f"{name!a} is not a variable name", key="slurm.export")
     return str(name)
 
 
