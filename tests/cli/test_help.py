@@ -65,8 +65,8 @@ Usage: blobsync u [OPTIONS] {PATH}
 
   Upload files or folders to where the cluster file maps them.
 
-  Only what differs moves; nothing at the destination is deleted, and nothing
-  there that changed since it was last verified is replaced. With -f the
+  Transfers only what differs. Deletes nothing at the destination, and
+  replaces nothing there that changed since it was last verified. With -f the
   source is the other cluster's storage, and the bytes go from server to
   server.
 

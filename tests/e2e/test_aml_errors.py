@@ -128,7 +128,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "fault": (429, refusal("TooManyRequests", "The request is being throttled.")),
             "exit": 1,
             "code": "backend_failing",
-            "says": "Azure ML returned an unexpected response: The request is being throttled.",
+            "says": "Azure ML did not complete the request: The request is being throttled.",
             "end": "(TooManyRequests, HTTP 429, request c0ffee00",
             "hint": "try again later",
         },
@@ -136,7 +136,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "fault": (503, refusal("ServiceUnavailable", "The service is down.")),
             "exit": 1,
             "code": "backend_failing",
-            "says": "Azure ML returned an unexpected response: The service is down.",
+            "says": "Azure ML did not complete the request: The service is down.",
             "end": "(ServiceUnavailable, HTTP 503, request c0ffee00",
             "hint": "try again later",
         },
@@ -189,7 +189,7 @@ def test_a_gateway_that_gave_up_says_nothing_about_the_job(lab: Lab) -> None:
     lab.stub.faults = [Fault(JOB, 502, "<html>Bad Gateway</html>", {**REQUEST, **SOON}, times=99)]
     before = names_in(lab)
     done = lab.run("--json", "submit", "python", "show.py", code=1)
-    said = "Azure ML returned an unexpected response: Bad Gateway (no code, HTTP 502, request c0ffee00"
+    said = "Azure ML did not complete the request: Bad Gateway (no code, HTTP 502, request c0ffee00"
     assert done.codes == {"submission_unknown"} and done.errors[0]["message"].startswith(said)
     assert len(names_in(lab)) == len(before) + 1
     assert [job["status"] for job in lab.ask("q")["jobs"]] == ["Unknown"]

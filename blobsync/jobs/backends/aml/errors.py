@@ -92,7 +92,7 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
         return BackendDeniedError(f"Azure refused the request: {said}", hint=_forbidden_hint(refusal))
     if refusal.status in (408, 429) or refusal.status >= 500:
         kind = BackendBusyError if refusal.status in (429, 503) else BackendFailingError
-        return kind(f"Azure ML returned an unexpected response: {said}", hint="try again later")
+        return kind(f"Azure ML did not complete the request: {said}", hint="try again later")
     if _lacks_compute(refusal):
         where = f" --resource-group {workspace.resource_group} --workspace-name {workspace.workspace_name}"
         return ConfigError(
