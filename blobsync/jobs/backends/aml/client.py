@@ -311,7 +311,8 @@ def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted =
 
 
 def _refusal(answer: Any) -> Refusal:
-    return read_refusal(answer.status_code, answer.text(), answer.headers)
+    # Not in the encoding that the answer names: there may be none of that name.
+    return read_refusal(answer.status_code, answer.content.decode("utf-8", "replace"), answer.headers)
 
 
 def _seconds(asked: str | None) -> float:
