@@ -1,4 +1,4 @@
-"""The rights that a job's nodes get: one SAS per container, no more than the job needs."""
+"""The rights that a job's nodes get: one SAS per container, with minimal rights."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def rights_needed(spec: JobSpec) -> Mapping[str, str]:
 
 
 def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tuple[JobSpec, Secrets, tuple[str, ...]]:
-    """Mint what the job needs. Returns the specification, its secrets and warnings.
+    """Make the SAS tokens that the job needs. Returns the specification, its secrets and warnings.
 
-    ``clusters`` know the containers: the one to submit to and, when a job moves, the one that it comes from.
+    ``clusters`` know the containers: the target cluster and, if a job moves, its previous one.
 
-    Logs are mirrored where a credential allows it; where it does not, the specification comes back without.
-    Raises ``CredentialError`` for rights that the job cannot do without.
+    Logs are mirrored if a credential allows it; otherwise the specification is returned without them.
+    Raises ``CredentialError`` for missing rights that the job requires.
     """
     accounts = known_accounts(clusters)
     env = _secret_env(spec, clusters)
@@ -52,7 +52,7 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tu
 
 
 def known_accounts(clusters: Sequence[Cluster]) -> Mapping[str, StorageAccount]:
-    """The accounts by container URL; where several know one, the first cluster's."""
+    """The accounts by container URL; the first cluster takes precedence."""
     return {str(account.container): account for cluster in reversed(clusters) for account in _accounts(cluster)}
 
 

@@ -1,4 +1,4 @@
-"""All that can be done with jobs once they are submitted: one history, and the backends of all clusters."""
+"""Operations on submitted jobs: one history, and the backends of all clusters."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from blobsync.store.protocol import BlobStore
 # Where ACT put logs, too; never part of the code archive.
 ASSETS = "assets"
 FOLLOW_SECONDS = 1.0
-# A service counts the questions of all its users.
+# Services limit the requests of all their users.
 SERVICE_SECONDS = 5.0
 # Shorter ends of ids are looked for in the project's own history only.
 _RECALL_CHARS = 4
 _INTERRUPTED = "its submission was interrupted, and the cluster does not show it"
-# A request that was on its way when its answer got lost has arrived after so long, or never will.
+# After this long, a request whose response was lost has arrived or never will.
 SETTLE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """Records with what is known now, and a sentence for each cluster that could not be asked."""
+    """Records with what is known now, and a message for each cluster that could not be queried."""
 
     records: tuple[JobRecord, ...]
     problems: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Board:
         """``current`` is the cluster that the user chose, with what ``-p`` changed; looking at jobs needs none.
 
         ``backends`` by cluster name stand for those that the cluster files name, ``stores`` by URL for the containers
-        that hold code. ``note`` is told what is waited for.
+        that hold code. ``note`` reports what is waited for.
         """
         self.root = root
         self.environ = environ
@@ -182,8 +182,8 @@ class Board:
         raise JobNotFoundError("; ".join([unknown.message, *silent]), hint=unknown.hint)
 
     def refresh(self, records: Sequence[JobRecord]) -> JobList:
-        """Ask each place once for all its jobs that have not ended; one that does not answer is told of."""
-        # What somebody was told before is not what is known now.
+        """Ask each place once for all its jobs that have not ended; failures are reported."""
+        # An earlier answer is not the current state.
         records = [replace(record, current=False) for record in records]
         fresh = {record.run_id: record for record in records}
         problems: list[str] = []
@@ -210,7 +210,7 @@ class Board:
         return JobList(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
 
     def _look_up(self, record: JobRecord, backend: Backend) -> JobRecord:
-        """Settle a submission whose answer got lost. Raises what the backend raises."""
+        """Resolve a submission whose response was lost. Raises what the backend raises."""
         ref = backend.locate(record.spec)
         if ref:
             return self.history.accept(record, ref)
@@ -298,14 +298,14 @@ def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:
 
 
 def _as_known(record: JobRecord) -> JobRecord:
-    """A job of which nobody has said yet that he has it is in no state."""
+    """A job that no backend has confirmed has no state."""
     if record.ref.native_id or record.info.state.is_final:
         return record
     return replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=_INTERRUPTED))
 
 
 def _id_of(given: str) -> str:
-    """What a shell completes is a folder: ``ID/``, or ``assets/ID/`` from wherever the user is."""
+    """Shells complete a folder: ``ID/``, or ``assets/ID/`` from wherever the user is."""
     parts = given.rstrip("/").split("/")
     return parts[-1] if len(parts) == 1 or parts[-2] == ASSETS else given
 

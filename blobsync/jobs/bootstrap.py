@@ -1,4 +1,4 @@
-"""What a compute node runs first: it fetches the part of blobsync that runs on nodes, checks it, and becomes it.
+"""What a compute node runs first: downloads the part of blobsync for nodes, checks it, and becomes it.
 
     bootstrap.py prepare|exec|node|finish --job JOB.json [--secrets FILE] --run-dir DIR ...
 
@@ -71,7 +71,7 @@ class Boot:
         raise ValueError(f"cannot read {path}: {problem or 'no answer'} (HTTP {status})")
 
     def unpacked(self) -> Path:
-        """The folder of the node archive; who comes second on this node finds it there, and checks it, too."""
+        """The folder of the node archive; later processes on this node find and check it, too."""
         archive, zipped, place = self.job["node_archive"], self.folder / "node.zip", self.folder / "node"
         with self.locked():
             if sha256(zipped) != archive["digest"]:
@@ -85,14 +85,14 @@ class Boot:
         return place
 
     def locked(self) -> Any:
-        """One process of this node at a time; the kernel lets go of it when its holder dies."""
+        """One process of this node at a time; the kernel releases it when its holder dies."""
         lock = (own(own(self.folder.parent) / self.folder.name) / "lock").open("a")
         fcntl.flock(lock, fcntl.LOCK_EX)
         return lock
 
 
 def scratch() -> str:
-    """Where jobs work on this node. The name in /tmp can be told beforehand: somebody else may have been first."""
+    """Where jobs work on this node. The name in /tmp is predictable: someone else may have created it."""
     with suppress(OSError, ValueError):
         return os.environ.get("BLOBSYNC_SCRATCH") or str(own(Path(tempfile.gettempdir(), f"blobsync-{os.getuid()}")))
     return os.path.expanduser("~/.local/state/blobsync/scratch")

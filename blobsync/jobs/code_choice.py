@@ -1,4 +1,4 @@
-"""Which code a job runs: what the last ``init`` uploaded, named by its digest, so that it stays the same code."""
+"""Which code a job runs: the last upload of ``init``, identified by its digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a cluster file and what was asked for to a job's specification. Pure: nothing is looked up anywhere."""
+"""Turns a cluster file and a request into a job's specification. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SubmitRequest:
 
 
 def demand_platform(cluster: Cluster) -> None:
-    """Raise ``ConfigError`` where no file says where jobs run: one that was meant for a cluster must not run here."""
+    """Raise ``ConfigError`` if no file has a platform: a job meant for a cluster must not run here."""
     if cluster.platform_given:
         return
     hint = "write platform: local to run jobs on this machine, or one of slurm, aml, itp, singularity"
@@ -121,7 +121,7 @@ def _demand_no_gres(cluster: Cluster, request: SubmitRequest) -> None:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether something of this name is taken for a secret."""
+    """Whether a value of this name is treated as a secret."""
     return _SECRET_NAME.search(name) is not None
 
 

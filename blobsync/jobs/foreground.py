@@ -1,4 +1,4 @@
-"""``local CMD...``: the command here and now, with the environment of a job, in the terminal.
+"""``local CMD...``: runs the command in this terminal, with the environment of a job.
 
 In the cluster's docker image where the cluster file says ``use_custom_docker`` and docker works here. This machine is
 one node: as many processes as the job would have run here, or one.
@@ -78,7 +78,7 @@ def arrange(
         return Foreground((*python_module("blobsync.jobs.node"), *words), env, note)
     if spec.world_size == 1:
         return Foreground(run_argv(cluster, spec, _words(spec.argv)), env)
-    # Several processes need somebody inside who starts them and tells each who it is.
+    # Several processes need a launcher inside, which sets their ranks.
     with zipfile.ZipFile(io.BytesIO(node_archive(environ).body)) as archive:
         archive.extractall(alone)
     python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"

@@ -56,7 +56,7 @@ _BUSY_SECONDS = 10.0
 class JobRecord:
     """One submitted job and the last that is known of it. Times in seconds since 1970.
 
-    ``confirmed`` is when its backend said ``info`` last (0: never), ``current`` whether that was just now. ``home`` is
+    ``confirmed`` is when its backend last sent ``info`` (0: never), ``current`` whether that was just now. ``home`` is
     where it was given; jobs that an older blobsync recorded have none.
     """
 
@@ -77,12 +77,12 @@ class JobRecord:
 
     @property
     def state(self) -> State:
-        """Where it stands, as far as is known; :attr:`is_settled` says whether that holds now."""
+        """The last known state; :attr:`is_settled` says whether it is current."""
         return self.info.state
 
     @property
     def exit_code(self) -> int | None:
-        """What its program ended with; None where it has not, or nobody knows."""
+        """The exit code of its program; None if it runs or if unknown."""
         return self.info.exit_code
 
     @property
@@ -133,7 +133,7 @@ class History:
         """
         now = time.time()
         since = min(submitted or now, now)
-        # Whoever accepted a job has it in a queue.
+        # An accepted job is in a queue.
         confirmed = now if ref.native_id else 0.0
         info = RunInfo(spec.run_id, State.QUEUED)
         record = JobRecord(spec, ref, backend, info, since, False, successor_of, home, confirmed, bool(ref.native_id))
@@ -149,7 +149,7 @@ class History:
         return record
 
     def accept(self, record: JobRecord, ref: JobRef) -> JobRecord:
-        """Remember where a job is that was handed over."""
+        """Record where a submitted job is."""
         now = time.time()
         with self._open() as database:
             database.execute(
@@ -164,7 +164,7 @@ class History:
             database.execute("delete from jobs where run_id=?", (run_id,))
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
-        """Remember what a backend said; nothing is forgotten that it has forgotten."""
+        """Record a backend's report; keeps what the backend has forgotten."""
         settled, now = _settle(record, info), time.time()
         with self._open() as database:
             database.execute(
@@ -178,7 +178,7 @@ class History:
         return replace(record, info=settled, confirmed=now, current=True)
 
     def ask_cancel(self, record: JobRecord) -> JobRecord:
-        """Remember that we asked for its end: a backend may forget the job before it says so."""
+        """Record that its cancellation was requested: a backend may forget the job before it confirms."""
         with self._open() as database:
             database.execute("update jobs set cancel_asked=1 where run_id=?", (record.run_id,))
         return replace(record, cancel_asked=True)

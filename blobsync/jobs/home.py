@@ -1,4 +1,4 @@
-"""Where a job was given, so that every later word asks the place that has it, whatever the files say by then.
+"""Where a job was submitted, so later commands query that place even if the files have changed.
 
 A home holds no secret: credentials and secret variables are taken from the project's files when they are needed.
 """
@@ -25,7 +25,7 @@ _SECRET_VALUE = re.compile(
 )
 # Variables are in the specification, secret ones by name.
 _NOT_KEPT = "env"
-# Keys that sound like a secret and hold none.
+# Keys that look like secrets but are not.
 _PUBLIC = ("ssh_public_key",)
 
 
@@ -104,7 +104,7 @@ def cluster_at(home: Home, name: str, root: Path, environ: Mapping[str, str]) ->
 
 
 def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left when everything that is, or sounds like, a credential is taken out."""
+    """The values without everything that is, or looks like, a credential."""
     return {
         key: _plain(value)
         for key, value in values.items()

@@ -1,6 +1,6 @@
-"""The computer from which a cluster is driven: this one, or one that is reached with ssh.
+"""The computer that runs a cluster's commands: this one, or one reached over ssh.
 
-The system's ``ssh`` and not paramiko: it alone knows all of the user's configuration, agent, jump hosts and second
+Uses the system's ``ssh``, not paramiko: only it supports all of the user's configuration, agent, jump hosts and second
 factors.
 """
 
@@ -39,7 +39,7 @@ _HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?\[?[A-Za-z0-9_
 _SSH_FAILED = 255
 _NO_PROGRAM = 127
 _SHOWN_CHARS = 300
-# A shell adds this to the signal that ended a program.
+# A shell adds this to the number of the signal that ended a program.
 _KILLED = 128
 
 
@@ -57,7 +57,7 @@ class LoginNode:
         self._process = process
         self._ssh = ssh
         self._environ = environ
-        # File work here needs no program that a project names: it is done by the Python that we are.
+        # File work on this machine uses our own Python, never a program that a project names.
         self._python = python if ssh else sys.executable
 
     @property
@@ -66,7 +66,7 @@ class LoginNode:
         return self._ssh or "this machine"
 
     def argv(self, command: Sequence[str]) -> tuple[str, ...]:
-        """The command as it has to be started from here. A password cannot be asked for: nobody is there to type it."""
+        """The command as it has to be started from here. It cannot ask for a password: there is no terminal."""
         if self._ssh is None:
             return tuple(command)
         # Behind a host that comes after "--" ssh reads no more options: a second "--" would be the command there.
@@ -134,7 +134,7 @@ class LoginNode:
         return self._ask(read, verb="codes", folders=list(folders), ended=list(ended))
 
     def _ask(self, read: Callable[[Any], _Answer], **request: Any) -> _Answer:
-        """Have it done there; ``read`` makes a value of the answer, or raises because it is none."""
+        """Run the request there; ``read`` parses the response, or raises."""
         program = Path(__file__).with_name("login_side.py").read_text(encoding="utf-8")
         # -I: on this machine it starts in the project, whose files must not be taken for Python's own modules.
         done = self.run((self._python, "-I", "-c", program), input=json.dumps(request))
@@ -153,7 +153,7 @@ class LoginNode:
 
 
 def telling(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:
-    """Without the system's logs that say nothing; a program's empty log tells that it said nothing."""
+    """Without empty system logs; a program's empty log is kept, because it shows that there was no output."""
     return tuple(log for log in logs if log.size or "system_logs/" not in log.name)
 
 

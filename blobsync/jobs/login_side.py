@@ -25,7 +25,7 @@ def write(request: dict[str, Any]) -> Any:
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    # One that is there already may be somebody else's, and his files in it links to elsewhere.
+    # An existing one may belong to someone else, with links to other places.
     if os.stat(folder).st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "it belongs to another user", folder)
     os.chmod(folder, 0o700)
@@ -51,7 +51,7 @@ def find_folder(request: dict[str, Any]) -> Any:
 
 
 def clear(request: dict[str, Any]) -> Any:
-    """Remove the secrets of a job that is not there."""
+    """Remove the secrets of a job that does not exist."""
     with suppress(FileNotFoundError):
         os.remove(os.path.join(_absolute(request["folder"]), "secrets.json"))
 
@@ -116,8 +116,8 @@ VERBS = {"write": write, "find": find_folder, "clear": clear, "logs": list_logs,
 
 
 def main() -> int:
-    """Answer one request; what the file system refuses is an answer too."""
-    # Nobody else ever reads what is made here, not even for a moment.
+    """Answer one request; a file system error is an answer, too."""
+    # Files are created private.
     os.umask(0o077)
     request = json.load(sys.stdin)
     try:

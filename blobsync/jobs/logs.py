@@ -1,6 +1,6 @@
 """A job's logs on this machine: fetched bit by bit into ``assets/<ID>/``, from the backend or from the container.
 
-While the backend has the job, it is asked; when it is gone, or has nothing, the copies that the nodes left in
+While the backend has the job, it is asked; when it is gone, or has nothing, the copies that the nodes made in
 the container are read. Both hold the same bytes, so that what was fetched from one is continued from the other.
 """
 
@@ -93,7 +93,7 @@ class FetchedLogs:
 
     @property
     def leading(self) -> str | None:
-        """The log of rank 0, or what the node says where no rank got that far."""
+        """The log of rank 0, or the node's log if no rank started."""
         ranked = sorted((rank_of(name), name) for name in self.names if rank_of(name) is not None)
         told = [name for name in self.names if name.startswith("system_logs/node_")]
         return ranked[0][1] if ranked else next(iter([*told, *self.names]), None)
@@ -196,7 +196,7 @@ def _continue_all(
 def _continue(source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName) -> None:
     with folder.grow(name) as target:
         if log.size is not None and target.size > log.size:
-            # It was begun anew on the node.
+            # It was restarted on the node.
             target.restart()
         while log.size is None or target.size < log.size:
             body = source.read(log, target.size, target.size + _CHUNK)

@@ -42,7 +42,7 @@ sys.exit(main(sys.argv[1:]))
 
 # What starts on a node, and what helps it where Python is too old.
 TRAVELLING = ("bootstrap.py", "old_python.py")
-# What a zip can say at the earliest: no date of this machine gets in.
+# The earliest date of a zip, so that no date of this machine gets in.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
 _KEPT_CODE = re.compile(r"(.+\.d)/[0-9a-f]{64}\.zip")
@@ -100,7 +100,7 @@ def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None
     try:
         store.put(ref.path, archive.body, md5=md5, properties=properties, condition=condition)
     except PreconditionFailedError:
-        # Somebody else has just put the same there.
+        # Someone else has just uploaded the same.
         pass
     except AccessDeniedError as error:
         error.hint = (

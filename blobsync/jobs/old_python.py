@@ -103,7 +103,7 @@ class Job:
         self._run_dir = Path(os.path.abspath(boot.options["--run-dir"]), f"task_{task}" if task else "")
 
     def prepare(self, asked: str) -> None:
-        """Once on each node: whoever comes second finds it done."""
+        """Once on each node: later processes find it done."""
         with self._boot.locked():
             if self._ready.exists():
                 return

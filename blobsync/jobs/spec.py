@@ -26,7 +26,7 @@ _SHOWN_CHARS = 60
 
 # The node could not be made ready (code, folders, setup commands): not the user's program's doing.
 SETUP_FAILED_EXIT = 72
-# The program succeeded, but its outputs could not be brought out.
+# The program succeeded, but its outputs could not be uploaded.
 OUTPUT_FAILED_EXIT = 73
 
 # MASTER_PORT, where no launcher says it: one of so many ports from the first on, by the job's id, so that all processes

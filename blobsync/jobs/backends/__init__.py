@@ -22,7 +22,7 @@ class _Module(Protocol):
 
 
 def create_backend(platform: str, around: Surroundings) -> Backend:
-    """The backend of ``platform``. Raises ``BackendUnavailableError`` for a word that is none of ours."""
+    """The backend of ``platform``. Raises ``BackendUnavailableError`` for an unknown platform."""
     try:
         module = MODULES[platform]
     except KeyError:

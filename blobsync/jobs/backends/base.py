@@ -1,4 +1,4 @@
-"""What every place that runs jobs has to offer; all else is built once, on top of this."""
+"""The interface of every backend; everything else is built on it once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 
-# What a backend may be able to do beyond the protocol's required part.
+# Optional capabilities of a backend.
 CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be handed over, decided without looking at anything outside.
+    """What would be submitted, decided without reading anything outside.
 
-    ``text`` is what ``submit --dry-run`` tells; ``request`` is the backend's own form of the same.
+    ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's form of it.
     Neither holds a secret. ``shown`` is ``text`` for people, where that holds what nobody can read.
     ``warnings`` are what the user should know before the job is accepted.
     """
@@ -37,26 +37,26 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The place has said yes: it has the job, or has taken the request to stop it."""
+    """The backend accepted: it has the job, or will stop it."""
 
     ref: JobRef
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The place has refused, and has nothing of what was asked for; ``error`` is why."""
+    """The backend refused and did nothing; ``error`` is the reason."""
 
     error: BlobsyncError
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The answer got lost: it may have been done or not. ``error`` is what happened on the way."""
+    """The response was lost: the request may have been carried out. ``error`` is the cause."""
 
     error: BlobsyncError
 
 
-# What came of asking another system to do something.
+# The outcome of a request to another system.
 Outcome = Accepted | Refused | Unknown
 
 
@@ -74,7 +74,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """What a cluster has and what is taken; None where it cannot be told."""
+    """What a cluster has and what is in use; None if unknown."""
 
     nodes_total: int | None = None
     nodes_free: int | None = None
@@ -104,10 +104,10 @@ class Surroundings:
 
 
 class Backend(Protocol):
-    """One place that runs jobs. Every method but :meth:`plan` may look outside.
+    """One place that runs jobs. Every method except :meth:`plan` may do I/O.
 
-    Errors: ``BackendUnavailableError`` when the place cannot be asked at all, ``JobError`` for the rest. :meth:`submit`
-    and :meth:`cancel`, which change something there, return what came of it instead.
+    Errors: ``BackendUnavailableError`` if the backend cannot be reached, ``JobError`` for the rest. :meth:`submit`
+    and :meth:`cancel`, which change something there, return the outcome instead.
     """
 
     @property
@@ -117,18 +117,18 @@ class Backend(Protocol):
     def capabilities(self) -> frozenset[str]: ...
 
     def plan(self, spec: JobSpec) -> Plan:
-        """Pure: the same spec gives the same plan, and nothing is asked or written."""
+        """Pure: the same spec gives the same plan, without I/O."""
         ...
 
     def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
-        """Hand the plan over. Submitting one ``run_id`` twice makes one job where the place allows it.
+        """Submit the plan. Submitting one ``run_id`` twice creates one job if the backend allows it.
 
         ``Refused`` leaves no secret there; ``Unknown`` leaves everything that the job would need.
         """
         ...
 
     def locate(self, spec: JobSpec) -> JobRef | None:
-        """The job of a submission whose answer got lost; None: the place does not know it (yet)."""
+        """The job of a submission whose response was lost; None: the backend does not know it (yet)."""
         ...
 
     def forget(self, spec: JobSpec) -> None:
@@ -136,11 +136,11 @@ class Backend(Protocol):
         ...
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
-        """The state of all of them, in their order, in as few questions as possible; forgotten ones are ``UNKNOWN``."""
+        """The state of all of them, in their order, with few requests; forgotten ones are ``UNKNOWN``."""
         ...
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        """Jobs that the place knows of and that blobsync submitted, newest first."""
+        """Jobs of blobsync that the backend knows, newest first."""
         ...
 
     def cancel(self, ref: JobRef) -> Outcome:
@@ -158,7 +158,7 @@ class Backend(Protocol):
     def summary(self) -> ClusterSummary: ...
 
     def blame(self) -> Sequence[Holder]:
-        """Who holds the cluster; only with capability ``blame``."""
+        """Who uses the cluster; only with capability ``blame``."""
         ...
 
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
@@ -168,7 +168,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Recalling(Protocol):
-    """A place that keeps specifications, so that jobs can be found that this project has no record of."""
+    """A backend that stores specifications, so it can find jobs that this project has no record of."""
 
     def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
         """Jobs whose id ends so, other people's and other machines' included, newest first."""

@@ -1,4 +1,4 @@
-"""What blobsync does on a compute node: it makes the node ready, runs the job's processes, brings out what they leave.
+"""What blobsync does on a compute node: prepares it, runs the job's processes, uploads their output.
 
     python -m blobsync.jobs.node prepare --job JOB.json --run-dir DIR      once per node: code, folders, setup commands
     python -m blobsync.jobs.node exec ...       once per process, started by srun or mpirun
@@ -6,11 +6,11 @@
     python -m blobsync.jobs.node finish ...     once per node: last uploads, then clean up
     python -m blobsync.jobs.node here ...       the processes of one node with this terminal, in a folder that is ready
 
-Decides which process a process is, how it is started, told of signals and ended, and what of it is brought out. In:
+Decides each process's rank, how it is started, signalled and stopped, and what is uploaded. In:
 the job's specification (``--job``, the JSON of ``jobs.spec.JobSpec``) and its secrets (``--secrets``, that of
 ``jobs.spec.Secrets``; a file that only the owner can read, nothing of which is ever written to a log). Out: logs,
-uploads, an exit code: the program's own, 72 when the node could not be made ready, 73 when the program succeeded but
-its outputs could not be brought out. Data moves by the plan, the engine, the account and the fresh look of ``d`` and
+uploads, an exit code: the program's own, 72 if the node could not be made ready, 73 if the program succeeded but
+its outputs could not be uploaded. Data moves by the plan, the engine, the account and the fresh look of ``d`` and
 ``u`` (``plan``, ``direct``, ``transfer``). A container in the specification is a URL, or ``mounted:PATH``, a folder or
 file of this node that stands for the blob or the folder of blobs (what Azure ML mounted).
 

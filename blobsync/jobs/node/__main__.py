@@ -27,7 +27,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
     arguments = parse_arguments(argv)
     held = HeldSignals()
     held.catch(WARNINGS)
-    # What fetched us keeps a scheduler's warning back until somebody can hear it.
+    # The bootstrap holds a scheduler's warning back until a program can receive it.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WARNINGS)
     # Until there are processes to pass it on to; cleaning up happens on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -44,7 +44,7 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
     try:
         spec = JobSpec.from_json(read_text(arguments.job))
         text = read_text(arguments.secrets) if arguments.secrets else ""
-        # At the end of a job they may be gone already.
+        # At the end of a job they may be removed already.
         secrets = Secrets.from_json(text) if text else Secrets()
     except (ValueError, KeyError, TypeError) as error:
         raise NotReadyError(f"the job's files cannot be read: {error}") from error
@@ -72,7 +72,7 @@ def _node_rank(arguments: NodeArguments, spec: JobSpec, environ: Mapping[str, st
 
 
 def redact_tracebacks() -> None:
-    """A fault of ours may quote a URL; so may a library's."""
+    """An internal error may quote a URL, also one of a library."""
 
     def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))

@@ -1,4 +1,4 @@
-"""The words that a node's command line has."""
+"""The command line of a node."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from blobsync.jobs.node.transfers import NodeTransfers
 from blobsync.jobs.spec import FolderLink
 from blobsync.local.names import relative_name
 
-# What an attempt that was killed had downloaded, by the number of its entry, beside the root.
+# Downloads of a killed attempt, by the number of their entry, beside the root.
 KEPT = "kept"
 
 
@@ -43,7 +43,7 @@ def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> 
         elif entry.mode == "upload":
             path.mkdir(parents=True, exist_ok=True)
             if job.attempt != "0":
-                # What the earlier attempt left is where a job that goes on finds its checkpoints.
+                # A resumed job finds its checkpoints in the earlier attempt's files.
                 _download(job, places, transfers, entry, inner)
         else:
             raise NotReadyError(f"folder {entry.name}: unknown mode {entry.mode!r}")
@@ -54,7 +54,7 @@ def keep_downloads(job: NodeJob) -> None:
     kept = job.beside(KEPT)
     for number, entry in sorted(enumerate(job.spec.folders), key=lambda each: each[1].name, reverse=True):
         path = job.root / entry.name
-        # Through a link, it would be somebody else's folder.
+        # A link could point to someone else's folder.
         if (
             entry.mode == "download"
             and path.is_dir()

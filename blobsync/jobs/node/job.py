@@ -23,7 +23,7 @@ from blobsync.jobs.spec import FolderLink, JobSpec
 class NodeJob:
     """Names every file of a job on this node, and writes what blobsync itself has to say there.
 
-    ``environ`` is what the launcher set. ``stopped`` becomes True when somebody asks for the job's end.
+    ``environ`` is what the launcher set. ``stopped`` becomes True when the job is asked to stop.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class NodeJob:
         return self.root.with_name(f"{self.root.name}.{name}")
 
     def complain(self, text: str) -> None:
-        """To whoever started us."""
+        """To the standard error of this process."""
         sys.stderr.write(redact(text) + "\n")
 
     def say(self, text: str) -> None:
-        """A line of ours, in this node's log; never in the user's."""
+        """Write a line to this node's log; never to the user's."""
         self.node_log.parent.mkdir(parents=True, exist_ok=True)
         with self.node_log.open("a", encoding="utf-8", errors="replace") as log:
             log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + redact(text) + "\n")
@@ -117,7 +117,7 @@ def scratch_root(run_id: str, node_rank: int, environ: Mapping[str, str]) -> Pat
     base.mkdir(parents=True, mode=0o700, exist_ok=True)
     found = base.lstat()
     if not given and (stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022):
-        # Its name can be told beforehand: somebody else on this node was first.
+        # Its name is predictable: someone else on this node created it first.
         base = Path(os.path.expanduser("~/.local/state/blobsync/scratch"))
     return base / run_id / (environ.get("SLURMD_NODENAME") or f"node{node_rank}")
 

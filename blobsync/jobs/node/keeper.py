@@ -1,4 +1,4 @@
-"""Carries outputs and logs to the container while the job runs, and once more at its end."""
+"""Uploads outputs and logs while the job runs, and once more at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from blobsync.jobs.node.transfers import NodeTransfers
 from blobsync.jobs.spec import FolderLink
 from blobsync.local.names import is_temporary
 
-# A file whose last change is longer ago (seconds) is taken to be complete.
+# A file unchanged for this long (seconds) counts as complete.
 _SETTLED_SECONDS = 5.0
 # Several nodes may write one folder.
 _LAST_ROUNDS = 3
@@ -29,7 +29,7 @@ _MEANWHILE = frozenset({FailureCode.CHANGED_MEANWHILE, FailureCode.CHANGED_WHILE
 
 
 class Keeper:
-    """Looks after what the node's processes leave. ``start`` begins the rounds, ``stop`` makes the last one."""
+    """Uploads what the node's processes write. ``start`` begins the rounds, ``stop`` makes the last one."""
 
     def __init__(self, job: NodeJob, places: JobPlaces) -> None:
         self._job = job
@@ -44,12 +44,12 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> bool:
-        """The last round; False when something could not be brought out."""
+        """The last round; False if something could not be uploaded."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
         try:
-            # Outputs first: the log tells of them.
+            # Outputs first, because the log reports them.
             done = [self._bring_out_at_last(entry) for entry in self._job.folders("upload")]
             return all([*done, self._mirror.bring_up()])
         finally:
@@ -97,7 +97,7 @@ def _files_below(base: Path, unreadable: list[OSError]) -> Iterator[tuple[str, L
     """Every file, those that links lead to included; folders behind links are not the job's outputs."""
 
     def note(error: OSError) -> None:
-        # A node that was never ready has no such folder, and a program may remove what it made.
+        # A node that was never ready has no such folder, and a program may remove its files.
         if not isinstance(error, FileNotFoundError):
             unreadable.append(error)
 
@@ -107,7 +107,7 @@ def _files_below(base: Path, unreadable: list[OSError]) -> Iterator[tuple[str, L
             try:
                 found = path.stat()
             except OSError:
-                # A program may take away what it wrote, and leave links to nowhere.
+                # A program may remove its files and leave dangling links.
                 continue
             if stat.S_ISREG(found.st_mode) and not is_temporary(name):
                 yield path.relative_to(base).as_posix(), LocalState.of(found)

@@ -29,7 +29,7 @@ class NodeLogs:
             try:
                 _bring_up(self._places.appendable(target.container), name, path)
             except (BlobsyncError, OSError) as error:
-                # Not into the log that cannot be brought out: it would never come to rest.
+                # Not into the log that cannot be uploaded: it would never stop growing.
                 self._job.complain(f"blobsync: log {path.name} is not mirrored: {error}")
                 fine = False
         return fine

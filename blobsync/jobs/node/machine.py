@@ -1,4 +1,4 @@
-"""What this machine is, and how it does: for whoever has to find out why a job went wrong here."""
+"""Describes this machine and its health, to help debug a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of this node as a container that is only read: what a service has mounted for the job."""
+"""A folder of this node as a read-only container: what a service has mounted for the job."""
 
 from __future__ import annotations
 

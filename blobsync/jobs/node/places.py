@@ -32,7 +32,7 @@ class JobPlaces:
         self._environ = {"BLOBSYNC_TRANSPORT": "urllib3", **environ}
         self._connections: dict[str, BlobHttp] = {}
         for text in sas.values():
-            # Whatever else is wrong with it, nothing shows it.
+            # Register it first, so that no error shows it.
             register_secret(text.strip().lstrip("?"))
             with suppress(ValueError):
                 SasToken.parse(text)

@@ -1,4 +1,4 @@
-"""The user's programs as processes: started in groups of their own, signalled, warned, swept up."""
+"""The user's programs as processes: started in their own groups, signalled, warned, cleaned up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blobsync.base.redaction import redact
 from blobsync.jobs.node.job import NodeJob, read_text
 from blobsync.jobs.node.ranks import Ranks
 
-# What asks a program to end, and may come twice.
+# Signals that ask a program to stop; they may arrive twice.
 ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -41,14 +41,14 @@ class UserProcess:
                 os.write(sink.fileno() if log else sys.stderr.fileno(), said.encode("utf-8", "replace"))
 
     def poll(self) -> int | None:
-        """The exit code as a shell tells it; None while it runs."""
+        """The exit code as in a shell; None while it runs."""
         if self._child is not None:
             code = self._child.poll()
             self.returncode = code if code is None or code >= 0 else 128 - code
         return self.returncode
 
     def signal(self, number: int) -> None:
-        """What ends a program goes to all it started; anything else only to itself."""
+        """Signals that stop a program go to its whole group; others only to the program."""
         if self._child is not None and self._child.poll() is None:
             self._child.signal(number, to_all=self._is_shell_line or number in (*ENDING, signal.SIGKILL))
 
@@ -66,13 +66,13 @@ class UserProcess:
         return bool(listening)
 
     def sweep(self) -> None:
-        """End what the process left running behind itself."""
+        """Stop what the process left running."""
         if self._child is not None:
             self._child.signal(signal.SIGKILL, to_all=True)
 
 
 def code_of_start(error: OSError) -> int:
-    """What a shell answers: 127 for a program that is not there, 126 for one that may not be run."""
+    """As in a shell: 127 for a program that is not there, 126 for one that may not be run."""
     return 127 if isinstance(error, FileNotFoundError) else 126
 
 

@@ -1,4 +1,4 @@
-"""Which of a job's processes one is, where the job's master is, and the environment that tells a program. Pure."""
+"""The rank of a process, the address of the job's master, and the environment of a program. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ranks(NamedTuple):
 
 
 class RankNames(NamedTuple):
-    """The variables in which a launcher tells a process who it is; empty where it has none."""
+    """The variables in which a launcher sets a process's rank; empty if it has none."""
 
     rank: str
     local_rank: str
@@ -53,7 +53,7 @@ def ranks_of_node(spec: JobSpec, node_rank: int) -> tuple[Ranks, ...]:
 
 
 def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
-    """Who the process is that a launcher started. Raises ``NotReadyError`` where nothing tells which of several."""
+    """The rank that the launcher set. Raises ``NotReadyError`` if it is missing and there are several processes."""
     size = spec.procs_per_node
     for names in LAUNCHERS:
         if names.rank in environ:
@@ -70,7 +70,7 @@ def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
 
 
 def node_rank_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> int:
-    """Which of the job's nodes this is. Raises ``NotReadyError`` where nothing tells which of several."""
+    """This node's rank. Raises ``NotReadyError`` if it is unknown and there are several nodes."""
     for name in _NODE_NAMES:
         if environ.get(name):
             return _number(environ, name, 0)
@@ -94,7 +94,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
 
 def master_address(spec: JobSpec, environ: Mapping[str, str]) -> str:
     """Where process 0 listens. Raises ``NotReadyError`` where several nodes would have to guess: each of them would
-    take itself for the master, and all would wait for ever."""
+    consider itself the master, and all would wait forever."""
     for name in _MASTER_NAMES:
         if environ.get(name):
             return environ[name]
@@ -116,7 +116,7 @@ def master_port(spec: JobSpec, environ: Mapping[str, str]) -> str:
 
 
 def rank_variables(spec: JobSpec, ranks: Ranks, environ: Mapping[str, str]) -> dict[str, str]:
-    """What tells a program who it is, under each name that launchers are known to set."""
+    """A program's rank variables, under each name that launchers set."""
     master, port = master_address(spec, environ), master_port(spec, environ)
     return {
         "RANK": str(ranks.rank),

@@ -1,4 +1,4 @@
-"""Makes a node ready for its job, once, and takes away what the job leaves on it."""
+"""Makes a node ready for its job, once, and removes what the job leaves on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from blobsync.jobs.node.transfers import NodeTransfers
 
 
 def make_ready(job: NodeJob, places: JobPlaces) -> None:
-    """Code, folders and setup commands; whoever comes second finds it done. Raises ``NotReadyError``."""
+    """Code, folders and setup commands; later processes find it done. Raises ``NotReadyError``."""
     master_address(job.spec, job.environ)
     ready, failed = job.beside("ready"), job.beside("failed")
     with _node_lock(job):
@@ -39,7 +39,7 @@ def make_ready(job: NodeJob, places: JobPlaces) -> None:
         try:
             _make_ready(job, places)
         except SystemExit:
-            # Stopped meanwhile: nobody comes back for what is here.
+            # Stopped meanwhile: clean up, because no other process will.
             clean_up(job, 128 + signal.SIGTERM)
             raise
         except Exception as error:
@@ -73,7 +73,7 @@ def _sentence(error: Exception) -> str:
 
 @contextmanager
 def _node_lock(job: NodeJob) -> Iterator[None]:
-    """One process of this node at a time; the kernel lets go of it when its holder dies."""
+    """One process of this node at a time; the kernel releases it when its holder dies."""
     job.beside("lock").parent.mkdir(parents=True, exist_ok=True)
     with job.beside("lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -125,7 +125,7 @@ def _run_setup(job: NodeJob) -> None:
 
 
 def clean_up(job: NodeJob, code: int) -> None:
-    """Take away what the job has on this node, unless the cluster file says that it stays."""
+    """Remove the job's files from this node, unless the cluster file keeps them."""
     if job.in_place or job.keep_root == "always" or (job.keep_root == "failed" and code):
         return
     # First what says that the root is ready: a job that is queued again may come back to this node.

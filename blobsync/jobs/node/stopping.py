@@ -1,4 +1,4 @@
-"""Waits for a node's processes, passes signals on to them, and ends them: asked first, killed later."""
+"""Waits for a node's processes, passes signals on, and stops them: terminate first, kill later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blobsync.jobs.node.ranks import Ranks
 TERM_TO_KILL_SECONDS = 10.0
 # Processes that fail for one reason fail together; each may say its own before the first one ends the others.
 _TOGETHER_SECONDS = 1.5
-# What a scheduler says while there is still time. A program without a handler would die of it.
+# What a scheduler says while there is still time. It would kill a program without a handler.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 _FORWARDED = (*ENDING, signal.SIGHUP, *WARNINGS)
 _POLL_SECONDS = 0.05
@@ -32,7 +32,7 @@ class HeldSignals:
         self._numbers: list[int] = []
 
     def catch(self, numbers: Sequence[signal.Signals]) -> None:
-        """From now on these are kept until somebody takes them."""
+        """From now on these are queued until taken."""
         for number in numbers:
             signal.signal(number, self._hold)
 
@@ -52,7 +52,7 @@ def run_processes(
 ) -> int:
     """Start and wait; the first process that fails ends the others. Signals that reach us go on to them.
 
-    A node's processes end with whoever started us: nobody else would know of them.
+    A node's processes are stopped when our parent exits, because nobody else knows them.
     """
     processes: list[UserProcess] = []
     stopping, parent = Stopping(job, held, processes), os.getppid()
@@ -65,7 +65,7 @@ def run_processes(
         orphaned = 0 if os.getppid() == parent else 128 + signal.SIGTERM
         stopping.look(next((code for code in codes if code), orphaned))
         time.sleep(_POLL_SECONDS)
-    # Slurm may have told the program and us at once.
+    # Slurm may have signalled the program and us at once.
     stopping.look(0)
     for process in processes:
         process.sweep()
@@ -80,7 +80,7 @@ def run_processes(
 
 
 class Stopping:
-    """How a group of processes is told of signals and ended."""
+    """How a group of processes is signalled and stopped."""
 
     def __init__(self, job: NodeJob, held: HeldSignals, processes: Sequence[UserProcess]) -> None:
         self._job = job

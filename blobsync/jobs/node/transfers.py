@@ -1,4 +1,4 @@
-"""Brings blobs to this node, and files of it to their container, as ``d`` and ``u`` do on a workstation.
+"""Downloads blobs to this node and uploads its files, as ``d`` and ``u`` do on a workstation.
 
 The same survey, decisions, engine and account: every file is checked by its size and MD5, appears whole, is retried
 for the same reasons and fails with the same codes; what an earlier attempt brought, and nobody changed, stays. What is
@@ -57,7 +57,7 @@ _DOWN = TransferOptions(engine="direct", compare_content=True)
 _DOWN_ANEW = replace(_DOWN, overwrite=True)
 # A job's output folder is the job's to write: what other runs left under a name it writes is replaced.
 _UP = TransferOptions(engine="direct", overwrite=True)
-# So many failures are told one by one.
+# This many failures are reported one by one.
 _TOLD = 20
 
 Wanted = Callable[[str], bool]
@@ -72,7 +72,7 @@ class _NodeListener(SilentListener):
 
 
 class NodeTransfers:
-    """What one node moves for its job."""
+    """The transfers of one node for its job."""
 
     def __init__(self, job: NodeJob) -> None:
         self._job = job
@@ -89,7 +89,7 @@ class NodeTransfers:
     ) -> None:
         """Bring a blob, or a folder of blobs, to ``local``; only what is ``below``, only the paths that are ``wanted``.
 
-        ``name`` is what messages and records call it. Raises ``NothingMatchedError`` where nothing is there,
+        ``name`` is what messages and records call it. Raises ``NothingMatchedError`` if nothing is there,
         ``NotReadyError`` when not all of it arrived.
         """
         began = time.monotonic()

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "ssh"})
 
-# Up to so many jobs are asked for one by one; more are looked for in the list first.
+# Up to this many jobs are queried one by one; more are looked up in the list first.
 _ONE_BY_ONE = 4
 # How far the list is read for them, and for a job that the history does not know.
 _NEWEST = 500
@@ -71,7 +71,7 @@ class AmlBackend:
     def __init__(
         self, around: Surroundings, cluster: Cluster, make_credential: Callable[[], TokenCredential] | None = None
     ) -> None:
-        """``make_credential`` stands for the identity that the environment has."""
+        """``make_credential`` returns the identity of the environment."""
         self._around = around
         self._cluster = cluster
         self._workspace = load_workspace(cluster, environ=around.environ)
@@ -130,7 +130,7 @@ class AmlBackend:
             self._put_secrets(request.secrets_blob, secrets)
 
     def _unanswered(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
-        """A lost answer is no refusal: look whether the service has the job."""
+        """A lost response is not a refusal: check whether the service has the job."""
         try:
             found = self.locate(spec)
         except BlobsyncError:
@@ -138,7 +138,7 @@ class AmlBackend:
         if found:
             return Accepted(found)
         if not isinstance(error, BackendBusyError):
-            # A gateway that gave up says nothing about what the service behind it goes on to do.
+            # After a gateway timeout the service may still process the request.
             return Unknown(error)
         self.forget(spec)
         return Refused(error)
@@ -158,7 +158,7 @@ class AmlBackend:
                     break
         for ref in refs:
             if ref.run_id not in found:
-                # Jobs have our ids there; what a record calls them otherwise does not get into an address.
+                # Jobs have our ids there; a record's other name must not get into a URL.
                 found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
         return tuple(self._info(ref.run_id, found[ref.run_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
 
@@ -173,7 +173,7 @@ class AmlBackend:
             ours = run_id.endswith(suffix) and RUN_ID.fullmatch(run_id)
             spec = aml_replies.read_spec(body) if ours else None
             if spec:
-                # What the tags say of the id is not what the service calls the job.
+                # The id in the tags differs from the service's name of the job.
                 yield replace(spec, run_id=run_id, cluster=self._cluster.name), self._ref(run_id, body)
 
     def cancel(self, ref: JobRef) -> Outcome:
@@ -186,7 +186,7 @@ class AmlBackend:
         except BlobsyncError as error:
             return Refused(error)
         if refusal is None or (state and state.is_final):
-            # Refused because it has ended: that is what was asked for.
+            # Refused because it has ended, which is what was requested.
             return Accepted(ref)
         if state is State.UNKNOWN:
             return Refused(JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}"))
@@ -200,7 +200,7 @@ class AmlBackend:
         if not files:
             files = self._artifacts(run_name(ref.run_id))
         names = list(aml_replies.log_names(files))
-        # A log's URL holds a SAS: it stays in here, and is asked for again when it may have ended.
+        # A log's URL contains a SAS: keep it private, and request it again when it may have expired.
         self._log_urls.update({f"{run_name(ref.run_id)}/{name}": files[name] for name in names})
         return tuple(LogFile(name, None, f"{run_name(ref.run_id)}/{name}") for name in names)
 
@@ -294,7 +294,7 @@ class AmlBackend:
             self._drop_secrets(f"{code.path}.d/secrets/{run_id}.json")
 
     def _drop_secrets(self, blob: str) -> None:
-        # It may be gone already; a colleague may not be allowed to.
+        # It may be deleted already, or a colleague may lack the permission.
         with contextlib.suppress(StorageError), self._code_store() as store:
             store.delete(blob)
 

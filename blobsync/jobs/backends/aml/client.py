@@ -1,10 +1,10 @@
 """Azure Resource Manager and Azure ML's run history over REST, on azure-core.
 
-Three kinds of requests, kept apart: to the management endpoint with its token; to run history with a token of its
-own; and to SAS URLs of logs, and to the workspace's discovery URL, with none. Retries, with what ``Retry-After``
-says, are azure-core's.
+Three separate kinds of requests: to the management endpoint with its token; to run history with its own
+token; and to SAS URLs of logs and the workspace's discovery URL, with none. Retries, including ``Retry-After``,
+are azure-core's.
 
-azure-ai-ml makes the same requests with 60 packages (111 MB); the tests hold the form of ours to it.
+azure-ai-ml makes the same requests with 60 packages (111 MB); the tests compare our requests with it.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ _CONNECT_SECONDS, _READ_SECONDS = 20, 120
 _CANCEL_SECONDS = 60.0
 _NOTICED_SECONDS = 2.0
 _MOST_PAGES = 10_000
-# Whatever a server asks for.
+# The maximum, whatever a server requests.
 _LONGEST_SECONDS = 300.0
 _LONGEST_POLL_SECONDS = 10.0
 _WITHOUT_CLI = "install the Azure CLI, then az login; or use_cli_auth: false in the cluster file"
-# How a job that has ended, or is gone, is refused.
+# Refusals for a job that has ended or was deleted.
 _NO_SUCH_STATE = (400, 404, 409)
 
 
 class AmlClient:
     """Requests to one workspace. ``make_credential`` is called when a token is needed first.
 
-    ``cluster_file`` is for messages; ``note`` is told of waits that a user would notice; ``trusted`` are hosts beside
+    ``cluster_file`` is for messages; ``note`` reports waits that a user would notice; ``trusted`` are hosts besides
     Azure's that may get the user's login.
     """
 
@@ -99,7 +99,7 @@ class AmlClient:
         return self._json(self._manage(method, self._url(path), body, doing, params))
 
     def try_call(self, path: str, *, patient: bool = True) -> AmlReply | None:
-        """The same for GET, None where there is no such thing; without patience there is one more try at most."""
+        """The same for GET, None if not found; without patience there is at most one retry."""
         more = {} if patient else {"retry_total": 1}
         answer = self._send(self._arm, "GET", self._url(path), more, params={"api-version": self.api_version})
         if answer.status_code == 404:
@@ -110,7 +110,7 @@ class AmlClient:
         return self._json(self._checked(answer, "look"))
 
     def pages(self, path: str, **params: str) -> Iterator[AmlReply]:
-        """The items of a list, page by page, as far as the caller reads."""
+        """The items of a list; pages are read as needed."""
         answer = self.call("GET", path, **params)
         seen: set[str] = set()
         while True:
@@ -124,7 +124,7 @@ class AmlClient:
             answer = self._json(self._checked(self._send(self._arm, "GET", self._own(following)), "look"))
 
     def cancel(self, run_id: str) -> Refusal | None:
-        """Ask for a job's end and wait until the service has taken it; a refusal of this one job is returned."""
+        """Request a job's cancellation and wait until the service accepts it; returns a refusal of this job."""
         url = self._url(f"jobs/{run_id}/cancel")
         answer = self._send(self._arm, "POST", url, params={"api-version": self.api_version})
         until = time.monotonic() + _CANCEL_SECONDS
@@ -139,7 +139,7 @@ class AmlClient:
     # -- run history --------------------------------------------------------------------------------------------
 
     def history(self, path: str, /, service: str = "history/v1.0", **params: str) -> AmlReply | None:
-        """The answer of the workspace's own service; None where it does not know the run."""
+        """The response of the workspace's own service; None if it does not know the run."""
         url = f"{self._api}/{service}{self.path}/{path}"
         answer = self._send(self._ml, "GET", url, params=params)
         if answer.status_code == 404:
@@ -154,7 +154,7 @@ class AmlClient:
         if answer.status_code == 416:
             return b""
         body: bytes = self._checked(answer, "log").content
-        # A server that does not know ranges sends all of it.
+        # A server without range support sends the whole file.
         return body[start:end] if answer.status_code == 200 else body
 
     @cached_property
@@ -192,7 +192,7 @@ class AmlClient:
         note = self._note
 
         class Retries(policies.RetryPolicy[Any, Any]):
-            """azure-core's, which says what it waits for, and waits for no longer than is worth it."""
+            """azure-core's policy, which reports its waits and limits them."""
 
             def get_retry_after(self, response: Any) -> float | None:
                 try:
@@ -281,7 +281,7 @@ class AmlClient:
         return url
 
     def _check_foreign(self, url: str, service: Service) -> None:
-        """An address that an answer names: a token goes there, or what is read from there is believed."""
+        """A URL from a response, to which a token is sent or whose content is trusted."""
         host = host_of(url) or "none"
         if not is_safe_from_listeners(url):
             raise BackendUnavailableError(f"Azure returned an address that is not https: {host}")
@@ -316,7 +316,7 @@ def _refusal(answer: Any) -> Refusal:
 
 
 def _seconds(asked: str | None) -> float:
-    """Until the next look at something that goes on; ``asked`` is a header, and may hold anything."""
+    """Seconds until the next poll; ``asked`` is a header with any content."""
     found = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", asked or "")
     return min(float(found[0]), _LONGEST_POLL_SECONDS) if found else 1.0
 

@@ -1,4 +1,4 @@
-"""What Azure ML's refusals mean: the service's own sentence and code, and what to do about it. Pure."""
+"""Interprets Azure ML's refusals: the service's sentence and code, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GONE = ("unknown", "not found", "notfound", "could not find", "be found", "not 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that is no success. ``code`` and ``message`` are the service's; ``request_id`` is for support."""
+    """A response that is not a success. ``code`` and ``message`` are the service's; ``request_id`` is for support."""
 
     status: int
     code: str
@@ -42,7 +42,7 @@ class Refusal:
 
     @property
     def sentence(self) -> str:
-        """The service's own words, with what support asks for."""
+        """The service's message, with the details that Azure support needs."""
         known = [self.code or "no code", f"HTTP {self.status}"]
         if self.request_id:
             known.append(f"request {self.request_id}")
@@ -55,12 +55,12 @@ class Refusal:
 
 
 def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
-    """ARM's and run history's error document; other texts are taken as they are."""
+    """ARM's and run history's error document; other texts are used as they are."""
     request_id = headers.get("x-ms-correlation-request-id") or headers.get("x-ms-request-id") or ""
     try:
         document = parse_json(body)
     except ValueError:
-        # Gateways answer with pages.
+        # Gateways return HTML pages.
         return Refusal(status, "", _cut(re.sub(r"<[^<>]*>", " ", body[:_MAX_PAGE])), request_id)
     error = document.get("error") if isinstance(document, Mapping) else None
     if not isinstance(error, Mapping):
@@ -109,10 +109,10 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
 
 
 def wrong_place(refusal: Refusal, workspace: WorkspaceConfig) -> ConfigError | None:
-    """The workspace file names what is not there: a 404 then says nothing about the thing that was asked for."""
+    """The workspace file names something that does not exist: the 404 is not about the requested object."""
     said, file, code = f"Azure says: {refusal.sentence}", workspace.file, refusal.code.lower()
     if refusal.status not in (400, 403, 404, 409):
-        # SubscriptionRequestsThrottled, for one, is nothing that the file could change.
+        # Not SubscriptionRequestsThrottled, for example, which the file cannot change.
         return None
     if "subscription" in code:
         hint = "to list yours: az account list; if it is in another tenant: az login --tenant"
@@ -128,7 +128,7 @@ def wrong_place(refusal: Refusal, workspace: WorkspaceConfig) -> ConfigError | N
 
 
 def _lacks_compute(refusal: Refusal) -> bool:
-    # Not the quota of a compute, nor an image that its identity may not pull.
+    # Not a compute's quota, or an image that its identity cannot pull.
     other = refusal.says(*_QUOTA, "image", "environment", "identity")
     return refusal.status in (400, 404) and refusal.says("compute") and refusal.says(*_GONE) and not other
 
@@ -152,7 +152,7 @@ def _submission_hint(refusal: Refusal) -> str:
 
 
 def _details(error: Mapping[str, Any], depth: int = 0) -> list[str]:
-    """ARM's general message hides the telling ones, innermost in ``details``."""
+    """ARM's general message wraps the specific one, innermost in ``details``."""
     found: list[str] = []
     inner = error.get("details") if depth < _MAX_DEPTH else None
     for detail in inner if isinstance(inner, list) else ():

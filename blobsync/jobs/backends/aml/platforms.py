@@ -1,4 +1,4 @@
-"""What ITP and Singularity want beside a plain Azure ML job: ``resources.properties``. Pure.
+"""What ITP and Singularity need besides a plain Azure ML job: ``resources.properties``. Pure.
 
 The field names are those of Microsoft's azure-ai-ml (MIT), which serialises them without publishing a schema; that
 the services take them as they are here is not verified.

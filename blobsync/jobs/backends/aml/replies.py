@@ -1,7 +1,7 @@
-"""What Azure ML and its run history answer, as values. Pure.
+"""Responses of Azure ML and its run history, as values. Pure.
 
-Every answer is a :class:`AmlReply`, which gives out values of the asked kind only: whatever a server sends, nothing
-behind this gate meets a list where it takes a mapping.
+Every response is an :class:`AmlReply`, which returns values of the requested type only, so no other code
+gets a list where it expects a mapping.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from blobsync.base.errors import LostContactError, UnsafeNameError
 from blobsync.jobs.backends.base import ClusterSummary, Holder
 from blobsync.jobs.spec import JobSpec, RunInfo, State
 
-# The values of JobStatus in the specification; a word of a newer service is UNKNOWN.
+# The values of JobStatus in the specification; values of a newer service are UNKNOWN.
 STATES: Mapping[str, State] = {
     "NotStarted": State.QUEUED,
     "Queued": State.QUEUED,
@@ -51,9 +51,9 @@ _REASON_CHARS = 600
 
 @dataclass(frozen=True, slots=True)
 class AmlReply:
-    """One JSON object of an answer. What is missing or null is empty: the services leave out what they do not know.
+    """One JSON object of an answer. Missing or null values are empty: the services omit what they do not know.
 
-    ``host`` answered; ``at`` is where the object stands in the answer. Raises ``LostContactError`` for a value of
+    ``host`` sent it; ``at`` is the object's position in the response. Raises ``LostContactError`` for a value of
     another kind than the service's specification has.
     """
 
@@ -125,7 +125,7 @@ class AmlReply:
 def read_state(status: str, tags: Mapping[str, str]) -> State:
     """A job's state, with ACT's two corrections for ITP.
 
-    There a job is Queued for the service while the platform runs it already, and Canceled when the platform
+    There the service reports Queued while the platform already runs the job, and Canceled if the platform
     killed it or found it failed.
     """
     state = STATES.get(status, State.UNKNOWN)
@@ -205,14 +205,14 @@ def read_spec(body: AmlReply) -> JobSpec | None:
 
 
 def log_names(files: Mapping[str, str]) -> Iterator[str]:
-    """The logs worth keeping: both families of names, none that would leave the folder they are kept in."""
+    """The logs to keep: both families of names, none that would escape their folder."""
     for name in sorted(files):
         if _USER_LOG.fullmatch(name) and ".." not in name.split("/") and "\\" not in name:
             yield name
 
 
 def read_compute(body: AmlReply, gpus_per_node: int) -> ClusterSummary:
-    """An AmlCompute cluster's nodes; a Kubernetes one does not tell."""
+    """An AmlCompute cluster's nodes; Kubernetes does not report them."""
     outer = body.inner("properties")
     inner = outer.inner("properties")
     notes = [f"{outer.text('computeType') or 'compute'} {body.text('name')}".strip()]
@@ -259,7 +259,7 @@ def read_holders(body: AmlReply, gpus_per_node: int) -> tuple[Holder, ...]:
 
 
 def _reason(details: AmlReply) -> str:
-    """The service's sentence; run history wraps errors in errors. What is no error of this form says nothing."""
+    """The service's sentence; run history wraps errors in errors. Other forms have no message."""
     error: Any = details.values.get("error")
     while isinstance(error, Mapping) and isinstance(error.get("error"), Mapping):
         error = error["error"]

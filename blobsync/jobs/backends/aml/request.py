@@ -1,4 +1,4 @@
-"""From a job's specification and its cluster file to what Azure ML is asked for. Pure; no secret in it.
+"""Turns a job's specification and its cluster file into Azure ML's requests. Pure; contains no secret.
 
 Field names and shapes: Microsoft.MachineLearningServices 2024-04-01 (mfe.json of azure-rest-api-specs).
 """
@@ -27,7 +27,7 @@ from blobsync.jobs.node_archive import travelling_sources
 from blobsync.jobs.spec import FolderLink, JobSpec
 
 ENVIRONMENT = "blobsync"
-# As large as the machine's memory, in effect: what ACT asked for, and what PyTorch's data loaders need.
+# In effect the machine's memory, as in ACT; PyTorch's data loaders need it.
 _SHM_SIZE = "1024g"
 _NAME_CHARS = 250
 # A command line takes 128 kB in one argument on Linux; the bootstrap needs about 12.
@@ -68,7 +68,7 @@ class AmlRequest:
 
 
 def without_bundle(text: str) -> str:
-    """A rendered request without the packed bootstrap, which nobody can read."""
+    """A rendered request without the packed bootstrap, which is unreadable."""
     return _PACKED.sub(lambda packed: f"({len(packed[0])} characters: the bootstrap and the specification)", text)
 
 
@@ -117,7 +117,7 @@ def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -
 
 
 def check_request(cluster: Cluster, spec: JobSpec) -> None:
-    """What would only fail on a node, an hour later."""
+    """Checks for errors that would otherwise appear only on a node."""
     for folder in spec.folders:
         if folder.mode == "link":
             raise ConfigError(
@@ -142,7 +142,7 @@ def warnings_for(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
 
 
 def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
-    """The blob that brings secret variables to the node; empty where the job has none."""
+    """The blob with the secret variables for the node; empty if the job has none."""
     if not spec.secret_env:
         return ""
     if cluster.code is None:
@@ -196,7 +196,7 @@ def folder_key(folder: FolderLink) -> str:
 
 
 def distribution(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
-    """Who starts the processes; nobody has to where there is one."""
+    """The launcher of the processes; none is needed for one process."""
     if spec.world_size == 1:
         return None
     launcher = cluster.text("launcher") or "mpi"
@@ -225,7 +225,7 @@ def identity(cluster: Cluster, stores: list[Datastore]) -> dict[str, Any] | None
     else:
         return None
     if cluster.platform == "singularity":
-        # It takes an identity through a variable only.
+        # It accepts an identity only through a variable.
         return None
     if kind.lower() not in _IDENTITIES:
         raise ConfigError(f"{kind!r} is not one of user, managed, aml_token", file=cluster.file, key="identity")
@@ -244,7 +244,7 @@ def _data(spec: JobSpec, code: Datastore | None, folders: list[Datastore]) -> tu
     for folder, store in zip(spec.folders, folders, strict=True):
         name, uri = folder_key(folder), store.uri(folder.path)
         if folder.mode in _INPUT_MODES:
-            # Only parts are wanted: they are copied out of a mount, so that the rest never travels.
+            # Only parts are needed: copy them from a mount, so the rest is not downloaded.
             mode = "ReadOnlyMount" if folder.include else _INPUT_MODES[folder.mode]
             inputs[name] = _input("uri_folder", mode, uri)
         else:

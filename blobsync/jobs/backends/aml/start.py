@@ -1,4 +1,4 @@
-"""What an Azure ML node runs first. Standard library of Python 3.8 only; it travels inside the job's command.
+"""What an Azure ML node runs first. Standard library of Python 3.8 only; it is part of the job's command.
 
 ``bundle`` holds the job's specification and the files of the bootstrap. The arguments say where Azure ML put the job's
 inputs and outputs: ``code=PATH``, ``node=PATH`` (the node archive), ``secrets=PATH``, ``folder.0=PATH`` and so on, in

@@ -20,7 +20,7 @@ from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secret
 from blobsync.local.errors import local_error
 
 CAPABILITIES = frozenset({"blame", "live_logs"})
-# GPUs, or jobs at a time, of one machine.
+# The maximum of GPUs, or concurrent jobs, of one machine.
 _MOST = 1024
 
 
@@ -109,7 +109,7 @@ class LocalBackend:
             {
                 files.job: spec.to_json(),
                 files.local: json.dumps(local),
-                # Last: whoever finds them finds whose they are.
+                # Last, so that their owner is on record first.
                 files.secrets: secrets.to_json(),
             }
         )
@@ -182,7 +182,7 @@ class LocalBackend:
         raise JobError(f"{ref.run_id} runs on this machine: no connection is needed", hint=f"cd {ref.place}")
 
     def _files(self, run_id: str) -> RunFiles:
-        # Where a record says that a run lies is for people: only the state folder holds runs.
+        # The place in a record is for display only: runs are in the state folder.
         return RunFiles(self._runs / run_name(run_id))
 
     def _capacity(self) -> Capacity:
@@ -225,7 +225,7 @@ def queue_folder(environ: Mapping[str, str]) -> Path:
 def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
     status = files.read_status()
     if status and not status.state.is_final and files.supervisor_is_gone():
-        # It writes how the job ended, and then goes: what was read before may be older than that.
+        # It records the job's end and then exits: an earlier read may be out of date.
         status = files.read_status()
         if status and not status.state.is_final:
             ended = files.state.stat().st_mtime

@@ -1,9 +1,9 @@
-"""Who may run now on this machine: a queue without a server.
+"""Decides which job may run now on this machine: a queue without a server.
 
 Each job has a ticket, a small file whose number is its place. Its supervisor keeps the ticket locked, so a
-ticket that can be locked by another process belongs to a supervisor that died, and is removed. Everybody
-decides by looking at the same tickets under the same lock: the first that waits goes when there is room for
-it, and nobody passes it. The queue is the user's: jobs of all projects share it.
+ticket that can be locked by another process belongs to a dead supervisor, and is removed. Every process
+decides from the same tickets under the same lock: the first waiting job starts when there is room for
+it, and no job overtakes it. The queue is the user's: jobs of all projects share it.
 
 The locks are ``fcntl.flock``: those of filelock are exclusive, and two that only look whether an owner lives would take
 each other for it.
@@ -25,7 +25,7 @@ from blobsync.base.errors import JobError
 from blobsync.base.plain_json import parse_json
 from blobsync.jobs.spec import run_name
 
-# A ticket that its supervisor has not taken after this many seconds is left over from a submission that died.
+# A ticket that its supervisor has not taken after this many seconds is left over from a killed submission.
 UNCLAIMED_SECONDS = 60.0
 
 _TICKET = re.compile(r"[0-9]{12}-[^/]+\.ticket")
@@ -39,7 +39,7 @@ class Capacity:
     gpus: tuple[str, ...]
 
     def wants(self, gpus: int) -> int:
-        """How many GPUs a job really gets: on a machine without any, none."""
+        """How many GPUs a job gets: on a machine without GPUs, none."""
         return gpus if self.gpus else 0
 
 
@@ -62,7 +62,7 @@ class LocalQueue:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def enter(self, run_id: str, gpus: int) -> Path:
-        """Take the next place; a job that is in already keeps its place. Returns the ticket."""
+        """Join the queue; a queued job keeps its place. Returns the ticket."""
         with self._locked():
             for entry in self._entries():
                 if entry.run_id == run_id:
@@ -73,7 +73,7 @@ class LocalQueue:
             return ticket
 
     def leave(self, run_id: str) -> None:
-        """Give up the place of a job that never began; safe to repeat."""
+        """Remove a job that never began from the queue; safe to repeat."""
         with self._locked():
             for entry in self._entries():
                 if entry.run_id == run_id and not entry.running:
@@ -81,7 +81,7 @@ class LocalQueue:
 
     @contextmanager
     def claimed(self, ticket: Path, run_id: str, gpus: int) -> Iterator[None]:
-        """While inside, the ticket is known to belong to a live process; afterwards it is gone."""
+        """Inside, the ticket belongs to a live process; afterwards it is removed."""
         if not ticket.exists():
             ticket = self.enter(run_id, gpus)
         with ticket.open("r+") as handle:
@@ -111,7 +111,7 @@ class LocalQueue:
             return given
 
     def entries(self) -> Sequence[Ticket]:
-        """Everybody who runs or waits, in order."""
+        """All running and waiting jobs, in order."""
         with self._locked():
             return self._entries()
 
@@ -145,7 +145,7 @@ def _live(ticket: Path) -> Iterator[Ticket]:
         entry = Ticket(ticket, str(values["run_id"]), gpus, bool(values["running"]), held)
         claimed = bool(values["claimed"])
     except (ValueError, TypeError, KeyError, OverflowError):
-        # Tickets are written under the queue's lock: whoever wrote half of one has died.
+        # Tickets are written under the queue's lock: the writer of a partial one has died.
         entry, claimed = None, True
     with ticket.open("r+") as handle:
         if _abandoned(handle, ticket, claimed):

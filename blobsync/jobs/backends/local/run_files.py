@@ -44,7 +44,7 @@ class RunFiles:
 
     @property
     def local(self) -> Path:
-        """What the supervisor has to know beside the specification."""
+        """What the supervisor needs besides the specification."""
         return self.folder / "local.json"
 
     @property
@@ -59,7 +59,7 @@ class RunFiles:
 
     @property
     def log(self) -> Path:
-        """What the supervisor and the node say."""
+        """Messages of the supervisor and the node."""
         return self.folder / "system_logs" / "supervisor.txt"
 
     @property
@@ -113,7 +113,7 @@ class RunFiles:
             return SavedState(State.UNKNOWN)
 
     def supervisor_is_gone(self) -> bool:
-        """Whether nobody looks after a run that has not ended: it was killed, or the machine went down."""
+        """Whether a run that has not ended has no supervisor: it was killed, or the machine went down."""
         # A submission that was killed in between has written its first files and no state.
         began = self.state if self.state.exists() else self.local
         if time.time() - began.stat().st_mtime < START_SECONDS and not self.lock.exists():
@@ -135,7 +135,7 @@ class RunFiles:
 
 
 def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
-    """Remove the secrets of runs below ``jobs`` that nobody looks after any more; returns what was removed.
+    """Remove the secrets of runs below ``jobs`` without a supervisor; returns what was removed.
 
     A supervisor does so at the end of a run; for one that was killed, the next command does. A program whose supervisor
     is gone has read them long ago, and ends. Folders of other backends stay as they are: their nodes still read them.
@@ -143,7 +143,7 @@ def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
     removed = []
     for secrets in jobs.glob("*/secrets.json"):
         files = RunFiles(secrets.parent)
-        # The folder of a run may go while we look.
+        # The folder of a run may disappear meanwhile.
         with suppress(OSError):
             if files.local.is_file() and files.supervisor_is_gone():
                 secrets.unlink()

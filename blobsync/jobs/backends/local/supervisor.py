@@ -43,7 +43,7 @@ class Supervisor:
         self._arguments: list[str] = values["command"]
 
     def run(self) -> None:
-        """Wait, run, tell; secrets go when nothing needs them any more."""
+        """Wait, run, report; secrets are removed when nothing needs them."""
         gpus = self._spec.gpus_per_node
         try:
             with self._queue.claimed(self._ticket, self._spec.run_id, gpus):
@@ -68,7 +68,7 @@ class Supervisor:
         self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
         env = dict(self._environ)
         if gpus or not self._spec.gpus_per_node:
-            # A job that asked for none must not take those of the others.
+            # A job without GPUs must not see those of others.
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         child = self._process.start(self._arguments, env=env)
         code = self._wait(child, started, gpus)
@@ -91,7 +91,7 @@ class Supervisor:
             if self._files.cancel.exists():
                 state = State.CANCELING
                 if time.monotonic() - asked > PATIENCE_SECONDS:
-                    # The second time it kills what did not listen.
+                    # The second time, kill what did not stop.
                     with suppress(ProcessLookupError):
                         os.kill(child.pid, signal.SIGTERM)
                     asked = time.monotonic()

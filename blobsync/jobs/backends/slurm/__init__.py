@@ -1,1 +1,1 @@
-"""Slurm: its commands, here or on a login node that ssh reaches."""
+"""Slurm: its commands, on this machine or on a login node over ssh."""

@@ -2,7 +2,7 @@
 
 Made for Slurm 22.05 and later. Its JSON output differs between versions, so the fixed-width output of
 ``squeue -O`` and the parsable one of ``sacct`` are read instead. Where there is no accounting, a job is
-forgotten minutes after its end; then its own ``exit_code`` file says how it went.
+forgotten minutes after its end; then its ``exit_code`` file has the result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 from blobsync.local.names import local_problem
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
-# A submission whose answer got lost is looked for in the accounting of so many days; sacct's own is today only.
+# A submission whose response was lost is looked up in the accounting of this many days; sacct's own is today only.
 _LOOK_BACK = "now-7days"
 
 CAPABILITIES = frozenset({"array", "blame", "live_logs", "nodes", "requeue", "ssh"})
@@ -48,7 +48,7 @@ CAPABILITIES = frozenset({"array", "blame", "live_logs", "nodes", "requeue", "ss
 
 @dataclass(frozen=True, slots=True)
 class SlurmRequest:
-    """Everything that is handed over except secrets."""
+    """Everything that is submitted except secrets."""
 
     folder: str
     script: str
@@ -93,7 +93,7 @@ class SlurmBackend:
         files = {"job.sh": request.script, "job.json": spec.to_json(), **travelling_sources()}
         try:
             folder = self._login.write(request.folder, {**files, "secrets.json": secrets.to_json()})
-            # An answer that was lost on the way must not make a second job.
+            # A lost response must not create a second job.
             known = self.locate(spec)
         except BlobsyncError as error:
             return self._refused(spec, error)
@@ -120,7 +120,7 @@ class SlurmBackend:
         name = run_name(spec.run_id)
         known = next(iter(slurm_replies.read_squeue(self._squeue("--me", "-n", name))), None)
         known = known or next(iter(self._accounting(f"--name={name}", "-S", _LOOK_BACK)), None)
-        # What Slurm has forgotten has left its number behind.
+        # The job recorded its number, even if Slurm has forgotten it.
         folder, written = self._login.find(f"{self._job_root}/{name}")
         known = known or (written if _NUMBER.fullmatch(written) else None)
         return JobRef(spec.run_id, known, folder) if known else None
@@ -173,12 +173,12 @@ class SlurmBackend:
 
     def cancel(self, ref: JobRef) -> Outcome:
         try:
-            # The name keeps another cluster's job of this number alive.
+            # The name protects another cluster's job with this number.
             done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", _number(ref)))
             if done.returncode and "Invalid job id" not in done.stderr:
                 error = JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
                 return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
-            # It says the same of a job that it does not know.
+            # The message is the same for an unknown job.
             if self.get([ref])[0].state is State.UNKNOWN:
                 return Refused(JobNotFoundError(f"Slurm does not know {ref.native_id} ({ref.run_id})"))
         except LostContactError as error:
@@ -210,7 +210,7 @@ class SlurmBackend:
 
     def _squeue(self, *selection: str) -> str:
         done = self._login.run(("squeue", "-h", "-t", "all", "-O", slurm_replies.SQUEUE_FORMAT, *selection))
-        # Asked for one job only that it has forgotten, squeue fails instead of answering nothing.
+        # squeue fails if the only requested job is forgotten.
         if done.returncode and "Invalid job id" not in done.stderr:
             raise _unavailable("squeue", done.stderr)
         return done.stdout

@@ -1,9 +1,9 @@
-"""What Slurm's commands answer, as values. Pure.
+"""Output of Slurm's commands, as values. Pure.
 
 ``squeue -O`` pads and cuts each field to the width that was asked for, so its lines are read by position.
 
 pyslurm has to be built against the cluster's own version of Slurm, and ``--json`` of its commands came with 21.08 and
-changes its form from version to version; the text has stayed.
+changes from version to version; the text output is stable.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SlurmJob:
 
     @property
     def state(self) -> State:
-        """A word of a newer Slurm is ``UNKNOWN``; sacct writes ``CANCELLED by 1000``."""
+        """A state of a newer Slurm is ``UNKNOWN``; sacct writes ``CANCELLED by 1000``."""
         return STATES.get(self.word.split(" ")[0].rstrip("+"), State.UNKNOWN)
 
 
@@ -98,7 +98,7 @@ def submitted_id(stdout: str) -> str:
 
 
 def may_have_submitted(stderr: str) -> bool:
-    """Whether sbatch gave up on an answer, not on the job: the controller may have taken it."""
+    """Whether sbatch timed out: the controller may have accepted the job."""
     return "timed out" in stderr.lower()
 
 
@@ -132,7 +132,7 @@ def read_sacct(text: str) -> dict[str, SlurmJob]:
 
 
 def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
-    """Slurm's view of a job in our words; what only ended jobs have is left out before that."""
+    """Slurm's state of a job as ours; fields of ended jobs are empty before that."""
     state = job.state
     reason = "" if job.reason == "None" else job.reason
     if state is State.FAILED and job.word != "FAILED":
@@ -170,7 +170,7 @@ def read_summary(sinfo_lines: Sequence[str], squeue_lines: Sequence[str]) -> Clu
 
 
 def read_holders(squeue_lines: Sequence[str]) -> tuple[Holder, ...]:
-    """Who runs or waits; ended jobs hold nothing."""
+    """Running and waiting jobs; ended jobs use nothing."""
     jobs = [_squeue_line(line) for line in squeue_lines if line.strip()]
     return tuple(
         Holder(job.user, job.job_id, job.name, job.state, job.gpus * job.node_count, job.node_count)
@@ -191,7 +191,7 @@ _SHOWN_CHARS = 200
 
 
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """``n[1-2,5],m07`` is n1, n2, n5, m07; leading zeros stay. What is no such list, or endless, stays as it is."""
+    """``n[1-2,5],m07`` is n1, n2, n5, m07; leading zeros stay. Other or endless lists stay as they are."""
     names: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\[\]]*\])?", text.strip()):
         head, bracket, ranges = part.partition("[")
@@ -235,12 +235,12 @@ def _squeue_line(line: str) -> SlurmJob:
 
 
 def _number(text: str) -> int:
-    """Zero for what is none, and for one that no Slurm counts up to."""
+    """Zero for an invalid or impossible number."""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def _together(job_id: str, tasks: Sequence[SlurmJob]) -> SlurmJob:
-    """An array is what the task shows that has most left to do; it failed when one task did."""
+    """An array has the state of its least advanced task; it failed if one task did."""
     order = (
         State.RUNNING,
         State.PREPARING,

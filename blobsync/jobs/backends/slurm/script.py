@@ -10,7 +10,7 @@ from typing import Any
 from blobsync.base.errors import ConfigError
 from blobsync.jobs.spec import FIRST_MASTER_PORT, MASTER_PORTS, OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, JobSpec, run_name
 
-# The submitting shell's variables that a job sees: where programs are, no more. Values of the job itself come
+# The submitting shell's variables that a job gets: only where programs are. Values of the job itself come
 # from its specification, because a comma in a value breaks --export.
 EXPORTED = (
     "HOME",
@@ -142,7 +142,7 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
     if options.get("time") or spec.timeout_s:
         lines.append(f"time={_quoted('time', options.get('time') or -(-int(spec.timeout_s or 0) // 60))}")
     for name in _DIRECTIVES:
-        # A number of GPUs that is none is no resource to ask for.
+        # Zero GPUs are not a resource to request.
         if options.get(name) and (spec.gpus_per_node or "{gpus}" not in str(options[name])):
             value = str(options[name]).replace("{gpus}", str(spec.gpus_per_node))
             lines.append(f"{name}={_quoted(name, value)}")
