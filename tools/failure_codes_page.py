@@ -21,7 +21,7 @@ The exit code is that of a command that ends with this error. A transfer of many
 and ends with 3 when some files arrived and some did not, 1 when none did.
 
 The last column says what a transfer does by itself about a file that failed so. For all others: mend the cause, and run
-the same command again. It moves only what is not verified.
+the same command again. Verified files are skipped.
 
 | code | meaning | exit code | tried again |
 |---|---|---|---|
