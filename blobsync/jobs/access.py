@@ -16,14 +16,39 @@ SasForAccount = Callable[[StorageAccount, str, int], SasToken]
 
 def rights_needed(spec: JobSpec) -> Mapping[str, str]:
     """Letters of rights by container URL, without those for mirrored logs."""
-    if spec.platform in SERVICES:
-        return {}
-    needed: dict[str, str] = {}
-    if spec.code:
-        needed[spec.code.container] = READ_FOLDER
+    needed = {spec.code.container: READ_FOLDER} if spec.code else {}
     for folder in spec.folders:
         needed[folder.container] = needed.get(folder.container, "") + JOB_FOLDER[folder.mode]
     return {container: ordered_rights(letters) for container, letters in needed.items() if letters}
+
+
+def service_rights(spec: JobSpec, cluster: Cluster) -> Mapping[str, str]:
+    """The same of a job of a service that brings the data itself: for what it is handed a SAS of the job.
+
+    That is each container that a key of the cluster file opens, and the code of another cluster's account. A file with
+    nothing but a SAS hands out that one, and where the job's identity opens a container, nothing is handed out.
+    A datastore with a name of its own serves jobs of every mode, so it always gets the rights of a mount.
+    """
+    accounts = known_accounts([cluster])
+    shares = {entry.prefix for entry in cluster.folders if entry.storage_type == "file" and entry.file_share}
+    blobs = replace(spec, folders=tuple(folder for folder in spec.folders if folder.name not in shares))
+    needed = {container: [letters] for container, letters in rights_needed(blobs).items()}
+    if spec.secret_env and cluster.code:
+        needed.setdefault(str(cluster.code.account.container), []).append(READ_FOLDER)
+    named = [(entry.account, entry.datastore_name) for entry in cluster.folders]
+    named += [(cluster.code.account, cluster.code.datastore_name)] if cluster.code else []
+    for account, name in named:
+        if name and str(account.container) in needed:
+            needed[str(account.container)].append(JOB_FOLDER["mount"])
+
+    def is_minted(container: str) -> bool:
+        account = accounts.get(container)
+        foreign = account is None and spec.code is not None and container == spec.code.container
+        return foreign or (account is not None and account.granting_credential == "key")
+
+    return {
+        container: ordered_rights("".join(letters)) for container, letters in needed.items() if is_minted(container)
+    }
 
 
 def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tuple[JobSpec, Secrets, tuple[str, ...]]:
@@ -37,10 +62,7 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tu
     accounts = known_accounts(clusters)
     env = _secret_env(spec, clusters)
     warnings: tuple[str, ...] = ()
-    needed = dict(rights_needed(spec))
-    if spec.platform in SERVICES and spec.code and not _knows(clusters[0], spec.code.container):
-        # The code of another cluster's account: the service gets a SAS for this job.
-        needed = {spec.code.container: READ_FOLDER}
+    needed = service_rights(spec, clusters[0]) if spec.platform in SERVICES else rights_needed(spec)
     if spec.logs:
         try:
             sas = _mint(accounts, {**needed, spec.logs.container: _with_mirror(needed, spec.logs.container)}, mint)
@@ -52,12 +74,8 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tu
 
 
 def known_accounts(clusters: Sequence[Cluster]) -> Mapping[str, StorageAccount]:
-    """The accounts by container URL; the first cluster takes precedence."""
+    """The accounts by container URL; the first cluster takes precedence, and of its files one with a key."""
     return {str(account.container): account for cluster in reversed(clusters) for account in _accounts(cluster)}
-
-
-def _knows(cluster: Cluster, container: str) -> bool:
-    return any(str(account.container) == container for account in _accounts(cluster))
 
 
 def _with_mirror(needed: Mapping[str, str], container: str) -> str:
@@ -90,4 +108,5 @@ def _secret_env(spec: JobSpec, clusters: Sequence[Cluster]) -> dict[str, str]:
 
 
 def _accounts(cluster: Cluster) -> list[StorageAccount]:
-    return [*(entry.account for entry in cluster.folders), *([cluster.code.account] if cluster.code else [])]
+    accounts = [*(entry.account for entry in cluster.folders), *([cluster.code.account] if cluster.code else [])]
+    return sorted(accounts, key=lambda account: account.granting_credential == "key")

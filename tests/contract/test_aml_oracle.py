@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from blobsync.jobs.describe import SubmitRequest
-from tests.fakes.aml_configs import BASE, EIGHT, Asked, ask
+from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, Asked, ask
 
 REASON = "azure-ai-ml (111 MB) is not installed: pip install 'blobsync[oracle]'"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -46,10 +47,11 @@ def test_the_datastores_are_the_same(name: str, tmp_path: Path, sdk: Any) -> Non
     entities = sdk.entities
     changes, gpus = EIGHT[name]
     for store in ask(tmp_path, SubmitRequest(("true",), gpus), **changes).request.datastores:
-        ours = store.body({})["properties"]
+        ours = store.body({CONTAINER: "sig=MINTED"}, datetime(2026, 5, 1, tzinfo=timezone.utc))["properties"]
         assert store.account
-        key = store.account.account_key
-        credentials = entities.AccountKeyConfiguration(account_key=key.reveal()) if key else None
+        token = ours["credentials"].get("secrets", {}).get("sasToken")
+        assert bool(token) == (name != "identity only")
+        credentials = entities.SasTokenConfiguration(sas_token=token) if token else None
         common = {"name": store.name, "account_name": store.account.account_name, "credentials": credentials}
         if store.share:
             made = entities.AzureFileDatastore(file_share_name=store.share, **common)

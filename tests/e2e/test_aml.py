@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 import yaml
 
+from blobsync.base.locations import SasToken
 from tests.e2e.aml_lab import PATIENCE, Lab, lab, stub
 from tests.e2e.world import every_text_below, wait_until
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN
@@ -194,6 +197,46 @@ def test_parts_of_a_folder_and_uploads_with_a_sas(lab: Lab) -> None:
     assert lab.container.get("path/to/output/copy.txt") == b"a picture"
     kinds = {store["properties"]["credentials"]["credentialsType"] for store in lab.stub.datastores.values()}
     assert kinds == {"Sas"}
+
+
+def test_a_key_makes_a_sas_for_each_job_and_goes_nowhere(lab: Lab) -> None:
+    account = yaml.safe_load((lab.project.root / "aux_data/configs/acct.yaml").read_text())
+    own = lab.container.sas("racwdl")
+    lab.write("aux_data/configs/acct.yaml", {**account, "sas_token": own})
+    entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
+    entries["data_folder"].update(mode="download", datastore_name=None)
+    entries["output_folder"].update(mode="upload", datastore_name="mine")
+    lab.cluster(config_param=entries, env={"MY_TOKEN": SECRET})
+    renewed = []
+    for _ in range(2):
+        done = lab.until(lab.submit("--single", "cat data/voc/a.txt > output/copy.txt"))
+        assert done["status"] == "Completed", done
+        renewed.append(lab.stub.datastores["mine"]["properties"]["credentials"]["secrets"]["sasToken"])
+        time.sleep(1.1)
+    assert lab.container.get("path/to/output/copy.txt") == b"a picture"
+    assert renewed[0] != renewed[1]
+    # One of each job, and the one with a name of its own.
+    assert len(lab.stub.datastores) == 3
+    for store in lab.stub.datastores.values():
+        token = SasToken.parse(store["properties"]["credentials"]["secrets"]["sasToken"])
+        ends = token.expires_at
+        assert token.field("sr") == "c" and token.permissions == "rcwdl" and ends
+        assert ends - datetime.now(timezone.utc) < timedelta(days=7)
+    told = json.dumps(lab.stub.datastores)
+    assert lab.container.key not in told and own.partition("sig=")[2].partition("&")[0] not in told
+
+
+def test_a_datastore_that_somebody_else_made_is_used_as_it_is(lab: Lab) -> None:
+    entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
+    for entry in entries.values():
+        entry["datastore_name"] = "theirs"
+    lab.cluster(config_param=entries)
+    lab.run("submit", "--single", "true")
+    store = lab.stub.datastores["theirs"]
+    store["properties"]["description"] = "ours since 2019"
+    before = json.dumps(store)
+    assert lab.until(lab.submit("--single", "true"))["status"] == "Completed"
+    assert json.dumps(lab.stub.datastores["theirs"]) == before and len(lab.stub.datastores) == 1
 
 
 def test_a_folder_inside_one_that_is_only_read(lab: Lab) -> None:

@@ -6,23 +6,31 @@ import base64
 import hashlib
 import json
 import zlib
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blobsync.base.errors import ConfigError
+from blobsync.base.locations import SasToken
+from blobsync.jobs.access import grant
 from blobsync.jobs.backends.aml.replies import AmlReply, read_spec
 from blobsync.jobs.backends.aml.request import warnings_for
 from blobsync.jobs.backends.aml.start import placed
+from blobsync.jobs.backends.aml.storage import for_code, make
 from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.spec import CodeRef
-from tests.fakes.aml_configs import BASE, EIGHT, ENTRY, RUN_ID, Asked, ask, load
+from blobsync.store.connect import mint_sas
+from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, ENTRY, RUN_ID, Asked, ask, load
 from tests.servers.openapi import azure_ml
 
 # Too long, and too random to be packed.
 LONG = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(3500))
 QUERY = {"api-version": "2024-04-01"}
+NOW = datetime(2026, 5, 1, tzinfo=timezone.utc)
+MINTED = {CONTAINER: "sig=MINTED"}
 
 
 def checked(asked: Asked, sas: dict[str, str] | None = None) -> Asked:
@@ -31,7 +39,7 @@ def checked(asked: Asked, sas: dict[str, str] | None = None) -> Asked:
     found = specification.problems("PUT", f"{BASE}/jobs/{asked.spec.run_id}", QUERY, request.job)
     for store in request.datastores:
         query = {**QUERY, "skipValidation": "true"}
-        found += specification.problems("PUT", f"{BASE}/datastores/{store.name}", query, store.body(sas or {}))
+        found += specification.problems("PUT", f"{BASE}/datastores/{store.name}", query, store.body(sas or MINTED, NOW))
     if request.environment:
         path, body = request.environment
         found += specification.problems("PUT", f"{BASE}/{path}", QUERY, body)
@@ -231,10 +239,10 @@ def test_credentials_are_in_datastores_and_nowhere_else(tmp_path: Path) -> None:
     }
     env = {"MY_TOKEN": "sentinel-value", "A": "b"}
     asked = checked(ask(tmp_path, config_param=entries, env=env))
-    bodies = {store.credential: store.body({})["properties"] for store in asked.request.datastores}
-    assert bodies["key"]["credentials"]["secrets"]["key"] == "a2V5"
-    assert "sig=SENTINEL" in bodies["sas"]["credentials"]["secrets"]["sasToken"]
-    assert bodies["identity"]["credentials"] == {"credentialsType": "None"}
+    bodies = [store.body(MINTED, NOW)["properties"] for store in asked.request.datastores]
+    given = {body["accountName"]: body["credentials"].get("secrets", {}).get("sasToken", "") for body in bodies}
+    assert given["acct"] == "sig=MINTED" and "sig=SENTINEL" in given["other"]
+    assert [body["credentials"] for body in bodies if body["accountName"] == "entra"] == [{"credentialsType": "None"}]
     assert asked.job["identity"] == {"identityType": "UserIdentity"}
     assert asked.job["inputs"]["secrets"]["uri"].endswith(f"/paths/me/code.zip.d/secrets/{RUN_ID}.json")
     packed = asked.job["command"].partition('b64decode("')[2].partition('"')[0]
@@ -244,26 +252,67 @@ def test_credentials_are_in_datastores_and_nowhere_else(tmp_path: Path) -> None:
         assert not [text for text in told if secret in text], secret
 
 
-def test_a_new_key_makes_a_new_datastore(tmp_path: Path) -> None:
-    first = ask(tmp_path / "a").request.datastores[0].name
-    load(tmp_path / "b")
-    (tmp_path / "b/aux_data/configs/acct.yaml").write_text(
-        "account_name: acct\ncontainer_name: cont\naccount_key: b2xk\n"
+def test_no_datastore_gets_an_account_key_or_the_files_own_sas_where_a_key_makes_one(tmp_path: Path) -> None:
+    (tmp_path / "aux_data/configs").mkdir(parents=True)
+    (tmp_path / "aux_data/configs/both.yaml").write_text(
+        "account_name: both\ncontainer_name: box\naccount_key: a2V5\n"
+        "sas_token: 'sv=1&ss=b&srt=sco&sp=rwdl&se=2099-01-01&sig=SENTINEL'\n"
     )
-    from blobsync.config.loader import load_cluster
-    from blobsync.jobs.backends.aml.storage import for_code
+    both = {"azure_blob_config_file": "aux_data/configs/both.yaml"}
+    entries = {
+        "code_path": {**ENTRY, "path": "me/code.zip"},
+        "data_folder": {**both, "path": "me/data", "mode": "download"},
+        "output_folder": {**ENTRY, "path": "me/out", "mode": "upload", "datastore_name": "mine"},
+        "model_folder": {**both, "path": "m", "mode": "ro_mount", "storage_type": "file", "file_share": "files"},
+    }
+    asked = ask(tmp_path, config_param=entries)
+    _, secrets, _ = grant(asked.spec, [asked.cluster], lambda *wanted: mint_sas(*wanted, environ={}))
+    checked(asked, dict(secrets.sas))
+    bodies = [store.body(secrets.sas, NOW)["properties"] for store in asked.request.datastores]
+    assert {body["credentials"]["credentialsType"] for body in bodies} == {"Sas"}
+    place = {
+        (body["accountName"], body.get("fileShareName", "")): SasToken.parse(body["credentials"]["secrets"]["sasToken"])
+        for body in bodies
+    }
+    rights = {name: (token.field("sr"), token.permissions) for name, token in place.items()}
+    assert rights == {("acct", ""): ("c", "rcwdl"), ("both", ""): ("c", "rl"), ("both", "files"): ("s", "rl")}
+    assert place["both", "files"].field("se") == "2026-05-07T23:45:00Z"
+    assert not [text for text in ("a2V5", "SENTINEL") if text in json.dumps(bodies)]
 
-    cluster = load_cluster(tmp_path / "b", environ={})
-    second = for_code(cluster, "https://acct.blob.core.windows.net/cont", RUN_ID).name
-    assert first != second and first[:10] == second[:10] == "acct_cont_"
+
+def test_each_job_has_datastores_of_its_own_where_a_key_makes_its_sas(tmp_path: Path) -> None:
+    cluster, _ = load(tmp_path)
+    first, again, second = (for_code(cluster, CONTAINER, run).name for run in ("me_1_a", "me_1_a", "me_2_b"))
+    assert first == again != second and first[:10] == second[:10] == "acct_cont_"
+
+
+def test_a_new_sas_of_a_file_without_a_key_makes_a_new_datastore(tmp_path: Path) -> None:
+    names = set()
+    for number, token in enumerate(("sig=one", "sig=two", "sig=two")):
+        cluster, _ = load(tmp_path / str(number))
+        account = replace(cluster.folders[0].account, account_key=None, sas_token=SasToken.parse(token))
+        names.add(make(account, f"run{number}").name)
+    assert len(names) == 2
+
+
+def test_only_a_datastore_of_ours_for_the_same_place_is_renewed(tmp_path: Path) -> None:
+    cluster, _ = load(tmp_path)
+    store = make(cluster.folders[0].account, RUN_ID, given="mine")
+    known = store.body(MINTED, NOW)["properties"]
+    assert store.is_ours(known)
+    for name, value in (("description", "ACT's"), ("accountName", "else"), ("containerName", "else")):
+        assert not store.is_ours({**known, name: value}), name
+    assert not store.is_ours({}) and not store.is_ours({**known, "fileShareName": "files"})
 
 
 def test_code_of_another_clusters_account_is_reached_with_a_sas_of_the_job(tmp_path: Path) -> None:
     container = "https://far.blob.core.windows.net/box"
-    asked = checked(ask(tmp_path, code=CodeRef(container, "c.zip.d/x.zip", "x")), {container: "sig=abc"})
+    asked = checked(
+        ask(tmp_path, code=CodeRef(container, "c.zip.d/x.zip", "x")), {container: "sig=abc", CONTAINER: "sig=own"}
+    )
     store = asked.request.datastores[0]
     assert store.name.startswith("far_box_") and store.account is None
-    properties = store.body({container: "sig=abc"})["properties"]
+    properties = store.body({container: "sig=abc"}, NOW)["properties"]
     assert (properties["accountName"], properties["endpoint"]) == ("far", "core.windows.net")
     assert properties["credentials"]["secrets"]["sasToken"] == "sig=abc"
 

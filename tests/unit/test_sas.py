@@ -55,6 +55,21 @@ def test_the_text_that_is_signed_for_a_blob_by_delegation() -> None:
     assert text == "r\nS\nE\n/blob/acct/box/a é/b\no\nt\nks\nke\nb\nkv\n\n\n\n\n\nV\nb\n\n\n\n\n\n\n"
 
 
+def test_a_sas_of_a_file_share_signs_what_the_file_service_reads() -> None:
+    token = sas.sign_share_sas("acct/files", "lr", key=Secret(KEY), expires=NOW)
+    text = "rl\n\n2026-11-20T12:00:00Z\n/file/acct/files\n\n\nhttps\n2023-11-03\n\n\n\n\n"
+    signature = base64.b64encode(hmac.new(b"k" * 64, text.encode(), hashlib.sha256).digest()).decode()
+    assert dict(parse_qsl(token.reveal())) == {
+        "sp": "rl",
+        "se": "2026-11-20T12:00:00Z",
+        "spr": "https",
+        "sv": "2023-11-03",
+        "sr": "s",
+        "sig": signature,
+    }
+    assert sas.sign_share_sas("acct/files", "r", key=Secret(KEY), expires=NOW, https=False).field("spr") is None
+
+
 def sdk_delegation_key() -> UserDelegationKey:
     make_key: Any = UserDelegationKey
     key = make_key()

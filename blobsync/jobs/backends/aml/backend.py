@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -120,8 +121,11 @@ class AmlBackend:
     def _prepare(self, request: AmlRequest, secrets: Secrets) -> None:
         for store in request.datastores:
             path = f"datastores/{store.name}"
-            if self._client.try_call(path) is None:
-                self._client.call("PUT", path, store.body(secrets.sas), doing="submit", skipValidation="true")
+            there = self._client.try_call(path)
+            # A datastore with a name of its own serves one job after the other: its SAS is renewed for each.
+            if there is None or (store.given and store.is_ours(there.inner("properties").values)):
+                registered = store.body(secrets.sas, datetime.now(timezone.utc))
+                self._client.call("PUT", path, registered, doing="submit", skipValidation="true")
         if request.environment:
             path, body = request.environment
             if self._client.try_call(path) is None:

@@ -85,9 +85,12 @@ def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -
     check_request(cluster, spec)
     base = workspace_path(workspace)
     code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
-    folders = [aml_storage.for_folder(cluster, folder.name, folder.container) for folder in spec.folders]
+    folders = [
+        aml_storage.for_folder(cluster, folder.name, folder.container, spec.run_id, folder.mode)
+        for folder in spec.folders
+    ]
     secrets_blob = secrets_path(cluster, spec)
-    home = aml_storage.make(cluster.code.account, given=cluster.code.datastore_name) if cluster.code else None
+    home = aml_storage.for_code(cluster, str(cluster.code.account.container), spec.run_id) if cluster.code else None
     inputs, outputs = _data(spec, code, folders)
     if secrets_blob and home:
         inputs["secrets"] = _input("uri_file", "Download", home.uri(secrets_blob))

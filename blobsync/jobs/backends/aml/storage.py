@@ -1,6 +1,7 @@
 """The datastores of a job: how Azure ML reaches the containers of the cluster file. Pure.
 
-A datastore keeps a credential once, in the workspace; jobs name it. So no body of a job, and no name, holds one.
+A datastore keeps a credential once, in the workspace; jobs name it. So no body of a job, and no name, holds one. An
+account key is not put there either: it makes a SAS for the job, with what the job needs.
 """
 
 from __future__ import annotations
@@ -9,21 +10,26 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster, StorageAccount
+from blobsync.store.grants import JOB_FOLDER, JOB_SECONDS
+from blobsync.store.sas import sign_share_sas
 
 _NAME_CHARS = 255
+_OURS = "made by blobsync"
 
 
 @dataclass(frozen=True, slots=True)
 class Datastore:
     """One datastore. ``account`` None: a container of another cluster file, reached with a SAS made for the job.
 
-    ``given`` is a name from the configuration: an existing datastore of that name is used as it is.
+    ``given`` is a name from the configuration: an existing datastore of that name is used as it is, unless it is
+    ours (:meth:`is_ours`). ``rights`` are the letters for a ``share``.
     """
 
     name: str
@@ -31,31 +37,45 @@ class Datastore:
     account: StorageAccount | None
     share: str | None = None
     given: bool = False
+    rights: str = ""
 
     @property
     def credential(self) -> str:
-        """``sas``, ``key`` or ``identity``."""
-        return self.account.credential if self.account else "sas"
+        """``sas`` or ``identity``."""
+        return "identity" if self.account and self.account.granting_credential == "identity" else "sas"
 
     def uri(self, path: str) -> str:
         """A folder or file in it, as a job's body names it."""
         return f"azureml://datastores/{self.name}/paths/{path}"
 
-    def body(self, sas: Mapping[str, str]) -> dict[str, Any]:
-        """The request that registers it; **holds the credential**."""
-        return self._body(self._secret(sas))
+    def is_ours(self, properties: Mapping[str, Any]) -> bool:
+        """Whether the service shows a datastore that we made for this place: its SAS is ours to renew."""
+        known = self._body(HIDDEN)["properties"]
+        same = ("description", "accountName", "containerName", "fileShareName")
+        return self.credential == "sas" and all(properties.get(name) == known.get(name) for name in same)
+
+    def body(self, sas: Mapping[str, str], now: datetime) -> dict[str, Any]:
+        """The request that registers it; **holds the credential**. ``sas`` are those of the job, by container."""
+        return self._body(self._secret(sas, now))
 
     def shown_body(self) -> dict[str, Any]:
         """The same for people."""
         return self._body(HIDDEN)
 
-    def _secret(self, sas: Mapping[str, str]) -> str:
-        if self.account is None:
+    def _secret(self, sas: Mapping[str, str], now: datetime) -> str:
+        account = self.account
+        if self.credential == "identity":
+            return ""
+        if account is None or (account.granting_credential == "key" and not self.share):
             return sas[self.container]
-        held = {"sas": self.account.sas_token, "key": self.account.account_key}.get(self.credential)
-        if held is None and self.credential != "identity":
-            raise ConfigError(f"has auth: {self.credential}, but no such credential", file=self.account.file)
-        return held.reveal() if held else ""
+        kind = account.granting_credential
+        if kind == "key" and account.account_key:
+            https = account.blob_endpoint.startswith("https:")
+            place, ends = f"{account.account_name}/{self.share}", now + timedelta(seconds=JOB_SECONDS)
+            return sign_share_sas(place, self.rights, key=account.account_key, expires=ends, https=https).reveal()
+        if account.sas_token is None or kind == "key":
+            raise ConfigError(f"has auth: {kind}, but no such credential", file=account.file)
+        return account.sas_token.reveal()
 
     def _body(self, secret: str) -> dict[str, Any]:
         protocol, endpoint, account, container = _parts(self.container, self.account)
@@ -66,20 +86,21 @@ class Datastore:
         )
         by_kind: dict[str, dict[str, Any]] = {
             "sas": {"credentialsType": "Sas", "secrets": {"secretsType": "Sas", "sasToken": secret}},
-            "key": {"credentialsType": "AccountKey", "secrets": {"secretsType": "AccountKey", "key": secret}},
             "identity": {"credentialsType": "None"},
         }
         credentials = by_kind[self.credential]
         known = {"accountName": account, "endpoint": endpoint, "protocol": protocol, "credentials": credentials}
-        return {"properties": {**place, **known, "description": "made by blobsync"}}
+        return {"properties": {**place, **known, "description": _OURS}}
 
 
-def for_folder(cluster: Cluster, name: str, container: str) -> Datastore:
+def for_folder(cluster: Cluster, name: str, container: str, run_id: str, mode: str) -> Datastore:
     """Where a folder of a job is. Raises ``ConfigError`` when the cluster file does not know the container."""
     entry = cluster.folder(name)
     if entry and str(entry.account.container) == container:
         share = entry.file_share if entry.storage_type == "file" else None
-        return make(entry.account, share=share, given=entry.datastore_name, cache=entry.blob_cache_timeout)
+        given, cache = entry.datastore_name, entry.blob_cache_timeout
+        rights = JOB_FOLDER["mount" if given else mode]
+        return make(entry.account, run_id, share=share, given=given, cache=cache, rights=rights if share else "")
     account = find_account(cluster, container)
     if account is None:
         raise ConfigError(
@@ -87,17 +108,17 @@ def for_folder(cluster: Cluster, name: str, container: str) -> Datastore:
             file=cluster.file,
             hint="use the cluster file that the job was submitted with",
         )
-    return make(account)
+    return make(account, run_id)
 
 
 def for_code(cluster: Cluster, container: str, run_id: str) -> Datastore:
     """Where the code archive is, also when it is another cluster's."""
     code = cluster.code
     if code and str(code.account.container) == container:
-        return make(code.account, given=code.datastore_name)
+        return make(code.account, run_id, given=code.datastore_name)
     account = find_account(cluster, container)
     if account:
-        return make(account)
+        return make(account, run_id)
     return Datastore(_legal(*_account_and_container(container), _hash(container, run_id)), container, None)
 
 
@@ -108,20 +129,27 @@ def find_account(cluster: Cluster, container: str) -> StorageAccount | None:
 
 
 def make(
-    account: StorageAccount, *, share: str | None = None, given: str | None = None, cache: int | None = None
+    account: StorageAccount,
+    run_id: str,
+    *,
+    share: str | None = None,
+    given: str | None = None,
+    cache: int | None = None,
+    rights: str = "",
 ) -> Datastore:
-    """Named as ACT did, but the hash is not of the key alone: it covers what the datastore is for as well."""
+    """Named as ACT did, but the hash is not of the key: it is the job's where the job has a SAS of its own, else it
+    covers what the datastore is for, with the file's own SAS."""
     container = str(account.container)
     if given:
-        return Datastore(given, container, account, share, given=True)
-    secret = {"sas": account.sas_token, "key": account.account_key}.get(account.credential)
-    digest = _hash(
-        account.account_name, share or account.container_name, account.credential, secret.reveal() if secret else ""
-    )
+        return Datastore(given, container, account, share, given=True, rights=rights)
+    if account.granting_credential == "key":
+        parts = (container, share or "", rights, run_id)
+    else:
+        own = account.sas_token.reveal() if account.sas_token and account.granting_credential == "sas" else ""
+        parts = (account.account_name, share or account.container_name, account.granting_credential, own)
     timeout = (f"t{cache}",) if cache is not None else ()
-    return Datastore(
-        _legal(account.account_name, share or account.container_name, digest, *timeout), container, account, share
-    )
+    name = _legal(account.account_name, share or account.container_name, _hash(*parts), *timeout)
+    return Datastore(name, container, account, share, rights=rights)
 
 
 def _hash(*parts: str) -> str:
