@@ -168,7 +168,7 @@ def test_what_the_job_cannot_do_without_is_an_error() -> None:
     spec = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
     with pytest.raises(SasPermissionError):
         grant(spec, [cluster], refuse)
-    with pytest.raises(CredentialError, match="this cluster file does not have it"):
+    with pytest.raises(CredentialError, match="this cluster file does not contain"):
         grant(spec, [make_cluster(env={"MY_TOKEN": "x"})], token)
     with pytest.raises(ConfigError, match="needs the secret variable MY_TOKEN"):
         grant(spec, [make_cluster()], token)
