@@ -252,7 +252,7 @@ class Job:
                 number = int(env[rank])
                 return number, int(env.get(local, number % procs)), int(env.get(node, number // procs))
         if int(self._spec["nodes"]) * procs > 1:
-            raise ValueError("the job has several processes, and nothing tells which one this is: no RANK is set")
+            raise ValueError("the job has several processes, but the rank of this one is unknown: RANK is not set")
         return 0, 0, 0
 
     def _environment(self, rank: int, local: int, node: int) -> dict[str, str]:
@@ -276,7 +276,7 @@ class Job:
         names = ("MASTER_ADDR", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
         known = [*(os.environ.get(name, "") for name in names), batch.rpartition(":")[0] or batch]
         if int(self._spec["nodes"]) > 1 and not any(known):
-            raise ValueError("the job has several nodes, and nothing tells which one is the master: set MASTER_ADDR")
+            raise ValueError("the job has several nodes, but the address of the master is unknown: set MASTER_ADDR")
         return next(filter(None, known), "127.0.0.1")
 
     # -- words --------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_no_default_cluster(ready: Project, container: Container) -> None:
     (ready.root / "aux_data/aml/aml.yaml").rename(ready.root / "aux_data/aml/eu.yaml")
     says = "aux_data/aml/aml.yaml: no such file"
     done = _check(ready, container, ("u", "data"), exit_code=2, code="config_not_found", says=says)
-    assert "there are: eu" in done.err
+    assert "available: eu" in done.err
 
 
 BAD_WORDS = {

@@ -441,10 +441,10 @@ def test_an_old_python_refuses_other_code_than_the_jobs_and_more_of_it(old: Boot
 def test_several_nodes_without_a_master_are_refused(old: BootedNode) -> None:
     spec = job(old, "true", nodes=2)
     old.env["SLURM_PROCID"] = "1"
-    assert "nothing tells which one is the master" in old.do("exec", spec).stderr
+    assert "the address of the master is unknown" in old.do("exec", spec).stderr
     del old.env["SLURM_PROCID"]
     old.env["MASTER_ADDR"] = "head"
-    assert "nothing tells which one this is" in old.do("exec", spec).stderr
+    assert "the rank of this one is unknown" in old.do("exec", spec).stderr
 
 
 @pytest.mark.parametrize("verb", ["node", "here"])

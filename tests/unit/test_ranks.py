@@ -37,9 +37,9 @@ def test_each_launcher_tells_a_process_who_it_is(environ: Mapping[str, str], ran
 def test_one_process_needs_no_launcher_and_several_do() -> None:
     assert ranks_from_launcher(make_spec("true"), {}) == Ranks(0, 0, 1, 1, 0)
     assert node_rank_from_launcher(make_spec("true", procs_per_node=4), {}) == 0
-    with pytest.raises(NotReadyError, match=r"4 processes, and nothing tells which one this is"):
+    with pytest.raises(NotReadyError, match=r"4 processes, but the rank of this one is unknown"):
         ranks_from_launcher(TWO_BY_TWO, {})
-    with pytest.raises(NotReadyError, match=r"2 nodes, and nothing tells which one this is"):
+    with pytest.raises(NotReadyError, match=r"2 nodes, but the rank of this one is unknown"):
         node_rank_from_launcher(TWO_BY_TWO, {})
     assert node_rank_from_launcher(TWO_BY_TWO, {"SLURM_NODEID": "", "NODE_RANK": "1"}) == 1
 
@@ -65,7 +65,7 @@ def test_where_the_master_is(environ: Mapping[str, str], master: str) -> None:
 
 def test_a_node_alone_is_its_own_master_and_one_of_several_never_guesses() -> None:
     assert master_address(make_spec("true", procs_per_node=8), {}) == "127.0.0.1"
-    with pytest.raises(NotReadyError, match="2 nodes, and nothing tells which one is the master") as error:
+    with pytest.raises(NotReadyError, match="2 nodes, but the address of the master is unknown") as error:
         master_address(TWO_BY_TWO, {"MASTER_ADDR": ""})
     assert "MASTER_ADDR" in str(error.value.hint)
 
