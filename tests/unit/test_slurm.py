@@ -425,7 +425,7 @@ def test_a_job_that_is_known_under_its_name_is_not_submitted_again() -> None:
         ),
         ({"ssh": Completed(255, "", "Permission denied (publickey).\n")}, {"ssh": "me@x"}, "cannot connect to me@x"),
         ({"ssh": Completed(127, "", "bash: squeue: command not found\n")}, {"ssh": "me@x"}, "squeue is not on me@x"),
-        ({"squeue": Completed(1, "", "slurm_load_jobs error: Unable to contact slurm controller\n")}, {}, "does not respond"),
+        ({"squeue": Completed(1, "", "slurm_load_jobs error: Unable to contact controller\n")}, {}, "does not respond"),
     ],
 )
 def test_a_cluster_that_cannot_be_asked(answers: Answers, settings: dict[str, Any], message: str) -> None:
