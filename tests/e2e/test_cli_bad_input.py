@@ -124,7 +124,7 @@ def test_nothing_of_that_name(ready: Project, container: Container, command: str
 TEN_BROKEN_FILES: dict[str, tuple[str, str, str]] = {
     "not YAML": ("aux_data/aml/aml.yaml", "config_param: {\n", "aux_data/aml/aml.yaml:2: is not valid YAML: "),
     "a tab": ("aux_data/aml/aml.yaml", "config_param:\n\tdata_folder: x\n", "aux_data/aml/aml.yaml:2: is not valid"),
-    "a key twice": ("aux_data/aml/aml.yaml", "env: {}\nenv: {}\n", "aux_data/aml/aml.yaml:2: env: is given twice"),
+    "a key twice": ("aux_data/aml/aml.yaml", "env: {}\nenv: {}\n", "aux_data/aml/aml.yaml:2: env: is set twice"),
     "a wrong type": ("aux_data/aml/aml.yaml", "multi_process: 3\n", "aux_data/aml/aml.yaml:1: multi_process: must be"),
     "a wrong word": ("aux_data/aml/aml.yaml", "platform: slrum\n", "aux_data/aml/aml.yaml:1: platform: 'slrum' is not"),
     "an account file that is not there": (
