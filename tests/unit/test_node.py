@@ -80,6 +80,33 @@ def test_a_program_that_is_not_there_is_127_as_in_a_shell(node: Node) -> None:
     assert "cannot start no-such-program" in node.log()
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"env": {"A": "x\0sentinel"}}, "the value of env.A holds a character"),
+        ({"env": {"A": "\ud800sentinel"}}, "the value of env.A holds a character"),
+        ({"env": {"A=B": "sentinel"}}, "env has a name that no system takes: 'A=B'"),
+        ({"env": {"A\0": "sentinel"}}, "env has a name that no system takes: 'A\\x00'"),
+        ({"env": {"": "sentinel"}}, "env has a name that no system takes: ''"),
+        ({"argv": ("true", "a\0b")}, "command holds a character"),
+        ({"argv": ()}, "the job has no command"),
+        ({"setup": ("true\0",)}, "setup holds a character"),
+        ({"options": {"work_dir": "a\0b"}}, "work_dir holds a character"),
+        ({"options": {"command_prefix": "'open"}}, "command_prefix is no start of a command"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["node", "exec", "prepare"])
+def test_what_no_system_can_start_is_one_sentence(node: Node, verb: str, changes: dict[str, object], told: str) -> None:
+    done = node.do(verb, replace(make_spec("true"), **changes))  # type: ignore[arg-type]
+    assert (done.returncode, done.stderr.count("\n")) == (72, 1), done.stderr
+    assert told in done.stderr and "Traceback" not in done.stderr and "sentinel" not in done.stderr
+
+
+def test_a_secret_variable_that_no_system_takes_is_not_told(node: Node) -> None:
+    done = node.do("node", make_spec("true"), secret_env={"TOKEN": "sentinel\0"})
+    assert done.returncode == 72 and "the value of env.TOKEN" in done.stderr and "sentinel" not in done.stderr
+
+
 def test_each_process_knows_who_it_is(node: Node) -> None:
     spec = make_spec(
         *(sys.executable, "-c", SHOW),

@@ -15,7 +15,7 @@ from blobsync.base.locations import Secret
 from blobsync.base.redaction import redact
 from blobsync.jobs.node import verbs
 from blobsync.jobs.node.arguments import NodeArguments, parse_arguments
-from blobsync.jobs.node.job import NodeJob, read_text
+from blobsync.jobs.node.job import NodeJob, demand_startable, read_text
 from blobsync.jobs.node.places import JobPlaces
 from blobsync.jobs.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
 from blobsync.jobs.node.stopping import WARNINGS, HeldSignals
@@ -48,6 +48,7 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
         secrets = Secrets.from_json(text) if text else Secrets()
     except (ValueError, KeyError, TypeError) as error:
         raise NotReadyError(f"the job's files cannot be read: {error}") from error
+    demand_startable(spec, secrets)
     # Known to the redactor from here on.
     secret_env = {name: Secret(value) for name, value in secrets.env.items()}
     places = JobPlaces(secrets.sas, environ)

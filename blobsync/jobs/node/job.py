@@ -16,8 +16,8 @@ from pathlib import Path
 from blobsync.base.locations import Secret
 from blobsync.base.redaction import redact
 from blobsync.jobs.node.arguments import NodeArguments
-from blobsync.jobs.node.ranks import Ranks, rank_variables
-from blobsync.jobs.spec import FolderLink, JobSpec
+from blobsync.jobs.node.ranks import NotReadyError, Ranks, rank_variables
+from blobsync.jobs.spec import FolderLink, JobSpec, Secrets
 
 
 class NodeJob:
@@ -103,6 +103,34 @@ class NodeJob:
     def is_shell_line(self) -> bool:
         """Whether the command is one line for a shell."""
         return len(self.spec.argv) == 1 and any(letter.isspace() for letter in self.spec.argv[0].strip())
+
+
+def demand_startable(spec: JobSpec, secrets: Secrets) -> None:
+    """Raise ``NotReadyError`` for words and variables that no system takes. No value is quoted: it may be secret."""
+    options = {name: str(spec.options.get(name, "")) for name in ("work_dir", "command_prefix")}
+    if not spec.argv:
+        raise NotReadyError("the job has no command")
+    try:
+        shlex.split(options["command_prefix"])
+    except ValueError as error:
+        raise NotReadyError(f"command_prefix is no start of a command: {error}") from None
+    texts = {"command": spec.argv, "setup": spec.setup, **{name: (text,) for name, text in options.items()}}
+    for what, words in texts.items():
+        if not all(map(_is_word, words)):
+            raise NotReadyError(f"{what} holds a character that no system takes")
+    for name, value in {**spec.env, **secrets.env}.items():
+        if not name or "=" in name or not _is_word(name):
+            raise NotReadyError(f"env has a name that no system takes: {name!r}")
+        if not _is_word(value):
+            raise NotReadyError(f"the value of env.{name} holds a character that no system takes")
+
+
+def _is_word(text: str) -> bool:
+    """Whether a system takes it as an argument or a value: no NUL, and nothing that has no bytes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def shell_line(line: str) -> tuple[str, ...]:
