@@ -455,7 +455,7 @@ def test_downloads_bring_the_folder_or_the_included_parts(node: Node, service: B
 def test_an_included_part_that_is_not_there_fails_the_setup(node: Node) -> None:
     folders = (node.folder_link("data", "download", include=("vco",)),)
     done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
-    assert done.returncode == 72 and "nothing called vco" in done.stderr
+    assert done.returncode == 72 and "vco was not found in" in done.stderr
 
 
 @pytest.mark.parametrize("code", [0, 7])
