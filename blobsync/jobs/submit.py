@@ -6,11 +6,11 @@ import getpass
 import re
 import secrets as random_source
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.errors import BlobsyncError, CredentialError, SubmissionUnknownError
+from blobsync.base.errors import BlobsyncError, SubmissionUnknownError
 from blobsync.base.locations import SasToken
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.access import grant, known_accounts
@@ -132,7 +132,11 @@ def _hand_over(
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, _minter(board, cluster))
     plan = backend.plan(spec)
-    _publish_node_archive(board, clusters, spec)
+    if spec.node_archive is not None:
+        # The code is beside it, and the job was just granted a look at that: its account is known.
+        account = known_accounts(clusters)[spec.node_archive.container]
+        with board.store(cluster, account) as store:
+            publish(node_archive(board.environ), spec.node_archive, store)
     # Recorded first: a job that was accepted in the moment in which we die must not be unknown to everybody.
     record = board.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
     outcome = backend.submit(plan, secrets)
@@ -146,19 +150,6 @@ def _hand_over(
             hint=f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it",
         ) from outcome.error
     return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes)
-
-
-def _publish_node_archive(board: Board, clusters: Sequence[Cluster], spec: JobSpec) -> None:
-    if spec.node_archive is None:
-        return
-    account = known_accounts(clusters).get(spec.node_archive.container)
-    if account is None:
-        raise CredentialError(
-            f"the job's code is in {spec.node_archive.container}, and this cluster file does not have it",
-            hint="use the cluster file that the job was submitted with",
-        )
-    with board.store(clusters[0], account) as store:
-        publish(node_archive(board.environ), spec.node_archive, store)
 
 
 def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, int], SasToken]:
