@@ -227,7 +227,7 @@ def test_a_warning_waits_for_a_program_that_catches_it_and_kills_nothing_else(
     with subprocess.Popen(node.command("node", make_spec(*argv, code=node.code({"a": ""}))), env=node.environ()) as run:
         wait_for(started)
         run.send_signal(signal.SIGUSR1)
-        wait_until(lambda: "SIGUSR1 came" in node.node_log)
+        wait_until(lambda: "received SIGUSR1" in node.node_log)
         go_on.touch()
         assert run.wait(20) == 41
     assert node.log() == ("over\n" if shell_line else "")
