@@ -48,7 +48,7 @@ def ls(
     A path means that blob, or what is below that folder: data/voc never shows data/voc20.
 
     \b
-      blobsync ls                       which folders there are, and where they live
+      blobsync ls                       the mapped folders, and where they are stored
       blobsync ls data/voc20 -l         one folder
       blobsync ls data -r --jsonl       everything, in bounded memory
     """
@@ -90,7 +90,7 @@ def stat(session: Session, paths: PathsArgument) -> Result:
 def resolve(session: Session, paths: PathsArgument) -> Result:
     """Show where each path lives in the container, and which key of the cluster file says so.
 
-    Asks neither the network nor the disk.
+    Uses neither the network nor the disk.
 
     \b
       blobsync resolve data/voc20
@@ -104,7 +104,7 @@ def resolve(session: Session, paths: PathsArgument) -> Result:
 
 
 def _places(session: Session, paths: list[str]) -> list[Resolution]:
-    """Without ``Project``, which brings all that transfers need: this command is asked often, and by scripts."""
+    """Without ``Project``, which loads everything that transfers need: scripts run this command often."""
     from blobsync.config.loader import load_cluster
     from blobsync.config.mapping import resolve as find_place
     from blobsync.config.project_root import current_folder, find_project
@@ -134,7 +134,7 @@ def url(
 ) -> Result:
     """Make a URL that opens a blob for a limited time. Whoever has it can use it: treat it as a password.
 
-    A folder has one URL only in an account with a hierarchical namespace; elsewhere say --each or --container.
+    A folder has one URL only in an account with a hierarchical namespace; elsewhere, use --each or --container.
 
     \b
       blobsync url output/run7/model.pt
@@ -248,7 +248,7 @@ def _usage(project: Project, path: str) -> Usage:
     try:
         return replace(project.usage(path), path=path)
     except NothingMatchedError:
-        # A folder entry in which nothing is yet.
+        # A folder entry that is still empty.
         if path in project.cluster.prefixes:
             return Usage(path, 0, 0)
         raise

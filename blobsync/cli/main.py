@@ -20,10 +20,10 @@ from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
 from blobsync.cli.session import Session
 
-# Typer exports the most special of its parser's errors only; the bases say what all of them are.
+# Typer exports only the most specific parser errors; their base classes cover all of them.
 _PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
 
-# From these words on, everything belongs to the command that is to be run as a job.
+# Everything after these words belongs to the command that the job runs.
 _ENDS_WITH_A_COMMAND = ("submit", "local")
 
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(_without_secrets(words), as_json=_wants_json(words))
     _stop_on_sigterm()
     threading.excepthook = _tell_of_a_thread
-    # A plan of a million files is millions of objects that live to the end: looking through all of them for
+    # A plan of a million files is millions of objects that live until the end: scanning all of them for
     # cycles again and again would cost more than making them. Young garbage is still collected.
     gc.set_threshold(100_000, 50, 1000)
     # Nor at the end: Python searches all modules for cycles before it exits, a tenth of a short command's time.
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words, console)
     except BrokenPipeError:
-        # `blobsync ls -r data | head`: the reader had enough.
+        # `blobsync ls -r data | head`: the reader has closed the pipe.
         forget_stdout()
         return ExitCode.DONE
     except KeyboardInterrupt:
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return console.fail(error)
     except OSError as error:
         return console.fail(LocalFileError(f"{error.filename or 'the output'}: {error.strerror or error}"))
-    except Exception as error:  # noqa: BLE001 - the last place that can turn a fault of ours into an answer
+    except Exception as error:  # noqa: BLE001 - the last place that can turn a bug of ours into an error message
         return console.fail(_fault(error, words))
 
 
@@ -68,7 +68,7 @@ def _run(words: Sequence[str], console: Console) -> int:
     session.started = start
     try:
         answer = build_app()(list(words), prog_name="blobsync", standalone_mode=False, obj=session)
-        # The bar goes before the answer comes.
+        # Remove the bar before printing the answer.
         session.listener.close()
         return console.show(answer) if isinstance(answer, Result) else int(answer or 0)
     except typer.Abort:
@@ -81,7 +81,7 @@ def _run(words: Sequence[str], console: Console) -> int:
 
 
 def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:
-    """Python's own way would print the values that an exception quotes."""
+    """Python's default would print the values that an exception quotes."""
     from traceback import format_exception
 
     if args.exc_type is not SystemExit:
@@ -89,7 +89,7 @@ def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def _usage(error: Any) -> UsageError:
-    """The parser's complaint as one of ours."""
+    """Converts the parser's error to ours."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "blobsync"
     message = error.format_message().rstrip(".")
     word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
@@ -115,7 +115,7 @@ def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether ``--json`` was asked for, as far as can be told where the rest cannot be parsed."""
+    """Whether ``--json`` is there, as far as can be seen when the rest cannot be parsed."""
     before, ends = "", False
     for word in words:
         if word == "--json":
@@ -128,7 +128,7 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
-    """The command as it is shown in ``--json``; what ``-p`` holds may be a password."""
+    """The command as shown in ``--json``; the value of ``-p`` may be a password."""
     shown: list[str] = []
     for before, word in zip(["", *words], words):  # noqa: B905 - the first list is longer by one on purpose
         if before in ("-p", "--param"):
@@ -140,7 +140,7 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
 
 
 def _stop_on_sigterm() -> None:
-    """What stops a batch job stops us as Ctrl-C does: cleanly."""
+    """Signals that stop a batch job stop us like Ctrl-C: cleanly."""
 
     def stop(signum: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,6 +1,6 @@
-"""The global options, and how a command function becomes a command that knows them.
+"""The global options, and how a function becomes a command that accepts them.
 
-They stand before the command word, and for most commands after it as well:
+They go before the command word, and for most commands also after it:
 ``blobsync -c eu -f we3v32 u data/voc20`` and ``blobsync u data/voc20 -c eu -f we3v32`` are the same.
 """
 
@@ -146,8 +146,7 @@ def command(
     """Register ``function(session, ...) -> Result`` as the command ``name``.
 
     ``globals_after`` False keeps the global options before the word: for commands that end with another
-    command line. ``looks`` says that the command touches nothing, so that Ctrl-C can say so too. The function
-    itself stays what it was.
+    command line. ``looks``: the command changes nothing, and says so on Ctrl-C. The function itself is unchanged.
     """
 
     def register(function: CommandFunction) -> CommandFunction:
@@ -159,7 +158,7 @@ def command(
 
 
 def _only_looking(function: CommandFunction) -> CommandFunction:
-    """Also while the lines of its answer come: they may be what it looks for."""
+    """Also while the lines of its answer are printed: producing them may be the work."""
 
     @wraps(function)
     def run(session: Session, **values: Any) -> Result:

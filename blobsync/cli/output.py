@@ -1,7 +1,7 @@
 """The one place that prints.
 
-Standard output is the answer and nothing else; errors, hints, notes and progress go to standard error.
-With ``--json`` the answer is one document, also when the command fails:
+Standard output gets only the answer; errors, hints, notes and progress go to standard error.
+With ``--json`` the answer is one document, even if the command fails:
 
     {"blobsync": 1, "command": [...], "status": "success|partial|error|cancelled", "exit_code": N,
      "data": {...}, "errors": [{"code", "message", "hint", "path"}]}
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
 
 VERSION = 1
-# How many failures are told one by one on a terminal; --json has them all.
+# How many failures are listed on a terminal; --json lists all.
 SHOWN_FAILURES = 20
 
 _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
@@ -31,12 +31,12 @@ _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "parti
 
 @dataclass(slots=True)
 class Result:
-    """What a command has to say.
+    """The result of a command.
 
     ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it comes).
-    ``failures`` are single files, jobs or checks that are not as they should be. ``live`` lines come slowly, and
-    whoever reads them through a pipe wants each at once; ``interrupted`` is what Ctrl-C means while they come.
-    ``reveals`` says that the answer is a secret that was asked for; everything else is printed without any.
+    ``failures`` are the files, jobs or checks that failed. ``live`` lines come slowly and are flushed one by one;
+    ``interrupted`` is the error for Ctrl-C while they come. ``reveals``: the answer is a secret that was asked for;
+    everything else is redacted.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Console:
         else:
             self._out.flush()
             if error.exit_code == ExitCode.INTERRUPTED and self._err.isatty():
-                # The terminal has written ^C where the sentence is to begin.
+                # The terminal has printed ^C where the message should begin.
                 self._err.write("\r")
             self.say(error.message, error.hint)
         return int(error.exit_code)
@@ -135,7 +135,7 @@ def _error(error: FileFailure | BlobsyncError) -> dict[str, str | None]:
 
 
 def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
-    """The sentence names the first few only; a script gets them all."""
+    """The message names only the first few; a script gets all."""
     names = error.names if isinstance(error, UnsafeNamesError) else ()
     return [
         {"code": error.code, "message": redact(f"{name!r} {why}"), "hint": None, "path": redact_answer(name)}
@@ -144,7 +144,7 @@ def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
 
 
 def _printable(text: str) -> str:
-    """No control characters of a hostile name on a terminal; names that are not UTF-8 stay readable."""
+    """Removes control characters of hostile names; names that are not UTF-8 stay readable."""
     shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text)
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
@@ -167,7 +167,7 @@ def start_logging(verbose: int) -> None:
 
 
 def forget_stdout() -> None:
-    """After the reader of a pipe has gone: nothing more is written, and nothing complains at exit."""
+    """For when the reader of a pipe is gone: writes nothing more, and avoids an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""How it goes, on standard error: a bar on a terminal, a line now and then elsewhere, nothing with ``-q``."""
+"""Progress on standard error: a bar on a terminal, a line every 15 seconds elsewhere, nothing with ``-q``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
 
     class ClosingListener(Listener, Protocol):
-        """A listener that can be put away at the end."""
+        """A listener that is closed at the end."""
 
         def aside(self) -> AbstractContextManager[None]:
             """While a question or another program has the terminal."""
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-# Elsewhere than on a terminal, one line every so many seconds.
+# Without a terminal: seconds between two lines.
 LINE_EVERY = 15.0
-# A bar appears once a command takes this long (seconds): most are over before.
+# Seconds before a bar appears; most commands end earlier.
 BAR_AFTER = 0.7
 _REDRAW = 0.1
 _TICK = 0.5
@@ -62,7 +62,7 @@ class QuietListener:
 
 
 class _Counting(ProgressCounter):
-    """The numbers behind both displays, in words."""
+    """The numbers of both displays, as text."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Counting(ProgressCounter):
 
 
 class LineListener(_Counting):
-    """A line now and then, for logs."""
+    """A line at intervals, for logs."""
 
     def __init__(self, console: Console, every: float = LINE_EVERY) -> None:
         super().__init__(console)
@@ -110,7 +110,7 @@ class LineListener(_Counting):
 
 
 class BarListener(_Counting):
-    """One line of the terminal that shows how it goes, and is gone at the end.
+    """One line of the terminal that shows the progress, and is removed at the end.
 
     It appears once the command takes longer than ``after`` seconds; ``terminal`` is where it is drawn.
     """
@@ -121,7 +121,7 @@ class BarListener(_Counting):
         self._drawn = 0.0
         self._line = TerminalLine(terminal or sys.stderr)
         self._closed = threading.Event()
-        # The clock goes on while nothing else does: a service that keeps us waiting, one large request.
+        # Keeps the clock running while nothing else happens: a slow service, one large request.
         threading.Thread(target=self._tick, daemon=True).start()
 
     def show(self, *, force: bool, began: bool = False) -> None:
@@ -140,13 +140,13 @@ class BarListener(_Counting):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Nothing is drawn meanwhile."""
+        """Draws nothing meanwhile."""
         with self.lock:
             self._line.clear()
             yield
 
     def close(self) -> None:
-        """Take the bar away; what remains on the terminal is the answer."""
+        """Remove the bar; only the answer stays on the terminal."""
         self._closed.set()
         with self.lock:
             self._line.clear()

@@ -23,7 +23,7 @@ from blobsync.plan.transfer_plan import (
 )
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
-# Files of one kind that are listed one by one where nobody asked for all of them.
+# How many files of one kind are listed without --full.
 _SHOWN = 10
 
 
@@ -33,7 +33,7 @@ def files_shown(*, quiet: bool, full: bool) -> int:
 
 
 def more_line(count: int, what: str = "", *, full: str = "--full") -> str:
-    """The line that stands for the ``count`` files that are not listed; ``full`` is what lists them."""
+    """The line for the ``count`` files that are not listed; ``full`` is the option that lists them."""
     return f"  ... and {count:,} more{what}, {full} shows all"
 
 
@@ -91,9 +91,9 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
 
 
 def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "--full") -> Iterator[str]:
-    """What would happen: below each reason the first ``shown`` files that it holds for, then the counts.
+    """What would happen: the first ``shown`` files of each reason, then the counts.
 
-    Files that stay as they are get lines only with ``unchanged``. ``full`` is what shows all of them.
+    Unchanged files are listed only with ``unchanged``. ``full`` is the option that lists all of them.
     """
     groups: dict[tuple[Action, Reason], list[str]] = {}
     left: Counter[tuple[Action, Reason]] = Counter()
@@ -113,19 +113,19 @@ def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "
 
 
 def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:
-    # In JSON it has its full name; here the words above the line say what it means.
+    # JSON has the full name; here the heading says what it means.
     word = "newer" if action.action is Action.NEWER_AT_DESTINATION else verb(plan, action)
     aside = f", and the other version as {action.aside}" if action.aside else ""
     return f"  {word:<8} {size_text(action.size):>7}  {part.shown(action)}{aside}"
 
 
 def _goes_both_ways(plan: TransferPlan) -> bool:
-    """Whether ``--keep`` brings something to the source's end, so that no one word fits all files."""
+    """Whether ``--keep`` also writes at the source, so that no single verb fits all files."""
     return plan.files_to_transfer > plan.count(Action.TRANSFER)
 
 
 def plan_summary(plan: TransferPlan) -> str:
-    """What would move, what would not, and which engine moves it, with the reason for that."""
+    """What would move, what would not, and which engine would move it and why."""
     moving = count_text(plan.files_to_transfer, "file")
     word = "move" if _goes_both_ways(plan) else VERBS[plan.route]
     words = [f"would {word} {moving}, {size_text(plan.bytes_to_transfer)}{_way(plan)}"]
@@ -142,7 +142,7 @@ def _way(plan: TransferPlan) -> str:
     return " through this machine" if plan.engine.name == "relay" else " server to server, 0 B through this machine"
 
 
-# What needs a person comes last, next to the counts.
+# What needs attention comes last, next to the counts.
 _ORDER = (
     *(Action.UNCHANGED, Action.TRANSFER, Action.ADOPT, Action.DELETE),
     *(Action.SKIP, Action.NEWER_AT_DESTINATION, Action.CONFLICT),

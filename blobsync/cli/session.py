@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NAMES = "use the name of a file in aux_data/aml/, without .yaml; omit the option for the default"
 
 
-# Secrets of runs on this machine; cheap to look for, and hardly ever there.
+# Secrets that a killed run on this machine left; cheap to look for, and rare.
 SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
 
 
@@ -27,7 +27,7 @@ SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
 class Session:
     """The global options of one call, wherever on the command line they stood.
 
-    ``started`` is called with the session as soon as all of them are known; ``began`` is the monotonic time in
+    ``started`` is called with the session once all of them are known; ``began`` is the monotonic time in
     seconds at which the command began.
     """
 
@@ -46,11 +46,11 @@ class Session:
     def merge(self, options: Mapping[str, Any]) -> None:
         """Options after the command word win over those before it.
 
-        Raises ``UsageError`` where a cluster's name is empty: a script's variable that is not set must not mean the
-        default cluster.
+        Raises ``UsageError`` for an empty cluster name: an unset variable in a script must not select the default
+        cluster.
         """
         for name, value in options.items():
-            # What is not given has its default, the same as here; 0 and the empty word are given.
+            # An option that is not given has its default; 0 and the empty text count as given.
             if value != _NOT_GIVEN[name]:
                 setattr(self, name, value)
         for option, value in (("-c", self.cluster), ("-f", self.from_cluster)):
@@ -59,7 +59,7 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """How long this command has taken so far, all looking and waiting included."""
+        """How long this command has taken so far, in seconds."""
         return time.monotonic() - self.began
 
     def overrides(self) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ class Session:
     def project(self, *, copies: bool = False, cluster: str | None = None) -> Project:
         """The project around the current folder, through the chosen cluster.
 
-        ``copies`` says that the command knows what to do with ``-f``; ``cluster`` is another cluster than
+        ``copies``: the command accepts ``-f``; ``cluster`` is another cluster than
         that of ``-c``. Raises ``ConfigError`` and ``UsageError``; the files' warnings go to the listener.
         """
         from blobsync.project.api import Project
@@ -94,7 +94,7 @@ class Session:
         return project
 
     def warn(self, *clusters: Cluster | None) -> None:
-        """Tell what is odd about the configuration files: once, and what is a matter of habits once a day."""
+        """Show the warnings of the configuration files: each once per command, some only once a day."""
         from blobsync.base.told import DailyWarning, told_today
 
         seen: set[str] = set()

@@ -34,10 +34,10 @@ def register(app: typer.Typer) -> None:
 
 
 def config_check(session: Session) -> Result:
-    """Check every cluster file, account file and workspace file, and tell everything that is wrong at once.
+    """Check every cluster file, account file and workspace file, and report every problem at once.
 
-    Ends with 2 when something is wrong; warnings, also of what submit alone would refuse, end with 0. With -c or -p
-    it checks that cluster as it then is. Asks no network: that is 'blobsync doctor'.
+    Exits with 2 if something is wrong. Warnings, including those about what only submit would reject, exit with 0.
+    With -c or -p it checks that cluster with those changes. Does not use the network: see 'blobsync doctor'.
 
     \b
       blobsync config check
@@ -74,7 +74,7 @@ def _refusals(item: CheckedFile, environ: Mapping[str, str]) -> tuple[BlobsyncEr
 
 
 def _warnings(item: CheckedFile, refused: Sequence[BlobsyncError], problems: Sequence[ConfigError]) -> list[str]:
-    """All that is not wrong for transfers; what submit would refuse is told where nothing else tells it."""
+    """What is not an error for transfers, including what submit would reject and nothing else reports."""
     told = [*item.warnings, *map(str, problems)]
     new = [error for error in refused if not any(getattr(error, "detail", error.message) in text for text in told)]
     return list(item.warnings) + [
@@ -110,10 +110,10 @@ def config_trust_link(
     paths: OptionalPaths = None,
     forget: Annotated[bool, typer.Option("--forget", help="Stop trusting these links.")] = False,
 ) -> Result:
-    """Agree that symlinks of the project lead out of it: what is behind them is read and written from now on.
+    """Trust symlinks that lead out of the project: from now on blobsync reads and writes what they point to.
 
-    Without PATH the links that you agreed to are listed. A link that leads elsewhere later needs your word anew.
-    It is kept in your own configuration, never in the project.
+    Without PATH, lists the trusted links. A link that changes later must be trusted again.
+    The list is kept in your own configuration, never in the project.
 
     \b
       blobsync config trust-link data/coco
@@ -142,9 +142,9 @@ def emulator_start(
         bool, typer.Option("--in-memory", help="Keep all data in memory; stopping deletes it.")
     ] = False,
 ) -> Result:
-    """Start a blob server on this machine, installing it on first use; one that runs already stays.
+    """Start a blob server on this machine, installing it on first use; does nothing if it already runs.
 
-    Its key is your own: 'blobsync config new --emulator' writes it into a new project.
+    The key is yours alone: 'blobsync config new --emulator' writes it into a new project.
 
     \b
       blobsync emulator start
@@ -158,7 +158,7 @@ def emulator_start(
 
 
 def emulator_stop(session: Session) -> Result:
-    """Stop the blob server on this machine; what it holds is kept, unless it was started with --in-memory."""
+    """Stop the blob server on this machine; its blobs are kept, unless it was started with --in-memory."""
     state = _emulator(session).stop()
     if state is None:
         return Result({"running": False}, ["no emulator was running"])
@@ -166,7 +166,7 @@ def emulator_stop(session: Session) -> Result:
 
 
 def emulator_status(session: Session) -> Result:
-    """Say whether the blob server runs, and where."""
+    """Show whether the blob server is running, and where."""
     state = _emulator(session).status()
     if state is None:
         return Result({"running": False}, ["not running; start it: blobsync emulator start"])

@@ -1,9 +1,9 @@
-"""What a node does whose Python is too old for blobsync: it looks for another one, or runs the simpler jobs itself.
+"""For nodes whose Python is too old for blobsync: looks for a newer one, or runs simple jobs itself.
 
 Standard library of Python 3.8 only; ``bootstrap.py`` calls ``main``. A job is simple when its folders are linked or
 mounted: its code archive is fetched and checked here as on any node, its folders are put in place, its setup commands
 run, and each process becomes the program. What needs blobsync itself (folders that are downloaded or uploaded, a copy
-of the logs in the container, several processes without a launcher) is refused, or said to be missing.
+of the logs in the container, several processes without a launcher) is rejected, or reported as missing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONDA = (
     "/opt/conda",
     "/opt/miniconda3",
 )
-# Without ssl it could not reach a container, without zlib not read an archive of code.
+# Without ssl it could not reach a container, without zlib it could not read a code archive.
 PROBE = "import sys, ssl, zlib; print(*sys.version_info[:2], sys.executable)"
 PROBE_SECONDS = 30
 # What the code archive holds beside the code, at most; how large code may become where nobody knows its size.
@@ -54,7 +54,7 @@ RANK_NAMES = (
 
 
 def main(boot: Any) -> int:
-    """Raises ``ValueError`` for what only blobsync itself can do."""
+    """Raises ``ValueError`` for a job that needs blobsync itself."""
     python, found = newest_python()
     if python:
         os.execv(python, [python, "-I", str(boot.unpacked()), *sys.argv[1:]])
@@ -76,7 +76,7 @@ def main(boot: Any) -> int:
 
 
 def newest_python() -> tuple[str | None, list[str]]:
-    """A Python that can run blobsync, and all that were asked, with their versions."""
+    """A Python that can run blobsync, and all that were tried, with their versions."""
     places = [sys.executable, *(shutil.which(name) or "" for name in NAMES), os.environ.get("CONDA_PYTHON_EXE", "")]
     for base in (os.path.expanduser(os.path.expandvars(name)) for name in CONDA):
         places += [f"{base}/bin/python", *sorted(glob.glob(glob.escape(base) + "/envs/*/bin/python"))]
@@ -93,7 +93,7 @@ def newest_python() -> tuple[str | None, list[str]]:
 
 
 class Job:
-    """A job whose processes the launcher starts, on this node."""
+    """A job on this node whose processes the launcher starts."""
 
     def __init__(self, boot: Any) -> None:
         self._boot, self._spec = boot, boot.job
@@ -103,7 +103,7 @@ class Job:
         self._run_dir = Path(os.path.abspath(boot.options["--run-dir"]), f"task_{task}" if task else "")
 
     def prepare(self, asked: str) -> None:
-        """Once on each node: later processes find it done."""
+        """Once per node: later processes find it done."""
         with self._boot.locked():
             if self._ready.exists():
                 return
@@ -144,7 +144,7 @@ class Job:
         with suppress(FileNotFoundError):
             (self._run_dir / "up" / str(rank)).touch()
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            # One that came meanwhile would end a program that has no handler yet.
+            # A signal in between would end a program that has no handler yet.
             signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
             signal.signal(number, signal.SIG_DFL)
@@ -219,7 +219,7 @@ class Job:
             raise ValueError(f"folder {entry['name']}: blobfuse2 could not mount it (exit {done.returncode})")
 
     def _remove_root(self) -> None:
-        """Take mounts off first; while one is still there nothing is removed."""
+        """Unmount first; while a mount is left, nothing is removed."""
         for entry in self._spec["folders"]:
             path = str(self._root / entry["name"])
             if entry["mode"] != "link" and os.path.ismount(path):
@@ -282,7 +282,7 @@ class Job:
     # -- words --------------------------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
-        """A line of ours, in the log of this node; never in the user's."""
+        """Writes to the log of this node, never to the user's."""
         logs = self._run_dir / "system_logs"
         logs.mkdir(parents=True, exist_ok=True)
         with (logs / f"{self._root.name}.txt").open("a", encoding="utf-8", errors="replace") as log:
@@ -296,7 +296,7 @@ class Job:
 def unzip(archive: Path, target: Path, digest: str, size: int) -> None:
     """Unpack with run bits and links, once names, ``size`` and ``digest`` are as they should be (0, empty: not known).
 
-    Nothing may come to lie, or point, outside ``target``. The digest is that of ``blobsync.code``.
+    Nothing may be written, or point, outside ``target``. The digest is that of ``blobsync.code``.
     """
     base, links = os.path.realpath(target), []
     limit = size + OWN_BYTES if size else max(SMALL_CODE, UNPACKED_RATIO * archive.stat().st_size)
@@ -304,7 +304,7 @@ def unzip(archive: Path, target: Path, digest: str, size: int) -> None:
         members: dict[str, zipfile.ZipInfo] = {}
         for item in source.infolist():
             path = inside(base, item.filename[:-1] if item.is_dir() else item.filename)
-            # No more than this is ever unpacked of a member, whatever its stream holds.
+            # Unpacks at most this much of a member, whatever its stream contains.
             limit -= item.file_size
             if limit < 0 or members.setdefault(path, item) is not item:
                 raise ValueError(f"the code archive holds {item.filename!a} twice, or is larger than it should be")

@@ -245,7 +245,7 @@ CAUSES: tuple[Cause, ...] = (
 def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES) -> tuple[FoundCause, ...]:
     """The causes that one log shows, in the order of the table."""
     compiled = [(cause, re.compile(cause.pattern)) for cause in causes]
-    # Most lines show nothing: one look tells, instead of one for each cause.
+    # Most lines match nothing: one search rules them out, instead of one per cause.
     anything = re.compile("|".join(f"(?:{cause.pattern})" for cause in causes))
     seen: dict[int, tuple[int, str, int]] = {}
     before: deque[str] = deque(maxlen=CONTEXT_LINES)
@@ -264,7 +264,7 @@ def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES
 
 
 def summarise(findings: Iterable[FoundCause]) -> tuple[FoundCause, ...]:
-    """One finding per code, counts added up; the plain ``cuda`` only where nothing says more about a GPU."""
+    """One cause per code, with added counts; plain ``cuda`` only if nothing more specific about a GPU was found."""
     merged: dict[str, FoundCause] = {}
     for finding in findings:
         known = merged.get(finding.cause.code)
@@ -277,7 +277,7 @@ def summarise(findings: Iterable[FoundCause]) -> tuple[FoundCause, ...]:
 
 
 def is_retriable(findings: Iterable[FoundCause]) -> bool:
-    """Whether there is a cause that another try may not meet."""
+    """Whether another try may help."""
     return any(finding.cause.retriable for finding in findings)
 
 
@@ -292,7 +292,7 @@ def log_lines(stream: TextIO) -> Iterator[str]:
 
 
 def _bounded(line: str) -> str:
-    """What is searched: what takes quadratic time on a line must not meet one without end."""
+    """The part of a line that is searched: it bounds what takes quadratic time."""
     return line if len(line) <= _LINE_CHARS else f"{line[: _LINE_CHARS // 2]} ... {line[-_LINE_CHARS // 2 :]}"
 
 

@@ -1,7 +1,7 @@
 """The jobs of a project: submitting, looking and stopping. ``project.jobs``, and what the command line uses.
 
-What is wrong raises ``BlobsyncError``; what the user should merely know comes with the result (``warnings``,
-``problems``), and goes to the listener's notes where a cluster could not be asked.
+Errors raise ``BlobsyncError``; warnings come with the result (``warnings``, ``problems``), and go to the listener's
+notes if a cluster could not be asked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from blobsync.jobs.logs import FetchedLogs, rank_of
 from blobsync.jobs.spec import State
 
 if TYPE_CHECKING:
-    # Looking at jobs is asked often, and needs little of what submitting needs.
+    # Looking at jobs is frequent, and needs little of what submitting needs.
     from typing_extensions import Unpack
 
     from blobsync.config.model import Cluster
@@ -42,7 +42,7 @@ _SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
 
 
 class SubmitKeywords(TypedDict, total=False):
-    """What a submission may ask for besides its command; what is left out, the cluster file says.
+    """The options of a submission besides its command; the cluster file gives the others.
 
     ``num_gpu``: GPUs in all, 0 for none. ``nodes``: machines. ``name`` is shown instead of the command.
     ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first. The others are
@@ -63,7 +63,7 @@ class SubmitKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """What would be handed over: its id, the text for the backend, the same for people, and warnings."""
+    """What would be submitted: its id, the text for the backend, the same for people, and warnings."""
 
     run_id: str
     text: str
@@ -123,7 +123,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """Several jobs after they were asked to stop; ``errors`` say which of them could not be asked, and why."""
+    """Several jobs after a request to stop; ``errors`` name those that could not be asked, and why."""
 
     records: tuple[JobRecord, ...]
     errors: tuple[BlobsyncError, ...] = ()
@@ -149,7 +149,7 @@ class Jobs:
     # -- starting -----------------------------------------------------------------------------------------------
 
     def plan(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> PlannedJob:
-        """What :meth:`submit` would hand over; nothing is uploaded, submitted or recorded."""
+        """What :meth:`submit` would submit; nothing is uploaded, submitted or recorded."""
         from blobsync.jobs.submit import plan_job
 
         cluster, request = self._asked(command, keywords)
@@ -159,8 +159,8 @@ class Jobs:
     def submit(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> Submitted:
         """Run a command on the project's cluster, with the code of the last ``init`` and the folders in place.
 
-        Raises ``UsageError`` and ``ConfigError`` before anything runs, ``SubmissionError`` where the cluster refused,
-        and ``SubmissionUnknownError`` where its answer got lost: then the job stays in the history.
+        Raises ``UsageError`` and ``ConfigError`` before anything runs, ``SubmissionError`` if the cluster rejected it,
+        and ``SubmissionUnknownError`` if its answer got lost: the job then stays in the history.
         """
         from blobsync.jobs.submit import submit
 
@@ -216,7 +216,7 @@ class Jobs:
         if cluster and not found:
             from blobsync.config.loader import find_cluster_file
 
-            # A cluster whose file is gone may still have jobs; one that has neither is a slip.
+            # A cluster whose file is gone may still have jobs; a name with neither is a typing error.
             find_cluster_file(self._board.root, cluster, self._board.environ)
         return found
 
@@ -234,13 +234,13 @@ class Jobs:
         return JobReport(record, tail, fetched, causes)
 
     def logs(self, job: JobName) -> FetchedLogs:
-        """Bring the logs in ``assets/<ID>/`` up to date; returns where they are."""
+        """Update the logs in ``assets/<ID>/``; returns their folder."""
         return self._board.logs(self.find(job))
 
     def read_log(self, job: JobName, *, rank: int | None = None, tail: int | None = None) -> JobLog:
         """The log of one process (default: rank 0), or its last ``tail`` lines.
 
-        Raises what was in the way where there is no such log here and none could be fetched.
+        Raises the error of fetching it if there is no such log here.
         """
         record = self.find(job)
         fetched = self._board.logs(record)
@@ -250,14 +250,14 @@ class Jobs:
         return JobLog(record, name, tuple(fetched.tail(name, tail or _ALL_LINES)) if name else (), fetched)
 
     def follow(self, job: JobName, *, rank: int | None = None) -> Iterator[LogLine]:
-        """The lines of all processes (or of one) as they come, until the job has ended."""
+        """The lines of all processes (or of one) as they arrive, until the job has ended."""
         for name, text in self._board.follow(self.find(job)):
             found = rank_of(name)
             if rank is None or (found and found[1] == rank):
                 yield LogLine(text, found[1] if found else None, name)
 
     def wait(self, job: JobName) -> JobRecord:
-        """Until the job has ended, however."""
+        """Wait until the job has ended, in whatever state."""
         return self._board.wait(self.find(job))
 
     def diagnose(self, job: JobName) -> Diagnosis:
@@ -279,7 +279,7 @@ class Jobs:
         return self._board.cancel(self.get(job))
 
     def cancel_all(self, jobs: Iterable[JobName]) -> Cancellation:
-        """Stop several jobs; what is in the way of one does not keep the others."""
+        """Stop several jobs; an error with one does not stop the others."""
         records: list[JobRecord] = []
         errors: list[BlobsyncError] = []
         for record in self.refresh(jobs):

@@ -35,7 +35,7 @@ class Size:
 
     @property
     def one_machine(self) -> bool:
-        """Whether this machine is all there is; what it has, it knows itself."""
+        """Whether the job runs on this machine only, whose GPUs can be counted."""
         return self.here or self.platform == "local"
 
 

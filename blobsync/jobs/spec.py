@@ -24,7 +24,7 @@ VERSION = 1
 # How much of a command line a representation shows.
 _SHOWN_CHARS = 60
 
-# The node could not be made ready (code, folders, setup commands): not the user's program's doing.
+# The node could not be prepared (code, folders, setup commands): not a failure of the user's program.
 SETUP_FAILED_EXIT = 72
 # The program succeeded, but its outputs could not be uploaded.
 OUTPUT_FAILED_EXIT = 73
@@ -37,7 +37,7 @@ FIRST_MASTER_PORT, MASTER_PORTS = 20_000, 20_000
 SERVICES = AML_PLATFORMS
 
 
-# What ids are made of here and on every service: no option, no path, nothing that a shell or a URL reads otherwise.
+# The characters of ids on every service: no option, no path, nothing special to a shell or a URL.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
@@ -223,13 +223,13 @@ def _listed(value: object) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What a node needs and nobody may read: SAS tokens by container URL, and secret environment values."""
+    """The secrets of a node: SAS tokens by container URL, and secret environment values."""
 
     sas: Mapping[str, str] = field(default_factory=dict, repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> str:
-        """For a file that only its owner can read."""
+        """The content of a file that only its owner may read."""
         return json.dumps({"sas": dict(self.sas), "env": dict(self.env)}, sort_keys=True)
 
     @classmethod

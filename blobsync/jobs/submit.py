@@ -1,4 +1,4 @@
-"""Submitting: the one place that orders code archive, specification, plan, access, hand-over and record."""
+"""Submitting: code archive, specification, plan, access, submission and record, in this order."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
 def plan_job(
     board: Board, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode
 ) -> tuple[Plan, tuple[str, ...]]:
-    """What would be handed over, and warnings; nothing is submitted, minted or recorded."""
+    """What would be submitted, and warnings; nothing is submitted, signed or recorded."""
     demand_platform(cluster)
     run_id = new_run_id(board.environ)
-    # What is wrong with the request is told before any code is looked at or uploaded.
+    # Errors of the request come before any code is read or uploaded.
     describe(cluster, request, run_id, None)
     code = choose_code(cluster)
     spec = _with_node_archive(board, describe(cluster, request, run_id, code.ref))
@@ -91,7 +91,7 @@ def resubmit(
 
 
 def _with_node_archive(board: Board, spec: JobSpec) -> JobSpec:
-    """With what its nodes start from: this version's. This machine runs jobs with the blobsync that is installed."""
+    """With this version's node archive. This machine runs jobs with the installed blobsync."""
     elsewhere = spec.platform != "local"
     archive = node_archive(board.environ).beside(spec.code) if spec.code and elsewhere else None
     return replace(spec, node_archive=archive)
@@ -133,11 +133,11 @@ def _hand_over(
     spec, secrets, warnings = grant(spec, clusters, _minter(board, cluster))
     plan = backend.plan(spec)
     if spec.node_archive is not None:
-        # The code is beside it, and the job was just granted a look at that: its account is known.
+        # It is beside the code, and the job has just been granted access to that: the account is known.
         account = known_accounts(clusters)[spec.node_archive.container]
         with board.store(cluster, account) as store:
             publish(node_archive(board.environ), spec.node_archive, store)
-    # Recorded first: a job that was accepted in the moment in which we die must not be unknown to everybody.
+    # Recorded first: a job that was accepted just before we are killed must not get lost.
     record = board.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
     outcome = backend.submit(plan, secrets)
     if isinstance(outcome, Refused):

@@ -1,4 +1,4 @@
-"""Submitting a job again for as long as it fails for reasons that pass."""
+"""Resubmits a job while its failures look temporary."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def watch(
 
 
 def find_causes(board: Board, record: JobRecord) -> tuple[FoundCause, ...]:
-    """From the logs, and from what the cluster gave as the reason."""
+    """From the logs, and from the reason that the cluster gives."""
     told = read_causes("the cluster", [record.info.reason])
     return summarise([*told, *board.causes(board.logs(record))])

@@ -1,4 +1,4 @@
-"""From PATHs to a plan: resolve both ends, survey them, let the planner decide. Touches nothing."""
+"""From PATHs to a plan: resolve both ends, survey them, let the planner decide. Changes nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
 
 
 def both_ends(context: ProjectContext, path: str) -> tuple[Request, ...]:
-    """The local files and the blobs of a PATH as typed, part by part, to be compared and not to be moved."""
+    """The local files and the blobs of a PATH, part by part, for comparison only."""
     chosen = legs(context, Direction.UP, [rooted(context, path)], TransferOptions())
     check_links(context, chosen)
     return tuple(request_for(context, leg, TransferOptions()) for leg in chosen)
@@ -64,7 +64,7 @@ def _link_policy(context: ProjectContext, path: str, options: TransferOptions) -
 
 
 def check_links(context: ProjectContext, chosen: Sequence[Leg]) -> None:
-    """Raises ``UntrustedLinkError`` where the way to a local end leaves the project without the user's consent."""
+    """Raises ``UntrustedLinkError`` if a local path leaves the project through a link that the user has not trusted."""
     parts = [leg.part for leg in chosen]
     near = [part.path for part in parts if isinstance(part.source, Path) or isinstance(part.destination, Path)]
     demand_consent(context, near)
@@ -94,7 +94,7 @@ def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
 
 @dataclass(slots=True)
 class _Found:
-    """What the legs of one plan add up to."""
+    """The totals of a plan's legs."""
 
     parts: list[PlanPart] = field(default_factory=list)
     names: list[Names] = field(default_factory=list)
@@ -112,7 +112,7 @@ def make_plan(
     azcopy_problem: Callable[[Route, int, int], str | None],
     listener: Listener,
 ) -> TransferPlan:
-    """The plan for these PATHs. Looks, but touches nothing.
+    """The plan for these PATHs. Reads only.
 
     ``azcopy_problem`` says why azcopy cannot be used for so many files of so many bytes on this route. Raises what the
     survey and the planner's guards raise.
@@ -180,7 +180,7 @@ def _plan_legs(
 
 
 def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: TransferOptions) -> list[str]:
-    """Look at both credentials before the first request: what is expired or too narrow stops the command here."""
+    """Check both credentials before the first request: one that is expired or too narrow stops the command here."""
     found: list[str] = []
     for leg in chosen:
         source, destination = leg.part.source, leg.part.destination
@@ -214,7 +214,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     moving = sum(action.action is Action.TRANSFER and action.aside is None for action in actions)
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and request.wanted is None
     if leg.part.route not in (Route.UPLOAD, Route.DOWNLOAD) and extras:
-        # Who is handed the folder as such could replace them.
+        # An engine that gets the whole folder could replace them.
         whole = False
     whole = whole and not looked.warnings and not looked.unreadable and not looked.has_hidden
     found.parts.append(replace(leg.part, shape=looked.shape, actions=actions, whole=whole))
@@ -226,7 +226,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
 def _see_links(
     part: PlanPart, looked: Survey, actions: tuple[FileAction, ...], found: _Found
 ) -> tuple[FileAction, ...]:
-    """Nothing is deleted through a link, and what is written through one is said: the paths do not show it."""
+    """Nothing is deleted through a link, and writes through one are reported: the paths do not show it."""
     root = part.destination if isinstance(part.destination, Path) else part.source
     if not isinstance(root, Path):
         return actions
@@ -250,7 +250,7 @@ def _see_links(
 def _check_names(
     part: LivePart, looked: Survey, actions: tuple[FileAction, ...], extras: list[str]
 ) -> tuple[tuple[FileAction, ...], list[FileFailure]]:
-    """What can be written, and the files of an upload that have to stay for their names.
+    """What can be written, and the files of an upload whose names the service cannot hold.
 
     Raises ``UnsafeNamesError`` and ``ShapeConflictError`` where nothing is to be moved.
     """

@@ -1,4 +1,4 @@
-"""Local entries that take no part: what is said of them, and of the blobs that stay out because of them."""
+"""Local entries that are skipped, and the blobs that are skipped because of them: what is reported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import trust_command
 from blobsync.plan.transfer_plan import FileFailure
 
-# What the user has to mend before the tree counts as seen.
+# What the user must fix before the tree counts as read completely.
 FAULTS = (Reason.UNREADABLE, Reason.SYMLINK_REFUSED)
-# A download writes neither over nor through these.
+# A download neither replaces these nor writes through them.
 LINKS = (Reason.SYMLINK_OUTSIDE, Reason.SYMLINK_SKIPPED, Reason.SYMLINK_REFUSED, Reason.SYMLINK_PROTECTED)
 
 
@@ -23,7 +23,7 @@ class LeftOut:
     hits: dict[str, int] = field(default_factory=dict)
 
     def hit(self, path: str) -> tuple[Reason, str] | None:
-        """Why ``path`` is, or lies below, an entry that takes no part; None where it does not."""
+        """Why ``path`` is skipped, or is below a skipped entry; None otherwise."""
         at = path if self.entries else ""
         while at:
             if at in self.entries:
@@ -33,7 +33,7 @@ class LeftOut:
         return None
 
     def stays_out(self, shown: str) -> tuple[list[FileFailure], list[str]]:
-        """Blobs that do not come down, for a link of the user's stands where they belong: failures and warnings."""
+        """Blobs that are not downloaded because a link of the user is in their place: failures and warnings."""
         failures: list[FileFailure] = []
         warnings: list[str] = []
         for path, count in self.hits.items():
@@ -53,7 +53,7 @@ class LeftOut:
 
 
 def source_said(shown: str, reason: Reason, detail: str) -> FileFailure | str:
-    """What is said of an entry at the source: a failure where it should have taken part, else a warning."""
+    """The report of a skipped entry at the source: a failure if it should have been transferred, else a warning."""
     said = f"{reason.value} ({detail})" if detail else reason.value
     if reason in FAULTS:
         return FileFailure(shown, FailureCode.UNREADABLE, f"{shown}: {said}", "make it readable, or --exclude it")

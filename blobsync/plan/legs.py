@@ -1,4 +1,4 @@
-"""From PATHs to the parts of a plan: two ends and a place in the index each. Looks at nothing."""
+"""From PATHs to the parts of a plan: two ends and an index key each. Reads nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blobsync.plan.transfer_plan import Direction, End, IndexKey, Part, PlanPart
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A part before anybody looked at it.
+    """A part before the survey.
 
     ``folder_only``: the user wrote a trailing ``/``. ``optional``: it is what a nested folder entry maps elsewhere, and
     may have nothing. ``elsewhere`` are the paths below it that have legs of their own.
@@ -63,7 +63,7 @@ def legs(
         found += _legs_of(context, direction, path, options)
     chosen: dict[str, Leg] = {}
     for leg in found:
-        # A PATH that was given stays one that has to be there, also where it is part of another one.
+        # A PATH that was given must exist, even if it is part of another one.
         path = leg.part.path
         if path not in chosen or (chosen[path].optional and not leg.optional):
             chosen[path] = leg
@@ -83,8 +83,8 @@ def _covers(one: Leg, other: Leg) -> bool:
 def _legs_of(context: ProjectContext, direction: Direction, path: str, options: TransferOptions) -> Iterator[Leg]:
     """The PATH itself, and each prefix below it that an entry of either cluster maps elsewhere.
 
-    Both clusters count, whichever end is theirs: what one of them keeps apart is neither looked for below the
-    other's folder nor put there.
+    Both clusters count, whichever end is theirs: what one of them maps elsewhere is neither read below the other's
+    folder nor written there.
     """
     far = context.from_cluster
     here = context.cluster if direction is Direction.UP or far is None else far
@@ -127,7 +127,7 @@ def _part(context: ProjectContext, direction: Direction, origin: Resolution, tar
 
 
 def _index_key(near: FolderEntry | None, origin: Resolution, target: Resolution, direction: Direction) -> IndexKey:
-    """The two roots that the index knows this pair of ends by, and the path below both; ``near`` is a copy's source."""
+    """The two roots under which the index records this pair, and the path below both; ``near`` is a copy's source."""
     remote = origin if direction is Direction.DOWN else target
     if near is None and origin.path == target.path:
         return IndexKey(remote.entry.prefix, str(remote.entry.remote), remote.relative)

@@ -14,7 +14,7 @@ class Pair(NamedTuple):
     """``source`` and ``destination`` are None where that end has no such file.
 
     ``record`` is how both were when last verified against each other. ``left_out`` is the reason for which
-    the path does not take part (it is a symlink out of the project, say, or behind one), ``detail`` the words to it.
+    the path is skipped (for example a symlink out of the project, or below one), ``detail`` the text for it.
     """
 
     path: str
@@ -38,7 +38,7 @@ def changed_since_verified(now: FileState, then: FileState, md5: bytes | None) -
     """Whether a side holds other content than when it was verified. Clocks are never compared for order.
 
     ``md5`` is the content at that time. A local file whose ``stat`` differs counts as changed unless its
-    MD5 was computed and is the same: a touched file is no changed file.
+    MD5 was computed and is the same: a touched file is not a changed file.
     """
     if is_as_recorded(now, then):
         return False
@@ -68,7 +68,7 @@ def changes_since_verified(near: FileState, remote: FileState, record: Record) -
 
 
 def known_equal(near: FileState, remote: FileState, record: Record | None) -> bool | None:
-    """Whether both sides hold the same bytes, by their MD5s or as the record vouches for both; None: not known."""
+    """Whether both sides hold the same bytes, by their MD5s or by the record; None if unknown."""
     same = equal_content(near, remote)
     if record is None:
         return same

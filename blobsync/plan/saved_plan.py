@@ -83,7 +83,7 @@ def _state(state: FileState | None) -> dict[str, object] | None:
 
 
 class SavedPlan:
-    """A plan file as read. Its words are enough to make the plan again; its actions to see that it still holds."""
+    """A plan file as read. Its arguments are enough to make the plan again; its actions show whether it still holds."""
 
     def __init__(self, document: Mapping[str, object], file: Path) -> None:
         self._document = document
