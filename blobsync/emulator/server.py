@@ -74,8 +74,7 @@ class Emulator:
     ) -> None:
         """``note`` is told what takes long; ``preloads`` are scripts that Node.js loads before the server.
 
-        Without the default one, Azurite gets slower with each blob that it holds: 667 puts a second into an empty
-        account, 123 into one with 8,000 blobs; with it 1,065 (docs/performance.md).
+        Without the default one, Azurite gets slower with each blob that it holds (docs/performance.md).
         """
         environ = environment(environ)
         self._home = home or data_home(environ)

@@ -1,4 +1,4 @@
-"""Requests by libcurl: a third of urllib3's CPU time, because nothing between the socket and the body is Python.
+"""Requests by libcurl: cheaper than urllib3, because nothing between the socket and the body is Python.
 
 Each connection has its own handle in its own multi handle, driven by one thread at a time, so a response can
 be read piece by piece, a stall is detected, and ``close`` works. Options:
