@@ -309,7 +309,7 @@ def _conversation(service: BlobServiceClient) -> list[object]:
             box.delete_blob("x")
             heard.append([blob.name for blob in box.list_blobs()])
         with suppress(HttpResponseError):
-            snapshot = box.get_blob_client("a/b/c").create_snapshot()["snapshot"]
+            snapshot = str(box.get_blob_client("a/b/c").create_snapshot()["snapshot"])
             box.get_blob_client("a/b/c", snapshot=snapshot).delete_blob()
             box.get_blob_client("a/b/c").create_snapshot()
             box.get_blob_client("a/b/c").create_snapshot()
