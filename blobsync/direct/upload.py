@@ -15,7 +15,9 @@ from blobsync.base.errors import ChecksumError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.local.files import SourceFile
+from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.block_ids import block_id_of
 from blobsync.store.content_types import guess_content_type
 from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Precondition
 from blobsync.transfer.engines import Moved
@@ -78,8 +80,9 @@ class UploadJob(FileJob):
         if self._size <= self._sizes.single:
             self._block = self._size
             return 1
-        self._block = self._sizes.block_for(self._size)
-        self._ids = BlockIds()
+        # Not what suits the line, but what the next upload of the file and a download cut it into as well.
+        self._block = block_size(self._size)
+        self._ids: dict[int, str] = {}
         return -(-self._size // self._block)
 
     def piece(self) -> None:
@@ -97,6 +100,7 @@ class UploadJob(FileJob):
             if self._block == self._size:
                 self._put(data)
             else:
+                self._ids[index] = block_id_of(hashlib.sha256(data).digest())
                 md5 = hashlib.md5(data, usedforsecurity=False).digest()
                 self._store.put_block(self._name, self._ids[index], data, md5=md5)
             self.count(length)

@@ -8,16 +8,21 @@ what the service allows to be retried, and raise only errors of ``blobsync.base.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.store.block_ids import sha256_of_block
 
 # https://learn.microsoft.com/rest/api/storageservices/understanding-block-blobs--append-blobs--and-page-blobs
 MAX_BLOCKS = 50_000
 MAX_BLOCK_BYTES = 4000 * 1024 * 1024
 MAX_BLOB_BYTES = MAX_BLOCKS * MAX_BLOCK_BYTES
+MAX_UNCOMMITTED = 100_000
+
+BlockKind = Literal["all", "committed", "uncommitted"]
 
 
 class BlobInfo(NamedTuple):
@@ -63,6 +68,30 @@ class Precondition(NamedTuple):
 
 
 ANYTHING = Precondition()
+
+
+class Block(NamedTuple):
+    """One block of a blob: its id (base64) and its size in bytes, as the service tells them."""
+
+    id: str
+    size: int
+
+    @property
+    def sha256(self) -> bytes | None:
+        """What the id says of the content; None for an id that is not one of ours."""
+        return sha256_of_block(self.id)
+
+
+class BlockList(NamedTuple):
+    """The blocks of one blob. ``committed`` are in the blob's order; a blob that one request wrote has none.
+
+    ``uncommitted`` have no order. ``etag`` is that of the blob, empty where nothing was ever committed (emulators send
+    one there, too). That the sizes add up to the blob's is not certain: compare them.
+    """
+
+    committed: tuple[Block, ...]
+    uncommitted: tuple[Block, ...]
+    etag: str
 
 
 class BlobReader(Protocol):
@@ -135,11 +164,17 @@ class BlobStore(Protocol):
         md5: bytes,
         properties: BlobProperties = ...,
         condition: Precondition = ANYTHING,
+        committed: AbstractSet[str] = frozenset(),
     ) -> BlobInfo:
-        """Commit the blocks as one blob; ``md5`` of the whole is stored as its Content-MD5 property.
+        """Commit the blocks as one blob; ``md5`` of the whole is stored as its Content-MD5 property, unchecked.
 
-        An empty ``md5`` (a server-side copy of a blob that has none) stores none.
+        An empty ``md5`` (a server-side copy of a blob that has none) stores none. Ids in ``committed`` are taken from
+        the blob's present version, all others from what was put last. An id may be named more than once.
         """
+        ...
+
+    def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
+        """The blocks of a blob, committed or not; None where it has neither. Needs the right to read."""
         ...
 
     def put_from_url(

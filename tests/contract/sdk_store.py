@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -25,7 +26,8 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import ContainerUrl, SasToken
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Precondition
+from blobsync.store.block_ids import sha256_of_block
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Block, BlockKind, BlockList, Precondition
 
 _NO_PROPERTIES = BlobProperties()
 
@@ -111,7 +113,7 @@ class SdkBlobStore:
         if md5_of(body) != md5:
             raise ChecksumError("the SDK would send the right MD5")
         with translated(name):
-            self._client.get_blob_client(name).stage_block(plain_id(block_id), body, validate_content=True)
+            self._client.get_blob_client(name).stage_block(RawId(block_id), body, validate_content=True)
 
     def put_block_list(
         self,
@@ -122,12 +124,28 @@ class SdkBlobStore:
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
         condition: Precondition = ANYTHING,
+        committed: AbstractSet[str] = frozenset(),
     ) -> BlobInfo:
         more = conditions(condition) | settings(properties, md5 or None)
         with translated(name):
-            blocks = [BlobBlock(block_id=plain_id(block_id)) for block_id in block_ids]
+            # The SDK sends committed blocks before all others, whatever their order: "latest" keeps it.
+            blocks = [BlobBlock(block_id=RawId(block_id)) for block_id in block_ids]
             self._client.get_blob_client(name).commit_block_list(blocks, **more)
         return self._there(name)
+
+    def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
+        etags = []
+
+        def keep(response: Any) -> None:
+            etags.append(response.http_response.headers.get("ETag", ""))
+
+        try:
+            with translated(name):
+                found = self._client.get_blob_client(name).get_block_list(kind, raw_response_hook=keep)
+        except BlobNotFoundError:
+            return None
+        committed, uncommitted = (tuple(Block(encoded_id(each.id), each.size) for each in blocks) for blocks in found)
+        return BlockList(committed, uncommitted, etags[-1].strip('"'))
 
     def put_from_url(
         self,
@@ -152,7 +170,7 @@ class SdkBlobStore:
     ) -> None:
         with translated(name, copying=True):
             self._client.get_blob_client(name).stage_block_from_url(
-                plain_id(block_id), with_sas(source_url, source_sas), source_offset=start, source_length=length
+                RawId(block_id), with_sas(source_url, source_sas), source_offset=start, source_length=length
             )
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
@@ -246,9 +264,19 @@ def with_sas(url: str, sas: SasToken | None) -> str:
     return f"{url}?{sas.reveal()}" if sas else url
 
 
-def plain_id(block_id: str) -> str:
-    """The SDK encodes block ids itself."""
-    return base64.b64decode(block_id).decode()
+class RawId(str):
+    """An id in base64 that the SDK, which encodes what it is given, sends as it is: also one that is no text."""
+
+    def __str__(self) -> str:
+        return self
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return base64.b64decode(str.encode(self, "ascii"))
+
+
+def encoded_id(block_id: str) -> str:
+    """The SDK decodes ids that are text, and leaves those encoded that hold a digest."""
+    return block_id if sha256_of_block(block_id) else base64.b64encode(block_id.encode()).decode()
 
 
 def md5_of(body: bytes) -> bytes:
@@ -260,7 +288,8 @@ def translated(name: str, *, copying: bool = False) -> Iterator[None]:
     try:
         yield
     except HttpResponseError as error:
-        code = str(getattr(error, "error_code", "") or "")
+        code = getattr(error, "error_code", "") or ""
+        code = str(getattr(code, "value", code))
         status = error.status_code or 0
         if "ContainerNotFound" in code:
             raise ContainerNotFoundError(str(error), status=status) from error

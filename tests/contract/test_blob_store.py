@@ -22,11 +22,13 @@ from blobsync.base.errors import (
     ContainerNotFoundError,
     CopySourceRefusedError,
     PreconditionFailedError,
+    StorageError,
 )
 from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import StorageAccount
+from blobsync.store.block_ids import block_id_of
 from blobsync.store.connect import connect, mint_sas, signer_for
-from blobsync.store.protocol import BlobInfo, BlobProperties, BlobStore, Precondition
+from blobsync.store.protocol import BlobInfo, BlobProperties, BlobStore, Block, BlockKind, BlockList, Precondition
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.sdk import SdkContainer
 from tests.conftest import Azurite
@@ -209,6 +211,92 @@ def test_blocks_without_an_md5_of_the_whole(store: BlobStore) -> None:
     assert store.put_block_list("b", [block_id(0)], size=5, md5=b"").md5 is None
     found = store.head("b")
     assert found is not None and found.md5 is None
+
+
+def content_id(body: bytes) -> str:
+    return block_id_of(hashlib.sha256(body).digest())
+
+
+def test_the_blocks_of_a_blob_are_listed_in_its_order(store: BlobStore) -> None:
+    parts = [bytes([number]) * (number + 1) for number in range(40)]
+    for part in reversed(parts):
+        store.put_block("a b/é", content_id(part), part, md5=md5(part))
+    expected = tuple(Block(content_id(part), len(part)) for part in parts)
+    staged = store.block_list("a b/é")
+    assert staged is not None and staged.committed == () and set(staged.uncommitted) == set(expected)
+    whole = b"".join(parts)
+    written = store.put_block_list("a b/é", [each.id for each in expected], size=len(whole), md5=md5(whole))
+    assert store.block_list("a b/é") == BlockList(expected, (), written.etag)
+    assert [block.sha256 for block in expected] == [hashlib.sha256(part).digest() for part in parts]
+
+
+def test_each_list_of_blocks_can_be_asked_for_alone(store: BlobStore) -> None:
+    old, new = Block(content_id(b"old"), 3), Block(content_id(b"newer"), 5)
+    store.put_block("b", old.id, b"old", md5=md5(b"old"))
+    etag = store.put_block_list("b", [old.id], size=3, md5=md5(b"old")).etag
+    store.put_block("b", new.id, b"newer", md5=md5(b"newer"))
+    assert store.block_list("b", "all") == BlockList((old,), (new,), etag)
+    assert store.block_list("b", "committed") == BlockList((old,), (), etag)
+    assert store.block_list("b", "uncommitted") == BlockList((), (new,), etag)
+
+
+def test_old_and_new_blocks_are_mixed_in_any_order_and_named_twice(store: BlobStore) -> None:
+    parts = {name: name.encode() * 7 for name in ("one", "two", "three")}
+    ids = {name: content_id(part) for name, part in parts.items()}
+    for name in ("one", "two"):
+        store.put_block("b", ids[name], parts[name], md5=md5(parts[name]))
+    first = store.put_block_list("b", [ids["one"], ids["two"]], size=42, md5=b"")
+    store.put_block("b", ids["three"], parts["three"], md5=md5(parts["three"]))
+    order = ["two", "three", "two", "one", "three"]
+    body = b"".join(parts[name] for name in order)
+    condition = Precondition(etag=first.etag)
+    old = {ids["one"], ids["two"]}
+    written = store.put_block_list(
+        "b", [ids[name] for name in order], size=len(body), md5=md5(body), condition=condition, committed=old
+    )
+    assert read(store, "b") == body
+    expected = tuple(Block(ids[name], len(parts[name])) for name in order)
+    assert store.block_list("b") == BlockList(expected, (), written.etag)
+
+
+def test_blocks_that_are_not_there_make_no_blob(store: BlobStore) -> None:
+    store.put_block("b", content_id(b"x"), b"x", md5=md5(b"x"))
+    with pytest.raises(StorageError) as refused:
+        store.put_block_list("b", [content_id(b"x"), content_id(b"y")], size=2, md5=md5(b"xy"))
+    assert refused.value.service_code == "InvalidBlockList"
+    assert store.head("b") is None
+
+
+def test_ids_of_another_length_are_refused(store: BlobStore) -> None:
+    store.put_block("b", block_id(0), b"x", md5=md5(b"x"))
+    with pytest.raises(StorageError) as refused:
+        store.put_block("b", content_id(b"x"), b"x", md5=md5(b"x"))
+    assert refused.value.service_code == "InvalidBlobOrBlock"
+
+
+def test_a_blob_of_one_request_has_no_blocks_and_one_that_is_not_there_no_list(store: BlobStore) -> None:
+    etag = put(store, "b").etag
+    assert store.block_list("b") == BlockList((), (), etag)
+    assert store.block_list("gone") is None
+
+
+@pytest.mark.parametrize("kind", ["all", "committed", "uncommitted"])
+def test_listing_blocks_needs_the_right_to_read(azurite: Azurite, kind: BlockKind) -> None:
+    account = new_account(azurite)
+    with connect(with_sas(account, "cw"), environ={}) as rest:
+        rest.put_block("b", content_id(b"x"), b"x", md5=md5(b"x"))
+        with pytest.raises(AccessDeniedError):
+            rest.block_list("b", kind)
+
+
+def test_a_committed_block_is_not_replaced_by_one_that_was_put_since(azurite: Azurite) -> None:
+    with connect(new_account(azurite), environ={}) as rest:
+        mine = content_id(b"mine")
+        rest.put_block("b", mine, b"mine", md5=md5(b"mine"))
+        rest.put_block_list("b", [mine], size=4, md5=b"")
+        rest.put_block("b", mine, b"evil", md5=md5(b"evil"))
+        rest.put_block_list("b", [mine, mine], size=8, md5=b"", committed={mine})
+        assert read(rest, "b") == b"minemine"
 
 
 def test_what_a_write_answers_is_what_a_look_shows(store: BlobStore) -> None:

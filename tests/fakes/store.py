@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -17,7 +18,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import ContainerUrl, SasToken
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Precondition
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Block, BlockKind, BlockList, Precondition
 
 _NO_PROPERTIES = BlobProperties()
 
@@ -29,6 +30,7 @@ class StoredBlob:
     body: bytes
     info: BlobInfo
     properties: BlobProperties = field(default_factory=BlobProperties)
+    blocks: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +159,34 @@ class MemoryStore:
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
         condition: Precondition = ANYTHING,
+        committed: AbstractSet[str] = frozenset(),
     ) -> BlobInfo:
         self._ask("put_block_list", name, 0, size)
         with self._lock:
             self._demand(name, condition)
-            staged = self.blocks.pop(name, {})
-            body = b"".join(staged[block_id] for block_id in block_ids)
-            return self._keep(name, body, md5 or None, properties)
+            there = dict(self.blobs[name].blocks) if name in self.blobs else {}
+            latest = there | self.blocks.get(name, {})
+            chosen = [(each, (there if each in committed else latest).get(each)) for each in block_ids]
+            blocks = tuple((each, body) for each, body in chosen if body is not None)
+            if len(blocks) != len(chosen):
+                raise StorageError("a block is not there", status=400, service_code="InvalidBlockList")
+            written = self._keep(name, b"".join(body for _, body in blocks), md5 or None, properties)
+            self.blobs[name].blocks = blocks
+            return written
+
+    def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
+        self._ask("block_list", name)
+        with self._lock:
+            blob, staged = self.blobs.get(name), self.blocks.get(name, {})
+            if blob is None and not staged:
+                return None
+            committed = blob.blocks if blob is not None and kind != "uncommitted" else ()
+            uncommitted = staged.items() if kind != "committed" else ()
+            return BlockList(
+                tuple(Block(each, len(body)) for each, body in committed),
+                tuple(Block(each, len(body)) for each, body in uncommitted),
+                blob.info.etag if blob is not None else "",
+            )
 
     def put_from_url(
         self,

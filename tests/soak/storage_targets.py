@@ -81,6 +81,7 @@ def _requests(store: RestBlobStore, http: BlobHttp) -> Iterable[Callable[[], obj
     yield from (partial(store.head, "a"), partial(store.properties, "a"), partial(store.delete, "a"))
     yield lambda: list(itertools.islice(store.list_blobs("a/"), 10_000))
     yield lambda: list(itertools.islice(store.list_folder(), 10_000))
+    yield partial(store.block_list, "a")
     yield lambda: store.delete_many(["a", "b"])
     yield lambda: SdkContainer(BOX, http).delete_batch([("a", None), ("b", "0x8DB")])
     yield SdkContainer(BOX, http).create
@@ -133,6 +134,10 @@ XUFAKrxLKna5cZ2REBfFkg==</Content-MD5><BlobType>BlockBlob</BlobType><AccessTier>
 <Blob><Name Encoded="true">a%2F%01</Name><Properties><Etag>"1"</Etag>\
 <Content-Length>0</Content-Length><ResourceType>directory</ResourceType></Properties></Blob><BlobPrefix><Name>d/</Name>\
 </BlobPrefix></Blobs><NextMarker>2!88!MDAwMDIy</NextMarker></EnumerationResults>"""
+_BLOCKS = b"""\
+<?xml version="1.0" encoding="utf-8"?><BlockList><CommittedBlocks><Block><Name>YnNjMQ==</Name><Size>8388608</Size>\
+</Block></CommittedBlocks><UncommittedBlocks><Block><Name>YnNjMg==</Name><Size>5</Size></Block></UncommittedBlocks>\
+</BlockList>"""
 _ERROR = b"""\
 <?xml version="1.0"?><Error><Code>AuthenticationFailed</Code>\
 <Message>no\nRequestId:1\nTime:2026-11-20T06:13:00Z</Message>\
@@ -205,6 +210,7 @@ TARGETS = (
         _replies,
         (
             _reply(200, _LISTING),
+            _reply(200, _BLOCKS),
             _reply(206, b"hello"),
             _reply(201, b""),
             _reply(403, _ERROR),

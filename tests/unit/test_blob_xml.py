@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.store.protocol import BlobInfo
+from blobsync.store.protocol import BlobInfo, Block
 from blobsync.store.rest.xml import (
     BadAnswerError,
     ServiceError,
+    block_lists,
     decode_md5,
     list_page,
     next_marker,
@@ -64,7 +65,8 @@ def properties(size: str = "1", etag: str = "0x1", date: str = "Fri, 20 Nov 2026
     )
 
 
-LARGEST = 50_000 * 4000 * 1024 * 1024
+LARGEST_BLOCK = 4000 * 1024 * 1024
+LARGEST = 50_000 * LARGEST_BLOCK
 
 
 def test_the_largest_blob_there_can_be() -> None:
@@ -175,3 +177,37 @@ def test_dates_that_are_none(text: str) -> None:
 @pytest.mark.parametrize("text", [None, "", "????", "YWJj"])
 def test_texts_that_are_no_md5(text: str | None) -> None:
     assert decode_md5(text) is None
+
+
+def blocks(committed: str = "", uncommitted: str = "") -> bytes:
+    lists = f"<CommittedBlocks>{committed}</CommittedBlocks><UncommittedBlocks>{uncommitted}</UncommittedBlocks>"
+    return f'<?xml version="1.0" encoding="utf-8"?><BlockList>{lists}</BlockList>'.encode()
+
+
+def block(name: str = "AAAA", size: str = "1") -> str:
+    return f"<Block><Name>{name}</Name><Size>{size}</Size></Block>"
+
+
+def test_the_blocks_of_both_lists() -> None:
+    body = blocks(block("AAA=", "7") + block("ab+/", "0"), block("BBBB", str(LARGEST_BLOCK)))
+    assert block_lists(body) == ((Block("AAA=", 7), Block("ab+/", 0)), (Block("BBBB", LARGEST_BLOCK),))
+    assert block_lists(b"<BlockList />") == ((), ())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"",
+        b"<html>proxy</html>",
+        blocks("<Block><Size>1</Size></Block>"),
+        blocks("<Block><Name>AAAA</Name></Block>"),
+        *(blocks(block(size=size)) for size in ("-1", " 1", "1.0", "", str(LARGEST_BLOCK + 1), "9" * 5000)),
+        *(blocks(uncommitted=block(name)) for name in ("", "A A", "A\n", "&lt;Latest&gt;", "é", "A" * 93, "A===")),
+        blocks(block() * 50_001),
+        blocks(uncommitted=block() * 100_001),
+    ],
+    ids=lambda body: repr(body[90:140]),
+)
+def test_lists_of_blocks_that_no_blob_can_have_are_refused(wrong: bytes) -> None:
+    with pytest.raises(BadAnswerError):
+        block_lists(wrong)

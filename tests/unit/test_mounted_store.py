@@ -6,6 +6,7 @@ import pytest
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.jobs.node.mounted import MountedStore
+from blobsync.store.protocol import BlockList
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def test_files_are_blobs_and_folders_are_none(mount: Path) -> None:
     assert store.head("a") is None and store.head("gone") is None and store.head("b.txt/x") is None
     found = store.head("a/one")
     assert found is not None and (found.size, found.md5) == (5, None)
+    assert store.block_list("a/one") == BlockList((), (), found.etag) and store.block_list("gone") is None
 
 
 def test_a_range_of_one_version_is_read(mount: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, final
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.locations import ContainerUrl, SasToken
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Precondition
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlockKind, BlockList, Precondition
 
 
 @final
@@ -61,6 +62,11 @@ class MountedStore:
             raise BlobNotFoundError(f"there is no {name} in {self._root}", path=name)
         return BlobProperties()
 
+    def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
+        """A file has no blocks."""
+        found = self.head(name)
+        return BlockList((), (), found.etag) if found else None
+
     def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> MountedReader:
         try:
             fd = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -98,6 +104,7 @@ class MountedStore:
         md5: bytes,
         properties: BlobProperties | None = None,
         condition: Precondition = ANYTHING,
+        committed: AbstractSet[str] = frozenset(),
     ) -> BlobInfo:
         self._refuse(name)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple, TypeVar, final
@@ -21,14 +22,15 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import ContainerUrl, SasToken, quote_blob_name
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Precondition
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlockKind, BlockList, Precondition
 from blobsync.store.rest.errors import skew_seconds, translate
 from blobsync.store.rest.headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.reader import RestBlobReader
-from blobsync.store.rest.xml import BadAnswerError, Markers, decode_md5, list_page
+from blobsync.store.rest.xml import BadAnswerError, Markers, block_lists, checked_etag, decode_md5, list_page
 from blobsync.store.sas import DelegationKey
 
+_S = TypeVar("_S")
 _T = TypeVar("_T")
 
 _DELETE_THREADS = 32
@@ -155,12 +157,15 @@ class RestBlobStore:
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
         condition: Precondition = ANYTHING,
+        committed: AbstractSet[str] = frozenset(),
     ) -> BlobInfo:
         """Put Block List. An empty ``md5`` stores none.
 
-        ``Latest`` lets a retry after a lost response find the blocks that the first try committed.
+        ``Latest`` lets a retry after a lost response find the blocks that the first try committed. What is taken from
+        ``committed`` is not to be replaced by a block that somebody else put under the same id.
         """
-        blocks = "".join(f"<Latest>{block_id}</Latest>" for block_id in block_ids)
+        lists = ("Committed" if block_id in committed else "Latest" for block_id in block_ids)
+        blocks = "".join(f"<{kind}>{each}</{kind}>" for kind, each in zip(lists, block_ids, strict=True))
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{blocks}</BlockList>'.encode()
         headers = {"Content-Type": "application/xml"}
         if md5:
@@ -169,6 +174,19 @@ class RestBlobStore:
         add_condition(headers, condition)
         reply = self._http.send("PUT", self._path(name), {"comp": "blocklist"}, headers, body)
         return self._written(reply, name, size, md5 or None, md5 or None)
+
+    def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
+        """Get Block List, of the blob or of what was never committed to one; None where there is neither."""
+        query = {"comp": "blocklist", "blocklisttype": kind}
+        reply = self._http.send("GET", self._path(name), query, _NOTHING)
+        if reply.status != 200:
+            error = self._error(reply, "read", name)
+            if isinstance(error, BlobNotFoundError):
+                return None
+            raise error
+        committed, uncommitted = self._understood("list of blocks", block_lists, reply.body)
+        etag = reply.headers.get("ETag")
+        return BlockList(committed, uncommitted, self._understood("list of blocks", checked_etag, etag) if etag else "")
 
     def put_from_url(
         self,
@@ -324,10 +342,10 @@ class RestBlobStore:
                 raise StorageError(f"cannot parse the listing of {self._container}: {error}") from error
             page = coming.result() if coming else b""
 
-    def _understood(self, what: str, read: Callable[[bytes], _T], body: bytes) -> _T:
-        """What ``read`` makes of a body. Raises ``StorageError`` where that is not what the reference says."""
+    def _understood(self, what: str, read: Callable[[_S], _T], said: _S) -> _T:
+        """What ``read`` makes of an answer. Raises ``StorageError`` where that is not what the reference says."""
         try:
-            return read(body)
+            return read(said)
         except BadAnswerError as error:
             raise StorageError(f"cannot parse the {what} of {self._container}: {error}") from error
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo
+from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
 
 _MONTHS = {
     name: number
@@ -42,6 +42,8 @@ _MD5_CHARS = 24
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 # RFC 9110, 8.8.3, without the quotes. It goes back to the service in a header.
 _ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
+# Up to 64 bytes in base64. It goes back to the service in XML and in a query.
+_BLOCK_ID = re.compile(r"[A-Za-z0-9+/]{1,88}={0,2}")
 
 
 class BadAnswerError(Exception):
@@ -128,6 +130,30 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
         )
     except BadAnswerError as error:
         raise BadAnswerError(f"the blob {name!a}: {error}") from error
+
+
+def block_lists(body: bytes) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+    """The committed and the uncommitted blocks of a Get Block List."""
+    root, _ = _parse(body)
+    if root.tag != "BlockList":
+        raise BadAnswerError("not a list of blocks")
+    return _blocks(root, "CommittedBlocks", MAX_BLOCKS), _blocks(root, "UncommittedBlocks", MAX_UNCOMMITTED)
+
+
+def _blocks(root: ElementTree.Element, kind: str, most: int) -> tuple[Block, ...]:
+    items = [item for group in root.findall(kind) for item in group.findall("Block")]
+    if len(items) > most:
+        raise BadAnswerError(f"{len(items):,} {kind}, more than a blob can have")
+    return tuple(_block(item) for item in items)
+
+
+def _block(item: ElementTree.Element) -> Block:
+    block_id, size = item.findtext("Name") or "", checked_size(item.findtext("Size"))
+    if not _BLOCK_ID.fullmatch(block_id):
+        raise BadAnswerError(f"{_quoted(block_id)} is not the id of a block")
+    if size > MAX_BLOCK_BYTES:
+        raise BadAnswerError(f"{size:,} bytes are more than a block can have")
+    return Block(block_id, size)
 
 
 def checked_size(text: str | None) -> int:

@@ -1,0 +1,49 @@
+"""Where files are cut: the same places for the same size, never more than the service allows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from blobsync.plan.block_edges import block_size
+from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+
+@given(st.integers(0, MAX_BLOB_BYTES))
+@example(0)
+@example(390_625 * MIB + 1)
+@example(MAX_BLOB_BYTES)
+def test_no_file_has_more_blocks_or_larger_ones_than_a_blob_can_have(size: int) -> None:
+    block = block_size(size)
+    assert MIB <= block <= MAX_BLOCK_BYTES
+    assert -(-size // block) <= MAX_BLOCKS
+
+
+@given(st.integers(0, MAX_BLOB_BYTES), st.integers(0, MAX_BLOB_BYTES))
+def test_a_larger_file_never_has_smaller_blocks(one: int, other: int) -> None:
+    small, large = sorted((one, other))
+    assert block_size(small) <= block_size(large)
+
+
+@given(st.integers(256 * MIB, 100 * GIB))
+def test_ten_megabytes_in_one_place_are_a_tenth_of_a_gigabyte_at_most(size: int) -> None:
+    # Two blocks more than the change fills: those at its two ends.
+    touched = 10_000_000 + 2 * block_size(size)
+    assert touched <= 0.1 * max(size, 10**9)
+
+
+@pytest.mark.parametrize("size", [-1, MAX_BLOB_BYTES + 1])
+def test_no_blob_has_that_size(size: int) -> None:
+    with pytest.raises(ValueError, match=str(size)):
+        block_size(size)
+
+
+def test_the_steps() -> None:
+    """Changing them sends every large file once more as a whole: on purpose only."""
+    sizes = [0, 32 * MIB, 128 * MIB, 512 * MIB, 50_000 * 8 * MIB, 50_000 * 16 * MIB, MAX_BLOB_BYTES]
+    assert [block_size(size) // MIB for size in sizes] == [1, 1, 2, 4, 8, 16, 4000]
+    assert [block_size(size + 1) // MIB for size in sizes[1:-1]] == [2, 4, 8, 16, 32]
