@@ -74,10 +74,11 @@ def _looking(progress: Progress) -> _Parts:
 
 
 def _moving(progress: Progress, share: float) -> _Parts:
-    moved = max(progress.bytes, 0)
+    there = max(progress.bytes, 0)
+    moved = max(there - progress.reused, 0)
     rate = moved / progress.seconds if progress.seconds > 0 else 0.0
-    sizes = f"{size_text(moved)} of {size_text(progress.bytes_expected)}" if progress.bytes_expected else ""
-    left = progress.seconds * (1 - share) / share if 0 < share < 1 else None
+    sizes = f"{size_text(there)} of {size_text(progress.bytes_expected)}" if progress.bytes_expected else ""
+    left = _seconds_left(progress, share, moved)
     return [
         (3, sizes),
         (4, f"{progress.files:,}/{count_text(progress.files_expected, 'file')}"),
@@ -85,6 +86,15 @@ def _moving(progress: Progress, share: float) -> _Parts:
         (2, f"{size_text(int(rate))}/s" if sizes and rate >= 1 else ""),
         (0, f"{duration_text(left)} left" if left is not None else duration_text(progress.seconds)),
     ]
+
+
+def _seconds_left(progress: Progress, share: float, moved: int) -> float | None:
+    """As long as what is left takes at the speed so far; None where that is unknown. What was reused took no time."""
+    if not 0 < share < 1:
+        return None
+    if not progress.reused:
+        return progress.seconds * (1 - share) / share
+    return progress.seconds * (progress.bytes_expected - progress.bytes) / moved if moved else None
 
 
 def _fitting(lead: str, parts: _Parts, width: int) -> str:

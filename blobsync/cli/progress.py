@@ -49,6 +49,8 @@ class QuietListener:
 
     def bytes_moved(self, count: int) -> None: ...
 
+    def bytes_reused(self, count: int) -> None: ...
+
     def file_done(self, path: str, failure: FileFailure | None) -> None: ...
 
     def note(self, text: str) -> None:
@@ -93,7 +95,7 @@ class LineListener(_Counting):
         if now - self._told < self._every and not force:
             return
         self._told = now
-        rate = max(self.bytes, 0) / max(now - self.began, 1e-6)
+        rate = max(self.bytes - self.reused, 0) / max(now - self.began, 1e-6)
         text = self.words()
         if self.step == "moving" and rate > 0:
             left = max(self.bytes_expected - self.bytes, 0) / rate

@@ -39,7 +39,11 @@ def more_line(count: int, what: str = "", *, full: str = "--full") -> str:
 
 def plan_data(plan: TransferPlan) -> dict[str, Any]:
     """``data`` of ``plan`` and ``--dry-run``."""
-    data = _counts(plan) | {"bytes_planned": plan.bytes_to_transfer, "engine_why": plan.engine.why}
+    data = _counts(plan) | {
+        "bytes_planned": plan.bytes_to_transfer,
+        "bytes_on_record": plan.bytes_on_record,
+        "engine_why": plan.engine.why,
+    }
     data["actions"] = [
         {
             "path": part.shown(action),
@@ -48,6 +52,7 @@ def plan_data(plan: TransferPlan) -> dict[str, Any]:
             "size": action.size,
         }
         | ({"aside": part.shown_aside(action)} if action.aside else {})
+        | ({"on_record": action.on_record} if action.on_record else {})
         for part, action in plan.each()
     ]
     return data
@@ -61,6 +66,7 @@ def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
         "deleted": result.deleted,
         "failed": len(result.failures),
         "bytes_transferred": result.bytes_transferred,
+        "bytes_reused": result.bytes_reused,
         "seconds": round(seconds, 3),
         "azcopy_job_ids": list(result.azcopy_job_ids),
         "receipt": str(result.receipt) if result.receipt else None,
@@ -84,6 +90,7 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
         "failed": len(plan.unreadable),
         "conflicts": plan.count(Action.CONFLICT),
         "bytes_transferred": 0,
+        "bytes_reused": 0,
         "seconds": 0.0,
         "azcopy_job_ids": [],
         "warnings": list(plan.warnings),
@@ -116,7 +123,8 @@ def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:
     # JSON has the full name; here the heading says what it means.
     word = "newer" if action.action is Action.NEWER_AT_DESTINATION else verb(plan, action)
     aside = f", and the other version as {action.aside}" if action.aside else ""
-    return f"  {word:<8} {size_text(action.size):>7}  {part.shown(action)}{aside}"
+    there = f", {size_text(action.on_record)} of it are there" if action.on_record else ""
+    return f"  {word:<8} {size_text(action.size):>7}  {part.shown(action)}{aside}{there}"
 
 
 def _goes_both_ways(plan: TransferPlan) -> bool:
@@ -128,7 +136,8 @@ def plan_summary(plan: TransferPlan) -> str:
     """What would move, what would not, and which engine would move it and why."""
     moving = count_text(plan.files_to_transfer, "file")
     word = "move" if _goes_both_ways(plan) else VERBS[plan.route]
-    words = [f"would {word} {moving}, {size_text(plan.bytes_to_transfer)}{_way(plan)}"]
+    there = f", of which {size_text(plan.bytes_on_record)} are there already" if plan.bytes_on_record else ""
+    words = [f"would {word} {moving}, {size_text(plan.bytes_to_transfer)}{there}{_way(plan)}"]
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS if plan.count(action)]
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
@@ -186,4 +195,5 @@ def _moved(result: TransferResult, seconds: float) -> str:
         return f"nothing to {verb}"
     files = count_text(result.transferred, "file")
     done = "moved" if _goes_both_ways(result.plan) else _DONE[verb]
-    return f"{done} {files}, {size_text(result.bytes_transferred)} in {took_text(seconds)}"
+    reused = f", {size_text(result.bytes_reused)} were there already" if result.bytes_reused else ""
+    return f"{done} {files}, {size_text(result.bytes_transferred)} in {took_text(seconds)}{reused}"

@@ -153,7 +153,7 @@ class FileJob(abc.ABC):
         self.run = run
         self.action = action
         self.attempt = 1
-        self._counted = 0
+        self._counted = self._reused = 0
         self._count_lock = threading.Lock()
 
     @abc.abstractmethod
@@ -181,11 +181,18 @@ class FileJob(abc.ABC):
             self._counted += size
         self.run.listener.bytes_moved(size)
 
+    def count_reused(self, size: int) -> None:
+        """Tell the listener of bytes that are there already and do not move."""
+        with self._count_lock:
+            self._reused += size
+        self.run.listener.bytes_reused(size)
+
     def start_over(self) -> None:
         """Take back what was counted, before another attempt."""
         self.attempt += 1
         self.run.listener.bytes_moved(-self._counted)
-        self._counted = 0
+        self.run.listener.bytes_reused(-self._reused)
+        self._counted = self._reused = 0
 
 
 class _Begun:

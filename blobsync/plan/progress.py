@@ -25,8 +25,8 @@ class Progress:
 
     ``phase`` is what it does now: ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``. Where
     ``files_expected`` is 0 nothing is known of the end, and only ``looked``, the names looked at so far, can be told.
-    ``seconds`` is the time since this phase began. ``bytes`` can go back where a retry starts over. ``rate`` is in
-    bytes a second, over the last few seconds.
+    ``seconds`` is the time since this phase began. ``bytes`` can go back where a retry starts over; ``reused`` are
+    those of them that did not have to move. ``rate`` is in bytes a second that move, over the last few seconds.
     """
 
     phase: str
@@ -38,6 +38,7 @@ class Progress:
     bytes_expected: int = 0
     failures: int = 0
     rate: float = 0.0
+    reused: int = 0
 
 
 class ProgressCounter:
@@ -48,6 +49,7 @@ class ProgressCounter:
         self.lock = threading.RLock()
         self.step = ""
         self.files = self.files_expected = self.failures = self.bytes = self.bytes_expected = self.looked = 0
+        self.reused = 0
         self.began = clock()
         self._samples: deque[tuple[float, int]] = deque()
 
@@ -59,7 +61,7 @@ class ProgressCounter:
                 self._samples.clear()
             if name == "deleting" and self.step == "moving":
                 # What was expected so far are the files that moved.
-                self.files = self.files_expected = self.bytes = self.bytes_expected = 0
+                self.files = self.files_expected = self.bytes = self.bytes_expected = self.reused = 0
             began = name != self.step
             self.step = name
             self.show(force=False, began=began)
@@ -78,6 +80,12 @@ class ProgressCounter:
     def bytes_moved(self, count: int) -> None:
         with self.lock:
             self.bytes += count
+            self.show(force=False)
+
+    def bytes_reused(self, count: int) -> None:
+        with self.lock:
+            self.bytes += count
+            self.reused += count
             self.show(force=False)
 
     def file_done(self, path: str, failure: FileFailure | None) -> None:
@@ -102,14 +110,16 @@ class ProgressCounter:
             bytes_expected=self.bytes_expected,
             failures=self.failures,
             rate=self._rate(now),
+            reused=self.reused,
         )
 
     def _rate(self, now: float) -> float:
         """Bytes a second since the oldest sample that is not too old."""
-        self._samples.append((now, self.bytes))
+        moved = self.bytes - self.reused
+        self._samples.append((now, moved))
         while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
             self._samples.popleft()
         since, before = self._samples[0]
         if since == now:
             since, before = self.began, 0
-        return max(self.bytes - before, 0) / (now - since) if now > since else 0.0
+        return max(moved - before, 0) / (now - since) if now > since else 0.0

@@ -82,7 +82,7 @@ class FileAction:
     ``destination`` are what each side was when the plan was made, None for "not there"; they are dropped
     (None) for files that the index already knows to be equal. ``aside`` is the name beside the file under which
     the destination's version stays (``--keep both``). ``target`` is the name that an engine writes to where it
-    differs from ``path``; plans have none.
+    differs from ``path``; plans have none. ``on_record`` bytes were left there by a run that did not finish.
     """
 
     path: str
@@ -93,6 +93,7 @@ class FileAction:
     destination: FileState | None = None
     target: str | None = None
     aside: str | None = None
+    on_record: int = 0
 
     def __repr__(self) -> str:
         return f"<FileAction {self.path!r}: {self.action.value}, {self.reason.value}, {self.size:,} bytes>"
@@ -282,8 +283,13 @@ class TransferPlan:
         return sum(1 for _ in sizes_to_transfer(self.parts, both_ends=self.settles_both_ends))
 
     @property
+    def bytes_on_record(self) -> int:
+        """Bytes of these files that are at the destination already, and need not move again if they are right."""
+        return sum(action.on_record for _, action in self.each())
+
+    @property
     def bytes_to_transfer(self) -> int:
-        """Bytes that will move, from the sizes where they are now."""
+        """Bytes of the files that will move, from the sizes where they are now; those on record are among them."""
         return sum(sizes_to_transfer(self.parts, both_ends=self.settles_both_ends))
 
 
@@ -305,7 +311,8 @@ class TransferResult:
     """How a plan was carried out; counts are files.
 
     ``verified`` counts the files of the plan whose destination was seen to be equal, by a fresh look or by
-    the service's own answer to the write; ``transferred`` are those of them that moved now.
+    the service's own answer to the write; ``transferred`` are those that moved now. ``bytes_transferred`` moved;
+    ``bytes_reused``, the rest of these files, were there, left by an earlier run or as a part of the version before.
     """
 
     plan: TransferPlan
@@ -314,6 +321,7 @@ class TransferResult:
     deleted: int
     bytes_transferred: int
     seconds: float
+    bytes_reused: int = 0
     failures: tuple[FileFailure, ...] = ()
     azcopy_job_ids: tuple[str, ...] = ()
     receipt: Path | None = None

@@ -32,6 +32,8 @@ class LoggingListener:
 
     def bytes_moved(self, count: int) -> None: ...
 
+    def bytes_reused(self, count: int) -> None: ...
+
     def file_done(self, path: str, failure: FileFailure | None) -> None: ...
 
     def note(self, text: str) -> None:
@@ -70,6 +72,10 @@ class CallbackListener(ProgressCounter):
     def bytes_moved(self, count: int) -> None:
         self._behind.bytes_moved(count)
         super().bytes_moved(count)
+
+    def bytes_reused(self, count: int) -> None:
+        self._behind.bytes_reused(count)
+        super().bytes_reused(count)
 
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         self._behind.file_done(path, failure)

@@ -65,6 +65,9 @@ class _Report(NamedTuple):
         self.ledger.failed(action, failure)
         self.run.listener.file_done(failure.path, failure)
 
+    def file_kept(self, action: FileAction, size: int) -> None:
+        self.ledger.kept[action.path] = size
+
     def stray(self, name: str) -> None:
         part = self.ledger.part
         self.run.other_failures.append(_stray(f"{part.path}/{name}", part.destination))
@@ -91,7 +94,7 @@ def carry_out(
         _carry_out(run)
     except KeyboardInterrupt as stop:
         _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
-        raise cancelled(plan, run.ledgers, tally.bytes) from stop
+        raise cancelled(plan, run.ledgers, tally.bytes + tally.reused) from stop
     finally:
         for ledger in run.ledgers:
             ledger.save()
@@ -322,15 +325,17 @@ def _with_way_out(failure: FileFailure) -> FileFailure:
 
 
 def _result(run: _Run, failures: tuple[FileFailure, ...]) -> TransferResult:
-    verified = sum(len(ledger.verified) for ledger in run.ledgers)
+    moved = [each for ledger in run.ledgers for each in ledger.verified.values()]
+    verified = len(moved)
+    size = sum((each.source or each.action).size for each in moved)
+    reused = sum(each.reused for each in moved)
     return TransferResult(
         plan=run.plan,
         transferred=verified,
         verified=verified + run.plan.count(Action.UNCHANGED),
         deleted=len(run.gone),
-        bytes_transferred=sum(
-            (moved.source or moved.action).size for ledger in run.ledgers for moved in ledger.verified.values()
-        ),
+        bytes_transferred=size - reused,
+        bytes_reused=reused,
         seconds=time.monotonic() - run.started,
         failures=failures,
         azcopy_job_ids=tuple(run.azcopy_job_ids),

@@ -21,12 +21,14 @@ class Moved(NamedTuple):
 
     ``source`` and ``destination`` are what each side is now, where the engine saw it itself (``direct``
     and ``relay`` from the service's own answers). ``destination`` None means that a fresh look is needed.
-    ``source`` carries the MD5 of the bytes that were read.
+    ``source`` carries the MD5 of the bytes that were read. ``reused`` bytes of the file were at the destination
+    already, on record from an earlier run or as a part of the version before, and did not move.
     """
 
     action: FileAction
     source: FileState | None = None
     destination: FileState | None = None
+    reused: int = 0
 
 
 class MoveTask(NamedTuple):
@@ -51,6 +53,11 @@ class MoveReport(Protocol):
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None: ...
 
+    def file_kept(self, action: FileAction, size: int) -> None:
+        """The file is not finished, and the next run goes on from ``size`` bytes of it that are at the destination,
+        on record. Comes in addition to a failure, or to nothing (interrupt)."""
+        ...
+
     def stray(self, name: str) -> None:
         """A name below the source that came along, or tried to, although the task does not have it. On this machine
         nothing of it was kept; at a destination that is a container it stands now."""
@@ -67,6 +74,7 @@ class CollectedReport:
 
     moved: list[Moved] = field(default_factory=list)
     failed: list[tuple[FileAction, FileFailure]] = field(default_factory=list)
+    kept: list[tuple[FileAction, int]] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     azcopy_job_ids: list[str] = field(default_factory=list)
 
@@ -75,6 +83,9 @@ class CollectedReport:
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.failed.append((action, failure))
+
+    def file_kept(self, action: FileAction, size: int) -> None:
+        self.kept.append((action, size))
 
     def stray(self, name: str) -> None:
         self.strays.append(name)

@@ -14,12 +14,12 @@ _VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}
 
 
 class ByteTally:
-    """Passes everything on to a listener, and adds up the bytes; for any thread."""
+    """Passes everything on to a listener, and adds up the bytes that move and those that need not; for any thread."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._lock = threading.Lock()
-        self.bytes = 0
+        self.bytes = self.reused = 0
 
     def phase(self, name: str) -> None:
         self._listener.phase(name)
@@ -35,6 +35,11 @@ class ByteTally:
             self.bytes += count
         self._listener.bytes_moved(count)
 
+    def bytes_reused(self, count: int) -> None:
+        with self._lock:
+            self.reused += count
+        self._listener.bytes_reused(count)
+
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         self._listener.file_done(path, failure)
 
@@ -42,15 +47,17 @@ class ByteTally:
         self._listener.note(text)
 
 
-def cancelled(plan: TransferPlan, ledgers: Sequence[Ledger], moved_bytes: int) -> TransferCancelledError:
-    """``moved_bytes`` are all that went over the line in this run, those of unfinished files included."""
+def cancelled(plan: TransferPlan, ledgers: Sequence[Ledger], there: int) -> TransferCancelledError:
+    """``there`` are all bytes that moved in this run or did not have to, those of unfinished files included."""
     done = sum(len(ledger.verified) for ledger in ledgers)
     unsure = sum(len(ledger.pending) for ledger in ledgers)
     total = plan.files_to_transfer
+    kept = sum(size for ledger in ledgers for size in ledger.kept.values())
     rest = f", {unsure} moved but not yet verified" if unsure else ""
     return TransferCancelledError(
         f"stopped: {done} of {total} files are done and verified{rest}, {total - done - unsure} are left"
-        + _again(plan, moved_bytes - _arrived(ledgers)),
+        + _kept(kept)
+        + _again(plan, there - _arrived(ledgers) - kept),
         hint="run the same command again: verified files are skipped",
     )
 
@@ -59,6 +66,10 @@ def _arrived(ledgers: Sequence[Ledger]) -> int:
     """The bytes of files that are whole where they belong, and do not move a second time."""
     there = [moved for ledger in ledgers for moved in (*ledger.verified.values(), *ledger.pending.values())]
     return sum((moved.source or moved.action.source or moved.action).size for moved in there)
+
+
+def _kept(size: int) -> str:
+    return f"; {size:,} bytes of unfinished files are kept, and the next run goes on from there" if size else ""
 
 
 def _again(plan: TransferPlan, size: int) -> str:

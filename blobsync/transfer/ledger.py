@@ -38,8 +38,9 @@ class Ledger:
 
     A planned file is in one of ``verified``, ``pending`` and ``failures``, or nothing is known of it. What an engine
     gave up stays failed until the file is given to an engine again. ``strangers`` are files that engines reported and
-    the plan does not name. ``records`` are the index's between the roots of the part's key. ``now_ns`` is the clock of
-    file times (nanoseconds since 1970), ``steady`` one in seconds that is never set back.
+    the plan does not name. ``kept`` are the bytes of unfinished files that the next run goes on from. ``records`` are
+    the index's between the roots of the part's key. ``now_ns`` is the clock of file times (nanoseconds since 1970),
+    ``steady`` one in seconds that is never set back.
     """
 
     part: LivePart
@@ -48,6 +49,7 @@ class Ledger:
     pending: dict[str, Moved] = field(default_factory=dict)
     failures: dict[str, FileFailure] = field(default_factory=dict)
     strangers: dict[str, FileFailure] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
     now_ns: Callable[[], int] = time.time_ns
     steady: Callable[[], float] = time.monotonic
     _planned: frozenset[str] = field(init=False)

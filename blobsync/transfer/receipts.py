@@ -139,6 +139,7 @@ def _head(result: TransferResult) -> dict[str, object]:
         "conflicts": plan.count(Action.CONFLICT),
         "failed": len(result.failures),
         "bytes_transferred": result.bytes_transferred,
+        "bytes_reused": result.bytes_reused,
         "seconds": round(result.seconds, 3),
         "failures": [{"path": failure.path, "code": failure.code} for failure in result.failures],
     }

@@ -105,6 +105,22 @@ def test_a_result_lists_the_first_ten_that_are_newer_there() -> None:
     assert lines[10] == "  ... and 3 more, plan --full shows all"
 
 
+def test_bytes_that_were_there_already_are_told_apart_from_those_that_moved() -> None:
+    plan = _plan((*_NEW, 1))
+    (part,) = plan.parts
+    begun = replace(plan, parts=(replace(part, actions=(replace(part.actions[0], on_record=600_000),)),))
+    lines = list(plan_lines(begun, 10, unchanged=False))
+    assert lines[1] == "  upload    999 KB  data/v/t0000.bin, 600 KB of it are there"
+    assert lines[-1].startswith("would upload 1 file, 999 KB, of which 600 KB are there already.")
+    data = plan_data(begun)
+    assert (data["bytes_planned"], data["bytes_on_record"]) == (999_000, 600_000)
+    assert data["actions"][0]["on_record"] == 600_000
+    assert plan_data(plan)["bytes_on_record"] == 0 and "on_record" not in plan_data(plan)["actions"][0]
+    done = TransferResult(begun, 1, 1, deleted=0, bytes_transferred=399_000, seconds=0.5, bytes_reused=600_000)
+    assert list(result_lines(done, 0.5)) == ["uploaded 1 file, 399 KB in 0.50 s, 600 KB were there already; 1 verified"]
+    assert (result_data(done, 1)["bytes_transferred"], result_data(done, 1)["bytes_reused"]) == (399_000, 600_000)
+
+
 def _report(status: str, count: int, equal: int = 0) -> VerifyReport:
     findings = tuple(ComparedFile(f"data/v/{status}{number}", status, 1) for number in range(count))
     counts = {status: count} | ({"equal": equal} if equal else {})

@@ -90,12 +90,13 @@ class World:
         *,
         azcopy: Callable[[], Engine] = DirectEngine,
         relay: Callable[[], Engine] = RelayEngine,
+        direct: Callable[[], Engine] = lambda: DirectEngine(source_sas=lambda _: None),
         listener: Listener = SILENT,
     ) -> TransferResult:
         """What is left of a command once its plan is made."""
         context = self.context(copy=plan.from_cluster is not None)
         engines = Engines(
-            {"direct": lambda: DirectEngine(source_sas=lambda _: None), "relay": relay, "azcopy": azcopy},
+            {"direct": direct, "relay": relay, "azcopy": azcopy},
             relay_allowed=self.relay_allowed,
         )
         receipts = self.root / "receipts"

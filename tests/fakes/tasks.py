@@ -24,7 +24,7 @@ class RecordingListener:
     """Adds up what it hears; ``on_bytes`` is called with each piece on its way."""
 
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        self.bytes = 0
+        self.bytes = self.reused = 0
         self.failures: dict[str, FileFailure] = {}
         self.moved: list[Moved] = []
         self._on_bytes = on_bytes
@@ -40,6 +40,10 @@ class RecordingListener:
         with self._lock:
             self.bytes += count
         self._on_bytes(count)
+
+    def bytes_reused(self, count: int) -> None:
+        with self._lock:
+            self.reused += count
 
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         if failure is not None:

@@ -62,6 +62,12 @@ def test_what_it_says_of_each_step(progress: Progress, text: str) -> None:
     assert text == (wide if "|" not in wide else wide[: wide.index(" |")] + " " + wide[wide.rindex("|") + 1 :])
 
 
+def test_what_was_there_already_counts_for_the_share_and_not_for_the_speed() -> None:
+    begun = Progress("moving", 10.0, files_expected=1, bytes=600, bytes_expected=1000, reused=500)
+    assert bar_text(begun, 60, plain=True) == "moving  60%  600 B of 1 KB, 0/1 file, 10 B/s, 40 s left"
+    assert bar_text(replace(begun, bytes=500), 50, plain=True) == "moving  50%  500 B of 1 KB, 0/1 file, 10 s"
+
+
 def test_the_graph_is_as_full_as_the_work_is_done() -> None:
     for done, graph in ((0, ""), (50, "#" * 20), (99, "#" * 39 + "6"), (100, "#" * 40)):
         text = bar_text(Progress("deleting", 1.0, files=done, files_expected=100), 120, plain=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import TransferCancelledError
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.transfer_plan import FileFailure, TransferOptions
+from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
@@ -86,6 +87,28 @@ def test_the_bytes_of_an_unfinished_file_are_said_to_move_again(command: str, ve
     result = world.carry_out(world.plan(command, "data"), listener=second)
     assert (result.ok, result.bytes_transferred) == (True, len(large))
     assert (second.expected, second.bytes) == ([(1, len(large))], len(large))
+
+
+class Keeps:
+    """An engine that is interrupted when 30 of a file's bytes were there and 20 came, of which 15 are on record."""
+
+    name = "direct"
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        listener.bytes_reused(30)
+        listener.bytes_moved(20)
+        report.file_kept(task.actions[0], 45)
+        raise KeyboardInterrupt
+
+
+def test_what_is_kept_of_an_unfinished_file_is_told_apart(world: World) -> None:
+    place(world, "u", {"large": b"x" * 100})
+    with pytest.raises(TransferCancelledError) as stopped:
+        world.carry_out(world.plan("u", "data"), direct=Keeps)
+    assert stopped.value.message == (
+        "stopped: 0 of 1 files are done and verified, 1 are left; 45 bytes of unfinished files are kept, and the next"
+        " run goes on from there; 5 bytes of unfinished files were sent and will be sent again"
+    )
 
 
 @pytest.mark.parametrize("command", ["u", "d"])

@@ -331,6 +331,19 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert told[-1].rate < 500 and told[-1].bytes == 6000
 
 
+def test_what_was_there_already_has_no_rate() -> None:
+    clock, told = Clock(), list[Progress]()
+    listener = CallbackListener(told.append, LoggingListener(), clock)
+    listener.phase("moving")
+    listener.expect(1, 10_000)
+    clock.now += 2
+    listener.bytes_reused(5000)
+    listener.bytes_moved(100)
+    listener.close()
+    assert (told[-1].bytes, told[-1].reused) == (5100, 5000)
+    assert told[-1].rate == pytest.approx(50)
+
+
 def test_it_is_told_a_few_times_a_second_and_at_each_end(tmp_path: Path) -> None:
     clock, told = Clock(), list[Progress]()
     listener = CallbackListener(told.append, LoggingListener(), clock)
