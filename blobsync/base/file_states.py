@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,16 @@ class LocalState:
 
 @dataclass(frozen=True, slots=True)
 class RemoteState:
-    """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None where it has none."""
+    """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None where it has none.
+
+    ``tier`` is the access tier that somebody gave it, empty where nobody did, None where nobody looked. Two states that
+    differ in it only are equal: it is no content.
+    """
 
     size: int
     etag: str
     md5: bytes | None = None
+    tier: str | None = field(default=None, compare=False)
 
 
 FileState = LocalState | RemoteState

@@ -12,7 +12,7 @@ from blobsync.direct.reads import changed_while_read, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
-from blobsync.store.protocol import BlobInfo
+from blobsync.store.protocol import CopiedBlob
 from blobsync.transfer.engines import Moved
 
 # https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url: one request copies up to 5,000 MiB
@@ -44,21 +44,20 @@ class CopyJob(FileJob):
 
     def open(self) -> int:
         self._version = version_of(self._from, self._source, self.action)
-        self._info: BlobInfo | None = None
+        self._copied: CopiedBlob | None = None
         self._index = itertools.count()
         self._pieces = 1
-        # Neither request copies the tier.
-        self._properties = self._from.properties(self._source)
         if self._version.size > self._sizes.single:
             self._block = self._sizes.block_for(self._version.size)
             self._pieces = -(-self._version.size // self._block)
             self._ids = BlockIds()
+            self._properties = self._from.properties(self._source)
         return self._pieces
 
     def piece(self) -> None:
         self.run.pace(0)
         if self._pieces == 1:
-            self._info = self._copy_whole()
+            self._copied = self._copy_whole()
             self.count(self._version.size)
             return
         index = next(self._index)
@@ -68,24 +67,26 @@ class CopyJob(FileJob):
         self.count(length)
 
     def commit(self) -> Moved:
-        version = self._version
-        if self._info is None:
+        version, copied = self._version, self._copied
+        if copied is None:
             # The ranges were read one by one: they are one version only if it is still there.
             self._demand_version()
-            self._info = self._put_list()
-        elif None in {self._info.md5, version.md5}:
+            copied = self._put_list()
+        elif version.md5 is None:
             self._demand_version()
-        elif self._info.md5 != version.md5:
+        elif copied.md5 not in {None, version.md5}:
             raise changed_while_read(self._source)
-        seen = RemoteState(version.size, self._info.etag, self._info.md5)
+        # Of an answer without an MD5 the fresh look at the destination decides, which compares it.
+        seen = RemoteState(version.size, copied.etag, copied.md5)
         return Moved(self.action, source=version, destination=seen if seen.md5 == version.md5 else None)
 
     def release(self) -> None:
         """There is nothing of ours to close."""
 
-    def _copy_whole(self) -> BlobInfo:
+    def _copy_whole(self) -> CopiedBlob:
         condition = precondition_of(self.action)
-        tier = self._properties.tier
+        # The request copies all but the tier, which the survey saw.
+        tier = self._version.tier if self._version.tier is not None else self._from.properties(self._source).tier
         try:
             return self._to.put_from_url(self._name, self._url, self._sas, condition=condition, tier=tier)
         except PreconditionFailedError:
@@ -93,11 +94,11 @@ class CopyJob(FileJob):
             there = self._to.head(self._name)
             if there is None or there.md5 is None or (there.size, there.md5) != (self._version.size, self._version.md5):
                 raise
-            return there
+            return CopiedBlob(there.etag, there.md5)
 
-    def _put_list(self) -> BlobInfo:
+    def _put_list(self) -> CopiedBlob:
         md5 = self._version.md5
-        return self._to.put_block_list(
+        there = self._to.put_block_list(
             self._name,
             [self._ids[index] for index in range(self._pieces)],
             size=self._version.size,
@@ -105,6 +106,7 @@ class CopyJob(FileJob):
             properties=self._properties,
             condition=precondition_of(self.action),
         )
+        return CopiedBlob(there.etag, there.md5)
 
     def _demand_version(self) -> None:
         found = self._from.head(self._source)

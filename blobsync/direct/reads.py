@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from blobsync.base.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError
 from blobsync.base.file_states import RemoteState
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.protocol import BlobStore
+from blobsync.store.protocol import BlobReader, BlobStore
 
 # Large enough to spare system calls, small enough to keep a download's memory at threads x this.
 CHUNK = 1024 * 1024
@@ -21,7 +21,7 @@ def version_of(store: BlobStore, name: str, action: FileAction) -> RemoteState:
     found = store.head(name)
     if found is None:
         raise changed_while_read(name)
-    return RemoteState(found.size, found.etag, found.md5)
+    return RemoteState(found.size, found.etag, found.md5, found.given_tier)
 
 
 def changed_while_read(name: str) -> ChangedWhileReadError:
@@ -31,14 +31,24 @@ def changed_while_read(name: str) -> ChangedWhileReadError:
     )
 
 
-def read_range(store: BlobStore, name: str, version: RemoteState, start: int, length: int) -> Iterator[bytes]:
-    """``length`` bytes from ``start`` on, in chunks of at most ``CHUNK`` bytes.
+def read_range(
+    store: BlobStore,
+    name: str,
+    version: RemoteState,
+    start: int,
+    length: int,
+    *,
+    opened: Callable[[BlobReader], None] | None = None,
+) -> Iterator[bytes]:
+    """``length`` bytes from ``start`` on, in chunks of at most ``CHUNK`` bytes; ``opened`` sees the answer first.
 
     Raises ``ChangedWhileReadError`` when the blob is not ``version`` any more, else the store's errors.
     """
     whole = start == 0 and length == version.size
     try:
         with store.open(name, start=start, length=None if whole else length, etag=version.etag) as reader:
+            if opened is not None:
+                opened(reader)
             while data := reader.read(min(CHUNK, length)):
                 length -= len(data)
                 yield data

@@ -7,6 +7,7 @@ nothing else decides: equal size and no valid record.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -215,7 +216,8 @@ def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
 
 
 def _state(blob: BlobInfo) -> RemoteState:
-    return RemoteState(blob.size, blob.etag, blob.md5)
+    # One text for all blobs of a tier.
+    return RemoteState(blob.size, blob.etag, blob.md5, sys.intern(blob.given_tier))
 
 
 def _pair_up(

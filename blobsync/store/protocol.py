@@ -30,6 +30,7 @@ class BlobInfo(NamedTuple):
 
     ``md5`` is the 16-byte Content-MD5 property, None where the blob has none. ``is_folder_stub`` marks the
     zero-byte ``hdi_isfolder`` blobs (and ADLS directories) that represent a folder and hold no data.
+    ``tier_inferred`` says that ``tier`` is the account's default.
     """
 
     name: str
@@ -41,6 +42,12 @@ class BlobInfo(NamedTuple):
     content_type: str | None = None
     blob_type: str = "BlockBlob"
     is_folder_stub: bool = False
+    tier_inferred: bool = False
+
+    @property
+    def given_tier(self) -> str:
+        """The tier that somebody gave this blob; empty where nobody did."""
+        return "" if self.tier_inferred else self.tier or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +101,24 @@ class BlockList(NamedTuple):
     etag: str
 
 
+class CopiedBlob(NamedTuple):
+    """What the answer to a copy tells of the new blob. ``md5`` is None where the service tells none of it."""
+
+    etag: str
+    md5: bytes | None = None
+
+
 class BlobReader(Protocol):
     """The body of one GET; close it, or use it as a context manager."""
 
     @property
     def info(self) -> BlobInfo:
         """The whole blob's facts (``size`` is the blob's, not the range's)."""
+        ...
+
+    @property
+    def properties(self) -> BlobProperties:
+        """What a copy has to carry over; of the tier Get Blob says nothing."""
         ...
 
     def read(self, limit: int) -> bytes:
@@ -185,7 +204,7 @@ class BlobStore(Protocol):
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
-    ) -> BlobInfo:
+    ) -> CopiedBlob:
         """Put Blob From URL: the service fetches the source, properties and metadata included, the tier not.
 
         Raises ``CopySourceRefusedError`` if the service cannot read the source.

@@ -27,7 +27,16 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.store.block_ids import sha256_of_block
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Block, BlockKind, BlockList, Precondition
+from blobsync.store.protocol import (
+    ANYTHING,
+    BlobInfo,
+    BlobProperties,
+    Block,
+    BlockKind,
+    BlockList,
+    CopiedBlob,
+    Precondition,
+)
 
 _NO_PROPERTIES = BlobProperties()
 
@@ -65,17 +74,7 @@ class SdkBlobStore:
 
     def properties(self, name: str) -> BlobProperties:
         with translated(name):
-            found = self._client.get_blob_client(name).get_blob_properties()
-        content = found.content_settings
-        return BlobProperties(
-            content_type=content.content_type or "",
-            content_encoding=content.content_encoding or "",
-            content_language=content.content_language or "",
-            content_disposition=content.content_disposition or "",
-            cache_control=content.cache_control or "",
-            tier="" if found.blob_tier_inferred else str(found.blob_tier or ""),
-            metadata=dict(found.metadata or {}),
-        )
+            return carried(self._client.get_blob_client(name).get_blob_properties())
 
     def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SdkReader:
         with translated(name):
@@ -84,7 +83,8 @@ class SdkBlobStore:
             if not whole.size:
                 start, length = 0, None
             ranged: dict[str, Any] = {"offset": start, "length": length} if start or length is not None else {}
-            return SdkReader(whole, blob.download_blob(**ranged, **condition_of(etag)).readall())
+            found = blob.download_blob(**ranged, **condition_of(etag))
+            return SdkReader(whole, carried(found.properties), found.readall())
 
     def put(
         self,
@@ -155,7 +155,7 @@ class SdkBlobStore:
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
-    ) -> BlobInfo:
+    ) -> CopiedBlob:
         more = conditions(condition)
         if tier:
             more["standard_blob_tier"] = StandardBlobTier(tier)
@@ -163,7 +163,8 @@ class SdkBlobStore:
             self._client.get_blob_client(name).start_copy_from_url(
                 with_sas(source_url, source_sas), requires_sync=True, **more
             )
-        return self._there(name)
+        there = self._there(name)
+        return CopiedBlob(there.etag, there.md5)
 
     def put_block_from_url(
         self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
@@ -201,8 +202,9 @@ class SdkBlobStore:
 class SdkReader:
     """All of the body, read at once."""
 
-    def __init__(self, blob: BlobInfo, body: bytes) -> None:
+    def __init__(self, blob: BlobInfo, properties: BlobProperties, body: bytes) -> None:
         self.info = blob
+        self.properties = properties
         self._body = body
 
     def __enter__(self) -> SdkReader:
@@ -217,6 +219,19 @@ class SdkReader:
         return piece
 
 
+def carried(found: Any) -> BlobProperties:
+    content = found.content_settings
+    return BlobProperties(
+        content_type=content.content_type or "",
+        content_encoding=content.content_encoding or "",
+        content_language=content.content_language or "",
+        content_disposition=content.content_disposition or "",
+        cache_control=content.cache_control or "",
+        tier="" if found.blob_tier_inferred else str(found.blob_tier or ""),
+        metadata=dict(found.metadata or {}),
+    )
+
+
 def info(blob: Any) -> BlobInfo:
     md5 = blob.content_settings.content_md5
     return BlobInfo(
@@ -229,6 +244,7 @@ def info(blob: Any) -> BlobInfo:
         content_type=blob.content_settings.content_type,
         blob_type=str(getattr(blob.blob_type, "value", blob.blob_type)),
         is_folder_stub=(blob.metadata or {}).get("hdi_isfolder") == "true",
+        tier_inferred=bool(blob.blob_tier_inferred),
     )
 
 

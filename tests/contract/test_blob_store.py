@@ -11,6 +11,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from azure.storage.blob import ContainerClient
@@ -312,6 +313,18 @@ def test_what_a_write_answers_is_what_a_look_shows(store: BlobStore) -> None:
     assert next(iter(store.list_blobs("b"))) == looked
 
 
+@pytest.mark.parametrize("tier", ["", "Cool"])
+def test_a_read_tells_the_properties_and_a_look_the_tier(store: BlobStore, tier: str) -> None:
+    put(store, "a", b"hello", replace(FULL, tier=tier))
+    put(store, "empty", b"", replace(FULL, tier=tier))
+    for name, start, length in (("a", 0, None), ("a", 1, 3), ("empty", 0, None)):
+        with store.open(name, start=start, length=length) as reader:
+            assert replace(reader.properties, tier="") == replace(FULL, tier="")
+    head = store.head("a")
+    assert head is not None
+    assert {blob.given_tier for blob in (head, *store.list_blobs())} == {tier} == {store.properties("a").tier}
+
+
 def test_properties_arrive_and_are_shown(store: BlobStore) -> None:
     put(store, "b", b"hello", FULL)
     assert store.properties("b") == FULL
@@ -492,7 +505,10 @@ def test_copies_within_an_account_by_the_service(azurite: Azurite, name: str) ->
         put(origin, name, b"hello", FULL)
         sas = mint_sas(source, "r", 600)
         copied = rest.put_from_url("copy", str(source.container.blob(name)), sas, tier="Cool")
-        assert (copied.size, copied.md5, copied.tier) == (5, md5(b"hello"), "Cool")
+        there = rest.head("copy")
+        assert there is not None
+        assert (there.size, there.md5, there.tier, there.etag) == (5, md5(b"hello"), "Cool", copied.etag)
+        assert copied.md5 in {None, md5(b"hello")}
         assert rest.properties("copy") == FULL and read(rest, "copy") == b"hello"
         with pytest.raises(PreconditionFailedError):
             rest.put_from_url("copy", str(source.container.blob(name)), sas, condition=Precondition(absent=True))

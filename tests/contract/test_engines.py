@@ -444,6 +444,23 @@ def test_a_relay_goes_there_and_back(stores: tuple[BlobStore, BlobStore]) -> Non
         assert two.properties(f"q/{size}") == _CARRIED
 
 
+@pytest.mark.parametrize("engine", [DirectEngine(), RelayEngine()], ids=["direct", "relay"])
+@pytest.mark.parametrize("tier", ["Cool", ""])
+def test_a_copy_asks_for_a_blobs_tier_only_where_the_survey_did_not_see_it(engine: Engine, tier: str) -> None:
+    for seen, asked in ((True, 0), (False, 1)):
+        known: dict[str, MemoryStore] = {}
+        one, two = known["one"], known["two"] = MemoryStore("one", known), MemoryStore("two", known)
+        one.add("p/a", b"content", properties=replace(_CARRIED, tier=tier))
+        task = copy(one, "p", two, "q", ["a"])
+        if not seen:
+            (action,) = task.actions
+            assert isinstance(action.source, RemoteState)
+            task = task._replace(actions=[replace(action, source=replace(action.source, tier=None))])
+        succeed(engine, task)
+        assert len(one.asked("properties")) == asked
+        assert two.properties("q/a") == replace(_CARRIED, tier=tier)
+
+
 def test_a_relay_never_holds_more_than_its_bound() -> None:
     one, two = MemoryStore("one"), MemoryStore("two")
     size = 200 * _MIB
@@ -465,7 +482,7 @@ def test_a_relay_never_holds_more_than_its_bound() -> None:
     one.before = two.before = before
     succeed(RelayEngine(), copy(one, "p", two, "p", ["a"]))
     assert hashlib.md5(two.body("p/a")).digest() == two.blobs["p/a"].info.md5
-    assert most <= 64 * _MIB
+    assert most <= 32 * _MIB
 
 
 def test_a_relay_refuses_damaged_bytes() -> None:

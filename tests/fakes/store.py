@@ -18,7 +18,16 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import ContainerUrl, SasToken
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, Block, BlockKind, BlockList, Precondition
+from blobsync.store.protocol import (
+    ANYTHING,
+    BlobInfo,
+    BlobProperties,
+    Block,
+    BlockKind,
+    BlockList,
+    CopiedBlob,
+    Precondition,
+)
 
 _NO_PROPERTIES = BlobProperties()
 
@@ -64,6 +73,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._version = 0
         self.closed = 0
+        self.tells_md5_of_copies = True
 
     # -- for tests ----------------------------------------------------------------------------------------
 
@@ -128,7 +138,7 @@ class MemoryStore:
         if self.damage.get(name, 0) > 0 and body:
             self.damage[name] -= 1
             body = bytes([body[0] ^ 1]) + body[1:]
-        return MemoryReader(blob.info, body, self.truncate.get(name))
+        return MemoryReader(blob.info, replace(blob.properties, tier=""), body, self.truncate.get(name))
 
     def put(
         self,
@@ -196,12 +206,13 @@ class MemoryStore:
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
-    ) -> BlobInfo:
+    ) -> CopiedBlob:
         self._ask("put_from_url", name)
         source = self._copy_source(source_url)
         with self._lock:
             self._demand(name, condition)
-            return self._keep(name, source.body, source.info.md5, replace(source.properties, tier=tier))
+            there = self._keep(name, source.body, source.info.md5, replace(source.properties, tier=tier))
+            return CopiedBlob(there.etag, there.md5 if self.tells_md5_of_copies else None)
 
     def put_block_from_url(
         self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
@@ -267,6 +278,7 @@ class MemoryStore:
             float(self._version),
             properties.tier or "Hot",
             properties.content_type or "application/octet-stream",
+            tier_inferred=not properties.tier,
         )
         self.blobs[name] = StoredBlob(body, info, replace(properties))
         self.blocks.pop(name, None)
@@ -285,8 +297,9 @@ class MemoryStore:
 class MemoryReader:
     """``storage.BlobReader``; breaks off after ``limit`` bytes where one is given."""
 
-    def __init__(self, info: BlobInfo, body: bytes, limit: int | None) -> None:
+    def __init__(self, info: BlobInfo, properties: BlobProperties, body: bytes, limit: int | None) -> None:
         self.info = info
+        self.properties = properties
         self._body = body
         self._limit = limit
         self._at = 0

@@ -61,7 +61,7 @@ def local_state(path: Path) -> LocalState | None:
 def remote_state(store: BlobStore, name: str) -> RemoteState | None:
     """What the survey would see."""
     info = store.head(name)
-    return RemoteState(info.size, info.etag, info.md5) if info else None
+    return RemoteState(info.size, info.etag, info.md5, info.given_tier) if info else None
 
 
 def action(path: str, source: FileState | None, destination: FileState | None) -> FileAction:

@@ -50,6 +50,7 @@ def test_a_blob_with_everything() -> None:
             tier="Cool",
             content_type="image/png",
             blob_type="AppendBlob",
+            tier_inferred=True,
         )
     ]
 

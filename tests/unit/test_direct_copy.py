@@ -124,6 +124,20 @@ def test_a_small_blob_that_is_replaced_while_it_is_copied_is_no_success(
     assert [failure.code for _, failure in report.failed] == ["changed_while_read"]
 
 
+def test_a_small_blob_of_whose_copy_the_service_tells_no_md5_is_to_be_looked_at_by_others(
+    here: MemoryStore, there: MemoryStore
+) -> None:
+    here.add("x/a", b"1" * 10)
+    there.tells_md5_of_copies = False
+    asked = len(here.requests)
+    report, _ = run(here, there, IN_BLOCKS)
+    (moved,) = report.moved
+    assert moved.destination is None
+    # By the test itself, to plan it.
+    assert [each.operation for each in here.requests[asked:]] == ["head"]
+    assert [each.operation for each in there.requests] == ["head", "put_from_url"]
+
+
 def test_a_small_blob_without_an_md5_is_to_be_looked_at_by_others_where_the_copy_has_one(
     here: MemoryStore, there: MemoryStore
 ) -> None:

@@ -12,7 +12,7 @@ from typing import NoReturn, final
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.locations import ContainerUrl, SasToken
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlockKind, BlockList, Precondition
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlockKind, BlockList, CopiedBlob, Precondition
 
 
 @final
@@ -116,7 +116,7 @@ class MountedStore:
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
-    ) -> BlobInfo:
+    ) -> CopiedBlob:
         self._refuse(name)
 
     def put_block_from_url(
@@ -151,6 +151,10 @@ class MountedReader:
     @property
     def info(self) -> BlobInfo:
         return self._info
+
+    @property
+    def properties(self) -> BlobProperties:
+        return BlobProperties()
 
     def __enter__(self) -> MountedReader:
         return self

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from blobsync.base.errors import StorageError
 from blobsync.base.locations import SasToken
-from blobsync.store.protocol import BlobInfo, BlobProperties, Precondition
+from blobsync.store.protocol import BlobInfo, BlobProperties, CopiedBlob, Precondition
 from blobsync.store.rest.http import Reply
 from blobsync.store.rest.xml import BadAnswerError, checked_date, checked_etag, checked_size, decode_md5
 
@@ -58,16 +58,29 @@ def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: byt
         headers.get("Content-Type"),
         headers.get("x-ms-blob-type") or "BlockBlob",
         (headers.get("x-ms-meta-hdi_isfolder") or "").lower() == "true",
+        _is_inferred(headers),
     )
 
 
+def copied(name: str, headers: Mapping[str, str]) -> CopiedBlob:
+    """What the answer to a copy from a URL says. Raises ``StorageError`` for an invalid ETag."""
+    found = info(name, headers, 0, decode_md5(headers.get("Content-MD5")))
+    return CopiedBlob(found.etag, found.md5)
+
+
 def properties_of(headers: Mapping[str, str]) -> BlobProperties:
-    """What a copy has to carry over, from the answer to Get Blob Properties."""
+    """What a copy has to carry over, from the answer to Get Blob Properties or, without the tier, to Get Blob.
+
+    https://learn.microsoft.com/rest/api/storageservices/get-blob#response-headers names all of it but the tier.
+    """
     plain = {field: headers.get(shown) or "" for field, _, shown in _PROPERTY_HEADERS}
     metadata = {key[10:]: value for key, value in headers.items() if key.lower().startswith("x-ms-meta-")}
-    inferred = headers.get("x-ms-access-tier-inferred", "").lower() == "true"
-    tier = "" if inferred else headers.get("x-ms-access-tier") or ""
+    tier = "" if _is_inferred(headers) else headers.get("x-ms-access-tier") or ""
     return BlobProperties(**plain, tier=tier, metadata=metadata)
+
+
+def _is_inferred(headers: Mapping[str, str]) -> bool:
+    return headers.get("x-ms-access-tier-inferred", "").lower() == "true"
 
 
 def add_properties(headers: dict[str, str], properties: BlobProperties) -> None:

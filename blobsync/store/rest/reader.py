@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import final
 
 from blobsync.base.errors import StorageError
-from blobsync.store.protocol import BlobInfo
-from blobsync.store.rest.headers import read_info
+from blobsync.store.protocol import BlobInfo, BlobProperties
+from blobsync.store.rest.headers import properties_of, read_info
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.transport import Response, TransportError
 
@@ -38,12 +38,17 @@ class RestBlobReader:
                 raise
             reply = get(name, 0, None, etag)
         self._info = read_info(name, reply)
+        self._headers = reply.headers
         self._end = self._info.size if length is None else min(self._info.size, start + length)
         self._response: Response | None = reply.response
 
     @property
     def info(self) -> BlobInfo:
         return self._info
+
+    @property
+    def properties(self) -> BlobProperties:
+        return properties_of(self._headers)
 
     def __enter__(self) -> RestBlobReader:
         return self

@@ -22,9 +22,9 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import ContainerUrl, SasToken, quote_blob_name
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlockKind, BlockList, Precondition
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlockKind, BlockList, CopiedBlob, Precondition
 from blobsync.store.rest.errors import skew_seconds, translate
-from blobsync.store.rest.headers import add_condition, add_properties, info, properties_of, whole_info, with_sas
+from blobsync.store.rest.headers import add_condition, add_properties, copied, info, properties_of, whole_info, with_sas
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.reader import RestBlobReader
 from blobsync.store.rest.xml import BadAnswerError, Markers, block_lists, checked_etag, decode_md5, list_page
@@ -196,11 +196,12 @@ class RestBlobStore:
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
-    ) -> BlobInfo:
+    ) -> CopiedBlob:
         """Put Blob From URL, or Copy Blob From URL where the server has only that (emulators).
 
         Both copy content properties and metadata, not the tier: give ``tier`` to set it. Raises
-        ``CopySourceRefusedError``. Returns a fresh state of the new blob.
+        ``CopySourceRefusedError``. Put Blob From URL answers with the MD5 that the service computed of what it stored
+        (https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url#response-headers), the other with none.
         """
         headers = {"x-ms-copy-source": with_sas(source_url, source_sas)}
         if tier:
@@ -213,10 +214,7 @@ class RestBlobStore:
             reply = self._copy(name, _NOTHING, {**headers, "x-ms-requires-sync": "true"})
         if reply.status not in (201, 202):
             raise self._error(reply, "write", name, copying=True)
-        there = self.head(name)
-        if there is None:
-            raise StorageError(f"{name} disappeared after it was copied", path=name)
-        return there
+        return copied(name, reply.headers)
 
     def put_block_from_url(
         self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int

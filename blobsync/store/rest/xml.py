@@ -127,6 +127,7 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
             found.get("Content-Type"),
             found.get("BlobType") or "BlockBlob",
             is_stub,
+            found.get("AccessTierInferred") == "true",
         )
     except BadAnswerError as error:
         raise BadAnswerError(f"the blob {name!a}: {error}") from error
