@@ -34,8 +34,6 @@ IDLE: Mapping[str, str] = {
     "aks_compute_global_dispatch_arg.cluster_selection_policy": "Azure ML v2 has no counterpart",
     "queue_settings.priority": "only preview versions of Azure ML's interface have it",
     "config_param.*.submit_with_url": "everybody could read a URL in the job; blobsync uses a datastore instead",
-    "docker.username": _REGISTRY,
-    "docker.password": _REGISTRY,
     "vc": _PHILLY,
     "vc_type": _PHILLY,
     "cluster": _PHILLY,
@@ -60,13 +58,18 @@ ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "identity": AML_PLATFORMS,
     "launcher": AML_PLATFORMS,
     "ssh_public_key": AML_PLATFORMS,
-    "timeout": ("slurm", *AML_PLATFORMS),
+    "timeout": ("slurm", "kubernetes", *AML_PLATFORMS),
+    "docker.username": ("kubernetes",),
+    "docker.password": ("kubernetes",),
     "aks_compute_global_dispatch": ("itp",),
     "aks_compute_global_dispatch_arg": ("itp",),
     "singularity_sla_tier": ("singularity",),
     "singularity_instance_type": ("singularity",),
-    "config_param.*.blob_cache_timeout": ("local", "slurm"),
+    "config_param.*.blob_cache_timeout": ("local", "slurm", "kubernetes"),
 }
+
+# What to do instead on Azure ML.
+_THERE: Mapping[str, str] = {"docker.username": _REGISTRY, "docker.password": _REGISTRY}
 
 
 def enclosing(modes: Mapping[str, str]) -> Mapping[str, str]:
@@ -100,7 +103,8 @@ def _findings(values: Mapping[str, Any], platform: str, folders: Sequence[str]) 
         if name in IDLE:
             yield path, f"has no effect: {IDLE[name]}"
         elif platform not in ONLY_ON.get(name, (platform,)) and value not in ({}, (), "", False):
-            yield path, f"has no effect on {platform} jobs, only on those of {', '.join(ONLY_ON[name])}"
+            instead = f": {_THERE[name]}" if name in _THERE and platform in AML_PLATFORMS else ""
+            yield path, f"has no effect on {platform} jobs, only on those of {', '.join(ONLY_ON[name])}{instead}"
     modes = {name: _mode(values, f"{name}{FOLDER_SUFFIX}") for name in folders}
     for inner, outer in enclosing(modes).items() if platform in AML_PLATFORMS else ():
         entry = ("config_param", f"{inner}{FOLDER_SUFFIX}")

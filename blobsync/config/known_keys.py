@@ -133,6 +133,30 @@ SLURM: Mapping[str, Key] = {
     "args": TEXTS,
 }
 
+TOLERATION: Mapping[str, Key] = {
+    "key": TEXT,
+    "operator": one_of("Equal", "Exists"),
+    "value": TEXT,
+    "effect": one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
+}
+
+KUBERNETES: Mapping[str, Key] = {
+    "context": TEXT,
+    "namespace": TEXT,
+    "image": TEXT,
+    "service_account": TEXT,
+    "node_selector": FREE_MAPPING,
+    "tolerations": Key(Kind.MAPPINGS, keys=TOLERATION),
+    "priority_class": TEXT,
+    "queue": TEXT,
+    "cpu": TEXT,
+    "memory": TEXT,
+    "shm_size": TEXT,
+    "pull_secret": TEXT,
+    "ttl_days": WHOLE,
+    "gpu_resource": TEXT,
+}
+
 LOCAL: Mapping[str, Key] = {
     "slots": WHOLE,
     "gpus": WHOLE,
@@ -228,6 +252,7 @@ _OURS: Mapping[str, Key] = {
     "runtime": Key(Kind.MAPPING, keys=RUNTIME),
     "local": Key(Kind.MAPPING, keys=LOCAL),
     "slurm": Key(Kind.MAPPING, keys=SLURM),
+    "kubernetes": Key(Kind.MAPPING, keys=KUBERNETES),
     "singularity": FREE_MAPPING,
     "itp": FREE_MAPPING,
 }

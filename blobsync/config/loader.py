@@ -15,7 +15,15 @@ from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_
 from blobsync.config.entries import EntryReader
 from blobsync.config.job_notes import job_notes
 from blobsync.config.known_keys import CLUSTER
-from blobsync.config.model import DEFAULT_CLUSTER, Cluster, Docker, StorageAccount, WorkspaceConfig, Written
+from blobsync.config.model import (
+    AML_PLATFORMS,
+    DEFAULT_CLUSTER,
+    Cluster,
+    Docker,
+    StorageAccount,
+    WorkspaceConfig,
+    Written,
+)
 from blobsync.config.nearest import did_you_mean
 from blobsync.config.overrides import apply_overrides
 from blobsync.config.typed import Checker
@@ -227,8 +235,8 @@ class ClusterFile:
         )
 
     def _check_numbers(self) -> None:
-        # This machine and a Slurm cluster may have no GPU.
-        if self._values.get("gpu_per_node") == 0 and _platform(self._values) not in ("local", "slurm"):
+        # Nodes of Azure ML have GPUs; elsewhere there may be none.
+        if self._values.get("gpu_per_node") == 0 and _platform(self._values) in AML_PLATFORMS:
             self._checker.problem(("gpu_per_node",), "must be at least 1")
         for key in ("nodes", "process_count_per_node"):
             if self._values.get(key) == 0:

@@ -35,7 +35,7 @@ config_param:
     azure_blob_config_file: aux_data/configs/storage.yaml
     path: {base}/output
 
-# where `blobsync submit` runs a command: local, slurm, aml, itp or singularity
+# where `blobsync submit` runs a command: local, slurm, kubernetes, aml, itp or singularity
 platform: local
 gpu_per_node: 1
 # true: once per GPU; false: once per node

@@ -42,7 +42,7 @@ def demand_platform(cluster: Cluster) -> None:
     """Raise ``ConfigError`` if no file has a platform: a job meant for a cluster must not run here."""
     if cluster.platform_given:
         return
-    hint = "write platform: local to run jobs on this machine, or one of slurm, aml, itp, singularity"
+    hint = "write platform: local to run jobs on this machine, or one of slurm, kubernetes, aml, itp, singularity"
     if "aml_config" in cluster.values:
         hint = "for Azure ML, name its compute_target as well; to run jobs on this machine, write platform: local"
     elif cluster.values.keys() & PHILLY_MARKS:

@@ -26,7 +26,7 @@ _SECRET_VALUE = re.compile(
 # Variables are in the specification, secret ones by name.
 _NOT_KEPT = "env"
 # Keys that look like secrets but are not.
-_PUBLIC = ("ssh_public_key",)
+_PUBLIC = ("ssh_public_key", "pull_secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,8 @@ def home_of(cluster: Cluster, environ: Mapping[str, str]) -> Home:
     address: dict[str, str] = {}
     if cluster.platform == "slurm":
         address["ssh"] = cluster.text("ssh") or ""
+    if cluster.platform == "kubernetes":
+        address = {key: cluster.text(f"kubernetes.{key}") or "" for key in ("context", "namespace")}
     if cluster.platform in SERVICES:
         place = load_workspace(cluster, environ=environ)
         address = {

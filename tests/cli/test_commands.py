@@ -77,7 +77,8 @@ def test_config_check_and_new(cli: Cli) -> None:
     )
     assert checked.err == (
         "blobsync: aux_data/aml/aml.yaml: platform: is missing, so no job can run: submit refuses it, "
-        "transfers do not; write platform: local to run jobs on this machine, or one of slurm, aml, itp, singularity\n"
+        "transfers do not; write platform: local to run jobs on this machine, or one of slurm,"
+        " kubernetes, aml, itp, singularity\n"
     )
     assert cli("config", "check", "-p", "{platform: local}").out == (
         "aux_data/aml/aml.yaml: good (local; data, output)\naux_data/configs/acct.yaml: good\n"

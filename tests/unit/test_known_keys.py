@@ -19,6 +19,7 @@ from blobsync.config.known_keys import (
     DOCKER,
     FOLDER,
     GLOBAL_DISPATCH,
+    KUBERNETES,
     LOCAL,
     MOUNT,
     QUEUE,
@@ -94,6 +95,21 @@ HANDED_OVER: Mapping[str, tuple[str, Any]] = {
         f"slurm.{name}": ("slurm", "x")
         for name in ("partition", "qos", "account", "time", "gres", "constraint", "reservation", "array", "mem")
     },
+    "kubernetes.context": ("kubernetes", "other"),
+    "kubernetes.namespace": ("kubernetes", "other"),
+    "kubernetes.image": ("kubernetes", "other:2"),
+    "kubernetes.service_account": ("kubernetes", "trainer"),
+    "kubernetes.node_selector": ("kubernetes", {"agentpool": "gpu"}),
+    "kubernetes.tolerations": ("kubernetes", [{"key": "sku", "operator": "Exists"}]),
+    "kubernetes.priority_class": ("kubernetes", "high"),
+    "kubernetes.queue": ("kubernetes", "team"),
+    "kubernetes.cpu": ("kubernetes", 6),
+    "kubernetes.memory": ("kubernetes", "64Gi"),
+    "kubernetes.shm_size": ("kubernetes", "16Gi"),
+    "kubernetes.pull_secret": ("kubernetes", "registry"),
+    "kubernetes.ttl_days": ("kubernetes", 1),
+    "kubernetes.gpu_resource": ("kubernetes", "amd.com/gpu"),
+    "docker.username": ("kubernetes", "other"),
     "config_param.*.path": ("aml", "elsewhere"),
     "config_param.*.datastore_name": ("aml", "other"),
     "config_param.*.mode": ("aml", "upload"),
@@ -139,6 +155,8 @@ READ_IN: Mapping[str, str] = {
     "sleep_if_succeed": "jobs/node/stopping.py",
     "secret_env": "jobs/describe.py",
     "slurm": "jobs/describe.py",
+    "kubernetes": "jobs/backends/kubernetes/settings.py",
+    "docker.password": "jobs/backends/kubernetes/backend.py",
     "slurm.shared_root": "jobs/describe.py",
     "local": "jobs/backends/local/backend.py",
     "local.slots": "jobs/backends/local/backend.py",
@@ -161,6 +179,7 @@ def every_key() -> set[str]:
         "queue_settings": QUEUE,
         "runtime": RUNTIME,
         "slurm": SLURM,
+        "kubernetes": KUBERNETES,
         "local": LOCAL,
         "config_param.*": FOLDER,
         "blob_mount_info.*": MOUNT,
@@ -195,7 +214,7 @@ def test_a_key_is_read_where_the_table_says(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(ONLY_ON))
 def test_a_key_of_certain_platforms_says_so_on_others(tmp_path: Path, name: str) -> None:
     value = READ_VALUES.get(name) or HANDED_OVER.get(name, ("", {"x": 1}))[1]
-    for platform in ("local", "slurm", "aml", "itp", "singularity"):
+    for platform in ("local", "slurm", "kubernetes", "aml", "itp", "singularity"):
         told = configured(tmp_path / platform, platform, put({}, name, value)).job_notes
         shown = name.replace("*", "data_folder")
         expected = f": {shown}: has no effect on {platform} jobs, only on those of {', '.join(ONLY_ON[name])}"
@@ -203,6 +222,7 @@ def test_a_key_of_certain_platforms_says_so_on_others(tmp_path: Path, name: str)
 
 
 READ_VALUES: Mapping[str, Any] = {
+    "docker.password": "SENTINEL",
     "min_nodes": 1,
     "max_nodes": 2,
     "queue_settings": {"job_tier": "Basic"},
@@ -232,7 +252,7 @@ def test_keys_that_do_nothing_are_told_with_their_place_and_never_their_value(tm
     assert found.warnings == (
         f"{at}:1: password: has no effect: {IDLE['password']}",
         f"{at}:3: unique_gjd_cluster: has no effect: {IDLE['unique_gjd_cluster']}",
-        f"{at}:4: docker.password: has no effect: {IDLE['docker.password']}",
+        f"{at}:4: docker.password: has no effect on local jobs, only on those of kubernetes",
         f"{at}:6: blob_mount_info.0.blob_fuse_options: has no effect: {IDLE['blob_mount_info.*.blob_fuse_options']}",
         f"{at}:8: config_param.code_path.submit_with_url: has no effect: {IDLE['config_param.*.submit_with_url']}",
     )
@@ -266,10 +286,10 @@ def test_a_folder_inside_another_one_is_told_where_jobs_cannot_have_it(tmp_path:
 
 def configured(root: Path, platform: str, changes: Mapping[str, Any]) -> Cluster:
     extra = SING if platform == "singularity" else {}
-    shared = {"slurm": {"shared_root": "/s"}} if platform == "slurm" else {}
-    merged = {**shared, **changes}
-    if platform == "slurm":
-        merged["slurm"] = {**shared["slurm"], **changes.get("slurm", {})}
+    shared = {"slurm": {"shared_root": "/s"}, "kubernetes": {"namespace": "train"}}.get(platform)
+    merged = dict(changes)
+    if shared:
+        merged[platform] = {**shared, **changes.get(platform, {})}
     return load(root, **{"platform": platform, **extra, **merged})[0]
 
 
@@ -284,6 +304,8 @@ def put(changes: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
         return {**changes, "config_param": entries}
     outer, _, inner = name.partition(".")
     known = {"image": "registry/image:1", "shm_size": "64g"} if outer == "docker" else {}
+    if name == "docker.username":
+        known.update(address="acr.example", password="SENTINEL")
     return {**changes, outer: {**known, inner: value} if inner else value}
 
 

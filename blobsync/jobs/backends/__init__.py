@@ -11,6 +11,7 @@ from blobsync.jobs.backends.base import Backend, Surroundings
 MODULES = {
     "aml": "blobsync.jobs.backends.aml.backend",
     "itp": "blobsync.jobs.backends.aml.backend",
+    "kubernetes": "blobsync.jobs.backends.kubernetes.backend",
     "local": "blobsync.jobs.backends.local.backend",
     "singularity": "blobsync.jobs.backends.aml.backend",
     "slurm": "blobsync.jobs.backends.slurm.backend",

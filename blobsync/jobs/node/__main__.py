@@ -15,6 +15,7 @@ from blobsync.base.locations import Secret
 from blobsync.base.redaction import redact
 from blobsync.jobs.node import verbs
 from blobsync.jobs.node.arguments import NodeArguments, parse_arguments
+from blobsync.jobs.node.echo import Echo
 from blobsync.jobs.node.job import NodeJob, demand_startable, read_text
 from blobsync.jobs.node.places import JobPlaces
 from blobsync.jobs.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
@@ -53,6 +54,13 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
     secret_env = {name: Secret(value) for name, value in secrets.env.items()}
     places = JobPlaces(secrets.sas, environ)
     job = NodeJob(spec, secret_env, arguments, environ, _node_rank(arguments, spec, environ))
+    if arguments.echo:
+        with Echo(job.run_dir, job.node_rank, job.attempt):
+            return _do(arguments, job, places, held)
+    return _do(arguments, job, places, held)
+
+
+def _do(arguments: NodeArguments, job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
     if arguments.verb == "prepare":
         return verbs.prepare_node(job, places)
     if arguments.verb == "exec":

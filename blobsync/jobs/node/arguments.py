@@ -13,7 +13,8 @@ VERBS = ("prepare", "exec", "node", "finish", "here")
 @dataclass(frozen=True, slots=True)
 class NodeArguments:
     """What to do and where. ``root`` None: the code goes to a folder of this node; ``node_rank`` None: the launcher
-    tells; ``code`` is what the command ended with (``finish``), ``log`` whether ``exec`` opens the rank's log."""
+    tells; ``code`` is what the command ended with (``finish``), ``log`` whether ``exec`` opens the rank's log, ``echo``
+    whether all logs are copied to our own output."""
 
     verb: str
     job: Path
@@ -25,6 +26,7 @@ class NodeArguments:
     code: int = 0
     keep_root: str = "never"
     sync_seconds: float = 60.0
+    echo: bool = False
 
 
 def parse_arguments(argv: Sequence[str]) -> NodeArguments:
@@ -40,4 +42,5 @@ def parse_arguments(argv: Sequence[str]) -> NodeArguments:
     parser.add_argument("--code", type=int, default=0, help="finish: what the command ended with")
     parser.add_argument("--keep-root", choices=("never", "failed", "always"), default="never")
     parser.add_argument("--sync-seconds", type=float, default=60.0)
+    parser.add_argument("--echo", action="store_true", help="copy the logs to our own output, marked with their names")
     return NodeArguments(**vars(parser.parse_args(argv)))

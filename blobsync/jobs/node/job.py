@@ -41,9 +41,9 @@ class NodeJob:
         self.sync_seconds = arguments.sync_seconds
         self.stopped = False
         self._secret_env = secret_env
-        # Each task of a Slurm array has its own logs and its own code.
-        number = environ.get("SLURM_ARRAY_TASK_ID")
-        self.task = f"task_{number}" if number else ""
+        # Each task of a Slurm array has its own logs and its own code; so has each pod that takes another one's place.
+        number, pods = environ.get("SLURM_ARRAY_TASK_ID"), pods_before(environ)
+        self.task = f"task_{number}" if number else f"attempt_{pods}" if pods else ""
         self.run_dir = Path(os.path.abspath(arguments.run_dir)) / self.task
         self.node_log = self.run_dir / "system_logs" / f"node_{node_rank}.txt"
         self.owns_parent = arguments.root is None
@@ -55,8 +55,8 @@ class NodeJob:
 
     @property
     def attempt(self) -> str:
-        """How often Slurm has started the job again, as a number."""
-        return self.environ.get("SLURM_RESTART_COUNT") or "0"
+        """How often the job was started again, as a number."""
+        return self.environ.get("SLURM_RESTART_COUNT") or str(pods_before(self.environ))
 
     def beside(self, name: str) -> Path:
         """A file of ours beside the root; never beside a folder that is the user's own."""
@@ -103,6 +103,12 @@ class NodeJob:
     def is_shell_line(self) -> bool:
         """Whether the command is one line for a shell."""
         return len(self.spec.argv) == 1 and any(letter.isspace() for letter in self.spec.argv[0].strip())
+
+
+def pods_before(environ: Mapping[str, str]) -> int:
+    """How many pods of Kubernetes this node of the job has had: those that failed, and those that were evicted."""
+    given = (environ.get(name, "") for name in ("BLOBSYNC_FAILURES", "BLOBSYNC_EVICTIONS"))
+    return sum(int(text) for text in given if text.isascii() and text.isdigit())
 
 
 def demand_startable(spec: JobSpec, secrets: Secrets) -> None:

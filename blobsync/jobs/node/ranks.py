@@ -40,8 +40,8 @@ LAUNCHERS = (
     RankNames("PMI_RANK", "MPI_LOCALRANKID", "NODE_RANK"),
     RankNames("RANK", "LOCAL_RANK", "NODE_RANK"),
 )
-# Those that tell the rank of a node to what is started once on each.
-_NODE_NAMES = ("SLURM_NODEID", "NODE_RANK")
+# Those that tell the rank of a node to what is started once on each; the last is that of an Indexed Job of Kubernetes.
+_NODE_NAMES = ("SLURM_NODEID", "NODE_RANK", "JOB_COMPLETION_INDEX")
 _MASTER_NAMES = ("MASTER_ADDR", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
 
 

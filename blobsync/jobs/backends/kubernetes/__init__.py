@@ -1,0 +1,1 @@
+"""Kubernetes: a plain Indexed Job on any cluster that kubectl reaches."""

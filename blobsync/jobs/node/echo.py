@@ -1,0 +1,101 @@
+"""Copies what a node's processes write to this process's own output, which is the log that a pod has.
+
+blobsync node 0, attempt 0                     first of all: a log that begins otherwise has lost its beginning
+[std_log_process_3] a line of that file
+[std_log_process_3=] ...                       base64 of bytes that are no whole line of UTF-8
+[node_0] a line of the node's own log
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+FIRST_LINE = re.compile(r"blobsync node [0-9]{1,6}, attempt [0-9]{1,6}")
+LINE = re.compile(r"\[(std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})(=?)\] (.*)", re.DOTALL)
+_EVERY_SECONDS = 0.2
+_CHUNK = 1 << 20
+# A line that does not end is passed on in parts of this size (bytes).
+_LONGEST = 1 << 16
+
+
+class Echo:
+    """Inside ``with``, all logs below ``run_dir`` are followed; at its end what is left is written."""
+
+    def __init__(self, run_dir: Path, node_rank: int, attempt: str, out: BinaryIO | None = None) -> None:
+        self._folders = (run_dir / "user_logs", run_dir / "system_logs")
+        self._first = f"blobsync node {node_rank}, attempt {attempt}\n"
+        self._out = out or sys.stdout.buffer
+        self._seen: dict[Path, int] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Echo:
+        self._out.write(self._first.encode())
+        self._out.flush()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self._pass_on(at_last=True)
+
+    def _follow(self) -> None:
+        while not self._done.wait(_EVERY_SECONDS):
+            self._pass_on(at_last=False)
+
+    def _pass_on(self, *, at_last: bool) -> None:
+        for folder in self._folders:
+            for path in sorted(folder.glob("*.txt")):
+                for line in self._new_lines(path, at_last):
+                    self._out.write(line)
+        self._out.flush()
+
+    def _new_lines(self, path: Path, at_last: bool) -> Iterator[bytes]:
+        if path not in self._seen:
+            self._seen[path] = 0
+            # An empty log shows that there was no output.
+            yield framed(path.stem, b"")
+        with path.open("rb") as log:
+            log.seek(self._seen[path])
+            while body := log.read(_CHUNK):
+                whole = len(body) if at_last or len(body) > _LONGEST else body.rfind(b"\n") + 1
+                if not whole:
+                    return
+                self._seen[path] += whole
+                log.seek(self._seen[path])
+                yield from (framed(path.stem, line) for line in io.BytesIO(body[:whole]))
+
+
+def framed(name: str, line: bytes) -> bytes:
+    """One line of the log ``name`` as a line of the pod's."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text.endswith("\n"):
+        return f"[{name}] ".encode() + line
+    return f"[{name}=] ".encode() + base64.b64encode(line) + b"\n"
+
+
+def unframed(line: str) -> tuple[str, bytes] | None:
+    """The name and the bytes of a framed line (without its line end); None for any other line."""
+    match = LINE.fullmatch(line)
+    if not match:
+        return None
+    if not match[2]:
+        return match[1], match[3].encode() + b"\n"
+    try:
+        return match[1], base64.b64decode(match[3], validate=True)
+    except ValueError:
+        return None

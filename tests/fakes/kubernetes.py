@@ -1,0 +1,45 @@
+"""Requests for Kubernetes, and what the schemas say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import yaml
+
+from blobsync.jobs.backends import create_backend
+from blobsync.jobs.backends.base import Plan, Surroundings
+from blobsync.jobs.board import settings_of
+from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.spec import CodeRef
+from tests.fakes.aml_configs import CONTAINER, RUN_ID, load
+from tests.fakes.runner import ScriptedRunner
+from tests.unit.project_files import NO_ENVIRON
+
+# The oldest server that jobs run on, and the newest whose schemas there are.
+SCHEMAS = ("1.31", "1.37")
+
+
+def plan(root: Path, request: SubmitRequest | None = None, run_id: str = RUN_ID, **changes: Any) -> Plan:
+    """What one submission asks for; ``changes`` are keys of the cluster file."""
+    given = {"namespace": "train", **changes.pop("kubernetes", {})}
+    cluster, _ = load(root, platform="kubernetes", kubernetes=given, **changes)
+    code = CodeRef(CONTAINER, "me/code.zip.d/d1.zip", "d1")
+    spec = describe(cluster, request or SubmitRequest(("python", "train.py")), run_id, code)
+    around = Surroundings(
+        "c", Path("/p"), Path("/p/.blobsync"), settings_of(cluster), NO_ENVIRON, ScriptedRunner(), cluster
+    )
+    made = create_backend("kubernetes", around).plan(spec)
+    demand_valid(made.text)
+    return made
+
+
+def demand_valid(text: str) -> list[Mapping[str, Any]]:
+    """Every object of the text, once each schema has passed it."""
+    objects = [each for each in yaml.safe_load_all(text) if each]
+    for each in objects:
+        for version in SCHEMAS:
+            kubernetes_validate.validate(each, version, strict=True)
+    return objects
