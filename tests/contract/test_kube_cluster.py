@@ -1,0 +1,154 @@
+"""What tests rely on in the stand-in for Kubernetes, seen through the real kubectl."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.servers.kube.cluster import RealCluster, stand_in
+from tests.servers.kube_fixture import kube_cluster as kube_cluster
+
+pytestmark = pytest.mark.kubernetes
+_FINISHED = ("Complete", "Failed")
+
+
+@pytest.fixture(scope="module")
+def space(kube_cluster: RealCluster) -> str:
+    return kube_cluster.new_namespace()
+
+
+def job(name: str, script: str, *, size: int = 1, pod: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """An Indexed Job whose container ``main`` runs a shell script."""
+    main = {"name": "main", "image": "stand-in/python:1", "command": ["sh", "-c", script]}
+    more = dict(pod or {})
+    main |= more.pop("main", {})
+    template = {"subdomain": name, "restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "containers": [main]}
+    whole = {"completionMode": "Indexed", "completions": size, "parallelism": size, "podReplacementPolicy": "Failed"}
+    whole |= {"backoffLimit": 0, "template": {"spec": {**template, **more}}, **spec}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": whole}
+
+
+def ended(cluster: RealCluster, name: str, space: str) -> dict[str, Any]:
+    """The Job, as soon as it has finished."""
+
+    def look() -> dict[str, Any] | None:
+        found: dict[str, Any] = cluster.json("get", "job", name, "-n", space)
+        kinds = [each["type"] for each in found["status"].get("conditions", [])]
+        return found if set(kinds) & set(_FINISHED) else None
+
+    found = cluster.until(look, f"{name} has finished")
+    assert found is not None
+    return found
+
+
+def conditions(found: dict[str, Any]) -> list[str]:
+    return [each["type"] for each in found["status"]["conditions"] if each["status"] == "True"]
+
+
+def test_a_job_of_two_indexes_runs_and_completes(kube_cluster: RealCluster, space: str) -> None:
+    kube_cluster.create(job("two", 'echo "rank $JOB_COMPLETION_INDEX on $(hostname)"', size=2), space)
+    found = ended(kube_cluster, "two", space)
+    assert conditions(found) == ["SuccessCriteriaMet", "Complete"]
+    assert (found["status"]["succeeded"], found["status"]["completedIndexes"]) == (2, "0,1")
+    for index, pod in enumerate(sorted(each["metadata"]["name"] for each in kube_cluster.pods("two", space))):
+        assert kube_cluster.kubectl("logs", "-n", space, pod).stdout == f"rank {index} on two-{index}\n"
+
+
+def test_words_reach_the_program_as_they_are(kube_cluster: RealCluster, space: str) -> None:
+    words = ["a b", "$HOME", ";", "$(UNKNOWN)", "$$(HOME)", "é", '"']
+    script = "import sys; print(sys.argv[1:])"
+    main = {"command": ["python3", "-c", script], "args": words}
+    kube_cluster.create(job("words", "", pod={"main": main}), space)
+    ended(kube_cluster, "words", space)
+    shown = kube_cluster.kubectl("logs", "-n", space, "job/words").stdout
+    assert shown == f"{[*words[:4], '$(HOME)', *words[5:]]}\n"
+
+
+def test_pods_find_each_other_by_the_name_of_the_service(kube_cluster: RealCluster, space: str) -> None:
+    port = 29533
+    service = {"clusterIP": "None", "publishNotReadyAddresses": True, "ports": [{"port": port}]}
+    service |= {"selector": {"batch.kubernetes.io/job-name": "dns"}}
+    kube_cluster.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dns"}, "spec": service}, space)
+    script = f"""
+if [ $JOB_COMPLETION_INDEX = 0 ]; then
+    exec python3 -c 'import socket; s = socket.create_server((socket.gethostname(), {port})); c = s.accept()[0]
+print(c.recv(9).decode())'
+fi
+for i in $(seq 50); do
+    python3 -c 'import socket
+socket.create_connection(("dns-0.dns", {port}), 1).sendall(b"hello")' 2>/dev/null && exit 0
+    sleep 0.2
+done
+exit 1"""
+    kube_cluster.create(job("dns", script, size=2), space)
+    assert conditions(ended(kube_cluster, "dns", space)) == ["SuccessCriteriaMet", "Complete"]
+    first = kube_cluster.pod("dns", 0, space)
+    assert first and kube_cluster.kubectl("logs", "-n", space, first["metadata"]["name"]).stdout == "hello\n"
+
+
+def test_a_secret_is_a_file_and_its_changes_reach_the_pod(kube_cluster: RealCluster, space: str) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"key": "one"}}
+    kube_cluster.create(secret, space)
+    script = "ls -lL /etc/bs/key | cut -c1-10; cat /etc/bs/key; echo; "
+    script += 'while [ "$(cat /etc/bs/key)" = one ]; do sleep 0.1; done; echo $COPY; cat /etc/bs/key'
+    mount = {"volumeMounts": [{"name": "s", "mountPath": "/etc/bs", "readOnly": True}]}
+    mount |= {"env": [{"name": "COPY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}}]}
+    pod = {"main": mount, "volumes": [{"name": "s", "secret": {"secretName": "s", "defaultMode": 0o400}}]}
+    kube_cluster.create(job("secret", script, pod=pod), space)
+    pod_name = kube_cluster.running("secret", 0, space)
+    read = ("logs", "-n", space, pod_name)
+    kube_cluster.until(lambda: "one" in kube_cluster.kubectl(*read).stdout, "the first value has been read")
+    patch = json.dumps({"stringData": {"key": "two"}})
+    kube_cluster.kubectl("patch", "secret", "s", "-n", space, "--type=merge", "-p", patch)
+    ended(kube_cluster, "secret", space)
+    assert kube_cluster.kubectl(*read).stdout == "-r--------\none\none\ntwo"
+
+
+def test_what_a_pod_writes_stays_in_the_pod(kube_cluster: RealCluster, space: str) -> None:
+    stand_in(kube_cluster)
+    script = "echo mine > /etc/hosts.of-a-pod; ls /etc/hosts.of-a-pod; echo $$$$"  # $$ is $ in a manifest
+    kube_cluster.create(job("files", script, size=1), space)
+    ended(kube_cluster, "files", space)
+    assert kube_cluster.kubectl("logs", "-n", space, "job/files").stdout == "/etc/hosts.of-a-pod\n1\n"
+    kube_cluster.create(job("files2", "ls /etc/hosts.of-a-pod", size=1), space)
+    assert conditions(ended(kube_cluster, "files2", space)) == ["FailureTarget", "Failed"]
+
+
+def test_exec_runs_a_command_in_the_pod(kube_cluster: RealCluster, space: str) -> None:
+    kube_cluster.create(job("exec", "sleep 30"), space)
+    pod = kube_cluster.running("exec", 0, space)
+    script = 'cat; echo "$JOB_COMPLETION_INDEX $(hostname)"; echo bad >&2; exit 3'
+    done = kube_cluster.kubectl("exec", "-n", space, "-i", pod, "--", "sh", "-c", script, stdin="typed\n", check=False)
+    assert (done.returncode, done.stdout) == (3, "typed\n0 exec-0\n")
+    assert done.stderr == "bad\ncommand terminated with exit code 3\n"
+    kube_cluster.kubectl("delete", "job", "exec", "-n", space)
+    kube_cluster.until(lambda: not kube_cluster.pods("exec", space), "the pod is gone", 40.0)
+
+
+def test_logs_are_followed_with_times_until_the_end(kube_cluster: RealCluster, space: str) -> None:
+    kube_cluster.create(job("logs", "for i in 1 2 3 4 5; do echo $i; sleep 0.3; done"), space)
+    pod = kube_cluster.running("logs", 0, space)
+    followed = kube_cluster.kubectl("logs", "-n", space, "-f", "--timestamps", pod).stdout.splitlines()
+    times, lines = zip(*(line.split(" ", 1) for line in followed), strict=True)
+    assert lines == ("1", "2", "3", "4", "5") and list(times) == sorted(times)
+    later = kube_cluster.kubectl("logs", "-n", space, f"--since-time={times[3]}", pod).stdout
+    # kubectl sends whole seconds.
+    assert later.splitlines() == [line for at, line in zip(times, lines, strict=True) if at[:19] >= times[3][:19]]
+    assert kube_cluster.kubectl("logs", "-n", space, "--tail=1", pod).stdout == "5\n"
+    refused = kube_cluster.kubectl("logs", "-n", space, "--previous", pod, check=False).stderr
+    assert f'previous terminated container "main" in pod "{pod}" not found' in refused
+
+
+def test_the_api_server_restarts_with_what_it_had(kube_cluster: RealCluster, space: str) -> None:
+    cluster = stand_in(kube_cluster)
+    cluster.create(job("stays", "sleep 2; echo done"), space)
+    before = cluster.json("get", "job", "stays", "-n", space)["metadata"]["uid"]
+    started = time.monotonic()
+    cluster.restart(down=0.5)
+    assert time.monotonic() - started > 0.5
+    assert cluster.json("get", "job", "stays", "-n", space)["metadata"]["uid"] == before
+    ended(cluster, "stays", space)
+    assert cluster.kubectl("logs", "-n", space, "job/stays").stdout == "done\n"

@@ -1,0 +1,142 @@
+"""A container as a process of this machine, and what it has written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.servers.kube.store import micro_stamp, stamp
+
+_LAUNCHER = Path(__file__).with_name("container.py")
+# The programs that make namespaces, and enter them.
+PROGRAMS = ("unshare", "setpriv", "nsenter")
+_NAMESPACES = ("--mount", "--uts", "--ipc", "--pid")
+
+
+class Log:
+    """Lines with their times; readers can wait for more."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[str, bytes]] = []
+        self._more = threading.Condition()
+        self._over = False
+
+    def write(self, line: bytes) -> None:
+        with self._more:
+            self._lines.append((micro_stamp(), line))
+            self._more.notify_all()
+
+    def close(self) -> None:
+        with self._more:
+            self._over = True
+            self._more.notify_all()
+
+    def count(self) -> int:
+        with self._more:
+            return len(self._lines)
+
+    def read(self, start: int, *, follow: bool) -> Iterator[tuple[str, bytes] | None]:
+        """Lines from number ``start`` on; None twice a second while there is nothing new."""
+        while True:
+            with self._more:
+                found, over = self._lines[start:], self._over
+                if not found and follow and not over:
+                    self._more.wait(0.5)
+            yield from found
+            if not found and follow and not over:
+                yield None
+            start += len(found)
+            if not found and (over or not follow):
+                return
+
+
+class ContainerProcess:
+    """``spec`` is what ``container.py`` reads. ``folder`` is the container's own."""
+
+    def __init__(self, folder: Path, spec: dict[str, Any]) -> None:
+        self.log, self.started, self.ended = Log(), stamp(), ""
+        self.environ: dict[str, str] = spec["environ"]
+        self.folder_in: str = spec["folder_in"]
+        self.reason = ""
+        self._over = threading.Event()
+        (folder / "files").mkdir(parents=True)
+        file = folder / "spec.json"
+        file.write_text(json.dumps({**spec, "folder": str(folder / "files")}), encoding="utf-8")
+        file.chmod(0o600)
+        # setpriv: with this server, however that ends, its containers end too.
+        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", *_NAMESPACES, "--fork", "--kill-child=KILL"]
+        self._process = subprocess.Popen(
+            [*argv, sys.executable, "-I", "-S", str(_LAUNCHER), str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def signal(self, number: int) -> None:
+        """To the first process of the container, which hears only what it has a handler for, besides SIGKILL."""
+        if (first := self.first_process()) is not None:
+            try:
+                os.kill(first, number)
+            except ProcessLookupError:
+                pass  # it has just ended
+
+    def kill(self, reason: str = "") -> None:
+        self.reason = reason or self.reason
+        self.signal(signal.SIGKILL)
+
+    def first_process(self) -> int | None:
+        """Its number on this machine."""
+        try:
+            path = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+            found = path.read_text(encoding="ascii").split()
+        except OSError:
+            return None
+        return int(found[0]) if found and self._process.poll() is None else None
+
+    def enter(self, argv: list[str]) -> list[str]:
+        """The command that runs ``argv`` inside, with the container's environment."""
+        words = [f"{name}={value}" for name, value in self.environ.items()]
+        inside = ["env", "-i", "--chdir", self.folder_in, *words, *argv]
+        spaces = ["--mount", "--uts", "--ipc", "--pid", "--root"]
+        nsenter = shutil.which("nsenter") or "nsenter"
+        return [nsenter, "--target", str(self.first_process()), *spaces, "--", *inside]
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended."""
+        return self._over.wait(seconds)
+
+    @property
+    def exit_code(self) -> int | None:
+        if not self._over.is_set():
+            return None
+        code = self._process.returncode
+        return code if code >= 0 else 128 - code
+
+    def state(self) -> dict[str, Any]:
+        """``containerStatuses[].state``."""
+        code = self.exit_code
+        if code is None:
+            return {"running": {"startedAt": self.started}}
+        reason = self.reason or ("Completed" if code == 0 else "StartError" if code == 128 else "Error")
+        times = {"startedAt": self.started, "finishedAt": self.ended}
+        return {"terminated": {"exitCode": code, "reason": reason, **times}}
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self.log.write(line)
+        self._process.wait()
+        self._process.stdout.close()
+        self.ended = stamp()
+        self.log.close()
+        self._over.set()
