@@ -132,6 +132,7 @@ if TYPE_CHECKING:
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.removal import Deletion, Removal
     from blobsync.project.sharing import Link
+    from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.verify import ComparedFile, VerifyReport
     from blobsync.store.protocol import BlobInfo
 
@@ -171,6 +172,9 @@ __all__ = [
     "CodeState",
     "Command",
     "ComparedFile",
+    "EntryStatus",
+    "FileTally",
+    "ProjectStatus",
     "ConfigError",
     "ConfigNotFoundError",
     "ContainerNotFoundError",
@@ -352,6 +356,7 @@ _HOMES = {
     "blobsync.project.paths": ("PathName", "Paths"),
     "blobsync.project.removal": ("Deletion", "Removal"),
     "blobsync.project.sharing": ("Link",),
+    "blobsync.project.overview": ("EntryStatus", "FileTally", "ProjectStatus"),
     "blobsync.project.verify": ("ComparedFile", "VerifyReport"),
     "blobsync.store.protocol": ("BlobInfo",),
 }

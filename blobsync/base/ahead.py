@@ -41,6 +41,11 @@ class Ahead(Generic[T]):
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
+    def is_done(self, seconds: float) -> bool:
+        """Whether it has ended, after waiting at most so long."""
+        self._thread.join(max(0.0, seconds))
+        return not self._thread.is_alive()
+
     def result(self) -> T:
         """What the call returned; raises what it raised."""
         self._thread.join()

@@ -30,6 +30,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
     (
         "Data",
         (
+            Word(("status",), "status", "Show what is in sync, and what is not, for all folder entries."),
             Word(("u", "upload"), "copy", "Upload files or folders; with -f: copy them from another cluster."),
             Word(("d", "download"), "copy", "Download files or folders."),
             Word(("plan",), "copy", "Show what u or d would do with each file, and why."),

@@ -11,7 +11,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.consent import with_consent
-from blobsync.cli.options import PathsArgument, command
+from blobsync.cli.options import OptionalPaths, command
 from blobsync.cli.output import Result, count_text, size_text
 from blobsync.cli.reports import files_shown, plan_data, plan_lines, plan_summary, result_data, result_lines
 from blobsync.cli.session import Session
@@ -38,7 +38,11 @@ def register(app: typer.Typer) -> None:
 
 
 def upload(
-    session: Session, paths: PathsArgument, options: TransferOptions, dry_run: DryRun = False, yes: Yes = False
+    session: Session,
+    options: TransferOptions,
+    paths: OptionalPaths = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> Result:
     """Upload files or folders to where the cluster file maps them.
 
@@ -50,12 +54,17 @@ def upload(
       blobsync u data/voc20                     a folder or a file: blobsync detects which
       blobsync u data/a.zip output/run7         several at once
       blobsync -c eu -f we3v32 u data/voc20     from cluster we3v32's storage to cluster eu's
+      blobsync u --all                          every folder entry of the cluster
     """
-    return _transfer(session, Direction.UP, paths, options, dry_run=dry_run, yes=yes)
+    return _transfer(session, Direction.UP, paths or [], options, dry_run=dry_run, yes=yes)
 
 
 def download(
-    session: Session, paths: PathsArgument, options: TransferOptions, dry_run: DryRun = False, yes: Yes = False
+    session: Session,
+    options: TransferOptions,
+    paths: OptionalPaths = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> Result:
     """Download files or folders to their place in the project.
 
@@ -66,15 +75,16 @@ def download(
       blobsync d data/voc20                     into data/voc20, whatever is there already
       blobsync d output/run7 --include '*.pt'   only some files
       blobsync -f we3v32 d data/voc20           from cluster we3v32's storage
+      blobsync d --all                          every folder entry of the cluster
     """
-    return _transfer(session, Direction.DOWN, paths, options, dry_run=dry_run, yes=yes)
+    return _transfer(session, Direction.DOWN, paths or [], options, dry_run=dry_run, yes=yes)
 
 
 def plan(
     session: Session,
     direction: Annotated[str, typer.Argument(metavar="u|d", help="u to upload, d to download.")],
-    paths: PathsArgument,
     options: TransferOptions,
+    paths: OptionalPaths = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the plan for 'blobsync apply FILE'.")] = None,
     full: Full = False,
 ) -> Result:
@@ -91,7 +101,7 @@ def plan(
       blobsync plan d data/voc20 --save voc20.plan
     """
     project = session.project(copies=True)
-    made = _plan(session, project, _direction(direction), paths, options)
+    made = _plan(session, project, _direction(direction), paths or [], options)
     if save:
         project.save_plan(made, save)
     return _shown_plan(session, made, full=full)
@@ -119,7 +129,8 @@ def apply(
 
 def verify(
     session: Session,
-    paths: PathsArgument,
+    paths: OptionalPaths = None,
+    every: Annotated[bool, typer.Option("--all", help="All folder entries, in place of PATHs.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte on both sides.")] = False,
     full: Full = False,
 ) -> Result:
@@ -131,9 +142,11 @@ def verify(
     \b
       blobsync verify data/voc20
       blobsync verify data/voc20 --deep
+      blobsync verify --all
     """
     project = session.project()
-    reports = with_consent(session, project, lambda: [project.verify(path, deep=deep) for path in paths])
+    chosen = project.chosen_paths(paths or (), all_entries=every)
+    reports = with_consent(session, project, lambda: [project.verify(path, deep=deep) for path in chosen])
     shown = files_shown(quiet=session.quiet, full=full)
     unreadable = [failure for report in reports for failure in report.unreadable]
     return Result(verify_data(reports), verify_lines(reports, shown), unreadable, verify_code(reports))

@@ -82,7 +82,7 @@ def stat(session: Session, paths: PathsArgument) -> Result:
       blobsync stat data/voc20/a.jpg
     """
     project = session.project()
-    found = [(project.resolve(path), project.status(path)) for path in paths]
+    found = [(project.resolve(path), project.stat(path)) for path in paths]
     data = {"paths": [_status_data(place, status) for place, status in found]}
     return Result(data, [line for place, status in found for line in _status_lines(place, status)])
 

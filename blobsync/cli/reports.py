@@ -86,6 +86,7 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
         "newer_at_destination": plan.count(Action.NEWER_AT_DESTINATION),
         "skipped": plan.count(Action.SKIP),
         "extras": plan.extras,
+        "ignored": plan.ignored,
         "deleted": 0,
         "failed": len(plan.unreadable),
         "conflicts": plan.count(Action.CONFLICT),
@@ -139,6 +140,8 @@ def plan_summary(plan: TransferPlan) -> str:
     there = f", of which {size_text(plan.bytes_on_record)} are there already" if plan.bytes_on_record else ""
     words = [f"would {word} {moving}, {size_text(plan.bytes_to_transfer)}{there}{_way(plan)}"]
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS if plan.count(action)]
+    if plan.ignored:
+        words.append(f"{plan.ignored:,} ignored")
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
     return f"{'; '.join(words)}. Engine: {plan.engine.name}, {plan.engine.why}"

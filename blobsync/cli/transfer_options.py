@@ -59,6 +59,7 @@ _ROWS: tuple[OptionRow, ...] = (
         None,
     ),
     ("relay", _flag("Copy through this machine if the service refuses to copy.", "--relay"), False),
+    ("all_entries", _flag("All folder entries, in place of PATHs.", "--all"), False),
     ("receipt", _flag("Also save the receipt beside the data, as PATH.receipts/TIME.json.", "--receipt"), False),
 )
 

@@ -82,6 +82,7 @@ class EntryReader:
             storage_type=storage_type,
             file_share=options.get("file_share"),
             blob_cache_timeout=options.get("blob_cache_timeout"),
+            ignore=options.get("ignore", ()),
         )
 
     def _default_datastore(self, given: Any) -> str | None:

@@ -87,6 +87,7 @@ FOLDER: Mapping[str, Key] = {
     "submit_with_url": FLAG,
     "mode": one_of(*FOLDER_MODES),
     "include": TEXTS,
+    "ignore": TEXTS,
 }
 
 DOCKER: Mapping[str, Key] = {

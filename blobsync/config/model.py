@@ -81,7 +81,8 @@ class FolderEntry:
 
     Both are without slashes at their ends. ``mode`` (link, mount, download, upload) and ``include`` (the
     parts below the folder that a job needs) matter to jobs only, as do the ACT options ``datastore_name``,
-    ``storage_type`` (blob or file), ``file_share`` and ``blob_cache_timeout`` (seconds).
+    ``storage_type`` (blob or file), ``file_share`` and ``blob_cache_timeout`` (seconds). ``ignore`` are patterns, as in
+    .gitignore, of files that no transfer touches.
     """
 
     prefix: str
@@ -93,6 +94,7 @@ class FolderEntry:
     storage_type: str = "blob"
     file_share: str | None = None
     blob_cache_timeout: int | None = None
+    ignore: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<FolderEntry {self.prefix!r}: {self.remote}>"

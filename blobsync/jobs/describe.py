@@ -149,6 +149,7 @@ def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
         source=_link_source(cluster, entry) if mode == "link" else "",
         include=entry.include,
         cache_seconds=entry.blob_cache_timeout,
+        ignore=entry.ignore,
     )
 
 

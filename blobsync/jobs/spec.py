@@ -98,7 +98,7 @@ class FolderLink:
 
     ``source`` is the directory that mode ``link`` points at. ``include`` names the parts of the folder
     that ``download`` brings; empty means all of it. ``cache_seconds`` is for mounts. ``read_only`` says that
-    nothing may be written behind a ``link``.
+    nothing may be written behind a ``link``. ``ignore`` are patterns of files that transfers leave out.
     """
 
     name: str
@@ -109,6 +109,7 @@ class FolderLink:
     include: tuple[str, ...] = ()
     cache_seconds: int | None = None
     read_only: bool = False
+    ignore: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ class JobSpec:
 
 def _from_plain(values: dict[str, Any]) -> JobSpec:
     code, logs, archive = values.pop("code"), values.pop("logs"), values.pop("node_archive", None)
-    folders = tuple(FolderLink(**{**entry, "include": _listed(entry["include"])}) for entry in values.pop("folders"))
+    folders = tuple(_folder_link(entry) for entry in values.pop("folders"))
     for name in ("argv", "secret_env", "setup", "retry_exit_codes"):
         values[name] = _listed(values[name])
     return JobSpec(
@@ -211,6 +212,13 @@ def _from_plain(values: dict[str, Any]) -> JobSpec:
         logs=LogMirror(**logs) if logs else None,
         node_archive=NodeArchiveRef(**archive) if archive else None,
         folders=folders,
+    )
+
+
+def _folder_link(entry: dict[str, Any]) -> FolderLink:
+    # Jobs that an older blobsync recorded have no `ignore`.
+    return FolderLink(
+        **{**entry, "include": _listed(entry["include"]), "ignore": _listed(entry.get("ignore", []))},
     )
 
 

@@ -13,16 +13,20 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.local import last_seen
 
 _T = TypeVar("_T")
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
+# Versions whose tables can be kept: what came later is only added.
+_COMPATIBLE = (0, 1, _SCHEMA_VERSION)
 _LOCK_PATIENCE_SECONDS = 30.0
 # Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
 _BATCH = 500
@@ -38,6 +42,7 @@ CREATE TABLE IF NOT EXISTS pairs (
     mtime_ns INTEGER, ctime_ns INTEGER, inode INTEGER, source_etag TEXT, etag TEXT NOT NULL,
     PRIMARY KEY (root, path)) WITHOUT ROWID;
 """
+_ALL_TABLES = ("pairs", "roots", "seen", "listings")
 
 
 class Record(NamedTuple):
@@ -101,6 +106,8 @@ class Index:
                     " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     [(root, *row) for row in rows],
                 )
+                assert root is not None
+                last_seen.drop(db, root, list(records))
 
         self._do(write)
 
@@ -110,9 +117,41 @@ class Index:
         def write(db: sqlite3.Connection) -> None:
             with _transaction(db):
                 root = self._root(db, key, make=False)
+                if root is None:
+                    return
                 db.executemany("DELETE FROM pairs WHERE root = ? AND path = ?", [(root, path) for path in gone])
+                last_seen.drop(db, root, gone)
 
         self._do(write)
+
+    def _pages(
+        self, key: tuple[str, str], folder: str, page: Callable[[sqlite3.Connection, int, str, str], list[_Row]]
+    ) -> Iterator[_Row]:
+        """Rows below ``folder`` in the order of their paths, which come first; between pages others may write."""
+        start, end = last_seen.below(folder)
+
+        def rows_after(path: str) -> list[_Row] | None:
+            return self._read(key, lambda db, root: page(db, root, path, end))
+
+        while rows := rows_after(start):
+            yield from rows
+            start = rows[-1][0]
+
+    def _store_listing(self, key: tuple[str, str], folder: str, rows: list[last_seen.SeenRow], at: float) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                root = self._root(db, key, make=True)
+                assert root is not None
+                last_seen.store(db, root, folder, [row for row in rows if _storable(row[0])], at)
+
+        self._do(write)
+
+    def _read(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
+        def read(db: sqlite3.Connection) -> _T | None:
+            root = self._root(db, key, make=False)
+            return None if root is None else ask(db, root)
+
+        return self._do(read)
 
     def _root(self, db: sqlite3.Connection, key: tuple[str, str], *, make: bool) -> int | None:
         if key not in self._roots:
@@ -182,6 +221,28 @@ class PairIndex:
         """These are no longer known to be equal."""
         self._index._forget(self._key, paths)
 
+    def differences(self, folder: str) -> last_seen.Differences:
+        """To hold a listing of ``folder`` (below both roots) against the records."""
+        return last_seen.Differences(self._index._pages(self._key, folder, last_seen.recorded_page))
+
+    def remember_listing(self, folder: str, found: last_seen.Differences, at: float) -> None:
+        """The listing of ``folder`` has ended; it began ``at`` that time (seconds since 1970)."""
+        self._index._store_listing(self._key, folder, found.rows(), at)
+
+    def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
+        """What the container is believed to hold below ``folder``, in the order of the paths."""
+        for path, state in self._index._pages(self._key, folder, last_seen.known_page):
+            if state is not None:
+                yield path, state
+
+    def blob_as_last_listed(self, path: str) -> RemoteState | None:
+        """The same for one blob; None where none is believed to be."""
+        return self._index._read(self._key, lambda db, root: last_seen.known_blob(db, root, path))
+
+    def listed_at(self, folder: str) -> float | None:
+        """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
+        return self._index._read(self._key, lambda db, root: last_seen.listed_at(db, root, folder))
+
 
 class _transaction:
     """BEGIN IMMEDIATE: a reader that turns writer half-way could be refused without waiting."""
@@ -202,11 +263,11 @@ class _transaction:
 
 def _make_tables(db: sqlite3.Connection) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version not in (0, _SCHEMA_VERSION):
+    if version not in _COMPATIBLE:
         # Another version's index: starting over costs only time.
-        db.execute("DROP TABLE IF EXISTS pairs")
-        db.execute("DROP TABLE IF EXISTS roots")
-    for statement in _SCHEMA.split(";"):
+        for table in _ALL_TABLES:
+            db.execute(f"DROP TABLE IF EXISTS {table}")
+    for statement in (_SCHEMA + last_seen.SCHEMA).split(";"):
         if statement.strip():
             db.execute(statement)
     db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")

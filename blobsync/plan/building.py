@@ -14,11 +14,12 @@ from blobsync.config.trusted_links import trust_command
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, ignores_case, way_to
 from blobsync.plan.decisions import check_names, choose_engine, decide_all, guard_mirror, is_bulk, leave_out
-from blobsync.plan.legs import Leg, legs, rooted
+from blobsync.plan.legs import Leg, chosen_paths, legs, rooted
 from blobsync.plan.listener import Listener
 from blobsync.plan.one_file import Names, settle, spare_links
 from blobsync.plan.project_context import LivePart, ProjectContext
-from blobsync.plan.selection import selector
+from blobsync.plan.remembering import remember
+from blobsync.plan.selection import ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import (
@@ -48,6 +49,8 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
         folder_only=leg.folder_only,
         wanted=_wanted(leg, options),
         compare_content=options.compare_content,
+        selective=bool(options.include or options.exclude),
+        ignored=ignored_by(leg.ignores),
     )
 
 
@@ -102,6 +105,7 @@ class _Found:
     unreadable: list[FileFailure] = field(default_factory=list)
     refusals: list[FileFailure] = field(default_factory=list)
     extras: int = 0
+    ignored: int = 0
 
 
 def make_plan(
@@ -117,8 +121,7 @@ def make_plan(
     ``azcopy_problem`` says why azcopy cannot be used for so many files of so many bytes on this route. Raises what the
     survey and the planner's guards raise.
     """
-    if not given:
-        raise UsageError("no PATH given", hint="'blobsync ls' shows the folder entries")
+    given = chosen_paths(context, given, all_entries=options.all_entries)
     listener.phase("surveying")
     paths = tuple(rooted(context, path) for path in given)
     if options.from_path is not None:
@@ -142,6 +145,7 @@ def make_plan(
         warnings=tuple(found.warnings),
         unreadable=tuple(found.unreadable),
         extras=found.extras,
+        ignored=found.ignored,
         refusals=tuple(found.refusals),
         created_at=time.time(),
     )
@@ -177,6 +181,8 @@ def _plan_legs(
         elif not any(part.path.startswith(f"{leg.part.path}/") for part in found.parts):
             # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
             raise error
+    if options.all_entries and missing and not found.parts:
+        raise missing[0][1]
 
 
 def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: TransferOptions) -> list[str]:
@@ -202,6 +208,12 @@ def _same_blobs(one: End, other: End) -> bool:
 def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
     request = request_for(context, leg, options)
     looked = survey(request, listener.seen)
+    if looked.shape is Shape.FILE and request.ignored is not None and request.ignored(""):
+        raise UsageError(
+            f"{leg.part.path} is ignored: a pattern in 'ignore' of its folder entry matches it",
+            hint="take the pattern out of the cluster file to transfer it",
+        )
+    remember(request, looked)
     both_ends = options.settles_both_ends(context.from_cluster)
     path = leg.part.path
     actions, extras = decide_all(looked.pairs, leg.part.route, options, both_ends=both_ends, shown=path)
@@ -212,7 +224,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         refusal = guard_mirror(actions, there, here, unseen, options, path)
         found.refusals += [refusal] if refusal else []
     moving = sum(action.action is Action.TRANSFER and action.aside is None for action in actions)
-    whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and request.wanted is None
+    whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not _chooses(request)
     if leg.part.route not in (Route.UPLOAD, Route.DOWNLOAD) and extras:
         # An engine that gets the whole folder could replace them.
         whole = False
@@ -221,6 +233,11 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     found.warnings += looked.warnings
     found.unreadable += (*looked.unreadable, *looked.blocked, *left_out)
     found.extras += len(extras)
+    found.ignored += looked.ignored
+
+
+def _chooses(request: Request) -> bool:
+    return request.wanted is not None or request.ignored is not None
 
 
 def _see_links(

@@ -20,19 +20,39 @@ class Leg:
     """A part before the survey.
 
     ``folder_only``: the user wrote a trailing ``/``. ``optional``: it is what a nested folder entry maps elsewhere, and
-    may have nothing. ``elsewhere`` are the paths below it that have legs of their own.
+    may have nothing. ``elsewhere`` are the paths below it that have legs of their own. ``ignores``: where each end lies
+    below its folder entry, and what that entry ignores.
     """
 
     part: PlanPart
     folder_only: bool
     optional: bool
     elsewhere: tuple[str, ...]
+    ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def rooted(context: ProjectContext, given: str) -> str:
     """A PATH as typed, from the project's root; a slash at its end stays. Raises ``MappingError``."""
     path = project_relative(given, cwd=context.cwd, root=context.root)
     return f"{path}/" if given.endswith("/") else path
+
+
+def chosen_paths(context: ProjectContext, given: Sequence[str], *, all_entries: bool) -> Sequence[str]:
+    """The PATHs as given, or with ``--all`` those of the folder entries. Raises ``UsageError``."""
+    if given and all_entries:
+        raise UsageError("--all means every folder entry: give no PATH with it")
+    if not given and not all_entries:
+        raise UsageError("no PATH given", hint="'blobsync ls' shows the folder entries; --all means all of them")
+    return given or _every_entry(context)
+
+
+def _every_entry(context: ProjectContext) -> tuple[str, ...]:
+    """Those inside another one come with it; a file share is left to the jobs that mount it."""
+    prefixes = [entry.prefix for entry in context.cluster.folders if entry.storage_type != "file"]
+    if not prefixes:
+        raise UsageError(f"{context.cluster.file} has no folder entries", hint="add one, such as data_folder")
+    inner = {below for prefix in prefixes for below in nested(prefix, context.cluster)}
+    return tuple(f"{context.root}/{prefix}" for prefix in sorted(prefixes) if prefix not in inner)
 
 
 def route_of(source: End | None, destination: End | None) -> Route:
@@ -96,12 +116,19 @@ def _legs_of(context: ProjectContext, direction: Direction, path: str, options: 
     origin = place(options.from_path or path, far or context.cluster)
     inner = _apart(context, origin, target)
     part = _part(context, direction, origin, target)
-    yield Leg(part, origin.folder_only or target.folder_only, optional=False, elsewhere=inner)
+    folder_only = origin.folder_only or target.folder_only
+    optional = options.all_entries
+    yield Leg(part, folder_only, optional, elsewhere=inner, ignores=_ignores(origin, target))
     for below in inner:
         start = place(f"{origin.path}/{below}", far or context.cluster)
         end = place(f"{target.path}/{below}", here)
         deeper = tuple(other[len(below) + 1 :] for other in inner if other.startswith(f"{below}/"))
-        yield Leg(_part(context, direction, start, end), folder_only=False, optional=True, elsewhere=deeper)
+        part, ignores = _part(context, direction, start, end), _ignores(start, end)
+        yield Leg(part, folder_only=False, optional=True, elsewhere=deeper, ignores=ignores)
+
+
+def _ignores(*ends: Resolution) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(dict.fromkeys((end.relative, end.entry.ignore) for end in ends if end.entry.ignore))
 
 
 def _apart(context: ProjectContext, origin: Resolution, target: Resolution) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""``--include`` and ``--exclude``: gitignore-style patterns on the paths below a PATH."""
+"""Gitignore-style patterns on paths: ``--include`` and ``--exclude`` below a PATH, ``ignore`` below a folder entry."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ def selector(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], 
         return None
     wanted, unwanted = _matcher("--include", include), _matcher("--exclude", exclude)
     return lambda path: (not include or wanted(path)) and not unwanted(path)
+
+
+def ignored_by(patterns: Sequence[tuple[str, Sequence[str]]]) -> Callable[[str], bool] | None:
+    """Whether a relative path is left out by the ``ignore`` of a folder entry; None when there are no patterns.
+
+    Each item is where the paths begin below an entry, and that entry's patterns. Raises ``IgnorePatternError``.
+    """
+    rules = [(f"{base}/" if base else "", base, _matcher("ignore", each)) for base, each in patterns if each]
+    if not rules:
+        return None
+    return lambda path: any(matches(f"{lead}{path}" if path else base) for lead, base, matches in rules)
 
 
 def _matcher(option: str, patterns: Sequence[str]) -> Callable[[str], bool]:

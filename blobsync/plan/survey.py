@@ -32,7 +32,7 @@ from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
 from blobsync.plan.transfer_plan import FileFailure, Route, Shape
 from blobsync.store.blob_hash import blob_md5
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.store.protocol import BlobInfo
+from blobsync.store.protocol import BlobInfo, BlobSource
 
 _BATCH = 2000
 
@@ -40,8 +40,9 @@ _BATCH = 2000
 class Request(NamedTuple):
     """What is to be looked at: the ends of one part, and how.
 
-    ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part.
-    ``records`` are the index's between the roots of the part's key.
+    ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part; ``selective``,
+    that the command chose them, so that it does not see the whole folder. ``ignored`` says which ones the folder entry
+    leaves out for good. ``remembered`` answers in place of the container. ``records`` are the index's between the roots of the part's key.
     """
 
     part: LivePart
@@ -50,6 +51,9 @@ class Request(NamedTuple):
     folder_only: bool = False
     wanted: Callable[[str], bool] | None = None
     compare_content: bool = False
+    selective: bool = False
+    ignored: Callable[[str], bool] | None = None
+    remembered: BlobSource | None = None
 
 
 @dataclass(slots=True)
@@ -64,6 +68,8 @@ class Survey:
     pairs: Iterator[Pair]
     source_files: int = 0
     destination_files: int = 0
+    # At the source.
+    ignored: int = 0
     unreadable: list[FileFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     # Names at the destination that are not selected, and would clash with names at the source.
@@ -186,8 +192,9 @@ def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     """HEAD of the exact name beside the first page of the folder: two requests, file or folder or both."""
     prefix = f"{end.name}/" if end.name else ""
     hidden: list[str] = []
-    listing = (blob for blob in end.store.list_blobs(prefix) if not _is_marker(blob, hidden, len(prefix)))
-    head = Ahead(end.store.head, end.name) if end.name and not request.folder_only else None
+    store = request.remembered or end.store
+    listing = (blob for blob in store.list_blobs(prefix) if not _is_marker(blob, hidden, len(prefix)))
+    head = Ahead(store.head, end.name) if end.name and not request.folder_only else None
     first = list(islice(listing, 1))
     blob = head.result() if head else None
     file = None if blob is None or blob.is_folder_stub else _state(blob)
@@ -235,9 +242,10 @@ def _pair_up(
     held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
     streamed = destination if held_is_source else source
     # Now, while all names are there, and only where some may be passed over: it takes memory.
-    hidden = HiddenClashes(held if held_is_source and request.wanted is not None else ())
+    chooses = request.wanted is not None or request.ignored is not None
+    hidden = HiddenClashes(held if held_is_source and chooses else ())
     for path, state, _, _ in streamed:
-        if request.wanted is not None and not request.wanted(path):
+        if chooses and not _takes_part(request, found, path, is_source=not held_is_source):
             found.clashes += [path] if hidden.concern(path) else []
             continue
         _count(found, is_source=not held_is_source)
@@ -269,7 +277,7 @@ def _hold(
 ) -> dict[str, FileState]:
     held: dict[str, FileState] = {}
     for path, state, reason, detail in entries:
-        if request.wanted is not None and not request.wanted(path):
+        if not _takes_part(request, found, path, is_source=is_source):
             continue
         if state is None:
             assert reason is not None
@@ -280,6 +288,14 @@ def _hold(
         _count(found, is_source=is_source)
         held[path] = state
     return held
+
+
+def _takes_part(request: Request, found: Survey, path: str, *, is_source: bool) -> bool:
+    if request.wanted is not None and not request.wanted(path):
+        return False
+    ignored = request.ignored is not None and request.ignored(path)
+    found.ignored += ignored and is_source
+    return not ignored
 
 
 def _count(found: Survey, *, is_source: bool) -> None:

@@ -184,7 +184,8 @@ class TransferOptions:
     ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
     each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
     second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
-    is the source's path where it differs. ``receipt`` uploads the receipt beside the data.
+    is the source's path where it differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` stands for a
+    PATH of each folder entry; one that is not at the source is passed over.
     """
 
     engine: EngineName = "auto"
@@ -201,6 +202,7 @@ class TransferOptions:
     relay: bool = False
     from_path: str | None = None
     receipt: bool = False
+    all_entries: bool = False
 
     def __repr__(self) -> str:
         """Only what is not the default."""
@@ -217,9 +219,9 @@ class TransferPlan:
     """Everything that one command will do. Made by ``planner``, carried out by ``transfer``.
 
     ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made again and
-    compared before it is applied. ``source_complete`` is False where part of the source could not be read:
-    ``unreadable`` names what. ``extras`` counts files that only the destination has. ``refusals`` say why the plan can
-    be looked at, but not carried out (``--mirror`` would delete too much).
+    compared before it is applied. ``unreadable`` names what of the source could not be read. ``extras`` counts files
+    that only the destination has, ``ignored`` those that a folder entry ignores. ``refusals`` say why the plan can be
+    looked at, but not carried out (``--mirror`` would delete too much).
     """
 
     route: Route
@@ -232,6 +234,7 @@ class TransferPlan:
     warnings: tuple[str, ...] = ()
     unreadable: tuple[FileFailure, ...] = ()
     extras: int = 0
+    ignored: int = 0
     refusals: tuple[FileFailure, ...] = ()
     created_at: float = field(default=0.0, compare=False)
 

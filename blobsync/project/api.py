@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.plan.building import both_ends, make_plan
+from blobsync.plan.legs import chosen_paths
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferOptions, TransferPlan, TransferResult
 from blobsync.project.open_project import OpenProject
 from blobsync.project.options import check_options, chosen_options
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
     # Imports are local: our own modules take a third of a short command's time.
     from typing_extensions import Unpack
 
+    from blobsync.config.model import StorageAccount
     from blobsync.jobs.project_jobs import Jobs
     from blobsync.plan.saved_plan import SavedPlan
-    from blobsync.project import browse, removal, sharing
+    from blobsync.project import browse, overview, removal, sharing
     from blobsync.project.callback import OnProgress
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.verify import VerifyReport
+    from blobsync.store.protocol import BlobStore
 
 
 class Project(OpenProject):
@@ -53,7 +56,7 @@ class Project(OpenProject):
 
     def plan_upload(
         self,
-        paths: Paths,
+        paths: Paths = (),
         options: TransferOptions | None = None,
         *,
         on_progress: OnProgress | None = None,
@@ -61,11 +64,11 @@ class Project(OpenProject):
     ) -> TransferPlan:
         """What :meth:`upload` would do with each file, and why; touches nothing."""
         with self._telling(on_progress):
-            return self._plan(Direction.UP, one_or_many(paths), chosen_options(options, keywords))
+            return self._plan(Direction.UP, paths, chosen_options(options, keywords))
 
     def plan_download(
         self,
-        paths: Paths,
+        paths: Paths = (),
         options: TransferOptions | None = None,
         *,
         on_progress: OnProgress | None = None,
@@ -73,17 +76,17 @@ class Project(OpenProject):
     ) -> TransferPlan:
         """What :meth:`download` would do with each file, and why; touches nothing."""
         with self._telling(on_progress):
-            return self._plan(Direction.DOWN, one_or_many(paths), chosen_options(options, keywords))
+            return self._plan(Direction.DOWN, paths, chosen_options(options, keywords))
 
     def upload(
         self,
-        paths: Paths,
+        paths: Paths = (),
         options: TransferOptions | None = None,
         *,
         on_progress: OnProgress | None = None,
         **keywords: Unpack[TransferKeywords],
     ) -> TransferResult:
-        """Local to blob, or with a ``from_cluster`` its blob to this cluster's; one path or many.
+        """Local to blob, or with a ``from_cluster`` its blob to this cluster's; one path or many, or ``all_entries``.
 
         The keywords are the fields of ``TransferOptions``; they win over ``options``. Raises ``BlobsyncError``
         before anything is changed, or returns the result of each file: check ``ok``, or call
@@ -94,7 +97,7 @@ class Project(OpenProject):
 
     def download(
         self,
-        paths: Paths,
+        paths: Paths = (),
         options: TransferOptions | None = None,
         *,
         on_progress: OnProgress | None = None,
@@ -134,13 +137,15 @@ class Project(OpenProject):
         options = saved.options
         if options.from_path is not None:
             options = replace(options, from_path=f"{self.root}/{options.from_path}")
-        plan = self._plan(saved.direction, [f"{self.root}/{path}" for path in saved.paths], options)
+        paths = [] if options.all_entries else [f"{self.root}/{path}" for path in saved.paths]
+        plan = self._plan(saved.direction, paths, options)
         saved.check(plan)
         return plan
 
-    def _plan(self, direction: Direction, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
+    def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
         check_options(options, self.from_cluster)
-        plan = make_plan(self._open_context, direction, paths, options, self._azcopy_problem, self.listener)
+        given = one_or_many(paths, or_none=options.all_entries)
+        plan = make_plan(self._open_context, direction, given, options, self._azcopy_problem, self.listener)
         emptied = {
             part.destination.container
             for part, action in plan.each()
@@ -182,7 +187,7 @@ class Project(OpenProject):
         self.listener.phase("surveying")
         return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
 
-    def status(self, path: PathName) -> browse.PathStatus:
+    def stat(self, path: PathName) -> browse.PathStatus:
         """One path as it is here, in the container, and in the index.
 
         Raises ``UntrustedLinkError`` if it would be read through an untrusted link.
@@ -193,6 +198,26 @@ class Project(OpenProject):
         place = self.resolve(path)
         demand_consent(self._open_context, [place.path])
         return browse.path_status(self.connections, self._open_context.index, place)
+
+    def status(
+        self, paths: Paths = (), *, fresh: bool = False, on_progress: OnProgress | None = None
+    ) -> overview.ProjectStatus:
+        """How the folder entries (or these paths) stand, here and in their containers.
+
+        The containers are not listed, unless ``fresh``: what each held when it was last listed counts.
+        """
+        from blobsync.project import overview
+
+        chosen = self.chosen_paths(paths, all_entries=not paths)
+        with self._telling(on_progress):
+            self.listener.phase("surveying")
+            return overview.project_status(
+                self._open_context, chosen, self.listener.seen, fresh=fresh, connect=self._impatient
+            )
+
+    def chosen_paths(self, paths: Paths = (), *, all_entries: bool = False) -> Sequence[str]:
+        """``paths`` as texts, or with ``all_entries`` one for each folder entry. Raises ``UsageError``."""
+        return chosen_paths(self._open_context, one_or_many(paths, or_none=all_entries), all_entries=all_entries)
 
     def verify(self, path: PathName, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them.
@@ -261,6 +286,14 @@ class Project(OpenProject):
             permission, int(expiry.total_seconds()), each, container, self.cluster.flag("use_cli_auth")
         )
         return sharing.make_links(self.connections, place, self._inner(place), request, self.environ)
+
+    def _impatient(self, account: StorageAccount) -> BlobStore:
+        """A store that soon says that an account does not answer."""
+        from blobsync.store.connect import impatient
+
+        if self._connect is not None:
+            return self._connect(account)
+        return impatient(account, environ=self.environ, use_cli_auth=self.cluster.flag("use_cli_auth"))
 
     # -- inside ---------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class TransferKeywords(TypedDict, total=False):
     relay: bool
     from_path: PathName | None
     receipt: bool
+    all_entries: bool
 
 
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:

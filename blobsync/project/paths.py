@@ -11,13 +11,16 @@ PathName = str | os.PathLike[str]
 Paths = PathName | Iterable[PathName]
 
 
-def one_or_many(paths: Paths) -> list[str]:
+def one_or_many(paths: Paths, *, or_none: bool = False) -> list[str]:
     """The paths as texts. Raises ``UsageError`` where there is none, ``TypeError`` for what is no path."""
     if isinstance(paths, (str, os.PathLike)):
         return [path_text(paths)]
     found = [path_text(path) for path in paths]
-    if not found:
-        raise UsageError("no path given", hint="a path, or a list of paths, inside the project: 'data/voc20'")
+    if not found and not or_none:
+        raise UsageError(
+            "no path given",
+            hint="a path inside the project, such as data/voc20; --all (all_entries) means all folder entries",
+        )
     return found
 
 

@@ -16,7 +16,8 @@ from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
 from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
-from blobsync.plan.survey import Request, survey
+from blobsync.plan.remembering import remember
+from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.blob_hash import blob_md5
 from blobsync.store.ends import LocalEnd, RemoteEnd
@@ -93,14 +94,27 @@ def _together(one: VerifyReport, other: VerifyReport) -> VerifyReport:
     )
 
 
-def _verify(request: Request, seen: Callable[[int], None], *, deep: bool) -> VerifyReport:
+def both_sides(request: Request, seen: Callable[[int], None]) -> tuple[Survey, Iterator[Pair]]:
+    """Look at both ends; the local file is the source of each pair, also where only the container has any.
+
+    Raises ``NothingMatchedError`` if neither has any. What a container showed is remembered.
+    """
     try:
         found = survey(request, seen)
-        pairs: Iterator[Pair] = found.pairs
+        turned = False
     except NothingMatchedError:
-        there = request._replace(part=request.part.turned_round())
-        found = survey(there, seen)
-        pairs = (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
+        request = request._replace(part=request.part.turned_round())
+        found = survey(request, seen)
+        turned = True
+    if request.remembered is None:
+        remember(request, found)
+    if not turned:
+        return found, found.pairs
+    return found, (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
+
+
+def _verify(request: Request, seen: Callable[[int], None], *, deep: bool) -> VerifyReport:
+    found, pairs = both_sides(request, seen)
     counts: dict[str, int] = {}
     not_equal: list[ComparedFile] = []
     bytes_equal = 0

@@ -48,6 +48,14 @@ def connect(
     return RestBlobStore(account.container, http)
 
 
+def impatient(
+    account: StorageAccount, *, environ: Mapping[str, str] | None = None, use_cli_auth: bool = False
+) -> RestBlobStore:
+    """The same, for a question whose answer is not worth waiting for: one try, two seconds."""
+    retry, timeouts = RetryPolicy(tries=1, patience=2.0), Timeouts(connect=2.0, read=2.0)
+    return connect(account, environ=environ, use_cli_auth=use_cli_auth, retry=retry, timeouts=timeouts)
+
+
 def signer_for(
     account: StorageAccount, *, environ: Mapping[str, str] | None = None, use_cli_auth: bool = False
 ) -> Signer:

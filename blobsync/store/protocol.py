@@ -126,7 +126,19 @@ class BlobReader(Protocol):
         ...
 
 
-class BlobStore(Protocol):
+class BlobSource(Protocol):
+    """What tells which blobs there are."""
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Every blob whose name starts with ``prefix``, in the service's order, page by page."""
+        ...
+
+    def head(self, name: str) -> BlobInfo | None:
+        """The blob, or None where there is none."""
+        ...
+
+
+class BlobStore(BlobSource, Protocol):
     """One container, with the right to use it."""
 
     @property
@@ -136,16 +148,8 @@ class BlobStore(Protocol):
         """Let go of idle connections; what waits for a retry fails."""
         ...
 
-    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Every blob whose name starts with ``prefix``, in the service's order, page by page."""
-        ...
-
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         """One level below ``prefix``: blobs, and sub-folders as names that end with ``/``."""
-        ...
-
-    def head(self, name: str) -> BlobInfo | None:
-        """The blob, or None where there is none."""
         ...
 
     def properties(self, name: str) -> BlobProperties:

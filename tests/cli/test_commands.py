@@ -110,7 +110,8 @@ def test_an_unknown_word_suggests_the_nearest(cli: Cli) -> None:
 def test_a_path_is_required(cli: Cli, word: str) -> None:
     ended = cli(word)
     assert ended.code == 2
-    assert ended.err.startswith("blobsync: missing argument 'PATH'\n")
+    assert ended.err.startswith("blobsync: no path given\n")
+    assert "--all" in ended.err
 
 
 def test_an_absolute_path_may_go_through_a_symlink(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -155,3 +156,45 @@ def test_a_clone_without_the_account_file_says_what_to_do(cli: Cli) -> None:
         "  hint: git ignores such files because they may contain a key: copy it from a working checkout: "
         "scp -r HOST:PROJECT/aux_data/configs aux_data/\n"
     )
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def test_status_needs_no_network_and_says_that_the_account_does_not_answer(cli: Cli) -> None:
+    cli.write("data/a.txt", "a")
+    ended = cli("status")
+    assert ended.code == 0
+    first, *rest = ended.out.splitlines()
+    assert first == "data: 1 file (1 B) here, container not listed yet"
+    assert rest[0] == "  never verified: 1 file (1 B)"
+    assert rest[1].startswith("  the account does not answer: ")
+    assert rest[-1] == "nothing is known to differ; --fresh lists the containers"
+    entry = cli("status", "data", "--json").document["data"]["entries"][0]
+    assert (entry["path"], entry["there"], entry["as_of"], entry["answers"]) == ("data", None, None, False)
+    assert entry["here"] == {"files": 1, "bytes": 1}
+
+
+def test_a_project_without_folder_entries_has_no_status(cli: Cli) -> None:
+    cli.write("aux_data/aml/aml.yaml", "platform: local\n")
+    for words in (("status",), ("u", "--all"), ("verify", "--all")):
+        ended = cli(*words)
+        assert ended.code == 2
+        assert "has no folder entries" in ended.err
+
+
+@pytest.mark.parametrize("word", ["u", "d", "verify"])
+def test_all_and_a_path_exclude_each_other(cli: Cli, word: str) -> None:
+    ended = cli(word, "data", "--all")
+    assert ended.code == 2
+    assert ended.err.startswith("blobsync: --all means every folder entry: give no PATH with it\n")
+
+
+def test_a_pattern_of_an_entry_that_is_none_is_named(cli: Cli) -> None:
+    cli.write(
+        "aux_data/aml/aml.yaml",
+        "config_param:\n  data_folder:\n    {azure_blob_config_file: aux_data/configs/acct.yaml, path: p, ignore: 7}\n",
+    )
+    ended = cli("status")
+    assert ended.code == 2
+    assert "ignore" in ended.err and "a list of texts" in ended.err

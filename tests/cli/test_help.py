@@ -61,7 +61,7 @@ def test_the_help_of_u_in_full(cli: Cli) -> None:
     assert (
         cli("u", "--help").out.split("Options:")[0]
         == """\
-Usage: blobsync u [OPTIONS] {PATH}
+Usage: blobsync u [OPTIONS] [PATH]
 
   Upload files or folders to where the cluster file maps them.
 
@@ -73,9 +73,10 @@ Usage: blobsync u [OPTIONS] {PATH}
     blobsync u data/voc20                     a folder or a file: blobsync detects which
     blobsync u data/a.zip output/run7         several at once
     blobsync -c eu -f we3v32 u data/voc20     from cluster we3v32's storage to cluster eu's
+    blobsync u --all                          every folder entry of the cluster
 
 Arguments:
-  PATH  Paths inside the project.  [required]
+  PATH  Paths inside the project.
 
 """
     )

@@ -94,7 +94,7 @@ def test_a_project_that_nothing_was_asked_of_closes_without_connecting(opened: O
         lambda project: project.plan_download("data"),
         lambda project: project.verify("data"),
         lambda project: list(project.list("data")),
-        lambda project: project.status("data/a"),
+        lambda project: project.stat("data/a"),
         lambda project: project.find_removal("data"),
         lambda project: project.resolve("data"),
         lambda project: project.url("data/a"),
@@ -143,7 +143,7 @@ def test_paths_are_texts_or_path_objects_one_or_many(opened: Opened) -> None:
     assert project.upload(["data/c", opened.root / "data/d"]).transferred == 2
     assert opened.blobs() == {"data/a": b"a", "data/b": b"b", "data/c": b"c", "data/d": b"d"}
     assert project.verify(Path("data")).counts == {"equal": 4}
-    assert project.status(Path("data/a")).equal
+    assert project.stat(Path("data/a")).equal
     assert [entry.path for entry in project.list(Path("data"))] == ["data/a", "data/b", "data/c", "data/d"]
     told: list[Progress] = []
     assert project.remove(project.find_removal(Path("data/a")), on_progress=told.append).bytes_deleted == 1

@@ -127,10 +127,10 @@ def _download(
         plain = part.strip("/")
         try:
             if any(letter in plain for letter in "*?["):
-                transfers.download(entry.name, remote, path, wanted=_wanted(plain, inner))
+                transfers.download(entry.name, remote, path, wanted=_wanted(plain, inner), ignore=entry.ignore)
             else:
                 below = relative_name(plain, str(path)) if plain else ""
-                transfers.download(entry.name, remote, path, below, _wanted("", [] if below else inner))
+                transfers.download(entry.name, remote, path, below, _wanted("", [] if below else inner), entry.ignore)
         except NothingMatchedError as error:
             if plain:
                 raise NotReadyError(

@@ -20,6 +20,7 @@ from blobsync.jobs.node.places import JobPlaces
 from blobsync.jobs.node.transfers import NodeTransfers
 from blobsync.jobs.spec import FolderLink
 from blobsync.local.names import is_temporary
+from blobsync.plan.selection import ignored_by
 
 # A file unchanged for this long (seconds) counts as complete.
 _SETTLED_SECONDS = 5.0
@@ -76,7 +77,12 @@ class Keeper:
         Returns why something is not there.
         """
         base, unreadable = self._job.root / entry.name, list[OSError]()
-        files = {path: state for path, state in _files_below(base, unreadable) if _is_settled(state, settled_for)}
+        ignored = ignored_by([("", entry.ignore)])
+        files = {
+            path: state
+            for path, state in _files_below(base, unreadable)
+            if _is_settled(state, settled_for) and not (ignored and ignored(path))
+        }
         failed = set[FailureCode]()
         for error in unreadable:
             self._job.say(f"upload of {entry.name}: cannot read {error.filename}: {error.strerror}")

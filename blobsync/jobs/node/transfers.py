@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
+from blobsync.plan.selection import ignored_by
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_plan import (
     Action,
@@ -85,9 +86,16 @@ class NodeTransfers:
         self._index.close()
 
     def download(
-        self, name: str, remote: RemoteEnd, local: Path, below: str = "", wanted: Wanted | None = None
+        self,
+        name: str,
+        remote: RemoteEnd,
+        local: Path,
+        below: str = "",
+        wanted: Wanted | None = None,
+        ignore: Sequence[str] = (),
     ) -> None:
-        """Bring a blob, or a folder of blobs, to ``local``; only what is ``below``, only the paths that are ``wanted``.
+        """Bring a blob, or a folder of blobs, to ``local``; only what is ``below``, only the paths that are ``wanted``,
+        and none that the folder entry has patterns against.
 
         ``name`` is what messages and records call it. Raises ``NothingMatchedError`` if nothing is there,
         ``NotReadyError`` when not all of it arrived.
@@ -98,7 +106,9 @@ class NodeTransfers:
         part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalEnd(target), _key(name, remote, below))
         links = LinkPolicy("follow", os.path.realpath(target), shown)
         records = self._index.pair(part.key.near, part.key.remote)
-        looked = survey(Request(part, links, records, wanted=wanted, compare_content=True), self._listener.seen)
+        ignored = ignored_by([(below, ignore)])
+        request = Request(part, links, records, wanted=wanted, compare_content=True, ignored=ignored)
+        looked = survey(request, self._listener.seen)
         actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, self._down, shown=shown)
         rule = _name_rule(looked.shape, target)
         check_names(actions, [*extras, *looked.clashes], shown, rule, one_case=ignores_case(target))

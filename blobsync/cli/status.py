@@ -1,0 +1,146 @@
+"""``status``: the whole project in one screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.cli.consent import with_consent
+from blobsync.cli.options import OptionalPaths, command
+from blobsync.cli.output import Result, count_text, duration_text, size_text
+from blobsync.cli.session import Session
+
+if TYPE_CHECKING:
+    from blobsync.plan.transfer_plan import FileFailure
+    from blobsync.project.overview import EntryStatus, ProjectStatus, FileTally
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    command(app, "status", looks=True)(status)
+
+
+def status(
+    session: Session,
+    paths: OptionalPaths = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="List the containers now.")] = False,
+) -> Result:
+    """Show how the folder entries stand: what is to upload, to download, or in conflict.
+
+    Walks the local files. What the containers hold is taken from when they were last listed (by u, d, plan, verify or
+    status --fresh); each line says when that was.
+
+    Exits with 3 if something is known to differ, else with 0: without --fresh, that means that nothing is known to
+    differ.
+
+    \b
+      blobsync status
+      blobsync status data output/run7
+      blobsync status --fresh
+    """
+    project = session.project()
+    found = with_consent(session, project, lambda: project.status(paths or (), fresh=fresh))
+    return Result(_data(found), _lines(found, time.time(), quiet=session.quiet), _failures(found), found.exit_code)
+
+
+def _failures(found: ProjectStatus) -> list[FileFailure | BlobsyncError]:
+    problems: list[FileFailure | BlobsyncError] = []
+    for entry in found.entries:
+        problems += [*([entry.problem] if entry.problem else []), *entry.unreadable]
+    return problems
+
+
+def _data(found: ProjectStatus) -> dict[str, Any]:
+    return {
+        "fresh": found.fresh,
+        "differs": found.differs,
+        "entries": [_entry_data(entry) for entry in found.entries],
+    }
+
+
+def _entry_data(entry: EntryStatus) -> dict[str, Any]:
+    return {
+        "path": entry.path,
+        "url": entry.url,
+        **{name: _tally(getattr(entry, name)) for name in _TALLIES},
+        "there": _tally(entry.there) if entry.as_of is not None else None,
+        "newer_at_destination": entry.newer_at_destination,
+        "missing_here": entry.missing_here,
+        "ignored": entry.ignored,
+        "left_out": entry.left_out,
+        "unreadable": len(entry.unreadable),
+        "as_of": None if entry.as_of is None else round(entry.as_of, 3),
+        "answers": entry.silence is None and entry.problem is None,
+        "silence": entry.silence,
+    }
+
+
+_TALLIES = ("here", "there", "to_upload", "to_download", "conflicts", "never_verified")
+
+
+def _tally(tally: FileTally) -> dict[str, int]:
+    return {"files": tally.files, "bytes": tally.bytes}
+
+
+def _lines(found: ProjectStatus, now: float, *, quiet: bool) -> Iterator[str]:
+    for entry in [] if quiet else found.entries:
+        yield f"{entry.path}: {_sides(entry)}{_age(entry, now)}"
+        yield from (f"  {said}" for said in _standing(entry))
+    yield _summary(found)
+
+
+def _sides(entry: EntryStatus) -> str:
+    here = f"{_amount(entry.here)} here"
+    if entry.as_of is None:
+        return f"{here}, container not listed yet"
+    return f"{here}, {_amount(entry.there)} in the container"
+
+
+def _amount(tally: FileTally) -> str:
+    return f"{count_text(tally.files, 'file')} ({size_text(tally.bytes)})"
+
+
+def _age(entry: EntryStatus, now: float) -> str:
+    if entry.as_of is None or entry.fresh:
+        return ""
+    return f", as of {duration_text(max(0.0, now - entry.as_of))} ago"
+
+
+def _standing(entry: EntryStatus) -> Iterator[str]:
+    if entry.problem is not None:
+        yield "could not be looked at"
+        return
+    if entry.to_upload.files:
+        yield f"to upload: {_amount(entry.to_upload)}"
+    if entry.to_download.files:
+        more = [f"{entry.missing_here:,} missing here"] if entry.missing_here else []
+        more += [f"{entry.newer_at_destination:,} newer in the container"] if entry.newer_at_destination else []
+        yield f"to download: {_amount(entry.to_download)}: {', '.join(more)}"
+    if entry.conflicts.files:
+        yield f"in conflict: {_amount(entry.conflicts)}"
+    if entry.never_verified.files:
+        yield f"never verified: {_amount(entry.never_verified)}"
+    rest = [f"{entry.ignored:,} ignored"] if entry.ignored else []
+    rest += [f"{entry.left_out:,} left out (symlinks)"] if entry.left_out else []
+    rest += [f"{len(entry.unreadable):,} unreadable"] if entry.unreadable else []
+    if rest:
+        yield ", ".join(rest)
+    if entry.silence is not None:
+        yield f"the account does not answer: {entry.silence}"
+
+
+def _summary(found: ProjectStatus) -> str:
+    differing = sum(entry.differs for entry in found.entries)
+    if differing:
+        entries = f"{differing} of {count_text(len(found.entries), 'path')} differ"
+        return f"{entries}; 'blobsync plan u PATH' or 'plan d PATH' shows the files"
+    if any(entry.problem or entry.unreadable for entry in found.entries):
+        return "not everything could be looked at"
+    if found.fresh:
+        doubtful = any(entry.never_verified.files for entry in found.entries)
+        return "some files were never verified" if doubtful else "everything is equal"
+    return "nothing is known to differ; --fresh lists the containers"

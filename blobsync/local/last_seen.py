@@ -1,0 +1,129 @@
+"""What the container held when it was last listed, kept beside the index's records.
+
+Only what differs from the records is stored: blobs that have none, blobs of another version, and (with an empty ETag)
+recorded blobs that were not there. So a listing of a million verified blobs stores one row, its time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from blobsync.base.file_states import RemoteState
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS seen (
+    root INTEGER NOT NULL, path TEXT NOT NULL, size INTEGER NOT NULL, md5 BLOB, etag TEXT NOT NULL,
+    PRIMARY KEY (root, path)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS listings (
+    root INTEGER NOT NULL, folder TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (root, folder)) WITHOUT ROWID;
+"""
+# Rows read at a time, so that no other process waits for a listing to end.
+_PAGE = 5000
+_GONE = ""
+
+SeenRow = tuple[str, int, bytes | None, str]
+
+
+class Known(NamedTuple):
+    """One path of ``known_rows``: the record's size, MD5 and ETag, or what was seen instead."""
+
+    path: str
+    state: RemoteState | None
+
+
+class Differences:
+    """Holds a listing against the records, path by path, and collects what differs.
+
+    ``recorded`` are the recorded paths and ETags in the order of their bytes, which is that of most services. A listing
+    in another order only takes more memory.
+    """
+
+    def __init__(self, recorded: Iterator[tuple[str, str]]) -> None:
+        self._recorded = recorded
+        self._next = next(recorded, None)
+        self._passed: dict[str, str] = {}
+        self._rows: list[SeenRow] = []
+
+    def seen(self, path: str, state: RemoteState) -> None:
+        """The listing shows this blob."""
+        # As SQLite compares, which is not how Python compares texts.
+        place = path.encode("utf-8", "surrogatepass")
+        while self._next is not None and self._next[0].encode() <= place:
+            self._passed[self._next[0]] = self._next[1]
+            self._next = next(self._recorded, None)
+        if self._passed.pop(path, None) != state.etag:
+            self._rows.append((path, state.size, state.md5, state.etag))
+
+    def rows(self) -> list[SeenRow]:
+        """What to store, once the listing has ended."""
+        missing = [*self._passed, *([self._next[0]] if self._next else []), *(path for path, _ in self._recorded)]
+        return [*self._rows, *((path, 0, None, _GONE) for path in missing)]
+
+
+def below(folder: str) -> tuple[str, str]:
+    """The first path below ``folder``, and the first one after all of them."""
+    # "0" follows "/" in every encoding that counts here.
+    return (f"{folder}/", f"{folder}0") if folder else ("", "\U0010ffff")
+
+
+def recorded_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[tuple[str, str]]:
+    """Some recorded paths and their ETags, in order, from ``after`` on (which is not among them)."""
+    query = "SELECT path, etag FROM pairs WHERE root = ? AND path > ? AND path < ? ORDER BY path LIMIT ?"
+    return db.execute(query, (root, after, end, _PAGE)).fetchall()
+
+
+def store(db: sqlite3.Connection, root: int, folder: str, rows: list[SeenRow], at: float) -> None:
+    """Replace what was known of ``folder``; the caller holds a transaction."""
+    start, end = below(folder)
+    db.execute("DELETE FROM seen WHERE root = ? AND path >= ? AND path < ?", (root, start, end))
+    db.executemany(
+        "INSERT OR REPLACE INTO seen (root, path, size, md5, etag) VALUES (?, ?, ?, ?, ?)",
+        [(root, *row) for row in rows],
+    )
+    db.execute("DELETE FROM listings WHERE root = ? AND folder >= ? AND folder < ?", (root, start, end))
+    db.execute("INSERT OR REPLACE INTO listings (root, folder, at) VALUES (?, ?, ?)", (root, folder, at))
+
+
+def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
+    """These are on record from now on, or gone; the caller holds a transaction."""
+    if db.execute("SELECT 1 FROM seen WHERE root = ? LIMIT 1", (root,)).fetchone():
+        db.executemany("DELETE FROM seen WHERE root = ? AND path = ?", [(root, path) for path in paths])
+
+
+def listed_at(db: sqlite3.Connection, root: int, folder: str) -> float | None:
+    """When ``folder`` as a whole was last listed, by itself or with a folder above it."""
+    above = [folder]
+    while above[-1]:
+        above.append(above[-1].rpartition("/")[0])
+    marks = ",".join("?" * len(above))
+    query = f"SELECT max(at) FROM listings WHERE root = ? AND folder IN ({marks})"  # noqa: S608 - only marks
+    found = db.execute(query, (root, *above)).fetchone()[0]
+    return None if found is None else float(found)
+
+
+def known_blob(db: sqlite3.Connection, root: int, path: str) -> RemoteState | None:
+    """The same for one path."""
+    for table in ("seen", "pairs"):
+        query = f"SELECT size, md5, etag FROM {table} WHERE root = ? AND path = ?"  # noqa: S608 - our own tables
+        row = db.execute(query, (root, path)).fetchone()
+        if row is not None:
+            return RemoteState(row[0], row[2], row[1]) if row[2] else None
+    return None
+
+
+def known_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[Known]:
+    """Some paths that the container is believed to hold or to have lost, in order, from ``after`` on.
+
+    A record that no blob matches (``--keep`` makes such) says nothing of the container.
+    """
+    query = (
+        "SELECT path, size, md5, etag FROM seen WHERE root = :root AND path > :after AND path < :end"
+        " UNION ALL"
+        " SELECT path, size, md5, etag FROM pairs WHERE root = :root AND path > :after AND path < :end AND etag <> ''"
+        " AND NOT EXISTS (SELECT 1 FROM seen WHERE seen.root = pairs.root AND seen.path = pairs.path)"
+        " ORDER BY path LIMIT :page"
+    )
+    rows = db.execute(query, {"root": root, "after": after, "end": end, "page": _PAGE})
+    return [Known(path, None if etag == _GONE else RemoteState(size, etag, md5)) for path, size, md5, etag in rows]

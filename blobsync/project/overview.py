@@ -1,0 +1,251 @@
+"""``status``: how each folder entry stands, here and in its container, in one look.
+
+The local files are walked. What the container holds is what it held when it was last listed, and what was moved since;
+with ``fresh`` it is listed now. So an answer without ``fresh`` is as old as its ``as_of``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from blobsync.base.ahead import Ahead
+from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError
+from blobsync.base.failure_codes import ExitCode
+from blobsync.base.locations import ContainerUrl
+from blobsync.config.model import StorageAccount
+from blobsync.local.index import PairIndex
+from blobsync.plan.building import both_ends
+from blobsync.plan.pairs import Pair
+from blobsync.plan.project_context import ProjectContext
+from blobsync.plan.survey import Request
+from blobsync.plan.transfer_plan import FileFailure
+from blobsync.project.verify import both_sides, classify
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobInfo, BlobStore
+
+# What a class of `verify` means for what is to be done.
+_UPLOAD = ("local_only", "changed_here")
+_DOWNLOAD = ("remote_only", "changed_there")
+_CONFLICT = ("differs", "unknown")
+
+# How long `status` waits for accounts to answer.
+ANSWER_SECONDS = 2.0
+_NO_BLOB = "blobsync-asks-whether-you-answer"
+
+
+@dataclass(slots=True)
+class FileTally:
+    """Files and bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, size: int) -> None:
+        """One more file."""
+        self.files += 1
+        self.bytes += size
+
+
+@dataclass(slots=True)
+class EntryStatus:
+    """One folder entry, or one PATH of it.
+
+    ``here`` and ``there`` count the files of each side. ``newer_at_destination`` are those of ``to_download`` that
+    changed in the container since they were verified, ``missing_here`` those that are not here at all;
+    ``never_verified`` are the conflicts that are on no record, and files of which nobody looked whether the container
+    has them. ``ignored`` counts local files that the entry ignores, ``left_out`` links that are not followed. ``as_of``
+    is when the container was last listed (seconds since 1970; None: never), ``fresh`` says that it was now. ``problem``
+    says why the entry could not be looked at, ``silence`` why its account did not answer (None: it did).
+    """
+
+    path: str
+    url: str
+    here: FileTally = field(default_factory=FileTally)
+    there: FileTally = field(default_factory=FileTally)
+    to_upload: FileTally = field(default_factory=FileTally)
+    to_download: FileTally = field(default_factory=FileTally)
+    conflicts: FileTally = field(default_factory=FileTally)
+    never_verified: FileTally = field(default_factory=FileTally)
+    newer_at_destination: int = 0
+    missing_here: int = 0
+    ignored: int = 0
+    left_out: int = 0
+    unreadable: tuple[FileFailure, ...] = ()
+    as_of: float | None = None
+    fresh: bool = False
+    problem: BlobsyncError | None = None
+    silence: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<EntryStatus {self.path!r}: {self.here.files:,} files here, {self.there.files:,} there>"
+
+    @property
+    def differs(self) -> bool:
+        """Something is known to differ."""
+        return bool(self.to_upload.files or self.to_download.files or self.conflicts.files)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is known to differ, and everything could be looked at."""
+        return not self.differs and self.problem is None and not self.unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectStatus:
+    """How the folder entries of a project stand. ``fresh``: their containers were listed."""
+
+    entries: tuple[EntryStatus, ...]
+    fresh: bool
+
+    def __repr__(self) -> str:
+        return f"<ProjectStatus: {len(self.entries)} entries, {'some differ' if self.differs else 'none differs'}>"
+
+    @property
+    def differs(self) -> bool:
+        """Something is known to differ."""
+        return any(entry.differs for entry in self.entries)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: nothing is known to differ (with ``fresh``: nothing does); 3: something does, or was not looked at;
+        1: no entry could be looked at."""
+        if all(entry.ok for entry in self.entries) and not (self.fresh and self._has_doubts):
+            return ExitCode.DONE
+        return ExitCode.FAILED if all(entry.problem for entry in self.entries) else ExitCode.PARTIAL
+
+    @property
+    def _has_doubts(self) -> bool:
+        return any(entry.never_verified.files for entry in self.entries)
+
+
+class _LastSeen:
+    """The container as the index remembers it."""
+
+    def __init__(self, records: PairIndex, end: RemoteEnd, path: str) -> None:
+        self._records = records
+        self._start = len(end.name) + 1 if end.name else 0
+        self._end = end
+        self._path = path
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """What is believed to be below the folder of this status."""
+        skip = len(self._path) + 1 if self._path else 0
+        for path, state in self._records.as_last_listed(self._path):
+            yield BlobInfo(self._end.at(path[skip:]), state.size, state.etag, state.md5)
+
+    def head(self, name: str) -> BlobInfo | None:
+        """The blob of the PATH itself."""
+        state = self._records.blob_as_last_listed(self._path)
+        return None if state is None else BlobInfo(name, state.size, state.etag, state.md5)
+
+
+class AccountCheck:
+    """Asks the account of each folder entry for one blob, beside everything else."""
+
+    def __init__(
+        self,
+        connect: Callable[[StorageAccount], BlobStore],
+        accounts: Iterable[StorageAccount],
+        patience: float = ANSWER_SECONDS,
+    ) -> None:
+        """``connect`` should not be patient either; ``patience`` is in seconds."""
+        by_container = {account.container: account for account in accounts}
+        self._asked = {place: Ahead(_silence, connect, account) for place, account in by_container.items()}
+        self._patience = patience
+        self._until = time.monotonic() + patience
+
+    def silence(self, account: StorageAccount) -> str | None:
+        """Why the account does not answer; None if it does."""
+        asked = self._asked[account.container]
+        if asked.is_done(self._until - time.monotonic()):
+            return asked.result()
+        return f"{account.account_name} did not answer within {self._patience:g} s"
+
+
+def _silence(connect: Callable[[StorageAccount], BlobStore], account: StorageAccount) -> str | None:
+    try:
+        store = connect(account)
+        try:
+            store.head(_NO_BLOB)
+        finally:
+            store.close()
+    except AccessDeniedError:
+        # A SAS may be for writing only: the account answers.
+        return None
+    except BlobsyncError as error:
+        return error.message
+    return None
+
+
+def entry_status(request: Request, seen: Callable[[int], None], *, fresh: bool, now: float) -> EntryStatus:
+    """How one part stands, which has the local end as its source. Never raises for what the entry itself causes."""
+    end, key = request.part.destination, request.part.key
+    assert isinstance(end, RemoteEnd)
+    status = EntryStatus(request.part.path, str(end.store.container.blob(end.name)), fresh=fresh)
+    status.as_of = now if fresh else request.records.listed_at(key.path)
+    if not fresh:
+        request = request._replace(remembered=_LastSeen(request.records, end, key.path))
+    try:
+        found, pairs = both_sides(request, seen)
+        for pair in pairs:
+            _count(status, pair)
+    except NothingMatchedError:
+        # Nothing at either end: an entry that is still empty.
+        return status
+    except BlobsyncError as error:
+        status.problem = error
+        return status
+    status.ignored = found.ignored
+    status.unreadable = tuple(found.unreadable)
+    return status
+
+
+def _count(status: EntryStatus, pair: Pair) -> None:
+    local, remote = pair.source, pair.destination
+    kind = classify(pair)
+    if local is not None:
+        status.here.add(local.size)
+    if remote is not None:
+        status.there.add(remote.size)
+    if kind == "left_out" or pair.left_out is not None:
+        status.left_out += 1
+    elif kind in _UPLOAD and local is not None:
+        known = status.as_of is not None or pair.record is not None
+        (status.to_upload if known else status.never_verified).add(local.size)
+    elif kind in _DOWNLOAD and remote is not None:
+        status.to_download.add(remote.size)
+        status.missing_here += kind == "remote_only"
+        status.newer_at_destination += kind == "changed_there"
+    elif kind in _CONFLICT and local is not None:
+        status.conflicts.add(local.size)
+        if pair.record is None:
+            status.never_verified.add(local.size)
+
+
+def project_status(
+    context: ProjectContext,
+    paths: Sequence[str],
+    seen: Callable[[int], None],
+    *,
+    fresh: bool,
+    connect: Callable[[StorageAccount], BlobStore],
+) -> ProjectStatus:
+    """Each of ``paths``, and what other folder entries map inside it, one by one; ``connect`` for a quick question.
+
+    Raises mapping errors, and ``UntrustedLinkError`` for links out of the project that nobody has trusted.
+    """
+    requests = [request for path in paths for request in both_ends(context, path)]
+    accounts = [context.connections.account(_container(request)) for request in requests]
+    check = None if fresh else AccountCheck(connect, accounts)
+    found = [entry_status(request, seen, fresh=fresh, now=time.time()) for request in requests]
+    if check is not None:
+        for status, account in zip(found, accounts, strict=True):
+            status.silence = check.silence(account)
+    return ProjectStatus(tuple(found), fresh)
+
+
+def _container(request: Request) -> ContainerUrl:
+    assert isinstance(request.part.destination, RemoteEnd)
+    return request.part.destination.store.container

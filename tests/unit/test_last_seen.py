@@ -1,0 +1,121 @@
+"""What the index remembers of a container is what its last listing showed, and what was moved since."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.local.index import Index, PairIndex, Record
+
+# Names around the separators: '-' and '.' come before '/', '0' after it, and astral ones last.
+NAMES = st.sampled_from(["a", "a/b", "a-b", "a.b", "a/b/c", "a0", "b", "b/x", "é/z", "\U0001f600/y", "\ufffd/y", "~"])
+BLOBS = st.dictionaries(NAMES, st.integers(1, 3), max_size=8)
+
+
+def state(version: int) -> RemoteState:
+    return RemoteState(version, f"etag{version}", bytes([version]) * 16)
+
+
+def record(version: int) -> Record:
+    return Record(LocalState(version, 1, 1, 1, bytes([version]) * 16), state(version))
+
+
+def listed(pair: PairIndex, folder: str, blobs: Mapping[str, int], order: list[str], at: float = 1.0) -> None:
+    found = pair.differences(folder)
+    for path in order:
+        found.seen(path, state(blobs[path]))
+    pair.remember_listing(folder, found, at)
+
+
+def remembered(pair: PairIndex, folder: str = "") -> dict[str, RemoteState]:
+    return dict(pair.as_last_listed(folder))
+
+
+@given(recorded=BLOBS, blobs=BLOBS, mixed=st.none() | st.integers())
+def test_a_listing_in_any_order_is_remembered_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, recorded: dict[str, int], blobs: dict[str, int], mixed: int | None
+) -> None:
+    pair = Index(tmp_path_factory.mktemp("index") / "index.sqlite").pair("data", "http://x/1")
+    pair.put({path: record(version) for path, version in recorded.items()})
+    order = sorted(blobs, key=lambda path: path.encode())
+    if mixed is not None:
+        random.Random(mixed).shuffle(order)
+    listed(pair, "", blobs, order)
+    assert remembered(pair) == {path: state(version) for path, version in blobs.items()}
+    assert list(remembered(pair)) == sorted(blobs, key=lambda path: path.encode())
+    for path in {*recorded, *blobs}:
+        assert pair.blob_as_last_listed(path) == (state(blobs[path]) if path in blobs else None)
+
+
+def test_a_listing_of_unchanged_blobs_stores_only_its_time(tmp_path: Path) -> None:
+    file = tmp_path / "index.sqlite"
+    pair = Index(file).pair("data", "http://x/1")
+    blobs = {f"{number:04}": 1 + number % 3 for number in range(300)}
+    pair.put({path: record(version) for path, version in blobs.items()})
+    listed(pair, "", blobs, list(blobs))
+    with sqlite3.connect(file) as db:
+        assert db.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+    db.close()
+
+
+def test_what_was_transferred_or_deleted_since_counts(tmp_path: Path) -> None:
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    pair.put({"gone": record(1), "kept": record(1)})
+    listed(pair, "", {"kept": 2, "theirs": 3}, ["kept", "theirs"])
+    pair.put({"kept": record(3), "new": record(1)})
+    assert remembered(pair) == {"kept": state(3), "new": state(1), "theirs": state(3)}
+    pair.forget(["theirs", "new"])
+    assert remembered(pair) == {"kept": state(3)}
+
+
+def test_a_listing_of_a_folder_changes_nothing_beside_it(tmp_path: Path) -> None:
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    blobs = {"a/1": 1, "a/2": 1, "a0": 1, "b": 1}
+    listed(pair, "", blobs, list(blobs), at=10.0)
+    listed(pair, "a", {"a/2": 2}, ["a/2"], at=20.0)
+    assert remembered(pair) == {"a/2": state(2), "a0": state(1), "b": state(1)}
+    assert remembered(pair, "a") == {"a/2": state(2)}
+    assert [pair.listed_at(folder) for folder in ("", "a", "a/deeper", "b")] == [10.0, 20.0, 20.0, 10.0]
+    listed(pair, "", {}, [], at=30.0)
+    assert [pair.listed_at(folder) for folder in ("", "a")] == [30.0, 30.0]
+
+
+def test_a_record_that_no_blob_matches_says_nothing_of_the_container(tmp_path: Path) -> None:
+    """``--keep`` makes such records: the source's version was given up, the destination's is newer."""
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    pair.put({"a": Record(LocalState(1, 1, 1, 1), RemoteState(1, ""))})
+    assert remembered(pair) == {}
+    assert pair.blob_as_last_listed("a") is None
+
+
+def test_nothing_was_listed_where_nothing_is_known(tmp_path: Path) -> None:
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    assert pair.listed_at("") is None
+    assert remembered(pair) == {}
+    assert pair.blob_as_last_listed("a") is None
+
+
+def test_more_than_one_page_is_read_whole(tmp_path: Path) -> None:
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    blobs = {f"{number:05}": 1 for number in range(12_000)}
+    pair.put({path: record(1) for path in blobs})
+    listed(pair, "", {path: 1 for path in blobs if path != "07000"}, [path for path in blobs if path != "07000"])
+    assert len(remembered(pair)) == 11_999
+
+
+def test_an_index_without_listings_keeps_its_records(tmp_path: Path) -> None:
+    file = tmp_path / "index.sqlite"
+    Index(file).pair("data", "http://x/1").put({"a": record(1)})
+    with sqlite3.connect(file) as db:
+        db.executescript("DROP TABLE seen; DROP TABLE listings; PRAGMA user_version = 1")
+    db.close()
+    pair = Index(file).pair("data", "http://x/1")
+    assert set(pair.get(["a"])) == {"a"}
+    assert pair.listed_at("") is None

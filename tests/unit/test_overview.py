@@ -1,0 +1,316 @@
+"""``status``: what each folder entry says after each kind of change, from the index and with a listing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import AccessDeniedError, StorageUnreachableError, UsageError
+from blobsync.base.failure_codes import ExitCode
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.project.api import Project
+from blobsync.project.overview import AccountCheck, EntryStatus
+from tests.fakes.project_context import account, cluster
+from tests.fakes.store import MemoryStore
+
+
+class Place:
+    """A project with the entries ``data`` and ``data/coco`` in one container in memory."""
+
+    def __init__(self, root: Path, here: Cluster) -> None:
+        self.root = root
+        self.store = MemoryStore()
+        self.store.container_url = account("eu").container
+        (root / "data").mkdir(parents=True)
+        environ = {"HOME": str(root / "home"), "PATH": os.environ["PATH"]}
+        self.project = Project(root, root, here, environ=environ, connect=lambda _: self.store)
+
+    def write(self, name: str, body: bytes) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+    def entry(self, path: str = "data", *, fresh: bool = False) -> EntryStatus:
+        return next(each for each in self.project.status(fresh=fresh).entries if each.path == path)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "project", cluster("eu", data=account("eu"), data__coco=account("eu")))
+    yield place
+    place.project.close()
+
+
+@pytest.fixture
+def synced(place: Place) -> Place:
+    """Three files on both sides, listed and verified."""
+    for name in "abc":
+        place.write(f"data/{name}", name.encode() * 10)
+    assert place.project.upload("data").ok
+    return place
+
+
+def numbers(status: EntryStatus) -> dict[str, int]:
+    """What is not zero."""
+    names = ("here", "there", "to_upload", "to_download", "conflicts", "never_verified")
+    found = {name: getattr(status, name).files for name in names}
+    found |= {name: getattr(status, name) for name in ("newer_at_destination", "missing_here", "ignored", "left_out")}
+    return {name: count for name, count in found.items() if count}
+
+
+def older(path: Path, body: bytes) -> None:
+    """Another content, written so that no clock tick hides it."""
+    path.write_bytes(body)
+    os.utime(path, ns=(1, 1))
+
+
+_NEW = {"to_download": 1, "missing_here": 1}
+_NEWER = {"to_download": 1, "newer_at_destination": 1}
+
+Change = tuple[Callable[[Place], object], dict[str, int]]
+LOCAL_CHANGES: dict[str, Change] = {
+    "nothing": (lambda place: None, {"here": 3, "there": 3}),
+    "a new file": (lambda place: place.write("data/new", b"n"), {"here": 4, "there": 3, "to_upload": 1}),
+    "another content": (lambda place: older(place.root / "data/a", b"other"), {"here": 3, "there": 3, "to_upload": 1}),
+    "the same size": (lambda place: older(place.root / "data/a", b"x" * 10), {"here": 3, "there": 3, "to_upload": 1}),
+    "touched": (lambda place: os.utime(place.root / "data/a", ns=(1, 1)), {"here": 3, "there": 3}),
+    "removed": (lambda place: (place.root / "data/a").unlink(), {"here": 2, "there": 3, **_NEW}),
+    "a folder of it": (lambda place: place.write("data/a2/b", b"x"), {"here": 4, "there": 3, "to_upload": 1}),
+}
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["index", "fresh"])
+@pytest.mark.parametrize("kind", LOCAL_CHANGES)
+def test_each_change_here_is_seen_at_once(synced: Place, kind: str, fresh: bool) -> None:
+    change, expected = LOCAL_CHANGES[kind]
+    change(synced)
+    assert numbers(synced.entry(fresh=fresh)) == expected
+
+
+REMOTE_CHANGES: dict[str, Change] = {
+    "a new blob": (lambda place: place.store.add("store/data/new", b"n"), {"here": 3, "there": 4, **_NEW}),
+    "another content": (lambda place: place.store.add("store/data/a", b"theirs"), {"here": 3, "there": 3, **_NEWER}),
+    "removed": (lambda place: place.store.delete("store/data/a"), {"here": 3, "there": 2, "to_upload": 1}),
+    "uploaded again": (lambda place: place.store.add("store/data/a", b"a" * 10), {"here": 3, "there": 3}),
+}
+
+
+@pytest.mark.parametrize("kind", REMOTE_CHANGES)
+def test_a_change_there_is_seen_by_a_listing_and_remembered(synced: Place, kind: str) -> None:
+    change, expected = REMOTE_CHANGES[kind]
+    change(synced)
+    assert numbers(synced.entry()) == {"here": 3, "there": 3}
+    assert numbers(synced.entry(fresh=True)) == expected
+    assert numbers(synced.entry()) == expected
+
+
+@pytest.mark.parametrize("look", ["plan_upload", "plan_download", "verify"])
+def test_whatever_lists_a_folder_is_remembered(synced: Place, look: str) -> None:
+    synced.store.add("store/data/new", b"n")
+    getattr(synced.project, look)("data")
+    assert numbers(synced.entry()) == {"here": 3, "there": 4, "to_download": 1, "missing_here": 1}
+
+
+@pytest.mark.parametrize("how", ["--keep", "download", "upload --overwrite", "remove", "mirror"])
+def test_what_blobsync_itself_changed_there_is_known(synced: Place, how: str) -> None:
+    project = synced.project
+    older(synced.root / "data/a", b"mine")
+    synced.store.add("store/data/a", b"theirs")
+    synced.store.add("store/data/extra", b"e")
+    assert numbers(synced.entry(fresh=True)) == {
+        "here": 3, "there": 4, "conflicts": 1, "to_download": 1, "missing_here": 1
+    }  # fmt: skip
+    if how == "--keep":
+        assert project.upload("data", keep="both").ok
+        expected = {"here": 4, "there": 5, "to_download": 1, "missing_here": 1}
+    elif how == "download":
+        assert project.download("data", keep="local").ok
+        expected = {"here": 4, "there": 4}
+    elif how == "upload --overwrite":
+        assert project.upload("data", overwrite=True).ok
+        expected = {"here": 3, "there": 4, "to_download": 1, "missing_here": 1}
+    elif how == "remove":
+        project.remove(project.find_removal("data/a"))
+        expected = {"here": 3, "there": 3, "to_upload": 1, "to_download": 1, "missing_here": 1}
+    else:
+        assert project.upload("data", overwrite=True, mirror=True, max_delete_percent=100).ok
+        expected = {"here": 3, "there": 3}
+    assert numbers(synced.entry()) == expected
+    assert numbers(synced.entry(fresh=True)) == expected
+
+
+def test_files_that_both_have_and_nobody_verified(place: Place) -> None:
+    place.write("data/differs", b"mine")
+    place.write("data/same", b"same")
+    place.store.add("store/data/differs", b"theirs")
+    place.store.add("store/data/same", b"same")
+    assert numbers(place.entry()) == {"here": 2, "never_verified": 2}
+    assert numbers(place.entry(fresh=True)) == {"here": 2, "there": 2, "conflicts": 1, "never_verified": 1}
+    assert place.project.status(fresh=True).exit_code is ExitCode.PARTIAL
+
+
+def test_entries_inside_others_count_for_themselves(synced: Place) -> None:
+    synced.write("data/coco/x", b"x")
+    found = synced.project.status(fresh=True).entries
+    assert [(each.path, each.here.files, each.there.files) for each in found] == [("data", 3, 3), ("data/coco", 1, 0)]
+    assert [each.path for each in synced.project.status("data/coco").entries] == ["data/coco"]
+
+
+def test_a_path_below_an_entry_counts_alone(synced: Place) -> None:
+    synced.write("data/sub/x", b"x")
+    assert synced.project.upload("data/sub").ok
+    (found,) = synced.project.status("data/sub").entries
+    assert (found.here.files, found.there.files) == (1, 1)
+    (found,) = synced.project.status("data/a").entries
+    assert numbers(found) == {"here": 1, "there": 1}
+
+
+def test_how_old_the_knowledge_is(synced: Place) -> None:
+    before = time.time()
+    listed = synced.entry().as_of
+    assert listed is not None and listed < before
+    assert synced.entry("data/coco").as_of is None or synced.entry("data/coco").there.files == 0
+    fresh = synced.entry(fresh=True)
+    assert fresh.as_of is not None and fresh.as_of >= before
+    assert synced.entry().as_of == pytest.approx(fresh.as_of, abs=1.0)
+
+
+def test_a_part_of_the_listing_does_not_pass_for_all_of_it(place: Place) -> None:
+    place.write("data/a", b"a")
+    place.store.add("store/data/b", b"b")
+    assert place.project.upload("data", include="a").ok
+    assert place.entry().as_of is None
+    assert place.project.upload("data/a").ok
+    assert place.entry().as_of is None
+
+
+def test_exit_codes(synced: Place) -> None:
+    assert synced.project.status().exit_code is ExitCode.DONE
+    assert synced.project.status(fresh=True).exit_code is ExitCode.DONE
+    synced.write("data/new", b"n")
+    assert synced.project.status().exit_code is ExitCode.PARTIAL
+    assert synced.project.status("data/a").exit_code is ExitCode.DONE
+
+
+def test_nothing_known_is_no_difference_but_no_equality_either(place: Place) -> None:
+    place.write("data/a", b"a")
+    found = place.project.status("data")
+    assert found.exit_code is ExitCode.DONE and not found.differs
+    assert found.entries[0].never_verified.files == 1
+
+
+def test_an_entry_that_cannot_be_looked_at_does_not_hide_the_others(synced: Place) -> None:
+    synced.write("data/coco", b"a file where a folder is")
+    synced.store.add("store/data/coco/x", b"x")
+    found = synced.project.status(fresh=True)
+    assert [each.problem is None for each in found.entries] == [True, False]
+    assert found.exit_code is ExitCode.PARTIAL
+
+
+# -- ignored files ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ignoring(tmp_path: Path) -> Iterator[Place]:
+    here = cluster("eu", data=account("eu"))
+    entry = replace(here.folders[0], ignore=("*.tmp", "/cache/", "!keep.tmp"))
+    place = Place(tmp_path / "project", replace(here, folders=(entry,)))
+    for name in ("a", "b.tmp", "keep.tmp", "cache/x", "sub/cache/y", "sub/z.tmp"):
+        place.write(f"data/{name}", name.encode())
+    yield place
+    place.project.close()
+
+
+def test_ignored_files_are_left_out_and_counted(ignoring: Place) -> None:
+    plan = ignoring.project.plan_upload("data")
+    assert {action.path for _, action in plan.each()} == {"a", "keep.tmp", "sub/cache/y"}
+    assert plan.ignored == 3
+    assert ignoring.project.upload("data").ok
+    assert set(ignoring.store.blobs) == {f"store/data/{name}" for name in ("a", "keep.tmp", "sub/cache/y")}
+    assert numbers(ignoring.entry()) == {"here": 3, "there": 3, "ignored": 3}
+    assert ignoring.project.verify("data").ok
+
+
+def test_patterns_count_from_the_entry_whatever_the_path(ignoring: Place) -> None:
+    assert ignoring.project.plan_upload("data/cache").files_to_transfer == 0
+    assert ignoring.project.plan_upload("data/sub").files_to_transfer == 1
+    with pytest.raises(UsageError, match=r"^data/b\.tmp is ignored"):
+        ignoring.project.plan_upload("data/b.tmp")
+
+
+@pytest.mark.parametrize("direction", ["upload", "download"])
+def test_a_mirror_never_deletes_ignored_files(ignoring: Place, direction: str) -> None:
+    assert ignoring.project.upload("data").ok
+    ignoring.store.add("store/data/theirs.tmp", b"t")
+    ignoring.store.add("store/data/cache/theirs", b"t")
+    for name in ("a", "keep.tmp", "sub/cache/y"):
+        ignoring.store.add(f"store/data/{name}", name.encode())
+    move = getattr(ignoring.project, direction)
+    assert move("data", mirror=True, overwrite=True, max_delete_percent=100).ok
+    assert {"store/data/theirs.tmp", "store/data/cache/theirs"} <= set(ignoring.store.blobs)
+    assert (ignoring.root / "data/b.tmp").exists() and (ignoring.root / "data/cache/x").exists()
+    assert not (ignoring.root / "data/theirs.tmp").exists()
+
+
+# -- all entries ------------------------------------------------------------------------------------------------
+
+
+def test_all_entries_stand_for_a_path_each_and_an_empty_one_is_passed_over(tmp_path: Path) -> None:
+    place = Place(
+        tmp_path / "project", cluster("eu", data=account("eu"), data__coco=account("eu"), output=account("eu"))
+    )
+    with place.project as project:
+        place.write("data/a", b"a")
+        place.write("data/coco/b", b"b")
+        plan = project.plan_upload(all_entries=True)
+        assert [part.path for part in plan.parts] == ["data", "data/coco"]
+        file = tmp_path / "all.plan"
+        project.save_plan(plan, file)
+        assert project.load_plan(file) == plan
+        assert project.carry_out(plan).transferred == 2
+        assert project.download(all_entries=True).verified == 2
+        with pytest.raises(UsageError, match="give no PATH with it"):
+            project.upload("data", all_entries=True)
+        with pytest.raises(UsageError, match="no path given"):
+            project.upload()
+
+
+# -- whether accounts answer ----------------------------------------------------------------------------------
+
+
+class _Silent(MemoryStore):
+    def __init__(self, error: Exception | None = None, seconds: float = 0.0) -> None:
+        super().__init__()
+        self._error, self._seconds = error, seconds
+
+    def head(self, name: str) -> None:
+        time.sleep(self._seconds)
+        if self._error:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        (_Silent(), None),
+        (_Silent(AccessDeniedError("only writing is allowed")), None),
+        (_Silent(StorageUnreachableError("eu cannot be reached")), "eu cannot be reached"),
+    ],
+)
+def test_an_account_that_refuses_answers_and_one_that_is_not_there_does_not(
+    store: MemoryStore, expected: str | None
+) -> None:
+    def connect(_: StorageAccount) -> MemoryStore:
+        return store
+
+    assert AccountCheck(connect, [account("eu"), account("eu")]).silence(account("eu")) == expected
+
+
+def test_an_account_that_takes_long_is_not_waited_for() -> None:
+    check = AccountCheck(lambda _: _Silent(seconds=30.0), [account("eu")], patience=0.05)
+    assert check.silence(account("eu")) == "eu did not answer within 0.05 s"
