@@ -107,20 +107,17 @@ if TYPE_CHECKING:
     from blobsync.plan.listener import Listener
     from blobsync.plan.progress import Progress
     from blobsync.plan.saved_plan import SavedPlan
+    from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
     from blobsync.plan.transfer_plan import (
         Action,
         Direction,
         EngineChoice,
-        EngineName,
         FileAction,
         FileFailure,
-        Keep,
-        Links,
         Part,
         PlanPart,
         Route,
         Shape,
-        TransferOptions,
         TransferPlan,
         TransferResult,
     )
@@ -129,10 +126,10 @@ if TYPE_CHECKING:
     from blobsync.project.callback import OnProgress
     from blobsync.project.jobs import open_jobs
     from blobsync.project.options import TransferKeywords
+    from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.removal import Deletion, Removal
     from blobsync.project.sharing import Link
-    from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.verify import ComparedFile, VerifyReport
     from blobsync.store.protocol import BlobInfo
 
@@ -172,9 +169,6 @@ __all__ = [
     "CodeState",
     "Command",
     "ComparedFile",
-    "EntryStatus",
-    "FileTally",
-    "ProjectStatus",
     "ConfigError",
     "ConfigNotFoundError",
     "ContainerNotFoundError",
@@ -188,6 +182,7 @@ __all__ = [
     "EmulatorError",
     "EngineChoice",
     "EngineName",
+    "EntryStatus",
     "ExitCode",
     "Failure",
     "FailureCode",
@@ -195,6 +190,7 @@ __all__ = [
     "FileAction",
     "FileFailure",
     "FileState",
+    "FileTally",
     "FolderEntry",
     "FolderLink",
     "ForeignProjectError",
@@ -246,6 +242,7 @@ __all__ = [
     "ProcessTimeoutError",
     "Progress",
     "Project",
+    "ProjectStatus",
     "Reason",
     "RemoteState",
     "Removal",
@@ -331,20 +328,17 @@ _HOMES = {
     "blobsync.plan.listener": ("Listener",),
     "blobsync.plan.progress": ("Progress",),
     "blobsync.plan.saved_plan": ("SavedPlan",),
+    "blobsync.plan.transfer_options": ("EngineName", "Keep", "Links", "TransferOptions"),
     "blobsync.plan.transfer_plan": (
         "Action",
         "Direction",
         "EngineChoice",
-        "EngineName",
         "FileAction",
         "FileFailure",
-        "Keep",
-        "Links",
         "Part",
         "PlanPart",
         "Route",
         "Shape",
-        "TransferOptions",
         "TransferPlan",
         "TransferResult",
     ),

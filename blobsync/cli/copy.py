@@ -17,7 +17,8 @@ from blobsync.cli.reports import files_shown, plan_data, plan_lines, plan_summar
 from blobsync.cli.session import Session
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS
 from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
-from blobsync.plan.transfer_plan import Action, Direction, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, Direction
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import TransferPlan

@@ -16,7 +16,7 @@ from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
-    from blobsync.project.overview import EntryStatus, ProjectStatus, FileTally
+    from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
 
 
 def register(app: typer.Typer) -> None:

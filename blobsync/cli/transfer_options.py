@@ -9,7 +9,7 @@ import typer
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.options import Bundle, OptionRow, complete_path
-from blobsync.plan.transfer_plan import TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
 
 _DEFAULTS = TransferOptions()
 _LIMIT = re.compile(r"(\d+)(%?)")

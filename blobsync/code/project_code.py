@@ -41,7 +41,8 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.ignore import IgnoreRules
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.listener import Listener
-from blobsync.plan.transfer_plan import TransferOptions, TransferResult
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import TransferResult
 from blobsync.store.connections import Connections
 from blobsync.store.grants import CODE_COPY_SECONDS, READ_BLOB
 

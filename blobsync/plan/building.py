@@ -22,6 +22,7 @@ from blobsync.plan.remembering import remember
 from blobsync.plan.selection import ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.survey import Request, Survey, survey
+from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Action,
     Direction,
@@ -32,7 +33,6 @@ from blobsync.plan.transfer_plan import (
     PlanPart,
     Route,
     Shape,
-    TransferOptions,
     TransferPlan,
     sizes_to_transfer,
 )

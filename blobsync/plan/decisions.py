@@ -47,7 +47,8 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
 from blobsync.plan.pairs import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near
-from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, FileFailure, Route, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, FileFailure, Route
 
 
 def decide(

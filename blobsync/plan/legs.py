@@ -12,7 +12,8 @@ from blobsync.base.locations import BlobUrl
 from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.project_context import ProjectContext
-from blobsync.plan.transfer_plan import Direction, End, IndexKey, Part, PlanPart, Route, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Direction, End, IndexKey, Part, PlanPart, Route
 
 
 @dataclass(frozen=True, slots=True)

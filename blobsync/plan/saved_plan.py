@@ -11,7 +11,8 @@ from typing import Any
 from blobsync.base.errors import PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plain_json import parse_json
-from blobsync.plan.transfer_plan import Direction, PlanPart, TransferOptions, TransferPlan, verb
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan, verb
 
 VERSION = 1
 

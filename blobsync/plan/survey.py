@@ -42,7 +42,8 @@ class Request(NamedTuple):
 
     ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part; ``selective``,
     that the command chose them, so that it does not see the whole folder. ``ignored`` says which ones the folder entry
-    leaves out for good. ``remembered`` answers in place of the container. ``records`` are the index's between the roots of the part's key.
+    leaves out for good. ``remembered`` answers in place of the container. ``records`` are the index's between the roots
+    of the part's key.
     """
 
     part: LivePart

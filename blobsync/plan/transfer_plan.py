@@ -8,19 +8,16 @@ from __future__ import annotations
 import enum
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from blobsync.base.errors import IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import BlobUrl
 from blobsync.base.reasons import Reason
-
-EngineName = Literal["auto", "azcopy", "direct", "relay"]
-Keep = Literal["local", "remote", "both"]
-Links = Literal["follow", "skip", "error"]
+from blobsync.plan.transfer_options import TransferOptions
 
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
 _NO_MD5_HINT = "--compare-content compares the content; or choose with --keep"
@@ -172,46 +169,6 @@ class FileFailure:
     code: FailureCode
     message: str
     hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TransferOptions:
-    """How a transfer is to be done; the defaults are the commands' defaults.
-
-    ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``. ``keep``: ``local``, ``remote`` or ``both``, for
-    files that changed on both sides: both ends get it (in a copy between blobs ``local`` means the source, which
-    is only read). ``links``:
-    ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
-    each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
-    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
-    is the source's path where it differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` stands for a
-    PATH of each folder entry; one that is not at the source is passed over.
-    """
-
-    engine: EngineName = "auto"
-    mirror: bool = False
-    max_delete_files: int = 1000
-    max_delete_percent: float = 10.0
-    overwrite: bool = False
-    keep: Keep | None = None
-    links: Links = "follow"
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    compare_content: bool = False
-    cap_mbps: float | None = None
-    relay: bool = False
-    from_path: str | None = None
-    receipt: bool = False
-    all_entries: bool = False
-
-    def __repr__(self) -> str:
-        """Only what is not the default."""
-        changed = (each.name for each in fields(self) if getattr(self, each.name) != each.default)
-        return f"TransferOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
-
-    def settles_both_ends(self, from_cluster: object) -> bool:
-        """Whether ``--keep`` may write at the source's end, too: not where ``-f`` or ``--from-path`` name it."""
-        return from_cluster is None and self.from_path is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.plan.building import both_ends, make_plan
 from blobsync.plan.legs import chosen_paths
-from blobsync.plan.transfer_plan import Action, Direction, Route, TransferOptions, TransferPlan, TransferResult
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.project.open_project import OpenProject
 from blobsync.project.options import check_options, chosen_options
 from blobsync.project.paths import one_or_many, path_text

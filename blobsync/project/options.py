@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
-from blobsync.plan.transfer_plan import EngineName, Keep, Links, TransferOptions
+from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
 from blobsync.project.paths import PathName
 
 if TYPE_CHECKING:

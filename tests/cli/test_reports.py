@@ -12,6 +12,7 @@ from blobsync.base.locations import ContainerUrl
 from blobsync.base.reasons import Reason
 from blobsync.cli.reports import files_shown, plan_data, plan_lines, result_data, result_lines
 from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
+from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Action,
     EngineChoice,
@@ -21,7 +22,6 @@ from blobsync.plan.transfer_plan import (
     Part,
     PlanPart,
     Route,
-    TransferOptions,
     TransferPlan,
     TransferResult,
 )

@@ -13,7 +13,8 @@ from blobsync.local.index import Index
 from blobsync.plan.building import make_plan
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.project_context import ProjectContext
-from blobsync.plan.transfer_plan import Direction, TransferOptions, TransferPlan, TransferResult
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Direction, TransferPlan, TransferResult
 from blobsync.store.connections import Connections
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.carry_out import Engines, carry_out

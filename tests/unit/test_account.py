@@ -10,7 +10,8 @@ import pytest
 from blobsync.base.errors import UnsafeNamesError
 from blobsync.base.reasons import Reason
 from blobsync.plan.listener import SilentListener
-from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, FileFailure, TransferResult
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.carry_out import Engines, carry_out
 from tests.fakes import liars

@@ -23,16 +23,8 @@ from blobsync.plan.building import make_plan
 from blobsync.plan.decisions import AZCOPY_FROM_BYTES
 from blobsync.plan.legs import route_of
 from blobsync.plan.listener import Listener, SilentListener
-from blobsync.plan.transfer_plan import (
-    Action,
-    Direction,
-    EngineName,
-    FileFailure,
-    Route,
-    TransferOptions,
-    TransferPlan,
-    TransferResult,
-)
+from blobsync.plan.transfer_options import EngineName, TransferOptions
+from blobsync.plan.transfer_plan import Action, Direction, FileFailure, Route, TransferPlan, TransferResult
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveReport, MoveTask

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.reasons import Reason
-from blobsync.plan.transfer_plan import Action, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action
 from tests.fakes.project_context import World, account, cluster
 
 JPG = TransferOptions(include=("*.jpg",))

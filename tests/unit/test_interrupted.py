@@ -10,7 +10,8 @@ import pytest
 
 from blobsync.base.errors import TransferCancelledError
 from blobsync.plan.listener import Listener, SilentListener
-from blobsync.plan.transfer_plan import FileFailure, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import FileFailure
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request

@@ -15,7 +15,8 @@ from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.building import request_for
 from blobsync.plan.legs import Leg, legs
-from blobsync.plan.transfer_plan import Direction, End, Route, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Direction, End, Route
 from tests.fakes.project_context import World, account
 
 NAMES = st.sampled_from(["a", "b", "ab"])

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import MirrorRefusedError, StorageError, TransferCancelledError
-from blobsync.plan.transfer_plan import Action, TransferOptions, TransferResult
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, TransferResult
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 

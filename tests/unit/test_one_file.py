@@ -16,7 +16,8 @@ from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.tree import way_to
 from blobsync.plan.one_file import Names, settle, spare_links
-from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route
 from tests.fakes.project_context import World, account, cluster
 
 NAMES = Names("/p/data", {"dl": "/p/data/d0", "dl/deeper": "/p/data/x", "fl": "/p/data/d0/g"})

@@ -21,7 +21,8 @@ from blobsync.plan.decisions import (
     guard_mirror,
 )
 from blobsync.plan.pairs import Pair, needs_local_md5
-from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, FileAction, Route
 
 ONE, TWO, THREE = b"1" * 16, b"2" * 16, b"3" * 16
 HERE = LocalState(10, 1_000, 1_000, 7)

@@ -14,7 +14,8 @@ from blobsync.local.index import Record
 from blobsync.local.names import MAX_PART_BYTES
 from blobsync.plan.decisions import beside, check_names, choose_engine, decide, decide_all, guard_mirror, leave_out
 from blobsync.plan.pairs import Pair
-from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, FileAction, Route
 
 ONE, TWO = b"1" * 16, b"2" * 16
 HERE = LocalState(10, 1_000, 1_001, 7)

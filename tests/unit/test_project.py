@@ -17,7 +17,8 @@ from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.locations import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.plan.progress import Progress
-from blobsync.plan.transfer_plan import FileFailure, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.api import Project
 from blobsync.project.callback import CallbackListener, LoggingListener
 from blobsync.project.options import TransferKeywords, chosen_options

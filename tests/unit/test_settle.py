@@ -10,7 +10,8 @@ import pytest
 from blobsync.base.errors import AccessDeniedError, TransferCancelledError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.plan.listener import Listener
-from blobsync.plan.transfer_plan import Action, FileFailure, Keep, TransferOptions, TransferResult
+from blobsync.plan.transfer_options import Keep, TransferOptions
+from blobsync.plan.transfer_plan import Action, FileFailure, TransferResult
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster

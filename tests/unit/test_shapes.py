@@ -12,7 +12,8 @@ from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatche
 from blobsync.config.mapping import resolve
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.shapes import refuse_blob_above
-from blobsync.plan.transfer_plan import Shape, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Shape
 from blobsync.project.removal import Deletion, find_blob, remove
 from blobsync.store.ends import RemoteEnd
 from tests.fakes.project_context import World, account, cluster

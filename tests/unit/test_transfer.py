@@ -24,7 +24,8 @@ from blobsync.base.reasons import Reason
 from blobsync.plan.listener import Listener
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.shapes import both_hint
-from blobsync.plan.transfer_plan import Action, FileFailure, TransferOptions, TransferResult
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, FileFailure, TransferResult
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobProperties
 from blobsync.transfer.engines import MoveReport, MoveTask

@@ -31,6 +31,7 @@ from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.selection import ignored_by
 from blobsync.plan.survey import Request, survey
+from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Action,
     End,
@@ -42,7 +43,6 @@ from blobsync.plan.transfer_plan import (
     PlanPart,
     Route,
     Shape,
-    TransferOptions,
     TransferPlan,
     TransferResult,
 )

@@ -1,0 +1,50 @@
+"""What the caller of a transfer may choose, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+EngineName = Literal["auto", "azcopy", "direct", "relay"]
+Keep = Literal["local", "remote", "both"]
+Links = Literal["follow", "skip", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferOptions:
+    """How a transfer is to be done; the defaults are the commands' defaults.
+
+    ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``. ``keep``: ``local``, ``remote`` or ``both``, for
+    files that changed on both sides: both ends get it (in a copy between blobs ``local`` means the source, which
+    is only read). ``links``:
+    ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
+    each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
+    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
+    is the source's path where it differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` stands for a
+    PATH of each folder entry; one that is not at the source is passed over.
+    """
+
+    engine: EngineName = "auto"
+    mirror: bool = False
+    max_delete_files: int = 1000
+    max_delete_percent: float = 10.0
+    overwrite: bool = False
+    keep: Keep | None = None
+    links: Links = "follow"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    compare_content: bool = False
+    cap_mbps: float | None = None
+    relay: bool = False
+    from_path: str | None = None
+    receipt: bool = False
+    all_entries: bool = False
+
+    def __repr__(self) -> str:
+        """Only what is not the default."""
+        changed = (each.name for each in fields(self) if getattr(self, each.name) != each.default)
+        return f"TransferOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
+
+    def settles_both_ends(self, from_cluster: object) -> bool:
+        """Whether ``--keep`` may write at the source's end, too: not where ``-f`` or ``--from-path`` name it."""
+        return from_cluster is None and self.from_path is None
