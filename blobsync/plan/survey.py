@@ -9,32 +9,28 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from blobsync.base.ahead import Ahead, side_by_side
-from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.ahead import Ahead
+from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.errors import where_to_look
-from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.tree import LinkPolicy, walk
+from blobsync.plan.contents import complete
 from blobsync.plan.left_out import FAULTS, LINKS, LeftOut, source_said
-from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5, source_is_near
+from blobsync.plan.pairs import Pair, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
-from blobsync.plan.transfer_plan import FileFailure, Route, Shape
-from blobsync.store.blob_hash import blob_md5
+from blobsync.plan.transfer_plan import FileFailure, Shape
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobSource
-
-_BATCH = 2000
 
 
 class Request(NamedTuple):
@@ -112,7 +108,9 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
         pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)])
     else:
         pairs = _pair_up(request, source.entries, destination.entries, found)
-    found.pairs = _counted(_complete(request, _noting_hidden(pairs, source, found)), seen)
+    found.pairs = _counted(
+        complete(_noting_hidden(pairs, source, found), request.part, request.records, request.compare_content), seen
+    )
     return found
 
 
@@ -317,78 +315,6 @@ def _note(request: Request, found: Survey, path: str, reason: Reason, detail: st
             found.warnings.append(said)
     elif reason is Reason.UNREADABLE:
         found.warnings.append(f"{shown} at the destination: {reason.value} ({detail})")
-
-
-def _complete(request: Request, pairs: Iterator[Pair]) -> Iterator[Pair]:
-    """Add each pair's record, and the MD5s that are needed to decide, a batch at a time."""
-    threads = reading_threads()
-    while batch := list(islice(pairs, _BATCH)):
-        batch = _with_records(request, batch)
-        unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, request.part.route)]
-        read = side_by_side(partial(_with_local_md5, request), [batch[at] for at in unknown], threads)
-        for at, pair in zip(unknown, read, strict=True):
-            batch[at] = pair
-        if request.compare_content:
-            batch = list(side_by_side(partial(_with_remote_md5, request), batch, threads))
-        yield from batch
-
-
-def _with_records(request: Request, batch: list[Pair]) -> list[Pair]:
-    both = [pair for pair in batch if pair.source is not None and pair.destination is not None]
-    at = {pair.path: request.part.key.at(pair.path) for pair in both}
-    records = request.records.get(list(at.values()))
-    # Not `replace`: this line runs once for each file of an unchanged tree.
-    return [
-        Pair(pair.path, pair.source, pair.destination, records.get(at[pair.path])) if pair.path in at else pair
-        for pair in batch
-    ]
-
-
-def _with_local_md5(request: Request, pair: Pair) -> Pair:
-    near = source_is_near(request.part.route)
-    end = request.part.source if near else request.part.destination
-    state = pair.source if near else pair.destination
-    assert isinstance(end, LocalEnd)
-    assert isinstance(state, LocalState)
-    hashed = _hash_file(end.at(pair.path), state)
-    return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
-
-
-def _hash_file(file: Path, state: LocalState) -> LocalState:
-    """The state with its MD5; as it was, where the file cannot be read or changed since it was checked."""
-    hashed = hash_file(file)
-    return hashed if hashed is not None and hashed.same_file(state) else state
-
-
-def _is_on_record(pair: Pair, route: Route) -> bool:
-    """Whether the record still tells what the blob holds."""
-    blob = pair.destination if source_is_near(route) else pair.source
-    assert blob is not None
-    return pair.record is not None and is_as_recorded(blob, pair.record.remote)
-
-
-def _with_remote_md5(request: Request, pair: Pair) -> Pair:
-    """Read blobs that have no MD5, where size alone would leave a doubt."""
-    if pair.source is None or pair.destination is None or _is_on_record(pair, request.part.route):
-        return pair
-    if pair.source.size != pair.destination.size:
-        return pair
-    source = _read_content(request.part.source, pair.path, pair.source)
-    destination = _read_content(request.part.destination, pair.path, pair.destination)
-    return pair._replace(source=source, destination=destination)
-
-
-def _read_content(end: LiveEnd, path: str, state: FileState) -> FileState:
-    if state.md5 is not None:
-        return state
-    if isinstance(end, LocalEnd):
-        assert isinstance(state, LocalState)
-        return _hash_file(end.at(path), state)
-    assert isinstance(state, RemoteState)
-    try:
-        return replace(state, md5=blob_md5(end, path, state.etag))
-    except BlobsyncError:
-        return state
 
 
 def _counted(pairs: Iterator[Pair], seen: Callable[[int], None]) -> Iterator[Pair]:
