@@ -16,8 +16,11 @@ from blobsync.base.locations import SasToken
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.download import DownloadJob
 from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
-from blobsync.direct.upload import BlockSizes, UploadJob
+from blobsync.direct.sent_blocks import BlockMemory
+from blobsync.direct.upload import UploadJob
+from blobsync.local.block_journal import BlockJournal
 from blobsync.local.files import LocalFolder
+from blobsync.plan.block_edges import ONE_REQUEST
 from blobsync.plan.listener import Listener
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobStore
@@ -34,18 +37,18 @@ _LITTLE_BYTES = 2 * MIB
 
 
 class LineTuning(NamedTuple):
-    """How to use one line: threads, upload blocks, and the size of a download's ranges in bytes."""
+    """How to use one line: threads, the largest upload in one request and a download's ranges in bytes."""
 
     threads: int
-    blocks: BlockSizes
+    single: int
     range: int
 
 
 # Measured by benchmarks/run.py; docs/performance.md has the figures.
-NEAR = LineTuning(threads=16, blocks=BlockSizes(single=16 * MIB, block=8 * MIB), range=8 * MIB)
-FAR = LineTuning(threads=64, blocks=BlockSizes(single=4 * MIB, block=4 * MIB), range=4 * MIB)
+NEAR = LineTuning(threads=16, single=16 * MIB, range=8 * MIB)
+FAR = LineTuning(threads=64, single=4 * MIB, range=4 * MIB)
 # Few files over a long line: many connections at once, since each starts slowly.
-FAR_FEW = LineTuning(threads=64, blocks=BlockSizes(single=2 * MIB, block=MIB), range=MIB)
+FAR_FEW = LineTuning(threads=64, single=ONE_REQUEST, range=MIB)
 
 
 class DirectEngine:
@@ -53,9 +56,18 @@ class DirectEngine:
 
     name = "direct"
 
-    def __init__(self, *, source_sas: Callable[[RemoteEnd], SasToken | None] | None = None) -> None:
-        """``source_sas`` gives what the destination's service reads a copy's source with."""
+    def __init__(
+        self,
+        *,
+        source_sas: Callable[[RemoteEnd], SasToken | None] | None = None,
+        journal: BlockJournal | None = None,
+    ) -> None:
+        """``source_sas`` gives what the destination's service reads a copy's source with.
+
+        ``journal`` remembers the blocks of uploads; without one, whole files are sent.
+        """
         self._source_sas = source_sas
+        self._journal = journal
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
@@ -68,13 +80,17 @@ class DirectEngine:
             WorkerPool(run, jobs, min(tuning.threads, pieces)).work()
         except (LocalFileError, CredentialError) as error:
             run.all_failed(error)
+        finally:
+            if self._journal is not None:
+                self._journal.save()
 
     def _jobs(self, run: RunState) -> tuple[LineTuning, Iterator[FileJob]]:
         task = run.task
         source, destination = task.part.source, task.part.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
             tuning = _tune(task, destination)
-            return tuning, _uploads(run, source, destination, tuning)
+            memory = BlockMemory(self._journal, run.listener.note)
+            return tuning, _uploads(run, source, destination, tuning, memory)
         if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
             tuning = _tune(task, source)
             return tuning, _downloads(run, source, destination, _folder(task, destination), tuning)
@@ -84,10 +100,12 @@ class DirectEngine:
         raise ValueError("a move needs a blob at one end")
 
 
-def _uploads(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: LineTuning) -> Iterator[FileJob]:
+def _uploads(
+    run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: LineTuning, memory: BlockMemory
+) -> Iterator[FileJob]:
     for action in run.task.actions:
         name = destination.at(action.target or action.path)
-        yield UploadJob(run, action, source.at(action.path), destination.store, name, tuning.blocks)
+        yield UploadJob(run, action, source.at(action.path), destination.store, name, tuning.single, memory)
 
 
 def _downloads(

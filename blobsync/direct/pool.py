@@ -187,6 +187,15 @@ class FileJob(abc.ABC):
             self._reused += size
         self.run.listener.bytes_reused(size)
 
+    def worth_another_try(self, error: BlobsyncError) -> bool:
+        """Whether the whole file is to be moved again after ``error``: a body that arrived damaged, a few times."""
+        return error.code == FailureCode.CHECKSUM_MISMATCH and self.attempt < ATTEMPTS
+
+    @property
+    def reused(self) -> int:
+        """The bytes of the file that are there already and do not move."""
+        return self._reused
+
     def start_over(self) -> None:
         """Take back what was counted, before another attempt."""
         self.attempt += 1
@@ -366,7 +375,7 @@ class WorkerPool:
 
     def _settle(self, job: FileJob, error: BlobsyncError) -> bool:
         """Report a failure, or answer True where the whole file is to be moved again."""
-        if error.code == FailureCode.CHECKSUM_MISMATCH and job.attempt < ATTEMPTS and not self._run.stop.is_set():
+        if not self._run.stop.is_set() and job.worth_another_try(error):
             job.start_over()
             return True
         if self._run.failed(job.action, error) and self._hopeless is None:

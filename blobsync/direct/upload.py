@@ -11,15 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import ChecksumError
+from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState
+from blobsync.direct.sent_blocks import BlockMemory, SentBlocks
 from blobsync.local.files import SourceFile
 from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.block_ids import block_id_of
 from blobsync.store.content_types import guess_content_type
-from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Precondition
+from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Block, Precondition
 from blobsync.transfer.engines import Moved
 
 # https://learn.microsoft.com/rest/api/storageservices/put-block: all block ids of a blob, those that a killed
@@ -57,19 +58,38 @@ def precondition_of(action: FileAction) -> Precondition:
     return Precondition(absent=True)
 
 
+# Another writer's commit has dropped blocks that were put, or blocks of another writer have ids of another length.
+_BLOCKS_DROPPED = ("InvalidBlockList", "InvalidBlobOrBlock")
+
+
 class UploadJob(FileJob):
-    """Nothing appears under the blob's name before all of it is there; a block that fails leaves none."""
+    """Nothing appears under the blob's name before all of it is there; a block that fails leaves none.
+
+    Of a file that goes in blocks, those that the service is known to have are read and hashed, and not sent.
+    """
 
     def __init__(
-        self, run: RunState, action: FileAction, path: Path, store: BlobStore, name: str, sizes: BlockSizes
+        self,
+        run: RunState,
+        action: FileAction,
+        path: Path,
+        store: BlobStore,
+        name: str,
+        single: int,
+        memory: BlockMemory,
     ) -> None:
+        """Files up to ``single`` bytes go in one request."""
         super().__init__(run, action)
         self._path = path
         self._store = store
         self._name = name
-        self._sizes = sizes
+        self._single = single
         self._source: SourceFile | None = None
         self._reading = threading.Lock()
+        self._blocks = SentBlocks(memory, store, name)
+        self._trusting = True
+        self._sends_again = False
+        self._condition = precondition_of(action)
 
     def open(self) -> int:
         self._source = SourceFile(self._path, self.action.source)
@@ -77,12 +97,17 @@ class UploadJob(FileJob):
         self._whole = hashlib.md5(usedforsecurity=False)
         self._info: BlobInfo | None = None
         self._begun = 0
-        if self._size <= self._sizes.single:
+        # What went in blocks before goes on in blocks.
+        self._in_blocks = self._size > self._single or self.action.delta or self.action.on_record > 0
+        if not self._in_blocks:
             self._block = self._size
             return 1
         # Not what suits the line, but what the next upload of the file and a download cut it into as well.
         self._block = block_size(self._size)
-        self._ids: dict[int, str] = {}
+        self._order: dict[int, Block] = {}
+        destination = self.action.destination
+        basis = destination if self.action.delta and isinstance(destination, RemoteState) else None
+        self._blocks.look(self._source.state, basis, trusting=self._trusting)
         return -(-self._size // self._block)
 
     def piece(self) -> None:
@@ -96,14 +121,12 @@ class UploadJob(FileJob):
                 held.enter_context(self.run.buffer(length))
                 data = self._opened.read_at(index * self._block, length)
                 self._whole.update(data)
-            self.run.pace(length)
-            if self._block == self._size:
+            if not self._in_blocks:
+                self.run.pace(length)
                 self._put(data)
+                self.count(length)
             else:
-                self._ids[index] = block_id_of(hashlib.sha256(data).digest())
-                md5 = hashlib.md5(data, usedforsecurity=False).digest()
-                self._store.put_block(self._name, self._ids[index], data, md5=md5)
-            self.count(length)
+                self._put_block(index, data)
 
     def commit(self) -> Moved:
         md5 = self._whole.digest()
@@ -115,12 +138,28 @@ class UploadJob(FileJob):
             self.action,
             source=replace(self._opened.state, md5=md5),
             destination=RemoteState(self._size, self._info.etag, md5),
+            reused=self.reused,
         )
 
+    def worth_another_try(self, error: BlobsyncError) -> bool:
+        """Once more where blocks are gone that were put: those that are missing then."""
+        dropped = isinstance(error, StorageError) and error.service_code in _BLOCKS_DROPPED
+        if dropped and not self._sends_again:
+            self._sends_again = True
+            return True
+        return super().worth_another_try(error)
+
     def release(self) -> None:
+        if self.run.stop.is_set():
+            self.abandon()
         if self._source is not None:
             self._source.close()
             self._source = None
+
+    def abandon(self) -> None:
+        """Nothing to remove: what was sent stays with the service, and the next run goes on from there."""
+        if self._info is None and self._blocks.bytes_kept:
+            self.run.report.file_kept(self.action, self._blocks.bytes_kept)
 
     @property
     def _opened(self) -> SourceFile:
@@ -132,20 +171,37 @@ class UploadJob(FileJob):
         self._opened.check_unchanged()
         md5 = self._whole.digest()
         self._info = self._store.put(
-            self._name, data, md5=md5, properties=self._properties(), condition=precondition_of(self.action)
+            self._name, data, md5=md5, properties=self._properties(), condition=self._condition
         )
+
+    def _put_block(self, index: int, data: bytes) -> None:
+        block = self._order[index] = Block(block_id_of(hashlib.sha256(data).digest()), len(data))
+        if not self._blocks.needs(block):
+            self.run.pace(0)
+            (self.count if self._blocks.was_put(block) else self.count_reused)(block.size)
+            return
+        self.run.pace(block.size)
+        self._store.put_block(self._name, block.id, data, md5=hashlib.md5(data, usedforsecurity=False).digest())
+        self._blocks.acknowledged(block)
+        self.count(block.size)
 
     def _put_list(self, md5: bytes) -> BlobInfo:
         self._opened.check_unchanged()
-        blocks = [self._ids[index] for index in range(self._begun)]
-        return self._store.put_block_list(
+        blocks = [self._order[index] for index in range(self._begun)]
+        written = self._store.put_block_list(
             self._name,
-            blocks,
+            [block.id for block in blocks],
             size=self._size,
             md5=md5,
             properties=self._properties(),
-            condition=precondition_of(self.action),
+            condition=self._condition,
+            committed=self._blocks.from_present_version,
         )
+        # Should they be others than these, the next attempt replaces what this one wrote, and takes nothing for there.
+        self._condition, self._trusting = Precondition(etag=written.etag), False
+        self._blocks.check(blocks)
+        self._blocks.finish(written.etag)
+        return written
 
     def _properties(self) -> BlobProperties:
         return BlobProperties(content_type=guess_content_type(self._name))

@@ -51,6 +51,11 @@ class StateDir:
         return self.root / "index.sqlite"
 
     @property
+    def blocks_file(self) -> Path:
+        """What was put to containers in blocks (SQLite)."""
+        return self.root / "blocks.sqlite"
+
+    @property
     def jobs_file(self) -> Path:
         """The history of submitted jobs (SQLite). Raises ``LocalFileError`` where it would not last."""
         if not self.lasting:

@@ -13,6 +13,9 @@ from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS
 
 _MIB = 1024 * 1024
 
+# Smaller files go in one request on any line.
+ONE_REQUEST = 2 * _MIB
+
 
 def _steps() -> Iterator[tuple[int, int]]:
     """The largest file of each block size, and that size. Bytes.

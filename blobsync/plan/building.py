@@ -17,6 +17,7 @@ from blobsync.plan.decisions import check_names, choose_engine, decide_all, guar
 from blobsync.plan.legs import Leg, chosen_paths, legs, rooted
 from blobsync.plan.listener import Listener
 from blobsync.plan.one_file import Names, settle, spare_links
+from blobsync.plan.partial_uploads import partial_uploads
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.remembering import remember
 from blobsync.plan.selection import ignored_by, selector
@@ -219,6 +220,9 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     actions, extras = decide_all(looked.pairs, leg.part.route, options, both_ends=both_ends, shown=path)
     actions = _see_links(leg.part, looked, actions, found)
     actions, left_out = _check_names(request.part, looked, actions, extras)
+    partial = partial_uploads(request.part, actions, context.journal)
+    actions = partial.actions
+    found.warnings += partial.warnings
     if options.mirror:
         there, here, unseen = looked.destination_files, looked.source_files, len(looked.unreadable)
         refusal = guard_mirror(actions, there, here, unseen, options, path)

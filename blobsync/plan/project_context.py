@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_links import OutsideLink
+from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.tree import way_to
 from blobsync.plan.transfer_plan import End, IndexKey, Part, PlanPart, Shape
@@ -40,6 +41,7 @@ class ProjectContext:
     from_cluster: Cluster | None
     connections: Connections
     index: Index
+    journal: BlockJournal
     trusted: frozenset[OutsideLink] = frozenset()
 
     def opened(self, part: PlanPart) -> LivePart:

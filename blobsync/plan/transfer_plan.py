@@ -80,6 +80,8 @@ class FileAction:
     (None) for files that the index already knows to be equal. ``aside`` is the name beside the file under which
     the destination's version stays (``--keep both``). ``target`` is the name that an engine writes to where it
     differs from ``path``; plans have none. ``on_record`` bytes were left there by a run that did not finish.
+    ``delta`` says that the destination is the version which the index holds as verified, and that this project wrote it
+    from blocks: those of them that the file still has may stay.
     """
 
     path: str
@@ -91,6 +93,7 @@ class FileAction:
     target: str | None = None
     aside: str | None = None
     on_record: int = 0
+    delta: bool = False
 
     def __repr__(self) -> str:
         return f"<FileAction {self.path!r}: {self.action.value}, {self.reason.value}, {self.size:,} bytes>"

@@ -35,7 +35,7 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine
 
-        return DirectEngine(source_sas=lambda end: mint(end, READ_BLOB))
+        return DirectEngine(source_sas=lambda end: mint(end, READ_BLOB), journal=context.journal)
 
     def relay() -> Engine:
         from blobsync.direct.relay import RelayEngine

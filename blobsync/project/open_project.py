@@ -15,6 +15,7 @@ from blobsync.config.mapping import Resolution, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import load_trusted_links
+from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.legs import nested
@@ -96,6 +97,7 @@ class OpenProject:
         if context is not None:
             context.connections.close()
             context.index.close()
+            context.journal.close()
 
     def __enter__(self: _Self) -> _Self:
         self._demand_open()
@@ -179,6 +181,7 @@ class OpenProject:
                 from_cluster=self.from_cluster,
                 connections=self._open_connections(clusters),
                 index=Index(self.state.index_file, lambda text: self.listener.note(text)),
+                journal=BlockJournal(self.state.blocks_file, lambda text: self.listener.note(text)),
                 trusted=load_trusted_links(self.root, self.environ),
             )
         return self._context

@@ -9,6 +9,7 @@ from pathlib import Path
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
+from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index
 from blobsync.plan.building import make_plan
 from blobsync.plan.listener import Listener, SilentListener
@@ -52,6 +53,7 @@ class World:
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         self.index = Index(self.root / "index.sqlite")
+        self.journal = BlockJournal(self.root / "blocks.sqlite")
 
     def store(self, name: str) -> MemoryStore:
         """The container of an account."""
@@ -66,7 +68,8 @@ class World:
     def context(self, *, copy: bool = False) -> ProjectContext:
         clusters = [self.here, *([self.there] if self.there else [])]
         far = self.there if copy else None
-        return ProjectContext(self.root, self.root, self.here, far, Connections(clusters, self._connect), self.index)
+        connections = Connections(clusters, self._connect)
+        return ProjectContext(self.root, self.root, self.here, far, connections, self.index, self.journal)
 
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
         context, direction = self.context(copy=copy), Direction(command)
@@ -91,13 +94,14 @@ class World:
         *,
         azcopy: Callable[[], Engine] = DirectEngine,
         relay: Callable[[], Engine] = RelayEngine,
-        direct: Callable[[], Engine] = lambda: DirectEngine(source_sas=lambda _: None),
+        direct: Callable[[], Engine] | None = None,
         listener: Listener = SILENT,
     ) -> TransferResult:
         """What is left of a command once its plan is made."""
         context = self.context(copy=plan.from_cluster is not None)
+        own = direct or (lambda: DirectEngine(source_sas=lambda _: None, journal=self.journal))
         engines = Engines(
-            {"direct": direct, "relay": relay, "azcopy": azcopy},
+            {"direct": own, "relay": relay, "azcopy": azcopy},
             relay_allowed=self.relay_allowed,
         )
         receipts = self.root / "receipts"
