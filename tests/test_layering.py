@@ -25,7 +25,10 @@ CONNECTING = ("store.connect", "store.rest", "store.sdk", "store.azure_identity"
 GATES: dict[str, tuple[str, ...]] = {
     "azure": ("store.azure_identity", "store.sdk", "jobs.backends"),
     "pathspec": ("local.ignore",),
-    "sqlite3": ("local.index", "local.last_seen", "local.transfer_log", "jobs.history"),
+    "sqlite3": (
+        *("local.index", "local.last_seen", "local.transfer_log", "local.state_database", "local.block_journal"),
+        "jobs.history",
+    ),
     # What travels to compute nodes alone cannot import anything of ours.
     "subprocess": ("base.process", "jobs.old_python"),
     "tqdm": ("cli",),

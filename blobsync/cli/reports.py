@@ -11,7 +11,6 @@ from typing import Any
 from blobsync.base.reasons import Reason
 from blobsync.cli.output import count_text, size_text, took_text
 from blobsync.plan.transfer_plan import (
-    VERBS,
     Action,
     FileAction,
     PlanPart,
@@ -19,8 +18,8 @@ from blobsync.plan.transfer_plan import (
     Shape,
     TransferPlan,
     TransferResult,
-    verb,
 )
+from blobsync.plan.verbs import VERBS, verb
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
 # How many files of one kind are listed without --full.
@@ -53,6 +52,7 @@ def plan_data(plan: TransferPlan) -> dict[str, Any]:
         }
         | ({"aside": part.shown_aside(action)} if action.aside else {})
         | ({"on_record": action.on_record} if action.on_record else {})
+        | ({"delta": True} if action.delta else {})
         for part, action in plan.each()
     ]
     return data
@@ -125,6 +125,7 @@ def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:
     word = "newer" if action.action is Action.NEWER_AT_DESTINATION else verb(plan, action)
     aside = f", and the other version as {action.aside}" if action.aside else ""
     there = f", {size_text(action.on_record)} of it are there" if action.on_record else ""
+    there += ", only the blocks that changed" if action.delta else ""
     return f"  {word:<8} {size_text(action.size):>7}  {part.shown(action)}{aside}{there}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,6 +12,15 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.block_journal import BlockJournal
 from blobsync.plan.block_reuse import NOTHING, Reusable, differs, reusable
 from blobsync.store.protocol import BlobStore, Block
+
+
+class Fate(enum.Enum):
+    """Of one block: it has to be sent; an attempt of this run has sent it; it is there, from before or from elsewhere
+    in the file."""
+
+    SEND = enum.auto()
+    SENT = enum.auto()
+    THERE = enum.auto()
 
 
 class BlockMemory:
@@ -67,28 +77,26 @@ class SentBlocks:
         if trusting and (journaled or (basis is not None and journal is not None)):
             self._there = self._listed(journaled, basis)
 
-    def needs(self, block: Block) -> bool:
-        """Whether the caller has to put the block; once for each content, as a file may hold the same block twice."""
+    def fate(self, block: Block) -> Fate:
+        """What to do with the next block of the file; ``SEND`` once for each content."""
         digest = block.sha256
         with self._lock:
             if block.id in self._taken:
-                return False
+                return Fate.THERE
             self._taken.add(block.id)
             is_committed = self._there.committed.get(block.id) == block.size
             if not is_committed and self._there.staged.get(block.id) != block.size:
-                return True
+                return Fate.SEND
             self._reused = True
             if is_committed:
                 self._kept.add(block.id)
-            elif digest not in self._put:
+            elif digest in self._put:
+                return Fate.SENT
+            else:
                 self._staged_bytes += block.size
         if not is_committed and self._memory.journal is not None and digest is not None:
             self._memory.journal.put(self._blob, digest, block.size)
-        return False
-
-    def was_put(self, block: Block) -> bool:
-        """Whether this run has put the block, in this attempt or in one before."""
-        return block.sha256 in self._put
+        return Fate.THERE
 
     def acknowledged(self, block: Block) -> None:
         """The service has the block."""

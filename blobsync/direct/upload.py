@@ -14,7 +14,7 @@ from typing import NamedTuple
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState
-from blobsync.direct.sent_blocks import BlockMemory, SentBlocks
+from blobsync.direct.sent_blocks import BlockMemory, Fate, SentBlocks
 from blobsync.local.files import SourceFile
 from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_plan import FileAction
@@ -176,9 +176,10 @@ class UploadJob(FileJob):
 
     def _put_block(self, index: int, data: bytes) -> None:
         block = self._order[index] = Block(block_id_of(hashlib.sha256(data).digest()), len(data))
-        if not self._blocks.needs(block):
+        fate = self._blocks.fate(block)
+        if fate is not Fate.SEND:
             self.run.pace(0)
-            (self.count if self._blocks.was_put(block) else self.count_reused)(block.size)
+            (self.count if fate is Fate.SENT else self.count_reused)(block.size)
             return
         self.run.pace(block.size)
         self._store.put_block(self._name, block.id, data, md5=hashlib.md5(data, usedforsecurity=False).digest())

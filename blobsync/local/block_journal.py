@@ -174,6 +174,7 @@ class BlockJournal:
 
     def _select(self, blobs: Iterable[str], query: str, *first: object) -> list[tuple[Any, ...]]:
         wanted = [blob for blob in blobs if _storable(blob)]
+        self.save()
 
         def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
             found = []

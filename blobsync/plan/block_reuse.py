@@ -65,7 +65,8 @@ def _is_journaled(block: Block, journaled: Mapping[bytes, int]) -> bool:
 def _is_ours(listed: BlockList, basis: RemoteState) -> bool:
     blocks = listed.committed
     return (
-        listed.etag == basis.etag
+        bool(basis.etag)
+        and listed.etag == basis.etag
         and bool(blocks)
         and all(block.sha256 is not None for block in blocks)
         and sum(block.size for block in blocks) == basis.size

@@ -17,7 +17,7 @@ from blobsync.plan.decisions import check_names, choose_engine, decide_all, guar
 from blobsync.plan.legs import Leg, chosen_paths, legs, rooted
 from blobsync.plan.listener import Listener
 from blobsync.plan.one_file import Names, settle, spare_links
-from blobsync.plan.partial_uploads import partial_uploads
+from blobsync.plan.partial_uploads import bytes_spared, for_engine, partial_uploads
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.remembering import remember
 from blobsync.plan.selection import ignored_by, selector
@@ -135,6 +135,9 @@ def make_plan(
     parts = settle(found.parts, found.names, writing=writing)
     route = chosen[0].part.route
     sizes = list(sizes_to_transfer(parts, both_ends=options.settles_both_ends(context.from_cluster)))
+    moving = sum(sizes) - bytes_spared(parts)
+    engine = _choose_engine(options, route, len(sizes), moving, azcopy_problem)
+    parts, whole = for_engine(parts, engine.name)
     return TransferPlan(
         route=route,
         cluster=context.cluster.name,
@@ -142,8 +145,8 @@ def make_plan(
         paths=paths,
         options=options,
         parts=parts,
-        engine=_choose_engine(options, route, len(sizes), sum(sizes), azcopy_problem),
-        warnings=tuple(found.warnings),
+        engine=engine,
+        warnings=(*found.warnings, *whole),
         unreadable=tuple(found.unreadable),
         extras=found.extras,
         ignored=found.ignored,

@@ -12,7 +12,8 @@ from blobsync.base.errors import PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plain_json import parse_json
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan, verb
+from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan
+from blobsync.plan.verbs import verb
 
 VERSION = 1
 

@@ -80,8 +80,7 @@ class FileAction:
     (None) for files that the index already knows to be equal. ``aside`` is the name beside the file under which
     the destination's version stays (``--keep both``). ``target`` is the name that an engine writes to where it
     differs from ``path``; plans have none. ``on_record`` bytes were left there by a run that did not finish.
-    ``delta`` says that the destination is the version which the index holds as verified, and that this project wrote it
-    from blocks: those of them that the file still has may stay.
+    ``delta``: the destination is a verified version that this project wrote from blocks; those that fit may stay.
     """
 
     path: str
@@ -329,22 +328,6 @@ class TransferResult:
         if self.failures and not self.verified and not self.deleted:
             return ExitCode.FAILED
         return ExitCode.PARTIAL
-
-
-# What `plan` calls a transfer, by route.
-VERBS = {
-    Route.UPLOAD: "upload",
-    Route.DOWNLOAD: "download",
-    Route.SAME_ACCOUNT: "copy",
-    Route.CROSS_ACCOUNT: "copy",
-}
-
-
-def verb(plan: TransferPlan, action: FileAction) -> str:
-    """The action as users read it: ``upload``, ``download``, ``copy``, ``delete``, ``unchanged``, ..."""
-    if action.action is Action.ADOPT:
-        return "download" if plan.route is Route.UPLOAD else "upload"
-    return VERBS[plan.route] if action.action is Action.TRANSFER else action.action.value
 
 
 def _conflict_hint(action: FileAction) -> str:

@@ -1,0 +1,488 @@
+"""Uploads that do not send a whole file: after a kill, after a change; and all that must not be taken for there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import AccessDeniedError, StorageError
+from blobsync.cli.reports import plan_data, plan_lines
+from blobsync.direct.engine import DirectEngine
+from blobsync.local.block_journal import BlockJournal
+from blobsync.plan.transfer_plan import Action, FileAction, TransferOptions, TransferPlan
+from blobsync.store.block_ids import block_id_of
+from blobsync.transfer.engines import CollectedReport, MoveTask
+from tests.fakes.project_context import DEFAULTS, World, account, cluster
+from tests.fakes.store import MemoryStore, Request
+from tests.fakes.tasks import RecordingListener, moved_by, upload
+
+MIB = 1024 * 1024
+# Blocks of 1 MiB, and more of them than one request takes.
+SIZE = 16 * MIB + 5
+
+
+class Notes(RecordingListener):
+    """Remembers what is said as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def random_bytes(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+BODY = random_bytes(SIZE)
+
+
+class Place:
+    """One file, one container, one project."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MemoryStore()
+        self.file = folder / "up" / "a.bin"
+        self.file.parent.mkdir()
+        self.write(BODY)
+        self.journal = BlockJournal(folder / "blocks.sqlite")
+        self.listener = Notes()
+
+    @property
+    def blob(self) -> str:
+        return str(self.store.container.blob("p/a.bin"))
+
+    def write(self, body: bytes) -> None:
+        self.body = body
+        self.file.write_bytes(body)
+
+    def edit(self, at: int, data: bytes) -> None:
+        self.write(self.body[:at] + data + self.body[at + len(data) :])
+
+    def task(self, *, delta: bool = False) -> MoveTask:
+        task = upload(self.file.parent, self.store, "p")
+        return task._replace(actions=[replace(action, delta=delta) for action in task.actions])
+
+    def run(self, *, delta: bool = False) -> CollectedReport:
+        self.listener = Notes()
+        report = moved_by(DirectEngine(journal=self.journal), self.task(delta=delta), self.listener)
+        self.store.before = lambda _: None
+        return report
+
+    def succeed(self, *, delta: bool = False) -> int:
+        """How many bytes were sent."""
+        before = len(self.store.requests)
+        report = self.run(delta=delta)
+        assert report.failed == [] and len(report.moved) == 1
+        assert self.store.body("p/a.bin") == self.body
+        found = self.store.head("p/a.bin")
+        assert found is not None and found.md5 == hashlib.md5(self.body).digest()
+        sent = sum(each.size for each in self.store.requests[before:] if each.operation == "put_block")
+        assert report.moved[0].reused == len(self.body) - sent == self.listener.reused
+        assert self.listener.bytes == sent
+        return sent
+
+    def kill_after(self, blocks: int) -> int:
+        """The connection is gone for good once so many blocks are put; how many bytes they have."""
+        left = threading.Semaphore(blocks)
+
+        def refuse(request: Request) -> None:
+            if request.operation == "put_block" and not left.acquire(blocking=False):
+                raise AccessDeniedError("gone", status=403)
+
+        self.store.before = refuse
+        report = self.run()
+        assert len(report.failed) == 1 and "p/a.bin" not in self.store.blobs
+        assert len(self.store.blocks["p/a.bin"]) == blocks
+        return sum(map(len, self.store.blocks["p/a.bin"].values()))
+
+    def foreign_journal(self, folder: Path) -> None:
+        """Another project's memory: nothing of this."""
+        self.journal = BlockJournal(folder / "other.sqlite")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_what_a_killed_upload_left_is_not_sent_again(place: Place) -> None:
+    there = place.kill_after(12)
+    assert place.succeed() == SIZE - there
+    assert place.journal.staged(place.blob) == {}
+
+
+def test_a_file_that_changed_after_the_kill_sends_what_is_new(place: Place) -> None:
+    there = place.kill_after(16)
+    place.edit(3 * MIB + 7, b"changed")
+    assert place.succeed() in (SIZE - there, SIZE - there + MIB)
+
+
+def test_blocks_that_another_project_put_are_sent_again(place: Place, tmp_path: Path) -> None:
+    place.kill_after(12)
+    place.foreign_journal(tmp_path)
+    assert place.succeed() == SIZE
+
+
+def test_blocks_that_are_gone_are_sent_again(place: Place) -> None:
+    place.kill_after(12)
+    place.store.blocks.clear()
+    assert place.succeed() == SIZE
+
+
+def test_foreign_blocks_under_our_ids_are_replaced(place: Place, tmp_path: Path) -> None:
+    for start in range(0, SIZE, MIB):
+        body = place.body[start : start + MIB]
+        evil = b"\0" * len(body)
+        name = block_id_of(hashlib.sha256(body).digest())
+        place.store.put_block("p/a.bin", name, evil, md5=hashlib.md5(evil).digest())
+    assert place.succeed() == SIZE
+
+
+def test_a_block_of_another_size_under_a_journaled_id_is_replaced(place: Place) -> None:
+    place.kill_after(12)
+    staged = place.store.blocks["p/a.bin"]
+    left = sum(map(len, list(staged.values())[4:]))
+    for name in list(staged)[:4]:
+        staged[name] += b"more"
+    assert place.succeed() == SIZE - left
+
+
+def test_without_the_right_to_read_all_is_sent_and_that_is_said(place: Place) -> None:
+    place.kill_after(12)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "block_list":
+            raise AccessDeniedError("not allowed to read", status=403)
+
+    place.store.before = refuse
+    assert place.succeed() == SIZE
+    assert len(place.listener.notes) == 1
+    assert "cannot list the blocks" in place.listener.notes[0] and "not allowed to read" in place.listener.notes[0]
+
+
+def test_a_first_upload_asks_for_no_list(place: Place) -> None:
+    assert place.succeed() == SIZE
+    assert place.store.asked("block_list") == []
+
+
+def test_a_block_that_a_file_holds_twice_is_sent_once(place: Place) -> None:
+    place.write(b"\0" * (10 * MIB) + random_bytes(3 * MIB) + b"\0" * (10 * MIB))
+    assert place.succeed() == 4 * MIB
+
+
+# -- changed files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edit", "most"),
+    [
+        (lambda body: body[: 5 * MIB] + b"x" + body[5 * MIB + 1 :], MIB),
+        (lambda body: body + b"appended", MIB),
+        (lambda body: body[: 15 * MIB + 1], 1),
+        (lambda body: body[: 15 * MIB], 0),
+        (lambda body: body[MIB : 2 * MIB] + body[:MIB] + body[2 * MIB :], 0),
+    ],
+    ids=["edit", "append", "truncate", "truncate-at-an-edge", "move-blocks"],
+)
+def test_a_changed_file_sends_the_blocks_that_changed(place: Place, edit: object, most: int) -> None:
+    assert callable(edit)
+    place.succeed()
+    place.write(edit(place.body))
+    assert place.succeed(delta=True) <= most
+    assert place.succeed(delta=True) == 0
+
+
+def test_a_change_is_sent_whole_unless_the_plan_says_that_the_version_is_verified(place: Place) -> None:
+    place.succeed()
+    place.edit(5 * MIB, b"x")
+    assert place.succeed() == SIZE
+
+
+def test_a_version_that_this_project_did_not_write_is_replaced_whole(place: Place, tmp_path: Path) -> None:
+    place.succeed()
+    place.foreign_journal(tmp_path)
+    place.edit(5 * MIB, b"x")
+    assert place.succeed(delta=True) == SIZE
+
+
+def commit(place: Place, blocks: list[tuple[bytes, bytes]]) -> None:
+    """As somebody else would: blocks of this content under the ids of that."""
+    names = []
+    for content, said in blocks:
+        names.append(block_id_of(hashlib.sha256(said).digest()))
+        place.store.put_block("p/a.bin", names[-1], content, md5=hashlib.md5(content).digest())
+    whole = b"".join(content for content, _ in blocks)
+    # With the MD5 of what it pretends to be: the service does not check it.
+    md5 = hashlib.md5(b"".join(said for _, said in blocks)).digest()
+    place.store.put_block_list("p/a.bin", names, size=len(whole), md5=md5)
+
+
+def test_foreign_blocks_under_our_tag_between_two_uploads_are_not_taken(place: Place) -> None:
+    place.succeed()
+    pieces = [place.body[start : start + MIB] for start in range(0, SIZE, MIB)]
+    commit(place, [(b"\0" * len(piece), piece) for piece in pieces])
+    place.edit(5 * MIB, b"x")
+    assert place.succeed(delta=True) == SIZE
+
+
+def test_a_blob_that_is_replaced_after_the_plan_is_left_alone(place: Place) -> None:
+    place.succeed()
+    place.edit(5 * MIB, b"x")
+    task = place.task(delta=True)
+    place.store.add("p/a.bin", b"theirs")
+    report = moved_by(DirectEngine(journal=place.journal), task)
+    assert len(report.failed) == 1 and place.store.body("p/a.bin") == b"theirs"
+
+
+def test_a_blob_that_is_replaced_while_blocks_are_sent_is_left_alone(place: Place) -> None:
+    place.succeed()
+    place.edit(5 * MIB, b"x")
+
+    def replace_it(request: Request) -> None:
+        if request.operation == "put_block_list":
+            place.store.before = lambda _: None
+            place.store.add("p/a.bin", b"theirs")
+
+    place.store.before = replace_it
+    report = place.run(delta=True)
+    assert len(report.failed) == 1 and place.store.body("p/a.bin") == b"theirs"
+
+
+# -- two writers of one blob ---------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_lacks_blocks_is_answered_by_sending_them_once(place: Place) -> None:
+    def drop(request: Request) -> None:
+        if request.operation == "put_block_list":
+            place.store.before = lambda _: None
+            staged = place.store.blocks["p/a.bin"]
+            for name in list(staged)[:7]:
+                del staged[name]
+
+    place.store.before = drop
+    report = place.run()
+    assert report.failed == [] and place.store.body("p/a.bin") == place.body
+    assert sum(each.size for each in place.store.asked("put_block")) in range(SIZE + 6 * MIB, SIZE + 7 * MIB + 1)
+    assert report.moved[0].reused == 0
+
+
+def test_blocks_that_are_dropped_again_and_again_are_a_failure(place: Place) -> None:
+    def drop(request: Request) -> None:
+        if request.operation == "put_block_list":
+            place.store.blocks["p/a.bin"].clear()
+
+    place.store.before = drop
+    report = place.run()
+    assert len(report.failed) == 1 and len(place.store.asked("put_block_list")) == 2
+    assert "p/a.bin" not in place.store.blobs
+
+
+def test_ids_of_another_length_are_tried_once_more(place: Place) -> None:
+    place.store.put_block("p/a.bin", "AAAA", b"x", md5=hashlib.md5(b"x").digest())
+
+    def drop(request: Request) -> None:
+        if request.operation == "block_list":
+            place.store.blocks.clear()
+
+    place.store.before = drop
+    report = place.run()
+    assert len(report.failed) == 1
+    place.store.blocks.clear()
+    assert place.succeed() == SIZE
+
+
+# -- what the commit made ------------------------------------------------------------------------------------------
+
+
+def test_a_blob_of_other_blocks_than_were_sent_is_replaced_by_the_whole_file(place: Place) -> None:
+    """A server that commits something else than it was asked to."""
+    place.succeed()
+    place.edit(5 * MIB, b"x")
+    lies = iter([True])
+    honest = place.store.block_list
+
+    def lying(request: Request) -> None:
+        if request.operation == "block_list" and place.store.asked("put_block_list")[1:] and next(lies, False):
+            blob = place.store.blobs["p/a.bin"]
+            blob.blocks = (blob.blocks[1], blob.blocks[0], *blob.blocks[2:])
+
+    place.store.before = lying
+    report = place.run(delta=True)
+    assert report.failed == [] and honest("p/a.bin") is not None
+    assert len(place.store.asked("put_block_list")) == 3
+    assert sum(each.size for each in place.store.asked("put_block")) == 2 * SIZE + MIB
+
+
+def test_a_file_that_changes_while_its_blocks_are_sent_is_not_committed(place: Place) -> None:
+    def change(request: Request) -> None:
+        if request.operation == "put_block" and len(place.store.asked("put_block")) == 5:
+            os.utime(place.file, ns=(1, 1))
+
+    place.store.before = change
+    report = place.run()
+    assert [failure.code.value for _, failure in report.failed] == ["changed_while_read"]
+    assert "p/a.bin" not in place.store.blobs
+    # What was sent of it stays good for the next try.
+    assert place.succeed() == 0
+
+
+def test_a_run_without_a_journal_sends_everything(place: Place) -> None:
+    place.kill_after(12)
+    report = moved_by(DirectEngine(), place.task())
+    assert report.failed == [] and report.moved[0].reused == 0
+    assert place.store.body("p/a.bin") == place.body
+
+
+def test_a_server_without_the_request_gets_whole_files(place: Place) -> None:
+    place.kill_after(3)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "block_list":
+            raise StorageError("not implemented", status=501)
+
+    place.store.before = refuse
+    assert place.succeed() == SIZE
+
+
+# -- what a plan says ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "project", cluster("eu", data=account("eu")))
+
+
+def write(world: World, body: bytes, name: str = "a.bin") -> None:
+    path = world.root / "data/x" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
+
+
+def planned(world: World, options: TransferOptions = DEFAULTS) -> tuple[TransferPlan, FileAction]:
+    plan = world.plan("u", "data/x", options=options)
+    (only,) = (action for _, action in plan.each() if action.action is Action.TRANSFER)
+    return plan, only
+
+
+def half(world: World) -> int:
+    """An upload that ends in the middle; how many bytes it left."""
+    refused = iter(range(8))
+
+    def refuse(request: Request) -> None:
+        if request.operation == "put_block" and next(refused, None) is None:
+            raise AccessDeniedError("gone", status=403)
+
+    world.store("eu").before = refuse
+    assert not world.run("u", "data/x").ok
+    world.store("eu").before = lambda _: None
+    (staged,) = world.store("eu").blocks.values()
+    return sum(map(len, staged.values()))
+
+
+def test_the_plan_after_a_kill_says_what_is_there(world: World) -> None:
+    write(world, BODY)
+    there = half(world)
+    plan, action = planned(world)
+    assert action.on_record == there == plan.bytes_on_record and not action.delta
+    result = world.carry_out(plan)
+    assert (result.bytes_reused, result.bytes_transferred) == (there, SIZE - there)
+    assert world.plan("u", "data/x").count(Action.UNCHANGED) == 1
+
+
+def test_the_plan_says_nothing_of_blocks_of_a_file_that_is_another_now(world: World) -> None:
+    write(world, BODY)
+    half(world)
+    write(world, random_bytes(SIZE, 2))
+    assert planned(world)[1].on_record == 0
+
+
+def test_the_plan_of_a_change_says_that_only_changed_blocks_go(world: World) -> None:
+    write(world, BODY)
+    first = world.run("u", "data/x")
+    assert (first.bytes_transferred, first.bytes_reused) == (SIZE, 0)
+    write(world, BODY[:-3] + b"new")
+    plan, action = planned(world)
+    assert action.delta and plan.warnings == ()
+    assert any("a.bin, only the blocks that changed" in line for line in plan_lines(plan, 10, unchanged=False))
+    assert plan_data(plan)["actions"][0]["delta"] is True
+    result = world.carry_out(plan)
+    assert (result.bytes_transferred, result.bytes_reused) == (5, SIZE - 5)
+
+
+@pytest.mark.parametrize(("first", "second", "word"), [(31, 33, "grew"), (33, 31, "shrank")])
+def test_the_plan_says_when_a_file_is_cut_anew(world: World, first: int, second: int, word: str) -> None:
+    body = random_bytes(33 * MIB)
+    write(world, body[: first * MIB])
+    world.run("u", "data/x")
+    write(world, body[: second * MIB])
+    plan, action = planned(world)
+    assert not action.delta
+    (warning,) = plan.warnings
+    assert f"data/x/a.bin {word}" in warning and "this once all of it is sent" in warning
+    assert world.carry_out(plan).bytes_transferred == second * MIB
+
+
+def test_what_somebody_else_replaced_goes_whole(world: World) -> None:
+    write(world, BODY)
+    world.run("u", "data/x")
+    commit_foreign(world)
+    write(world, BODY[:-3] + b"new")
+    # Its MD5 is the one on record, so this is no conflict: but the version is not the one that was verified.
+    plan, action = planned(world)
+    assert not action.delta
+    assert world.carry_out(plan).bytes_transferred == SIZE
+    assert world.store("eu").body("store/data/x/a.bin") == BODY[:-3] + b"new"
+
+
+def commit_foreign(world: World) -> None:
+    """The same ids, in front of other bytes, with the MD5 that the index knows."""
+    store = world.store("eu")
+    blob = store.blobs["store/data/x/a.bin"]
+    for name, body in blob.blocks:
+        evil = b"\0" * len(body)
+        store.put_block("store/data/x/a.bin", name, evil, md5=hashlib.md5(evil).digest())
+    names = [name for name, _ in blob.blocks]
+    store.put_block_list("store/data/x/a.bin", names, size=SIZE, md5=blob.info.md5 or b"")
+
+
+def test_foreign_bytes_that_the_index_took_for_equal_are_not_kept(world: World) -> None:
+    """The survey compares MD5 properties, and those may lie: the index then holds the stranger's ETag."""
+    write(world, BODY)
+    world.run("u", "data/x")
+    commit_foreign(world)
+    os.utime(world.root / "data/x/a.bin", ns=(5, 5))
+    assert world.run("u", "data/x").plan.count(Action.UNCHANGED) == 1
+    write(world, BODY[:-3] + b"new")
+    plan, action = planned(world)
+    assert not action.delta
+    world.carry_out(plan)
+    assert world.store("eu").body("store/data/x/a.bin") == BODY[:-3] + b"new"
+
+
+@pytest.mark.parametrize("case", ["resume", "delta"])
+def test_azcopy_moves_whole_files_and_the_plan_says_so(world: World, case: str) -> None:
+    write(world, BODY)
+    if case == "resume":
+        half(world)
+    else:
+        world.run("u", "data/x")
+        write(world, BODY[:-3] + b"new")
+    plan, action = planned(world, TransferOptions(engine="azcopy"))
+    assert not action.delta and not action.on_record
+    (warning,) = plan.warnings
+    assert "azcopy moves all of it again" in warning and "--engine direct" in warning
+
+
+def test_small_files_are_not_looked_up(world: World) -> None:
+    write(world, b"x" * 2 * MIB)
+    assert not planned(world)[1].on_record
+    assert not (world.root / "blocks.sqlite").exists()
