@@ -15,7 +15,8 @@ from blobsync.base.errors import AccessDeniedError, StorageError
 from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal
-from blobsync.plan.transfer_plan import Action, FileAction, TransferOptions, TransferPlan
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan
 from blobsync.store.block_ids import block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
