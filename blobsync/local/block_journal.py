@@ -4,7 +4,7 @@ With it an upload that was killed goes on, and a changed file sends what changed
 what it says is compared with the service's own list of blocks before anything is left out, and without it whole files
 are sent.
 
-A block's row is there a fifth of a second after the service acknowledged it, and outlives the process. After a power
+A block's row is there some 50 ms after the service acknowledged it, and outlives the process. After a power
 cut the journal may lack rows, or be damaged and start anew: that costs bytes only.
 """
 
@@ -21,7 +21,9 @@ from blobsync.base.file_states import LocalState
 from blobsync.local.state_database import StateDatabase
 
 _VERSION = 1
-_SAVE_SECONDS = 0.2
+# Between two saves; more on a slow disk, where a save takes this share of the time at most.
+_SAVE_SECONDS = 0.05
+_SAVE_SHARE = 0.05
 # https://learn.microsoft.com/rest/api/storageservices/put-block: uncommitted blocks are dropped after a week.
 _BLOCKS_LIVE_SECONDS = 7 * 86_400
 # Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
@@ -80,7 +82,7 @@ class BlockJournal:
         self._steady = steady
         self._lock = threading.Lock()
         self._unsaved: list[tuple[str, bytes, int]] = []
-        self._saved_at = steady() - _SAVE_SECONDS
+        self._save_at = steady()
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -126,7 +128,7 @@ class BlockJournal:
         """The service has this block of the file that ``begin`` named: it has acknowledged or listed it."""
         with self._lock:
             self._unsaved.append((blob, sha256, size))
-            due = self._steady() - self._saved_at >= _SAVE_SECONDS
+            due = self._steady() >= self._save_at
         if due:
             self.save()
 
@@ -146,7 +148,8 @@ class BlockJournal:
         """Write what was put since the last time."""
         with self._lock:
             rows, self._unsaved = self._unsaved, []
-            self._saved_at = self._steady()
+            began = self._steady()
+            self._save_at = began + _SAVE_SECONDS
 
         def write(db: sqlite3.Connection) -> None:
             blobs = {blob for blob, _, _ in rows}
@@ -160,6 +163,8 @@ class BlockJournal:
         rows = [row for row in rows if _storable(row[0])]
         if rows:
             self._file.write(write)
+            with self._lock:
+                self._save_at = max(self._save_at, began + (self._steady() - began) / _SAVE_SHARE)
 
     def close(self) -> None:
         """Save, and let go of the file; the next use opens it again."""
