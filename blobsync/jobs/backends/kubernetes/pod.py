@@ -15,6 +15,14 @@ CONTAINER = "main"
 _FILES, _SECRETS, _WORK = "/blobsync/files", "/blobsync/secrets", "/blobsync/work"
 # After SIGTERM: the program's own ten seconds, then the last uploads.
 _GRACE_SECONDS = 60
+# The first process of a container is never ended by a signal for which it has no handler yet, so that must not be Python.
+_FIRST = """\
+"$@" & child=$!
+trap 'kill -TERM "$child"' TERM
+wait "$child"; code=$?
+while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
+exit "$code"
+"""
 # Everybody in the container may read: whoever runs there is the job, under whatever user id the image has.
 _READABLE = 0o444
 
@@ -59,7 +67,7 @@ def pod_template(
 def _container(
     spec: JobSpec, name: str, settings: KubernetesSettings, mounts: Sequence[Mount], several: bool
 ) -> dict[str, Any]:
-    command = [settings.python, "-I", f"{_FILES}/bootstrap.py", "node"]
+    command = ["/bin/sh", "-c", _FIRST, "blobsync", settings.python, "-I", f"{_FILES}/bootstrap.py", "node"]
     command += ["--job", f"{_FILES}/job.json", "--secrets", f"{_SECRETS}/secrets.json"]
     command += ["--run-dir", f"{_WORK}/run", "--echo"]
     command += ["--keep-root", settings.keep_root, "--sync-seconds", str(settings.sync_seconds)]
