@@ -25,9 +25,11 @@ from tests.fakes.blob_service import SAS, BlobService, serve
 from tests.fakes.jobs import Node, make_spec
 from tests.servers.aml_stub import AmlStub, Fault, Login, refusal
 from tests.servers.aml_stub import serve as serve_aml
+from tests.servers.kube.cluster import RealCluster
+from tests.servers.kube_fixture import kube_cluster
 from tests.servers.slurm_fixture import slurm_cluster
 
-__all__ = ["slurm_cluster"]
+__all__ = ["kube_cluster", "slurm_cluster"]
 
 PATIENCE = 60.0
 
@@ -75,7 +77,10 @@ def service() -> Iterator[BlobService]:
         yield service
 
 
-@pytest.fixture(params=["fake", "local", "aml", pytest.param("slurm", marks=pytest.mark.slurm)])
+_REAL = (pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("kubernetes", marks=pytest.mark.kubernetes))
+
+
+@pytest.fixture(params=["fake", "local", "aml", *_REAL])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, service: BlobService
 ) -> Place:
@@ -97,8 +102,12 @@ def place(
     if request.param == "aml":
         stub = request.getfixturevalue("aml_stub")
         return Place(aml_backend(tmp_path, stub), spec, secrets, tmp_path, lambda: aml_refuses(stub), aml_loss(stub))
-    settings: dict[str, object] = {"local": {"slots": 8, "gpus": 0}}
     process = Troubled()
+    if request.param == "kubernetes":
+        cluster: RealCluster = request.getfixturevalue("kube_cluster")
+        backend = kubernetes_backend(tmp_path, cluster, process)
+        return Place(backend, spec, secrets, tmp_path, process.refuse, process.lose)
+    settings: dict[str, object] = {"local": {"slots": 8, "gpus": 0}}
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     if request.param == "slurm":
         settings = {"python": sys.executable, "scratch": str(tmp_path / "scratch")}
@@ -118,7 +127,7 @@ def place(
 
 
 class Troubled(SubprocessRunner):
-    """Runs programs for real; sbatch can be told something else, and its answer and scancel's can get lost."""
+    """Runs programs for real; sbatch and kubectl can be told something else, and answers can get lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,10 +142,13 @@ class Troubled(SubprocessRunner):
     def run(self, argv: Sequence[str], **how: Any) -> Completed:
         if self.refusing and argv[0] == "sbatch":
             argv = [*argv[:1], "--partition=nope", *argv[1:]]
-        if self.lost and argv[0] == "squeue":
-            raise ProcessTimeoutError("squeue did not finish within 120 seconds")
+        if self.refusing and any("/secrets" in word for word in argv):
+            # Half way: the Job is there.
+            argv = [word.replace("/secrets", "/secretz") for word in argv]
+        if self.lost and (argv[0] == "squeue" or "--raw" in argv):
+            raise ProcessTimeoutError(f"{argv[0]} did not finish within 120 seconds")
         done = super().run(argv, **how)
-        if self.losing and argv[0] in ("sbatch", "scancel"):
+        if self.losing and (argv[0] in ("sbatch", "scancel") or "patch" in argv):
             self.lost = True
             raise ProcessTimeoutError(f"{argv[0]} did not finish within 120 seconds")
         return done
@@ -181,6 +193,14 @@ def aml_backend(folder: Path, stub: AmlStub) -> Backend:
     )
     around = Surroundings("here", folder, folder / "runs", {}, os.environ, SubprocessRunner(), cluster)
     return AmlBackend(around, cluster, Login)
+
+
+def kubernetes_backend(folder: Path, kube: RealCluster, process: SubprocessRunner) -> Backend:
+    values = {"kubernetes": {"namespace": kube.new_namespace(), "image": "stand-in:1"}}
+    configured = Cluster("here", "here.yaml", folder, platform="kubernetes", values=values)
+    environ = {**os.environ, **kube.environ}
+    around = Surroundings("here", folder, folder / "runs", {"sync_seconds": 1}, environ, process, configured)
+    return create_backend("kubernetes", around)
 
 
 def test_a_plan_is_pure_and_shows_what_would_be_handed_over(place: Place) -> None:

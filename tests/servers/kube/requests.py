@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -23,13 +24,24 @@ class Target:
     subresource: str = ""
 
 
+def _chunks(handler: BaseHTTPRequestHandler) -> Iterator[bytes]:
+    """A body whose length kubectl does not know before: with ``--raw`` it passes on its standard input."""
+    while size := int(handler.rfile.readline().partition(b";")[0], 16):
+        yield handler.rfile.read(size)
+        handler.rfile.readline()
+    while handler.rfile.readline().strip():
+        pass  # trailers
+
+
 class Request:
     def __init__(self, handler: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(handler.path)
         self.handler, self.method, self.path = handler, handler.command, parts.path.strip("/")
         self.query = {key: values[-1] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
         self.words = parse_qs(parts.query).get("command", [])
-        self.body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        is_chunked = handler.headers.get("Transfer-Encoding") == "chunked"
+        length = int(handler.headers.get("Content-Length") or 0)
+        self.body = b"".join(_chunks(handler)) if is_chunked else handler.rfile.read(length)
         self.content_type = (handler.headers.get("Content-Type") or "").partition(";")[0]
         self.accept = handler.headers.get("Accept") or ""
 

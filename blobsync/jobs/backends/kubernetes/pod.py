@@ -15,7 +15,7 @@ CONTAINER = "main"
 _FILES, _SECRETS, _WORK = "/blobsync/files", "/blobsync/secrets", "/blobsync/work"
 # After SIGTERM: the program's own ten seconds, then the last uploads.
 _GRACE_SECONDS = 60
-# The first process of a container is never ended by a signal for which it has no handler yet, so that must not be Python.
+# A container's first process loses signals for which it has no handler yet, and Python takes a while to have one.
 _FIRST = """\
 "$@" & child=$!
 trap 'kill -TERM "$child"' TERM

