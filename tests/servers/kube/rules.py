@@ -134,6 +134,7 @@ def _job(obj: dict[str, Any]) -> Iterator[Fault]:
         for field in ("podFailurePolicy", "backoffLimitPerIndex"):
             if spec.get(field) is not None:
                 yield Fault(at, restart, f'only "Never" is supported when {field} is specified')
+                break
     yield from _policies(spec)
 
 

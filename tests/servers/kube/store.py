@@ -100,7 +100,8 @@ class Store:
             if "generation" in before["metadata"] and obj.get("spec") != before.get("spec") and resource.kind == "Job":
                 obj["metadata"]["generation"] = before["metadata"]["generation"] + 1
             if _is_over(obj):
-                return self._drop(key, obj)
+                # The change that frees it is not stored: who watches sees it go as it was.
+                return self._drop(key, copy.deepcopy(before))
             self._put(key, obj, "MODIFIED")
             return copy.deepcopy(obj)
 
