@@ -49,8 +49,6 @@ IDLE: Mapping[str, str] = {
 ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "priority": ("itp", "singularity"),
     "elastic_num_gpu": ("itp", "singularity"),
-    "min_nodes": ("itp", "singularity"),
-    "max_nodes": ("itp", "singularity"),
     "preemption_allowed": AML_PLATFORMS,
     "queue_settings": AML_PLATFORMS,
     "sla_tier": ("aml", "singularity"),

@@ -10,6 +10,7 @@ from typing import Any
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
+from blobsync.jobs.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobs.shape import JobShape, Size, find_shape
 from blobsync.jobs.spec import SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
 
@@ -27,7 +28,8 @@ _TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """What one submission asks for; None leaves it to the cluster file. ``here`` is the foreground of this machine."""
+    """What one submission asks for; None leaves it to the cluster file. ``here`` is the foreground of this machine,
+    ``elastic`` the bounds of an elastic job, ``MIN:MAX``."""
 
     argv: tuple[str, ...]
     num_gpu: int | None = None
@@ -36,6 +38,7 @@ class SubmitRequest:
     multi_process: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     here: bool = False
+    elastic: str = ""
 
 
 def demand_platform(cluster: Cluster) -> None:
@@ -58,6 +61,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         option = next(iter(request.options))
         limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
         raise UsageError(f"--{option} is for Slurm, and {cluster.name} is {cluster.platform}", hint=limit)
+    bounds = elastic_bounds(cluster, request)
     shape = shape_of(cluster, request)
     secret = secret_names(cluster)
     options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
@@ -73,8 +77,8 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         nodes=shape.nodes,
         procs_per_node=shape.procs_per_node,
         gpus_per_node=shape.gpus_per_node,
-        min_nodes=cluster.number("min_nodes"),
-        max_nodes=cluster.number("max_nodes"),
+        min_nodes=bounds.least if bounds else None,
+        max_nodes=bounds.most if bounds else None,
         image=cluster.docker.reference,
         env={name: value for name, value in cluster.env.items() if name not in secret},
         secret_env=secret,
@@ -86,7 +90,24 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         preemptible=cluster.flag("preemption_allowed"),
         retries=cluster.number("retries") or 0,
         options=options,
+        workers_per_node=shape.workers_per_node,
     )
+
+
+def elastic_bounds(cluster: Cluster, request: SubmitRequest) -> Bounds | None:
+    """How many nodes the job may have; None: a fixed number. Raises ``UsageError`` and ``ConfigError``."""
+    if request.here:
+        return None
+    if request.elastic and cluster.value("elastic_num_gpu"):
+        raise UsageError(
+            f"--elastic {request.elastic} and elastic_num_gpu of {cluster.file} are two sizes",
+            hint="use only one of them",
+        )
+    least, most = cluster.number("min_nodes"), cluster.number("max_nodes")
+    bounds = find_bounds(GivenBounds(cluster.platform, request.elastic, least, most, cluster.file))
+    if bounds and (request.options.get("array") or cluster.text("slurm.array")):
+        raise UsageError("an elastic job cannot be an array", hint="omit --array, or submit it without --elastic")
+    return bounds
 
 
 def shape_of(cluster: Cluster, request: SubmitRequest) -> JobShape:
@@ -103,6 +124,7 @@ def shape_of(cluster: Cluster, request: SubmitRequest) -> JobShape:
             request.multi_process if request.multi_process is not None else cluster.multi_process,
             cluster.number("process_count_per_node"),
             request.here,
+            None if cluster.platform in SERVICES else elastic_bounds(cluster, request),
         )
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobsync.base.errors import UsageError
+from blobsync.jobs.elastic import Bounds
 from blobsync.jobs.spec import SERVICES
 
 # ACT's number of GPUs of a node on Azure ML, where the file does not say.
@@ -17,6 +18,7 @@ class Size:
 
     ``num_gpu`` is ``-n`` or the file's; ``nodes`` is ``--nodes``, ``file_nodes`` the file's number for jobs that
     spread evenly over so many. ``here`` is the foreground of this machine, whatever the platform of the cluster is.
+    ``bounds`` are those of an elastic job whose size blobsync itself changes.
     """
 
     platform: str
@@ -27,6 +29,7 @@ class Size:
     multi_process: bool = True
     processes_per_node: int | None = None
     here: bool = False
+    bounds: Bounds | None = None
 
     @property
     def node_gpus(self) -> int | None:
@@ -35,17 +38,21 @@ class Size:
 
     @property
     def one_machine(self) -> bool:
-        """Whether the job runs on this machine only, whose GPUs can be counted."""
-        return self.here or self.platform == "local"
+        """Whether the job is one node, this machine, whose GPUs can be counted."""
+        return self.here or (self.platform == "local" and self.bounds is None)
 
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """How a job spreads over machines. Every backend starts exactly ``world_size`` processes, or refuses the job."""
+    """How a job spreads over machines. Every backend starts exactly ``world_size`` processes, or refuses the job.
+
+    The command of an elastic job runs once on each node and starts ``workers_per_node`` processes there.
+    """
 
     nodes: int
     procs_per_node: int
     gpus_per_node: int
+    workers_per_node: int = 1
 
     @property
     def world_size(self) -> int:
@@ -58,7 +65,12 @@ def find_shape(size: Size) -> JobShape:
 
     No GPU (``-n 0``) is one process on each node. ``gpu_per_node: 0`` is a cluster without GPUs; there ``-n``
     counts processes. This machine is one node, however many are asked for. Raises ``UsageError``.
+
+    An elastic job begins with the smallest number of nodes, unless one within its bounds is asked for; its nodes on
+    this machine are groups of processes.
     """
+    if size.bounds and not size.here:
+        size = replace(size, nodes=_first_nodes(size, size.bounds))
     per_node, each = size.node_gpus, 0
     if size.num_gpu == 0:
         nodes = size.nodes or 1
@@ -71,9 +83,22 @@ def find_shape(size: Size) -> JobShape:
             raise UsageError(f"{count} {what} cannot be divided evenly among {nodes} nodes", hint=hint)
         each = count // nodes
     _demand_room(size, nodes, each)
-    known = size.num_gpu is not None or per_node is not None or size.one_machine
+    known = size.num_gpu is not None or per_node is not None or size.here or size.platform == "local"
     processes = (size.processes_per_node or each) if each and size.multi_process else 1
-    return JobShape(nodes, processes, each if known and per_node != 0 else 0)
+    gpus = each if known and per_node != 0 else 0
+    return JobShape(nodes, 1, gpus, processes) if size.bounds and not size.here else JobShape(nodes, processes, gpus)
+
+
+def _first_nodes(size: Size, bounds: Bounds) -> int:
+    """The number of nodes that an elastic job begins with."""
+    nodes = size.nodes or bounds.least
+    if size.nodes is None and size.num_gpu and size.node_gpus:
+        nodes = max(nodes, _node_count(size, size.num_gpu))
+    elif size.nodes is None and size.file_nodes:
+        nodes = min(max(size.file_nodes, bounds.least), bounds.most)
+    if nodes not in bounds:
+        raise UsageError(f"the job may have {bounds}, and cannot begin with {nodes}", hint="change --nodes or -n")
+    return nodes
 
 
 def _node_count(size: Size, count: int) -> int:

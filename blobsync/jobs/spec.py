@@ -29,6 +29,9 @@ SETUP_FAILED_EXIT = 72
 # The program succeeded, but its outputs could not be uploaded.
 OUTPUT_FAILED_EXIT = 73
 
+# The file of an elastic job's run folder with what its command ended with on node 0.
+JOB_CODE = "job_code"
+
 # MASTER_PORT, where no launcher says it: one of so many ports from the first on, by the job's id, so that all processes
 # work out the same one.
 FIRST_MASTER_PORT, MASTER_PORTS = 20_000, 20_000
@@ -136,7 +139,8 @@ class JobSpec:
 
     ``argv`` is what the user's shell passed, never joined and split again; one single argument with
     spaces in it is a shell line. ``setup`` are shell lines, run once per node. ``options`` are the
-    backend's own (partition, array, ...), as JSON values.
+    backend's own (partition, array, ...), as JSON values. ``nodes`` of an elastic job are those that it begins with; its
+    command runs once on each and starts ``workers_per_node`` processes itself.
     """
 
     run_id: str
@@ -163,6 +167,7 @@ class JobSpec:
     tags: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     node_archive: NodeArchiveRef | None = None
+    workers_per_node: int = 1
 
     def __repr__(self) -> str:
         command = redact(shlex.join(self.argv))
@@ -170,9 +175,19 @@ class JobSpec:
         return f"<JobSpec {self.run_id}: {shown!r} on {self.cluster} ({self.platform})>"
 
     @property
+    def is_elastic(self) -> bool:
+        """Whether its number of nodes may change while it runs, and blobsync sees to that."""
+        return bool(self.min_nodes and self.max_nodes) and self.platform not in SERVICES
+
+    @property
+    def has_numbered_logs(self) -> bool:
+        """Whether the logs of its processes are told apart by their ranks."""
+        return self.world_size > 1 or self.is_elastic
+
+    @property
     def has_many_logs(self) -> bool:
         """Whether several programs of it write a log each."""
-        return self.world_size > 1 or "array" in self.options
+        return self.has_numbered_logs or "array" in self.options
 
     @property
     def world_size(self) -> int:

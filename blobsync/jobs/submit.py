@@ -100,29 +100,45 @@ def _with_node_archive(board: Board, spec: JobSpec) -> JobSpec:
 def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None, num_gpu: int | None) -> JobSpec:
     run_id = new_run_id(board.environ)
     spec = old.spec
-    request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec))
+    request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec))
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
         same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
         if num_gpu is None:
             return same
         shape = shape_of(cluster, replace(request, options=spec.options))
-        return replace(same, nodes=shape.nodes, procs_per_node=shape.procs_per_node, gpus_per_node=shape.gpus_per_node)
+        return replace(
+            same,
+            nodes=shape.nodes,
+            procs_per_node=shape.procs_per_node,
+            gpus_per_node=shape.gpus_per_node,
+            workers_per_node=shape.workers_per_node,
+        )
     # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
-    return describe(cluster, replace(request, num_gpu=_gpus(spec)) if num_gpu is None else request, run_id, code)
+    if num_gpu is None:
+        request = replace(request, num_gpu=_gpus(spec), nodes=spec.nodes if spec.is_elastic else None)
+    return describe(cluster, request, run_id, code)
+
+
+def _elastic(spec: JobSpec) -> str:
+    """The job's bounds, which it takes along; those of a service are the cluster file's."""
+    return f"{spec.min_nodes}:{spec.max_nodes}" if spec.is_elastic else ""
 
 
 def _several(spec: JobSpec) -> bool | None:
     """Whether the job runs once per GPU; None where it has one process and one GPU at most, which does not tell."""
-    if spec.procs_per_node == 1 and spec.gpus_per_node > 1:
+    each = max(spec.procs_per_node, spec.workers_per_node)
+    if each == 1 and spec.gpus_per_node > 1:
         return False
-    return True if spec.world_size > 1 else None
+    return True if spec.nodes * each > 1 else None
 
 
 def _gpus(spec: JobSpec) -> int:
     # On Slurm, no number of GPUs also means that a partition or gres brings them.
-    if spec.world_size == 1 and not spec.gpus_per_node and spec.platform != "slurm":
+    each = max(spec.gpus_per_node, spec.procs_per_node, spec.workers_per_node)
+    is_one = each == 1 and (spec.nodes == 1 or spec.is_elastic)
+    if is_one and not spec.gpus_per_node and spec.platform != "slurm":
         return 0
-    return spec.nodes * max(spec.gpus_per_node, spec.procs_per_node)
+    return spec.nodes * each
 
 
 def _hand_over(

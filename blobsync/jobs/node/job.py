@@ -17,13 +17,19 @@ from blobsync.base.locations import Secret
 from blobsync.base.redaction import redact
 from blobsync.jobs.node.arguments import NodeArguments
 from blobsync.jobs.node.ranks import NotReadyError, Ranks, rank_variables
+from blobsync.jobs.node.torchrun import elastic_variables
 from blobsync.jobs.spec import FolderLink, JobSpec, Secrets
+
+
+# By this variable the programs that a node's command has left behind are known.
+MARK = "BLOBSYNC_NODE_OF"
 
 
 class NodeJob:
     """Names every file of a job on this node, and writes what blobsync itself has to say there.
 
-    ``environ`` is what the launcher set. ``stopped`` becomes True when the job is asked to stop.
+    ``environ`` is what the launcher set. ``asked_to_stop_at`` is when the job was first asked to stop, on the clock of
+    ``time.monotonic``; 0 while it was not.
     """
 
     def __init__(
@@ -39,7 +45,7 @@ class NodeJob:
         self.node_rank = node_rank
         self.keep_root = arguments.keep_root
         self.sync_seconds = arguments.sync_seconds
-        self.stopped = False
+        self.asked_to_stop_at = 0.0
         self._secret_env = secret_env
         # Each task of a Slurm array has its own logs and its own code; so has each pod that takes another one's place.
         number, pods = environ.get("SLURM_ARRAY_TASK_ID"), pods_before(environ)
@@ -54,9 +60,20 @@ class NodeJob:
         self.in_place = spec.code is None
 
     @property
+    def stopped(self) -> bool:
+        """Whether the job was asked to stop."""
+        return self.asked_to_stop_at > 0
+
+    @property
     def attempt(self) -> str:
-        """How often the job was started again, as a number."""
-        return self.environ.get("SLURM_RESTART_COUNT") or str(pods_before(self.environ))
+        """How often the job was started again, as a number; of an elastic job this node, which may come late."""
+        again = self.environ.get("SLURM_RESTART_COUNT") or self.environ.get("BLOBSYNC_ATTEMPT")
+        return again or str(pods_before(self.environ))
+
+    @property
+    def mark(self) -> str:
+        """What :data:`MARK` holds in each program of an elastic job on this node."""
+        return f"{self.spec.run_id}/{self.node_rank}"
 
     def beside(self, name: str) -> Path:
         """A file of ours beside the root; never beside a folder that is the user's own."""
@@ -80,15 +97,18 @@ class NodeJob:
 
     def rank_log(self, rank: int) -> Path:
         """Where the output of one process goes."""
-        name = "std_log.txt" if self.spec.world_size == 1 else f"std_log_process_{rank}.txt"
+        name = f"std_log_process_{rank}.txt" if self.spec.has_numbered_logs else "std_log.txt"
         return self.run_dir / "user_logs" / name
 
     def user_environment(self, ranks: Ranks) -> dict[str, str]:
         """The environment of the user's program: the launcher's, the job's values, and who the process is."""
         secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}
-        env = {**self.environ, **self.spec.env, **secrets}
+        own = elastic_variables(self.spec, ranks, self.environ) if self.spec.is_elastic else {}
+        env = {**own, **self.environ, **self.spec.env, **secrets}
         env.update(rank_variables(self.spec, ranks, self.environ))
         env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
+        if self.spec.is_elastic:
+            env[MARK] = self.mark
         env.setdefault("PYTHONUNBUFFERED", "1")
         return env
 

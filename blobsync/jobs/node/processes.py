@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blobsync.base.process import ProcessGroup
 from blobsync.base.redaction import redact
-from blobsync.jobs.node.job import NodeJob, read_text
+from blobsync.jobs.node.job import MARK, NodeJob, read_text
 from blobsync.jobs.node.ranks import Ranks
 
 # Signals that ask a program to stop; they may arrive twice.
@@ -90,6 +90,22 @@ def listeners(group: int, number: int) -> dict[int, int]:
             if int(its_group) == group and any(int(mask, 16) >> (number - 1) & 1 for mask in masks):
                 found[int(name)] = int(parent)
     return found
+
+
+def end_strays(job: NodeJob) -> int:
+    """Kill what earlier commands of this node have left behind; returns how many processes that were.
+
+    torchrun starts each of its workers in a session of its own, so that they outlive a torchrun that is killed, and go on
+    training beside those of the next one.
+    """
+    wanted, killed = f"{MARK}={job.mark}".encode(), 0
+    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
+        # Other users' processes cannot be read, and one may end while we look.
+        with suppress(OSError):
+            if wanted in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                os.kill(int(name), signal.SIGKILL)
+                killed += 1
+    return killed
 
 
 def run_into_log(argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> int:

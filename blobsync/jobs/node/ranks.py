@@ -49,21 +49,26 @@ def ranks_of_node(spec: JobSpec, node_rank: int) -> tuple[Ranks, ...]:
     """All processes of one node."""
     size = spec.procs_per_node
     first = node_rank * size
-    return tuple(Ranks(first + local, local, spec.world_size, size, node_rank) for local in range(size))
+    return tuple(Ranks(first + local, local, _world_size(spec), size, node_rank) for local in range(size))
+
+
+def _world_size(spec: JobSpec) -> int:
+    """Of an elastic job as many as it may have, so that every rank is below it."""
+    return (spec.max_nodes if spec.is_elastic and spec.max_nodes else spec.nodes) * spec.procs_per_node
 
 
 def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
     """The rank that the launcher set. Raises ``NotReadyError`` if it is missing and there are several processes."""
-    size = spec.procs_per_node
+    size, world_size = spec.procs_per_node, _world_size(spec)
     for names in LAUNCHERS:
         if names.rank in environ:
             rank = _number(environ, names.rank, 0)
             local = _number(environ, names.local_rank, rank % size)
-            return Ranks(rank, local, spec.world_size, size, _number(environ, names.node_rank, rank // size))
-    if spec.world_size > 1:
+            return Ranks(rank, local, world_size, size, _number(environ, names.node_rank, rank // size))
+    if world_size > 1:
         names_of = ", ".join(names.rank for names in LAUNCHERS)
         raise NotReadyError(
-            f"the job has {spec.world_size} processes, but the rank of this one is unknown: none of {names_of} is set",
+            f"the job has {world_size} processes, but the rank of this one is unknown: none of {names_of} is set",
             hint="start it with srun, mpirun or torchrun's variables",
         )
     return Ranks(0, 0, 1, 1, 0)
@@ -74,10 +79,10 @@ def node_rank_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> int:
     for name in _NODE_NAMES:
         if environ.get(name):
             return _number(environ, name, 0)
-    if spec.nodes > 1:
+    nodes = _world_size(spec) // spec.procs_per_node
+    if nodes > 1:
         raise NotReadyError(
-            f"the job has {spec.nodes} nodes, but the rank of this one is unknown:"
-            f" none of {', '.join(_NODE_NAMES)} is set",
+            f"the job has {nodes} nodes, but the rank of this one is unknown: none of {', '.join(_NODE_NAMES)} is set",
             hint="pass --node-rank N",
         )
     return 0
@@ -100,9 +105,10 @@ def master_address(spec: JobSpec, environ: Mapping[str, str]) -> str:
             return environ[name]
     if environ.get("AZ_BATCH_MASTER_NODE"):
         return environ["AZ_BATCH_MASTER_NODE"].rpartition(":")[0] or environ["AZ_BATCH_MASTER_NODE"]
-    if spec.nodes > 1:
+    nodes = _world_size(spec) // spec.procs_per_node
+    if nodes > 1:
         raise NotReadyError(
-            f"the job has {spec.nodes} nodes, but the address of the master is unknown:"
+            f"the job has {nodes} nodes, but the address of the master is unknown:"
             f" none of {', '.join((*_MASTER_NAMES, 'AZ_BATCH_MASTER_NODE'))} is set",
             hint="set MASTER_ADDR to the address of the node that has process 0",
         )

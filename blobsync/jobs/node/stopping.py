@@ -36,12 +36,21 @@ class HeldSignals:
         for number in numbers:
             signal.signal(number, self._hold)
 
+    def catch_all(self) -> None:
+        """From now on all that a program may be sent is queued."""
+        self.catch(_FORWARDED)
+
     def take(self) -> int | None:
         """The oldest one, which is forgotten then."""
         return self._numbers.pop(0) if self._numbers else None
 
     def __bool__(self) -> bool:
         return bool(self._numbers)
+
+    @property
+    def asks_to_end(self) -> bool:
+        """Whether one of them asks to stop."""
+        return any(number in ENDING for number in self._numbers)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         self._numbers.append(number)
@@ -54,9 +63,18 @@ def run_processes(
 
     A node's processes are stopped when our parent exits, because nobody else knows them.
     """
+    code = run_once(job, held, log_of, all_ranks)
+    stay(job, held, code)
+    return code
+
+
+def run_once(
+    job: NodeJob, held: HeldSignals, log_of: Callable[[Ranks], Path | None], all_ranks: Sequence[Ranks]
+) -> int:
+    """The same for processes that may have to be started again: nothing is decided yet when they have ended."""
     processes: list[UserProcess] = []
     stopping, parent = Stopping(job, held, processes), os.getppid()
-    held.catch(_FORWARDED)
+    held.catch_all()
     processes.extend(UserProcess(job, ranks, log_of(ranks)) for ranks in all_ranks)
     while True:
         codes = [process.poll() for process in processes]
@@ -69,14 +87,18 @@ def run_processes(
     stopping.look(0)
     for process in processes:
         process.sweep()
-    code = stopping.first_failure or next((code for code in codes if code), 0) or 0
+    return stopping.first_failure or next((code for code in codes if code), 0) or 0
+
+
+def stay(job: NodeJob, held: HeldSignals, code: int) -> None:
+    """When nothing will be started any more: the node stays if the cluster file says so, and ends in peace."""
     if job.spec.options.get("sleep_if_fail" if code else "sleep_if_succeed"):
         job.say(f"the command ended with {code}; the node stays until it receives a signal, as set in the cluster file")
         while not held:
             time.sleep(0.2)
+    stopping = Stopping(job, held, ())
     for number in ENDING:
         signal.signal(number, stopping.give_up)
-    return code
 
 
 class Stopping:
@@ -88,7 +110,6 @@ class Stopping:
         self._processes = processes
         self._warnings: list[tuple[UserProcess, int]] = []
         self._look_again_at = 0.0
-        self._asked_at = 0.0
         self._failed_at = 0.0
         self._told = False
         self.first_failure = 0
@@ -100,7 +121,7 @@ class Stopping:
         if self._warnings and time.monotonic() >= self._look_again_at:
             self._look_again_at = time.monotonic() + _LOOK_SECONDS
             self._warnings = [(process, number) for process, number in self._warnings if not process.warn(number)]
-        if failure and not self._asked_at and not self.first_failure:
+        if failure and not self._job.stopped and not self.first_failure:
             self.first_failure, self._failed_at = failure, time.monotonic()
         since = time.monotonic() - self._failed_at
         if self.first_failure and since > _TOGETHER_SECONDS and not self._told:
@@ -129,9 +150,8 @@ class Stopping:
 
     def _is_asked_again(self) -> bool:
         now = time.monotonic()
-        self._asked_at = self._asked_at or now
-        self._job.stopped = True
-        return now - self._asked_at > TERM_TO_KILL_SECONDS / 2
+        self._job.asked_to_stop_at = self._job.asked_to_stop_at or now
+        return now - self._job.asked_to_stop_at > TERM_TO_KILL_SECONDS / 2
 
     def _signal(self, number: int) -> None:
         for process in self._processes:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from blobsync.jobs.node.job import NodeJob, write_text
 from blobsync.jobs.node.keeper import Keeper
+from blobsync.jobs.node.members import Member, member_of
 from blobsync.jobs.node.places import JobPlaces
 from blobsync.jobs.node.processes import code_of_start
 from blobsync.jobs.node.ranks import NotReadyError, Ranks, master_address, ranks_from_launcher, ranks_of_node
 from blobsync.jobs.node.setup import clean_up, make_ready
 from blobsync.jobs.node.stopping import TERM_TO_KILL_SECONDS, HeldSignals, run_processes
-from blobsync.jobs.spec import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
+from blobsync.jobs.spec import JOB_CODE, OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
 
 # How long the last outputs of the node's other processes are waited for (seconds), and after a failure, when the
 # launcher ends them anyway.
@@ -38,15 +41,31 @@ def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -
     # From here on a warning is not lost; only Slurm's batch script makes the folder, and waits for it to fill.
     with suppress(FileNotFoundError):
         write_text(job.run_dir / "up" / str(ranks.rank), "")
-    code = run_processes(job, held, lambda one: job.rank_log(one.rank) if log else None, [ranks])
+    member = member_of(job, held)
+    code = _run(job, held, member, lambda one: job.rank_log(one.rank) if log else None, [ranks])
     write_text(done, str(code))
     if keeper:
         alone = _wait_for_the_others(job, code)
-        if not keeper.stop():
+        fine = keeper.stop()
+        if member:
+            member.leave()
+        if not fine:
             return code or OUTPUT_FAILED_EXIT
         if alone and (code or job.stopped):
             # Slurm starts nothing more for a job that was cancelled, "finish" neither.
             clean_up(job, code)
+    return code
+
+
+def _run(
+    job: NodeJob, held: HeldSignals, member: Member | None, log_of: Callable[[Ranks], Path | None], ranks: list[Ranks]
+) -> int:
+    if member is None:
+        return run_processes(job, held, log_of, ranks)
+    code = member.run(log_of, ranks[0])
+    if job.node_rank == 0:
+        # A launcher that starts the nodes knows only that one of them failed, which need not have mattered.
+        write_text(job.run_dir / JOB_CODE, str(code))
     return code
 
 
@@ -67,6 +86,7 @@ def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
     keeper = Keeper(job, places)
     try:
         make_ready(job, places)
+        member = member_of(job, held)
     except NotReadyError:
         keeper.stop()
         clean_up(job, SETUP_FAILED_EXIT)
@@ -74,9 +94,12 @@ def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
     keeper.start()
     write_text(job.run_dir / "phase", "running")
     ranks = ranks_of_node(job.spec, job.node_rank)
-    code = run_processes(job, held, lambda one: job.rank_log(one.rank), ranks)
+    code = _run(job, held, member, lambda one: job.rank_log(one.rank), list(ranks))
     job.say(f"the command ended with {code}")
-    if not keeper.stop():
+    fine = keeper.stop()
+    if member:
+        member.leave()
+    if not fine:
         return code or OUTPUT_FAILED_EXIT
     clean_up(job, code)
     return code

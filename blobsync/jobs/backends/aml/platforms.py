@@ -124,9 +124,6 @@ def node_counts(cluster: Cluster, spec: JobSpec) -> list[int]:
                 f"{uneven[0]} GPUs do not fill whole nodes of {each}", file=cluster.file, key="elastic_num_gpu"
             )
         return sorted({max(1, number // each) for number in given})
-    if bool(spec.min_nodes) != bool(spec.max_nodes):
-        given, missing = ("min_nodes", "max_nodes") if spec.min_nodes else ("max_nodes", "min_nodes")
-        raise ConfigError(f"needs {missing} beside it", file=cluster.file, key=given)
     if spec.min_nodes and spec.max_nodes:
         return list(range(spec.min_nodes, spec.max_nodes + 1))
     return []

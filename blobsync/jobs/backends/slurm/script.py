@@ -177,4 +177,4 @@ def _variable(name: object) -> str:
 
 
 def _log_name(spec: JobSpec) -> str:
-    return "std_log.txt" if spec.world_size == 1 else "std_log_process_%t.txt"
+    return "std_log_process_%t.txt" if spec.has_numbered_logs else "std_log.txt"

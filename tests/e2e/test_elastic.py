@@ -1,0 +1,221 @@
+"""Elastic jobs from the command line: a real torchrun that trains on while its nodes come and go, on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.world import Container, Done, Project, read_tree, wait_until
+
+pytestmark = pytest.mark.e2e
+
+TORCH_IS_MISSING = importlib.util.find_spec("torch") is None
+with_torch = pytest.mark.skipif(
+    TORCH_IS_MISSING, reason="torch is not installed; ./dev setup installs its CPU wheel where pip offers one below 300 MB"
+)
+PATIENCE = 60.0
+
+# Adds up ones over all workers, writes a checkpoint after each step, and ends when it is told to.
+TRAIN = """\
+import json, os, sys, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+step = json.load(open("output/checkpoint.json"))["step"] if os.path.exists("output/checkpoint.json") else 0
+with open("output/begun.txt", "a") as begun:
+    begun.write(f"{step} {rank} {world}\\n")
+while True:
+    total = torch.ones(2)
+    total[1] = os.path.exists("output/end")
+    dist.all_reduce(total)
+    assert int(total[0]) == world
+    if total[1]:
+        break
+    step += 1
+    if rank == 0:
+        with open("output/steps.txt", "a") as steps:
+            steps.write(f"{step} {world}\\n")
+        with open("output/checkpoint.new", "w") as fresh:
+            json.dump({"step": step}, fresh)
+        os.replace("output/checkpoint.new", "output/checkpoint.json")
+    dist.barrier()
+    time.sleep(0.05)
+dist.destroy_process_group()
+print("trained", step)
+"""
+
+# Any launcher: says what it was told, and runs until it is told to end.
+LAUNCHER = """\
+import os, sys, time
+
+node = os.environ["NODE_RANK"]
+os.makedirs("output/" + node, exist_ok=True)
+with open("output/" + node + "/told.txt", "a") as told:
+    print(os.environ["BLOBSYNC_MIN_NODES"], os.environ["BLOBSYNC_MAX_NODES"], os.environ["PET_NNODES"], *sys.argv[1:],
+          sep="|", file=told)
+print("up", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+with open("output/" + node + "/result.bin", "wb") as result:
+    result.write(os.urandom(1000))
+"""
+
+
+@dataclass
+class Jobs:
+    """A project whose jobs run on this machine; without a container they run in its own folder."""
+
+    project: Project
+
+    def configure(self, **more: Any) -> None:
+        file = self.project.root / "aux_data/aml/aml.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        cluster = {"platform": "local", "local": {"slots": 4, "gpus": 0}, **more}
+        file.write_text(yaml.safe_dump(cluster))
+        file.chmod(0o600)
+
+    def run(self, *words: str, code: int = 0) -> Done:
+        done = self.project.run(*words)
+        assert done.code == code, str(done)
+        return done
+
+    def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
+        return self.run("--json", *words, code=code).data
+
+    def submit(self, *words: str) -> str:
+        job_id: str = self.ask("submit", *words)["job_id"]
+        return job_id
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return next(job for job in self.ask("q", "--max", "100")["jobs"] if job["job_id"] == job_id)
+
+    def until(self, job_id: str, *states: str) -> dict[str, Any]:
+        assert wait_until(lambda: self.job(job_id)["status"] in states, seconds=PATIENCE, pause=0.5), self.explain()
+        return self.job(job_id)
+
+    def nodes(self, job_id: str) -> dict[int, int]:
+        """The processes of blobsync that look after each node, by the node's number."""
+        found = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                words = Path("/proc", name, "cmdline").read_bytes().decode().split("\0")
+                if "blobsync.jobs.node" in words and any(job_id in word for word in words):
+                    found[int(words[words.index("--node-rank") + 1])] = int(name)
+        return found
+
+    def programs(self, job_id: str, node: int) -> list[int]:
+        """The processes of a node's command."""
+        mark = f"BLOBSYNC_NODE_OF={job_id}/{node}".encode()
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                if mark in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
+        return sorted(found)
+
+    @property
+    def steps(self) -> list[tuple[int, int]]:
+        """Each step that was written down, with the number of workers that took it."""
+        with suppress(OSError):
+            lines = (self.project.root / "output/steps.txt").read_text().splitlines()
+            return [(int(step), int(world)) for step, world in (line.split() for line in lines)]
+        return []
+
+    def until_trained_by(self, workers: int, more: int = 5) -> None:
+        """``more`` steps beyond those that are written, by so many workers."""
+        before = len(self.steps)
+
+        def there() -> bool:
+            return [world for _, world in self.steps[before:]].count(workers) >= more
+
+        assert wait_until(there, seconds=PATIENCE, pause=0.1), self.explain()
+
+    def explain(self) -> str:
+        logs = sorted((self.project.root / ".blobsync").glob("state-*/jobs/*/*_logs/*"))
+        return f"{self.steps[-3:]}\n" + "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in logs)
+
+
+@pytest.fixture
+def jobs(project: Project) -> Iterator[Jobs]:
+    jobs = Jobs(project)
+    (project.root / "output").mkdir()
+    (project.root / "train.py").write_text(TRAIN)
+    (project.root / "launcher.py").write_text(LAUNCHER)
+    # The commands of this virtual environment, torchrun among them.
+    project.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    project.environ["OMP_NUM_THREADS"] = "1"
+    jobs.configure()
+    yield jobs
+    (project.root / "output/end").touch()
+
+
+@with_torch
+@pytest.mark.slow
+def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_is_killed(jobs: Jobs) -> None:
+    # torchrun waits less long for a node that has gone; who holds the rendezvous is added.
+    jobs.configure(env={"PET_RDZV_CONF": "last_call_timeout=1,join_timeout=300,keep_alive_interval=2"})
+    job_id = jobs.submit("--elastic", "1:3", "--", "torchrun", "train.py")
+    jobs.until_trained_by(1)
+    assert jobs.ask("scale", job_id, "3")["jobs"][0]["elastic"]["wanted"] == 3
+    jobs.until_trained_by(3)
+    jobs.run("scale", job_id, "2")
+    jobs.until_trained_by(2)
+
+    # Node 0 is lost whole; its torchrun and the workers of that outlive it until it is back.
+    first, programs = jobs.nodes(job_id)[0], jobs.programs(job_id, 0)
+    assert len(programs) == 2
+    os.kill(first, signal.SIGKILL)
+    jobs.until_trained_by(2)
+    assert jobs.nodes(job_id)[0] != first and not {*jobs.programs(job_id, 0)} & {*programs}
+    # Its torchrun alone is killed.
+    os.kill(jobs.programs(job_id, 0)[0], signal.SIGKILL)
+    jobs.until_trained_by(2)
+
+    jobs.run("scale", job_id, "1")
+    jobs.until_trained_by(1)
+    (jobs.project.root / "output/end").touch()
+    job = jobs.until(job_id, "Completed", "Failed")
+    assert (job["status"], job["exit_code"]) == ("Completed", 0), jobs.explain()
+
+    steps = [step for step, _ in jobs.steps]
+    # A worker may end between a step and its checkpoint; it is taken again then, and none is left out.
+    assert all(later - earlier in (0, 1) for earlier, later in zip(steps, steps[1:], strict=False)), jobs.steps
+    begun = [tuple(map(int, line.split())) for line in (jobs.project.root / "output/begun.txt").read_text().splitlines()]
+    assert {world for _, _, world in begun} == {1, 2, 3}
+    elastic = job["elastic"]
+    assert (elastic["min_nodes"], elastic["max_nodes"], elastic["nodes"]) == (1, 3, 0)
+    changes = [(one["nodes"], one["wanted"]) for one in elastic["changes"]]
+    wanted = [now for now, before in zip(changes, [(0, 0), *changes], strict=False) if now[1] != before[1]]
+    assert [number for _, number in wanted] == [1, 3, 2, 1] and changes[-1] == (0, 1)
+    assert not any(jobs.programs(job_id, node) for node in range(3)), "nothing is left behind"
+    log = jobs.run("logs", job_id).out
+    assert f"trained {steps[-1]}" in log
+
+
+@with_torch
+def test_without_blobsync_torchrun_does_not_survive_the_loss_of_node_0() -> None:
+    """The reason for all this; if it fails, torchrun has learnt what blobsync does for it."""
+    pytest.importorskip("torch")
+
+
+def test_bounds_are_checked_before_anything_is_submitted(jobs: Jobs) -> None:
+    for bounds, complaint in (("4:1", "is larger than"), ("0:2", "at least one node"), ("x", "is not MIN:MAX")):
+        done = jobs.run("submit", "--elastic", bounds, "--", "true", code=2)
+        assert complaint in done.err and "Traceback" not in done.err
+    assert jobs.ask("q")["jobs"] == []
+    job_id = jobs.submit("true")
+    assert "was not submitted with --elastic" in jobs.run("scale", job_id, "2", code=2).err
