@@ -100,7 +100,7 @@ if TYPE_CHECKING:
         PlannedJob,
         SubmitKeywords,
     )
-    from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, NodeArchiveRef, RunInfo
+    from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, NodeArchiveRef, NodeChange, RunInfo
     from blobsync.jobs.spec import State as JobState
     from blobsync.jobs.submit import Submitted
     from blobsync.jobs.watch import Attempt
@@ -225,6 +225,7 @@ __all__ = [
     "MappingError",
     "MirrorRefusedError",
     "NodeArchiveRef",
+    "NodeChange",
     "NothingMatchedError",
     "OnProgress",
     "OutsideProjectError",
@@ -321,6 +322,7 @@ _HOMES = {
         "JobState",
         "LogMirror",
         "NodeArchiveRef",
+        "NodeChange",
         "RunInfo",
     ),
     "blobsync.jobs.submit": ("Submitted",),

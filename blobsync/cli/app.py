@@ -58,6 +58,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("logs",), "jobs", "Print a job's logs; -F follows them."),
             Word(("a", "abort"), "jobs", "Stop jobs."),
             Word(("resubmit",), "jobs", "Submit recorded jobs again, here or on another cluster."),
+            Word(("scale",), "jobs", "Change the number of nodes of an elastic job."),
             Word(("ssh",), "jobs", "Open a shell where a job runs."),
             Word(("summary", "s"), "jobs", "Show the free capacity of the cluster."),
             Word(("blame",), "jobs", "Show who uses the cluster."),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.parse import FoundCause
+    from blobsync.jobs.spec import NodeChange
 
 _COMMAND_CHARS = 60
 
@@ -51,7 +52,34 @@ def job_data(record: JobRecord) -> dict[str, Any]:
             folder.name: {"mode": folder.mode, "url": f"{folder.container}/{folder.path}"} for folder in spec.folders
         },
         "resubmission_of": record.successor_of or None,
+        "elastic": _elastic_data(record) if spec.is_elastic else None,
     }
+
+
+def _elastic_data(record: JobRecord) -> dict[str, Any]:
+    changes = record.info.changes
+    last = changes[-1] if changes else None
+    return {
+        "min_nodes": record.spec.min_nodes,
+        "max_nodes": record.spec.max_nodes,
+        "nodes": last.running if last else None,
+        "wanted": last.wanted if last else record.spec.nodes,
+        "changes": [{"time": _iso(one.at), "nodes": one.running, "wanted": one.wanted} for one in changes],
+    }
+
+
+def nodes_text(record: JobRecord) -> str:
+    """How many nodes an elastic job has, and is to have."""
+    changes, spec = record.info.changes, record.spec
+    bounds = f"elastic, {spec.min_nodes} to {spec.max_nodes}"
+    if not changes:
+        return f"{spec.nodes} wanted ({bounds})"
+    return f"{_change_text(changes[-1])} ({bounds})"
+
+
+def _change_text(change: NodeChange) -> str:
+    wanted = f", {change.wanted} wanted" if change.wanted != change.running else ""
+    return f"{count_text(change.running, 'node')}{wanted}"
 
 
 def state_text(record: JobRecord) -> str:
@@ -108,8 +136,11 @@ def job_details(record: JobRecord) -> Iterator[str]:
         *((f"folder {folder.name}", f"{folder.mode} {folder.container}/{folder.path}") for folder in spec.folders),
         ("page", record.ref.url),
         ("again for", record.successor_of),
+        ("nodes", nodes_text(record) if spec.is_elastic else ""),
     ]
     yield from (f"{name + ':':<14} {value}" for name, value in facts if value)
+    for change in info.changes:
+        yield f"{'':<14} {_iso(change.at)}  {_change_text(change)}"
 
 
 def cause_lines(findings: Iterable[FoundCause]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from blobsync.base.errors import BlobsyncError, TransferCancelledError, UsageErr
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
 from blobsync.cli.job_views import find_jobs, followed, note_all
-from blobsync.cli.job_words import cause_data, cause_lines, job_data, state_text
+from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, state_text
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     command(app, "local", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(local)
     command(app, "resubmit")(resubmit)
     command(app, "a")(abort)
+    command(app, "scale")(scale)
     command(app, "ssh")(ssh)
     command(app, "watch")(watch)
     job_views.register(app)
@@ -54,6 +55,9 @@ def submit(
     single: Annotated[bool, typer.Option("--single", help="One process per node, not one per GPU.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Show the output, exit with the job's exit code.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, submit nothing.")] = False,
+    elastic: Annotated[
+        str | None, typer.Option("--elastic", metavar="MIN:MAX", help="The number of nodes may change while it runs.")
+    ] = None,
     init: Annotated[bool, typer.Option("--init", help="First pack and upload the current code.")] = False,
     array: Annotated[str | None, typer.Option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition.")] = None,
@@ -67,8 +71,10 @@ def submit(
       blobsync submit python train.py --data voc20      options of the command need no quotes
       blobsync -c eu -n 16 submit --name big python train.py
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
+      blobsync submit --elastic 1:4 -- torchrun train.py      then: blobsync scale ID 3
     """
     asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
+    asked["elastic"] = elastic
     asked |= {"array": array, "partition": partition, "qos": qos, "time": time, "gres": gres}
     jobs = session.project().jobs
     if dry_run:
@@ -142,6 +148,23 @@ def _code_of(errors: Sequence[BlobsyncError], asked: int) -> int:
         return ExitCode.PARTIAL
     codes = {error.exit_code for error in errors}
     return codes.pop() if len(codes) == 1 else ExitCode.FAILED
+
+
+def scale(
+    session: Session,
+    id: IdArgument,
+    nodes: Annotated[int, typer.Argument(metavar="N", min=1, help="The number of nodes.")],
+) -> Result:
+    """Change the number of nodes of an elastic job while it runs, within its bounds.
+
+    Node 0 stays; with fewer nodes, those with the highest numbers go. The last request counts. On Slurm a job can only
+    become smaller.
+
+    \b
+      blobsync scale 3f2a 3
+    """
+    record = find_jobs(session).scale(id, nodes)
+    return Result({"jobs": [job_data(record)]}, [f"{record.run_id}: {nodes_text(record)}"])
 
 
 def ssh(

@@ -8,13 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from blobsync.base.errors import AmbiguousJobError, BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError
+from blobsync.base.errors import (
+    AmbiguousJobError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    UsageError,
+)
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Backend, Recalling, Refused, Surroundings, Unknown
+from blobsync.jobs.backends.base import Backend, Recalling, Refused, Scaling, Surroundings, Unknown
 from blobsync.jobs.backends.local.run_files import remove_dead_secrets
+from blobsync.jobs.elastic import demand_scalable
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import cluster_at, home_of
 from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
@@ -250,6 +258,29 @@ class Board:
         if known.info.state.is_final:
             return known
         return replace(known, info=replace(known.info, state=State.CANCELING), current=True)
+
+    def scale(self, record: JobRecord, nodes: int) -> JobRecord:
+        """Ask for another number of nodes of an elastic job. Safe to repeat; the last request counts.
+
+        Raises ``UsageError`` outside its bounds and for a job of a fixed size, ``JobError`` and its like unless the
+        job's own backend has taken the request.
+        """
+        demand_scalable(record.spec, record.info.state, nodes)
+        if not record.ref.native_id:
+            raise JobError(f"{record.run_id} cannot be scaled yet: {_INTERRUPTED}", hint="try again later")
+        backend = self.backend_of(record)
+        if not isinstance(backend, Scaling):
+            raise UsageError(f"{record.run_id} cannot be scaled: {backend.name} cannot change a job that runs")
+        asked_at = time.time()
+        outcome = backend.scale(record.spec, record.ref, nodes)
+        if isinstance(outcome, Unknown):
+            raise JobError(
+                f"unknown whether {record.run_id} is being scaled: {outcome.error.message}",
+                hint="run the same command again: that is safe",
+            )
+        if isinstance(outcome, Refused):
+            raise outcome.error
+        return self.refresh([self.history.ask_scale(record, nodes, asked_at)]).records[0]
 
     def wait(self, record: JobRecord) -> JobRecord:
         """Until the job has ended."""

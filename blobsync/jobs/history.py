@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
 from blobsync.jobs.home import Home
-from blobsync.jobs.spec import JobRef, JobSpec, RunInfo, State
+from blobsync.jobs.spec import JobRef, JobSpec, NodeChange, RunInfo, State
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -41,13 +41,23 @@ create table if not exists jobs (
 create index if not exists by_cluster on jobs (cluster, submitted);
 create index if not exists by_time on jobs (submitted);
 """
-_VERSION = 2
+_NODE_CHANGES = """
+create table if not exists node_changes (
+    run_id text not null,
+    at real not null,
+    running integer not null,
+    wanted integer not null,
+    primary key (run_id, at)
+)
+"""
+_VERSION = 3
 # From a version to the next one.
 _STEPS = {
     1: (
         "alter table jobs add column confirmed real not null default 0",
         "alter table jobs add column home text not null default ''",
-    )
+    ),
+    2: (_NODE_CHANGES,),
 }
 _BUSY_SECONDS = 10.0
 
@@ -175,7 +185,16 @@ class History:
                     *(settled.started, settled.ended, ",".join(settled.nodes), now, record.run_id),
                 ),
             )
-        return replace(record, info=settled, confirmed=now, current=True)
+            changes = _add_changes(database, record.run_id, info.changes) if record.spec.is_elastic else ()
+        return replace(record, info=replace(settled, changes=changes), confirmed=now, current=True)
+
+    def ask_scale(self, record: JobRecord, nodes: int, at: float) -> JobRecord:
+        """Record that an elastic job was asked, at that time, to have this number of nodes."""
+        known = record.info.changes
+        change = NodeChange(at, known[-1].running if known else 0, nodes)
+        with self._open() as database:
+            changes = _add_changes(database, record.run_id, (change,))
+        return replace(record, info=replace(record.info, changes=changes))
 
     def ask_cancel(self, record: JobRecord) -> JobRecord:
         """Record that its cancellation was requested: a backend may forget the job before it confirms."""
@@ -211,8 +230,9 @@ class History:
     def _select(self, query: str, *values: object) -> list[JobRecord]:
         with self._open() as database:
             rows = database.execute(query, values).fetchall()
+            changes = _changes(database)
         try:
-            return [_record(row) for row in rows]
+            return [_record(row, tuple(changes.get(row["run_id"], ()))) for row in rows]
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
             raise JobError(
                 f"the job history {self._file} holds a row that blobsync did not write: {error}",
@@ -239,7 +259,7 @@ class History:
         version = database.execute("pragma user_version").fetchone()[0]
         if version == 0:
             self._file.chmod(0o600)
-            database.executescript(_SCHEMA)
+            database.executescript(f"{_SCHEMA}{_NODE_CHANGES};")
             database.execute(f"pragma user_version={_VERSION}")
             return
         while version in _STEPS:
@@ -265,7 +285,27 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
     )
 
 
-def _record(row: sqlite3.Row) -> JobRecord:
+def _changes(database: sqlite3.Connection) -> dict[str, list[NodeChange]]:
+    found: dict[str, list[NodeChange]] = {}
+    for row in database.execute("select run_id, at, running, wanted from node_changes order by at"):
+        found.setdefault(row["run_id"], []).append(NodeChange(row["at"], row["running"], row["wanted"]))
+    return found
+
+
+def _add_changes(database: sqlite3.Connection, run_id: str, changes: Iterable[NodeChange]) -> tuple[NodeChange, ...]:
+    """Those that are new and change something; returns all that are known, in their order."""
+    known = _changes(database).get(run_id, [])
+    for change in changes:
+        before = [one for one in known if one.at <= change.at]
+        if not before or replace(change, at=before[-1].at) != before[-1]:
+            known.insert(len(before), change)
+            values = (run_id, change.at, change.running, change.wanted)
+            # Another command may have written the same at this moment.
+            database.execute("insert or ignore into node_changes values (?, ?, ?, ?)", values)
+    return tuple(known)
+
+
+def _record(row: sqlite3.Row, changes: tuple[NodeChange, ...]) -> JobRecord:
     spec = JobSpec.from_json(row["spec"])
     if spec.run_id != row["run_id"] or spec.cluster != row["cluster"]:
         raise ValueError("the specification belongs to another job")
@@ -278,6 +318,7 @@ def _record(row: sqlite3.Row) -> JobRecord:
         row["started"],
         row["ended"],
         tuple(node for node in row["nodes"].split(",") if node),
+        changes,
     )
     ref = JobRef(row["run_id"], row["native_id"], row["place"])
     home = Home.from_json(row["home"]) if row["home"] else None

@@ -67,6 +67,8 @@ def main(boot: Any) -> int:
                 f"folder {entry['name']} has mode {entry['mode']}, for which a node needs Python 3.10 or newer; found: "
                 f"{asked}; name another one in runtime: {{python: PATH}}, or use mode link or mount"
             )
+    if boot.job.get("max_nodes") and boot.job["platform"] not in ("aml", "itp", "singularity"):
+        raise ValueError(f"an elastic job needs Python 3.10 or newer on its nodes; found: {asked}")
     job = Job(boot)
     if boot.verb == "finish":
         job.clean_up(int(boot.options.get("--code", "0")))

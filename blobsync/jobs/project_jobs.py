@@ -45,7 +45,8 @@ class SubmitKeywords(TypedDict, total=False):
     """The options of a submission besides its command; the cluster file gives the others.
 
     ``num_gpu``: GPUs in all, 0 for none. ``nodes``: machines. ``name`` is shown instead of the command.
-    ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first. The others are
+    ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first. ``elastic`` are
+    the bounds of a job that may change its number of nodes (``1:4``). The others are
     Slurm's: ``array`` (``0-9%2``), ``partition``, ``qos``, ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
     """
 
@@ -54,6 +55,7 @@ class SubmitKeywords(TypedDict, total=False):
     name: str
     multi_process: bool | None
     init: bool
+    elastic: str | None
     array: str | None
     partition: str | None
     qos: str | None
@@ -290,6 +292,14 @@ class Jobs:
                 errors.append(error)
         return Cancellation(tuple(records), tuple(errors))
 
+    def scale(self, job: JobName, nodes: int) -> JobRecord:
+        """Ask for another number of nodes of an elastic job; node 0 stays, and the last request counts.
+
+        Raises ``UsageError`` outside the job's bounds and for a job of a fixed size, ``JobError`` and its like unless
+        the job's own backend has taken the request.
+        """
+        return self._board.scale(self.get(job), nodes)
+
     def watch(self, job: JobName, *, retries: int | None = None) -> Iterator[Attempt]:
         """Wait for the end of a job; submit it again when the failure looks temporary, ``retries`` times at most.
 
@@ -348,6 +358,7 @@ class Jobs:
             keywords.get("name", ""),
             keywords.get("multi_process"),
             options,
+            elastic=keywords.get("elastic") or "",
         )
 
     def _chooser(self, *, init: bool = False) -> ChooseCode:

@@ -29,6 +29,9 @@ SETUP_FAILED_EXIT = 72
 # The program succeeded, but its outputs could not be uploaded.
 OUTPUT_FAILED_EXIT = 73
 
+# By this variable the programs that a node of an elastic job has left behind are known.
+MARK = "BLOBSYNC_NODE_OF"
+
 # The file of an elastic job's run folder with what its command ended with on node 0.
 JOB_CODE = "job_code"
 
@@ -139,7 +142,7 @@ class JobSpec:
 
     ``argv`` is what the user's shell passed, never joined and split again; one single argument with
     spaces in it is a shell line. ``setup`` are shell lines, run once per node. ``options`` are the
-    backend's own (partition, array, ...), as JSON values. ``nodes`` of an elastic job are those that it begins with; its
+    backend's own (partition, array, ...), as JSON values. An elastic job begins with ``nodes``; its
     command runs once on each and starts ``workers_per_node`` processes itself.
     """
 
@@ -282,10 +285,20 @@ class JobRef:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeChange:
+    """From ``at`` on (seconds since 1970) an elastic job had ``running`` nodes, and was to have ``wanted``."""
+
+    at: float
+    running: int
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """What a backend says about a job now. Times in seconds since 1970; ``reason`` is for people.
 
-    ``restarts`` counts how often the job was taken off its machines and put back into the queue.
+    ``restarts`` counts how often the job was taken off its machines and put back into the queue. ``changes`` are those
+    of an elastic job's size that are known, the last of which holds now.
     """
 
     run_id: str
@@ -296,6 +309,7 @@ class RunInfo:
     started: float | None = None
     ended: float | None = None
     nodes: tuple[str, ...] = field(default=(), repr=False)
+    changes: tuple[NodeChange, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

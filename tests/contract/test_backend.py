@@ -17,7 +17,7 @@ from blobsync.base.process import Completed, SubprocessRunner
 from blobsync.config.model import Cluster, Docker
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.aml.backend import AmlBackend
-from blobsync.jobs.backends.base import CAPABILITIES, Accepted, Backend, Refused, Surroundings, Unknown
+from blobsync.jobs.backends.base import CAPABILITIES, Accepted, Backend, Refused, Scaling, Surroundings, Unknown
 from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 from tests.fakes.backend import FakeBackend
@@ -337,3 +337,34 @@ def test_it_says_what_it_can_and_what_is_free(place: Place) -> None:
     assert summary.nodes_total and summary.jobs_running >= 0
     if "blame" in place.backend.capabilities:
         assert all(holder.native_id for holder in place.backend.blame())
+
+
+def test_an_elastic_job_has_as_many_nodes_as_it_is_asked_to_have(place: Place) -> None:
+    if "scale" not in place.backend.capabilities:
+        assert not isinstance(place.backend, Scaling)
+        return
+    assert isinstance(place.backend, Scaling)
+    spec = place.spec("sleep", "60", min_nodes=1, max_nodes=3)
+    ref = place.hand_over(spec)
+    place.until(ref, State.RUNNING)
+    assert sizes(place, ref)[-1] == (1, 1)
+    for nodes in (3, 2):
+        assert isinstance(place.backend.scale(spec, ref, nodes), Accepted)
+        until_size(place, ref, nodes)
+    times = [change.at for change in place.backend.get([ref])[0].changes]
+    assert times == sorted(times)
+    assert isinstance(place.backend.cancel(ref), Accepted)
+    place.until(ref, State.CANCELED)
+    assert isinstance(place.backend.scale(spec, ref, 1), Refused)
+    assert isinstance(place.backend.scale(spec, JobRef("me_1_0badf00d", "me_1_0badf00d", ""), 1), Refused)
+
+
+def sizes(place: Place, ref: JobRef) -> list[tuple[int, int]]:
+    return [(change.running, change.wanted) for change in place.backend.get([ref])[0].changes]
+
+
+def until_size(place: Place, ref: JobRef, nodes: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while sizes(place, ref)[-1] != (nodes, nodes):
+        assert time.monotonic() < end, (sizes(place, ref), place.texts(ref))
+        time.sleep(0.1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from blobsync.base.errors import BackendUnavailableError, JobError, JobNotFoundError, LostContactError, SubmissionError
 from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Unknown
-from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
 
 
 @dataclass
@@ -16,7 +16,7 @@ class FakeBackend:
     """``echo`` ends at once, ``exit`` with the next word's code, ``sleep`` when it is cancelled."""
 
     name: str = "fake"
-    capabilities: frozenset[str] = frozenset({"blame"})
+    capabilities: frozenset[str] = frozenset({"blame", "elastic", "scale"})
     jobs: dict[str, RunInfo] = field(default_factory=dict)
     specs: dict[str, JobSpec] = field(default_factory=dict)
     secrets: dict[str, Secrets] = field(default_factory=dict)
@@ -56,7 +56,24 @@ class FakeBackend:
         code = 72 if "false" in spec.setup else int(spec.argv[1]) if spec.argv[0] == "exit" else 0
         state = State.RUNNING if spec.argv[0] == "sleep" else State.FAILED if code else State.COMPLETED
         now = time.time()
-        self.jobs[spec.run_id] = RunInfo(spec.run_id, state, code if state.is_final else None, started=now, ended=now)
+        self.jobs[spec.run_id] = RunInfo(
+            spec.run_id,
+            state,
+            code if state.is_final else None,
+            started=now,
+            ended=now,
+            changes=(NodeChange(now, spec.nodes, spec.nodes),) if spec.is_elastic else (),
+        )
+
+    def scale(self, spec: JobSpec, ref: JobRef, nodes: int) -> Outcome:
+        if self.gone:
+            return Refused(BackendUnavailableError("the cluster does not answer"))
+        info = self.jobs.get(ref.run_id)
+        if info is None or info.state.is_final:
+            return Refused(JobError(f"{ref.run_id} does not run"))
+        changes = (*info.changes, NodeChange(time.time(), nodes, nodes))
+        self.jobs[ref.run_id] = replace(info, changes=changes)
+        return Unknown(LostContactError("there is no connection to the cluster")) if self.lost else Accepted(ref)
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         self._check()

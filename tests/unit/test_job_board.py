@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import BackendUnavailableError, JobError, JobNotFoundError, SubmissionUnknownError
+from blobsync.base.errors import (
+    BackendUnavailableError,
+    JobError,
+    JobNotFoundError,
+    SubmissionUnknownError,
+    UsageError,
+)
 from blobsync.cli.job_words import state_text
 from blobsync.config.model import Cluster
 from blobsync.jobs.backends.base import Outcome
@@ -325,3 +331,33 @@ def test_a_job_that_stays_on_its_cluster_is_submitted_as_it_was(board: Board, fa
     new = resubmit(board, replace(old, spec=spec)).record.spec
     assert new == replace(spec, run_id=new.run_id)
     assert new.run_id != spec.run_id
+
+
+def elastic(board: Board, *argv: str) -> JobRecord:
+    request = SubmitRequest(argv or ("sleep", "60"), elastic="1:4")
+    assert board.current
+    cluster = replace(board.current, values={"platform": "slurm"}, platform="slurm", platform_given=True)
+    return submit(board, cluster, request, lambda cluster: CodeChoice(None)).record
+
+
+def test_an_elastic_job_is_scaled_within_its_bounds(board: Board, fake: Ordered) -> None:
+    record = elastic(board)
+    assert (record.spec.min_nodes, record.spec.max_nodes, record.spec.nodes) == (1, 4, 1)
+    grown = board.scale(board.refresh([record]).records[0], 3)
+    assert [(one.running, one.wanted) for one in grown.info.changes] == [(1, 1), (1, 3), (3, 3)]
+    with pytest.raises(UsageError, match="may have 1 to 4 nodes, not 5"):
+        board.scale(grown, 5)
+    assert fake.jobs[record.run_id].changes[-1].wanted == 3, "nothing was asked"
+
+
+def test_a_scale_whose_answer_got_lost_is_unknown_and_one_that_was_refused_is_not_recorded(
+    board: Board, fake: Ordered
+) -> None:
+    record = elastic(board)
+    fake.lost = True
+    with pytest.raises(JobError, match=r"unknown whether .* is being scaled"):
+        board.scale(record, 3)
+    fake.lost, fake.gone = False, True
+    with pytest.raises(BackendUnavailableError, match="does not answer"):
+        board.scale(record, 2)
+    assert board.history.find(record.run_id).info.changes == ()

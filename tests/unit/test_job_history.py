@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError
 from blobsync.jobs.history import History, JobRecord
-from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, RunInfo, Secrets, State
+from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, NodeChange, RunInfo, Secrets, State
 from tests.fakes.jobs import make_spec
 
 FULL = JobSpec(
@@ -142,3 +143,35 @@ def test_secrets_are_not_shown() -> None:
     secrets = Secrets({"u": "sig=SENTINEL"}, {"K": "hush"})
     assert "SENTINEL" not in repr(secrets) and "hush" not in repr(secrets)
     assert replace(secrets, env={}).sas == {"u": "sig=SENTINEL"}
+
+
+def test_each_change_of_an_elastic_jobs_nodes_is_kept_with_its_time(history: History) -> None:
+    record = add(history, "me_1_aa", min_nodes=1, max_nodes=4)
+    changes = (NodeChange(10.0, 0, 1), NodeChange(11.0, 1, 1))
+    info = RunInfo("me_1_aa", State.RUNNING, changes=changes)
+    assert history.update(record, info).info.changes == changes
+    # A backend that knows only how it is now says the same again and again.
+    again = history.update(record, replace(info, changes=(NodeChange(12.0, 1, 1),)))
+    assert again.info.changes == changes
+    asked = history.ask_scale(again, 3, 13.0)
+    assert asked.info.changes == (*changes, NodeChange(13.0, 1, 3))
+    later = NodeChange(15.0, 3, 3)
+    grown = history.update(asked, replace(info, changes=(*changes, later)))
+    assert grown.info.changes == (*asked.info.changes, later)
+    assert history.find("aa").info.changes == grown.info.changes
+    # What happened before something that is known comes before it.
+    between = NodeChange(14.0, 2, 3)
+    grown = history.update(grown, replace(info, changes=(*changes, between, later)))
+    assert grown.info.changes == (*asked.info.changes, between, later)
+    # What a backend has forgotten stays.
+    assert history.update(grown, RunInfo("me_1_aa", State.UNKNOWN)).info.changes == grown.info.changes
+    assert add(history, "me_1_bb").info.changes == () == history.find("bb").info.changes
+
+
+def test_a_history_from_before_elastic_jobs_is_brought_up_to_date(history: History, tmp_path: Path) -> None:
+    add(history, "me_1_aa", min_nodes=1, max_nodes=4)
+    with closing(sqlite3.connect(tmp_path / ".blobsync" / "jobs.sqlite")) as database, database:
+        database.execute("drop table node_changes")
+        database.execute("pragma user_version=2")
+    assert history.ask_scale(history.find("aa"), 2, 1.0).info.changes[-1].wanted == 2
+    assert len(history.find("aa").info.changes) == 1

@@ -145,8 +145,8 @@ READ_IN: Mapping[str, str] = {
     "max_file_size": "code/files.py",
     "compile_args": "code/compile.py",
     "relay": "project/engine_set.py",
-    "min_nodes": "jobs/backends/aml/platforms.py",
-    "max_nodes": "jobs/backends/aml/platforms.py",
+    "min_nodes": "jobs/describe.py",
+    "max_nodes": "jobs/describe.py",
     "retries": "jobs/project_jobs.py",
     "setup": "jobs/node/setup.py",
     "work_dir": "jobs/node/job.py",
@@ -223,8 +223,6 @@ def test_a_key_of_certain_platforms_says_so_on_others(tmp_path: Path, name: str)
 
 READ_VALUES: Mapping[str, Any] = {
     "docker.password": "SENTINEL",
-    "min_nodes": 1,
-    "max_nodes": 2,
     "queue_settings": {"job_tier": "Basic"},
     "aks_compute_global_dispatch_arg": {"my_resource_only": True},
     "config_param.*.blob_cache_timeout": 60,

@@ -66,6 +66,12 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "GPUs that do not fill nodes": ({**SLURM, "num_gpu": 6, "gpu_per_node": 4}, "do not fill whole nodes"),
     "no GPUs, and a gres of some": ({**SLURM, "num_gpu": 0, "slurm": {"gres": "gpu:4"}}, "-n 0 requests no GPU"),
     "several nodes here": ({**LOCAL, "nodes": 2}, "this machine is one node"),
+    "an array that is elastic": (
+        {**SLURM, "min_nodes": 1, "max_nodes": 2, "slurm": {"array": "0-3"}},
+        "an elastic job cannot be an array",
+    ),
+    "Azure ML with bounds": ({**PLAIN, "min_nodes": 1, "max_nodes": 2}, "a job on aml has a fixed number of nodes"),
+    "bounds without a node": ({**LOCAL, "min_nodes": 0, "max_nodes": 2}, "an elastic job has at least one node"),
     "a directive with a line break": ({**SLURM, "slurm": {"qos": "a\nb"}}, "contains a line break"),
     "a variable with a blank": ({**SLURM, "slurm": {"export": ["A B"]}}, "is not a variable name"),
     "a mount that the SAS does not allow": (

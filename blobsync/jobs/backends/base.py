@@ -167,6 +167,18 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class Scaling(Protocol):
+    """A backend that changes the number of nodes of elastic jobs while they run (capability ``scale``)."""
+
+    def scale(self, spec: JobSpec, ref: JobRef, nodes: int) -> Outcome:
+        """Ask for this number of nodes, which lies within the job's bounds. The last request counts; safe to repeat.
+
+        Node 0 stays; when there are to be fewer, those with the highest numbers go.
+        """
+        ...
+
+
+@runtime_checkable
 class Recalling(Protocol):
     """A backend that stores specifications, so it can find jobs that this project has no record of."""
 

@@ -18,11 +18,7 @@ from blobsync.base.redaction import redact
 from blobsync.jobs.node.arguments import NodeArguments
 from blobsync.jobs.node.ranks import NotReadyError, Ranks, rank_variables
 from blobsync.jobs.node.torchrun import elastic_variables
-from blobsync.jobs.spec import FolderLink, JobSpec, Secrets
-
-
-# By this variable the programs that a node's command has left behind are known.
-MARK = "BLOBSYNC_NODE_OF"
+from blobsync.jobs.spec import MARK, FolderLink, JobSpec, Secrets
 
 
 class NodeJob:
@@ -103,11 +99,11 @@ class NodeJob:
     def user_environment(self, ranks: Ranks) -> dict[str, str]:
         """The environment of the user's program: the launcher's, the job's values, and who the process is."""
         secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}
-        own = elastic_variables(self.spec, ranks, self.environ) if self.spec.is_elastic else {}
-        env = {**own, **self.environ, **self.spec.env, **secrets}
+        env = {**self.environ, **self.spec.env, **secrets}
         env.update(rank_variables(self.spec, ranks, self.environ))
         env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
         if self.spec.is_elastic:
+            env.update(elastic_variables(self.spec, ranks, self.environ, env))
             env[MARK] = self.mark
         env.setdefault("PYTHONUNBUFFERED", "1")
         return env

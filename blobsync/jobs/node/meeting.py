@@ -1,15 +1,15 @@
 """Where the nodes of an elastic job know of each other: node 0 listens, each other node keeps a connection to it.
 
-A connection that breaks tells a node at once that the other one is gone; what node 0 says tells whether its command runs
-(and which start of it that is), and whether the job is over. Lines of text, in both directions:
+A connection that breaks tells a node at once that the other one is gone; what node 0 says tells whether its command
+runs (and which start of it that is), and whether the job is over. Lines of text, in both directions:
 
     hello RUN_ID NODE        from a node, first
     done                     from a node: its outputs are uploaded
     beat                     from both, so that a machine without power is noticed
     runs TOKEN | waits | over CODE      from node 0, at the beginning and at each change
 
-Nothing secret is said, and nothing that arrives is used for anything but these four facts. The port is beside that of the
-rendezvous, which the network between the nodes has to let through as well.
+Nothing secret is said, and nothing that arrives is used for anything but these four facts. The network between the
+nodes has to let this port through as it does that of the rendezvous.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from blobsync.jobs.node.ranks import NotReadyError
+from blobsync.jobs.spec import FIRST_MASTER_PORT
 
 BEAT_SECONDS = 2.0
 # Longer than that without a word, the other side is gone.
@@ -31,15 +32,16 @@ SILENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 5.0
 # A predecessor's connections may hold the port for a moment.
-_BIND_SECONDS = 30.0
+BIND_SECONDS = 30.0
 _LINE_BYTES = 300
+_APART = 10_000
 _FROM_NODE = re.compile(r"hello ([A-Za-z0-9_-]{1,128}) ([0-9]{1,6})|done|beat")
 _FROM_FIRST = re.compile(r"runs ([0-9a-f]{1,64})|waits|over ([0-9]{1,3})|beat")
 
 
 def meeting_port(rendezvous: int) -> int:
     """Beside the port of the rendezvous; far enough that the next job's, one higher, is not taken."""
-    return rendezvous - 10_000 if rendezvous >= 20_000 else rendezvous + 10_000
+    return rendezvous + (-_APART if rendezvous >= FIRST_MASTER_PORT else _APART)
 
 
 class _Line:
@@ -73,9 +75,10 @@ class _Line:
 class MeetingPlace:
     """Node 0's side. Listens until closed. Raises ``NotReadyError`` where the port is taken."""
 
-    def __init__(self, run_id: str, port: int, most: int) -> None:
+    def __init__(self, run_id: str, port: int, most: int, *, bind_seconds: float = BIND_SECONDS) -> None:
+        """``most`` nodes may come; for ``bind_seconds`` somebody else may have the port."""
         self._run_id, self._most = run_id, most
-        self._listening = _listen(port)
+        self._listening = _listen(port, bind_seconds)
         self._lines: dict[int, _Line] = {}
         self._done: set[int] = set()
         self._lost: dict[int, float] = {}
@@ -180,8 +183,11 @@ class MeetingPlace:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a node knows of node 0: ``start`` names the start of its command that runs, empty while none does or there
-    is no contact; ``over`` is the code that the job ended with, None before."""
+    """What a node knows of node 0.
+
+    ``start`` names the start of its command that runs, empty while none does or there is no contact; ``over`` is the
+    code that the job ended with, None before.
+    """
 
     start: str = ""
     over: int | None = None
@@ -243,13 +249,13 @@ class Contact:
             yield ""
 
 
-def _listen(port: int) -> socket.socket:
-    until = time.monotonic() + _BIND_SECONDS
+def _listen(port: int, seconds: float) -> socket.socket:
+    until = time.monotonic() + seconds
     while True:
         try:
             return socket.create_server(("", port), backlog=128)
         except OSError as error:
-            if time.monotonic() > until:
+            if time.monotonic() >= until:
                 raise NotReadyError(
                     f"port {port}, where the job's nodes meet, cannot be used: {error.strerror}",
                     hint="set MASTER_PORT in env to another port; the nodes meet 10,000 below it",
@@ -259,5 +265,5 @@ def _listen(port: int) -> socket.socket:
 
 def _socket_of(key: selectors.SelectorKey) -> socket.socket:
     found = key.fileobj
-    assert isinstance(found, socket.socket)  # noqa: S101 - only sockets are registered
+    assert isinstance(found, socket.socket)
     return found

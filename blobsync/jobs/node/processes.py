@@ -12,8 +12,9 @@ from pathlib import Path
 
 from blobsync.base.process import ProcessGroup
 from blobsync.base.redaction import redact
-from blobsync.jobs.node.job import MARK, NodeJob, read_text
+from blobsync.jobs.node.job import NodeJob, read_text
 from blobsync.jobs.node.ranks import Ranks
+from blobsync.jobs.spec import MARK
 
 # Signals that ask a program to stop; they may arrive twice.
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -95,8 +96,8 @@ def listeners(group: int, number: int) -> dict[int, int]:
 def end_strays(job: NodeJob) -> int:
     """Kill what earlier commands of this node have left behind; returns how many processes that were.
 
-    torchrun starts each of its workers in a session of its own, so that they outlive a torchrun that is killed, and go on
-    training beside those of the next one.
+    torchrun starts each of its workers in a session of its own: they outlive a torchrun that is killed, and would go
+    on training beside those of the next one.
     """
     wanted, killed = f"{MARK}={job.mark}".encode(), 0
     for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):

@@ -14,19 +14,22 @@ from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFou
 from blobsync.base.process import python_module
 from blobsync.base.user_data import state_home
 from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
-from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
+from blobsync.jobs.backends.local.fleet import address_of
+from blobsync.jobs.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
-from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.jobs.spec import MARK, RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 from blobsync.local.errors import local_error
 
-CAPABILITIES = frozenset({"blame", "live_logs"})
+CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "scale"})
 # The maximum of GPUs, or concurrent jobs, of one machine.
 _MOST = 1024
+# The maximum of nodes of an elastic job, each of which is a group of processes.
+_MOST_NODES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRequest:
-    """The run's directory, and the command that its supervisor starts on this machine."""
+    """The run's directory, and the words that start a node, without its number and its folder."""
 
     files: RunFiles
     command: tuple[str, ...]
@@ -49,22 +52,23 @@ class LocalBackend:
         self._queue_dir = queue_folder(around.environ)
 
     def plan(self, spec: JobSpec) -> Plan:
-        if spec.nodes != 1:
+        if spec.is_elastic:
+            _demand_room(spec)
+        elif spec.nodes != 1:
             raise SubmissionError(
                 f"this machine is one node, but the job requests {spec.nodes}",
                 hint="use --nodes 1, or a cluster with more nodes",
             )
         files = self._files(spec.run_id)
-        root = Path(str(spec.options["in_place"])) if spec.code is None else files.root
         settings = self._around.settings
         command = (
             *(*python_module("blobsync.jobs.node"), "node"),
             *("--job", str(files.job), "--secrets", str(files.secrets), "--run-dir", str(files.folder)),
-            *("--root", str(root), "--node-rank", "0"),
             *("--keep-root", str(settings.get("keep_root") or "failed")),
             *("--sync-seconds", str(settings.get("sync_seconds") or 60)),
         )
-        shown = ("# on this machine, when it is its turn:", shlex.join(command), f"# with {files.job}:", spec.to_json())
+        first = shlex.join((*command, "--root", str(files.root_for(spec)), "--node-rank", "0"))
+        shown = ("# on this machine, when it is its turn:", first, f"# with {files.job}:", spec.to_json())
         return Plan(spec, "\n".join(shown), LocalRequest(files, command))
 
     def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
@@ -92,12 +96,13 @@ class LocalBackend:
         request: LocalRequest = plan.request
         files, spec = request.files, plan.spec
         capacity = self._capacity()
-        if capacity.wants(spec.gpus_per_node) > len(capacity.gpus):
+        gpus = gpus_of(spec)
+        if capacity.wants(gpus) > len(capacity.gpus):
             raise SubmissionError(
-                f"this machine has {len(capacity.gpus)} GPUs, but the job requests {spec.gpus_per_node}",
+                f"this machine has {len(capacity.gpus)} GPUs, but the job requests {gpus}",
                 hint=f"use -n {len(capacity.gpus)}",
             )
-        ticket = LocalQueue(self._queue_dir).enter(spec.run_id, spec.gpus_per_node)
+        ticket = LocalQueue(self._queue_dir).enter(spec.run_id, gpus)
         local = {
             "slots": capacity.slots,
             "gpus": capacity.gpus,
@@ -117,7 +122,8 @@ class LocalBackend:
         self._around.process.spawn_detached(
             (*python_module("blobsync.jobs.backends.local.supervisor"), str(files.folder)),
             log=files.log,
-            env=self._around.environ,
+            # What is submitted from within an elastic job's program is not one of its programs.
+            env={name: value for name, value in self._around.environ.items() if name != MARK},
             cwd=files.folder,
         )
         return JobRef(spec.run_id, spec.run_id, str(files.folder))
@@ -142,6 +148,17 @@ class LocalBackend:
                 files.cancel.touch()
             except OSError as error:
                 return Refused(local_error(error, files.cancel))
+        return Accepted(ref)
+
+    def scale(self, spec: JobSpec, ref: JobRef, nodes: int) -> Outcome:
+        files = self._files(ref.run_id)
+        status = files.read_status()
+        if status is None or status.state.is_final:
+            return Refused(JobError(f"{ref.run_id} does not run on this machine any more", hint="blobsync q shows it"))
+        try:
+            files.write_wanted(nodes)
+        except OSError as error:
+            return Refused(local_error(error, files.wanted))
         return Accepted(ref)
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
@@ -239,4 +256,14 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
         reason = f"{order.index(run_id)} jobs before it" if order.index(run_id) else ""
     if not state.is_final and files.cancel.exists():
         state = State.CANCELING
-    return RunInfo(run_id, state, status.exit_code, 0, reason, status.started, status.ended, ("localhost",))
+    changes, nodes = files.read_changes()
+    hosts = tuple(map(address_of, nodes)) if changes else ("localhost",)
+    return RunInfo(run_id, state, status.exit_code, 0, reason, status.started, status.ended, hosts, changes)
+
+
+def _demand_room(spec: JobSpec) -> None:
+    if (spec.max_nodes or 0) > _MOST_NODES:
+        raise SubmissionError(
+            f"this machine takes at most {_MOST_NODES} nodes of a job, but it may have {spec.max_nodes}",
+            hint=f"--elastic {spec.min_nodes}:{_MOST_NODES}",
+        )

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import parse_json
-from blobsync.jobs.spec import run_name
+from blobsync.jobs.spec import JobSpec, run_name
 
 # A ticket that its supervisor has not taken after this many seconds is left over from a killed submission.
 UNCLAIMED_SECONDS = 60.0
@@ -126,6 +126,11 @@ class LocalQueue:
         with (self._folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def gpus_of(spec: JobSpec) -> int:
+    """How many GPUs a job holds: an elastic one those of all the nodes that it may have."""
+    return spec.gpus_per_node * (spec.max_nodes if spec.is_elastic and spec.max_nodes else 1)
 
 
 def _room(mine: Ticket, running: Sequence[Ticket], capacity: Capacity) -> tuple[str, ...] | None:

@@ -7,14 +7,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from blobsync.base.plain_json import parse_json
 from blobsync.jobs.login import LOG_FOLDERS, telling
-from blobsync.jobs.spec import LogFile, State
+from blobsync.jobs.spec import JobSpec, LogFile, NodeChange, State
 
 # A run whose supervisor has not shown up after this many seconds will not run.
 START_SECONDS = 60.0
@@ -56,6 +56,22 @@ class RunFiles:
     def root(self) -> Path:
         """Where the code is unpacked."""
         return self.folder / "root"
+
+    @property
+    def wanted(self) -> Path:
+        """How many nodes an elastic job is to have, once that was changed."""
+        return self.folder / "wanted"
+
+    @property
+    def changes(self) -> Path:
+        """Each change of an elastic job's nodes, a line of JSON each."""
+        return self.folder / "node_changes.jsonl"
+
+    def root_for(self, spec: JobSpec, node: int = 0) -> Path:
+        """Where a node of the job works: a folder of its own, or where the job is to run in place."""
+        if spec.code is None:
+            return Path(str(spec.options["in_place"]))
+        return self.folder / f"root_{node}" if node else self.root
 
     @property
     def log(self) -> Path:
@@ -111,6 +127,41 @@ class RunFiles:
             return None
         except (ValueError, TypeError, KeyError, OverflowError):
             return SavedState(State.UNKNOWN)
+
+    def write_wanted(self, nodes: int) -> None:
+        """The last request counts."""
+        fresh = self.wanted.with_name(f"wanted.{os.getpid()}.{time.monotonic_ns()}")
+        fresh.write_text(str(nodes))
+        fresh.replace(self.wanted)
+
+    def read_wanted(self) -> int | None:
+        """None where nobody has asked for a number of nodes."""
+        try:
+            return int(self.wanted.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def add_change(self, change: NodeChange, nodes: Collection[int]) -> None:
+        """``nodes`` are the indexes of those that run."""
+        with self.changes.open("a") as target:
+            target.write(json.dumps({**asdict(change), "nodes": sorted(nodes)}) + "\n")
+
+    def read_changes(self) -> tuple[tuple[NodeChange, ...], tuple[int, ...]]:
+        """All changes in their order, and the indexes of the nodes that run; lines that are not ours are left out."""
+        changes: list[NodeChange] = []
+        nodes: tuple[int, ...] = ()
+        try:
+            lines = self.changes.read_text().splitlines()
+        except OSError:
+            return (), ()
+        for line in lines:
+            # The last one may be written at this moment.
+            with suppress(ValueError, TypeError, KeyError, OverflowError):
+                values = parse_json(line)
+                change = NodeChange(float(values["at"]), int(values["running"]), int(values["wanted"]))
+                nodes = tuple(int(node) for node in values["nodes"])
+                changes.append(change)
+        return tuple(changes), nodes
 
     def supervisor_is_gone(self) -> bool:
         """Whether a run that has not ended has no supervisor: it was killed, or the machine went down."""

@@ -19,13 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
-from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
+from blobsync.jobs.backends.local.fleet import PATIENCE_SECONDS, Fleet
+from blobsync.jobs.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
 from blobsync.jobs.spec import JobSpec, State
 
 POLL_SECONDS = 0.2
-# After being asked to end, the node program has this long before its processes are killed.
-PATIENCE_SECONDS = 10.0
 
 
 class Supervisor:
@@ -44,7 +43,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Wait, run, report; secrets are removed when nothing needs them."""
-        gpus = self._spec.gpus_per_node
+        gpus = gpus_of(self._spec)
         try:
             with self._queue.claimed(self._ticket, self._spec.run_id, gpus):
                 given = self._wait_for_turn()
@@ -66,20 +65,39 @@ class Supervisor:
     def _run(self, gpus: tuple[str, ...]) -> None:
         started = time.time()
         self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
-        env = dict(self._environ)
-        if gpus or not self._spec.gpus_per_node:
-            # A job without GPUs must not see those of others.
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        child = self._process.start(self._arguments, env=env)
-        code = self._wait(child, started, gpus)
-        if said := child.stderr_tail():
-            with self._files.log.open("a") as log:
-                log.write(said + "\n")
+        code = self._run_fleet(started, gpus) if self._spec.is_elastic else self._run_node(started, gpus)
         if self._files.cancel.exists():
             state = State.CANCELED
         else:
             state = State.FAILED if code else State.COMPLETED
         self._files.write_status(SavedState(state, code, started, time.time(), gpus))
+
+    def _run_fleet(self, started: float, gpus: tuple[str, ...]) -> int:
+        fleet = Fleet(self._spec, self._files, self._arguments, self._process, self._environ, gpus)
+        told = State.PREPARING
+        while True:
+            canceled = self._files.cancel.exists()
+            code = fleet.look(canceled=canceled)
+            if code is not None:
+                return code
+            state = State.CANCELING if canceled else self._files.phase()
+            if state is not told:
+                told = state
+                self._files.write_status(SavedState(state, started=started, gpus=gpus))
+            time.sleep(POLL_SECONDS)
+
+    def _run_node(self, started: float, gpus: tuple[str, ...]) -> int:
+        env = dict(self._environ)
+        if gpus or not self._spec.gpus_per_node:
+            # A job without GPUs must not see those of others.
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        words = ("--root", str(self._files.root_for(self._spec)), "--node-rank", "0")
+        child = self._process.start((*self._arguments, *words), env=env)
+        code = self._wait(child, started, gpus)
+        if said := child.stderr_tail():
+            with self._files.log.open("a") as log:
+                log.write(said + "\n")
+        return code
 
     def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
         told, asked = State.PREPARING, 0.0

@@ -1,0 +1,135 @@
+"""Nodes of an elastic job on real sockets: who is there, who is gone, and what node 0 says."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from blobsync.jobs.node.meeting import Contact, MeetingPlace, News
+from blobsync.jobs.node.ranks import NotReadyError
+
+RUN = "me_1_0badcafe"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def until(there: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 8.0
+    while not there() and time.monotonic() < end:
+        time.sleep(0.02)
+    return there()
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def place(port: int) -> Iterator[MeetingPlace]:
+    place = MeetingPlace(RUN, port, 4)
+    yield place
+    place.close()
+
+
+def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: MeetingPlace, port: int) -> None:
+    place.say("runs abc1")
+    node = Contact(RUN, 2, "127.0.0.1", port)
+    assert until(lambda: node.news == News("abc1")) and place.present == {2}
+    place.say("waits")
+    assert until(lambda: node.news == News())
+    place.say("runs abc2")
+    assert until(lambda: node.news == News("abc2"))
+    place.say("over 7")
+    assert until(lambda: node.news == News(over=7))
+    node.leave()
+    assert until(lambda: not place.present)
+
+
+def test_a_node_that_says_nothing_at_its_end_is_waited_for_a_moment(port: int) -> None:
+    place = MeetingPlace(RUN, port, 4)
+    with socket.create_connection(("127.0.0.1", port)) as killed:
+        killed.sendall(f"hello {RUN} 1\n".encode())
+        assert until(lambda: place.present == {1})
+    time.sleep(0.5)
+    assert place.present == {1}, "its connection may come back"
+    again = Contact(RUN, 1, "127.0.0.1", port)
+    time.sleep(0.5)
+    again.leave()
+    assert until(lambda: not place.present), "it has said that it has finished"
+    place.close()
+
+
+def test_node_0_that_is_gone_is_missed_at_once_and_found_again(port: int) -> None:
+    node = Contact(RUN, 1, "127.0.0.1", port)
+    time.sleep(0.3)
+    assert node.news == News(), "nobody is there yet"
+    first = MeetingPlace(RUN, port, 4)
+    first.say("runs a")
+    assert until(lambda: node.news.start == "a")
+    first.close()
+    assert until(lambda: node.news == News())
+    second = MeetingPlace(RUN, port, 4)
+    second.say("runs b")
+    assert until(lambda: node.news.start == "b")
+    second.say("over 0")
+    assert until(lambda: node.news.over == 0)
+    second.close()
+    time.sleep(0.5)
+    assert node.news == News(over=0), "what the job ended with stays true"
+    node.leave()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"hello another_job 1\n",
+        f"hello {RUN} 0\n".encode(),
+        f"hello {RUN} 4\n".encode(),
+        f"hello {RUN} -1\n".encode(),
+        b"GET / HTTP/1.1\r\n",
+        b"x" * 5000,
+        b"\xff\xfe\x00\n",
+    ],
+)
+def test_whoever_is_no_node_of_the_job_is_sent_away_and_changes_nothing(
+    place: MeetingPlace, port: int, said: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.settimeout(5.0)
+        stranger.sendall(said)
+        try:
+            assert stranger.recv(100) == b""
+        except ConnectionResetError:
+            pass
+    assert place.present == frozenset()
+    node = Contact(RUN, 3, "127.0.0.1", port)
+    assert until(lambda: place.present == {3})
+    node.leave()
+
+
+@pytest.mark.parametrize("said", [b"runs ../x\n", b"over 1000\n", b"y" * 1000])
+def test_a_node_believes_nobody_who_does_not_speak_as_node_0(said: bytes, port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)) as other:
+        node = Contact(RUN, 1, "127.0.0.1", port)
+        connection, _ = other.accept()
+        with connection:
+            connection.sendall(said)
+            connection.settimeout(5.0)
+            while connection.recv(100):
+                pass
+        assert node.news == News()
+    node.leave()
+
+
+def test_a_port_that_is_taken_is_named(port: int) -> None:
+    with socket.create_server(("", port)), pytest.raises(NotReadyError, match=f"port {port}, where the job's nodes"):
+        MeetingPlace(RUN, port, 4, bind_seconds=0.0)
