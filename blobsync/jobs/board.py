@@ -272,7 +272,7 @@ class Board:
         if not isinstance(backend, Scaling):
             raise UsageError(f"{record.run_id} cannot be scaled: {backend.name} cannot change a job that runs")
         asked_at = time.time()
-        outcome = backend.scale(record.spec, record.ref, nodes)
+        outcome = backend.scale(record.ref, nodes)
         if isinstance(outcome, Unknown):
             raise JobError(
                 f"unknown whether {record.run_id} is being scaled: {outcome.error.message}",

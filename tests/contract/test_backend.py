@@ -349,14 +349,14 @@ def test_an_elastic_job_has_as_many_nodes_as_it_is_asked_to_have(place: Place) -
     place.until(ref, State.RUNNING)
     assert sizes(place, ref)[-1] == (1, 1)
     for nodes in (3, 2):
-        assert isinstance(place.backend.scale(spec, ref, nodes), Accepted)
+        assert isinstance(place.backend.scale(ref, nodes), Accepted)
         until_size(place, ref, nodes)
     times = [change.at for change in place.backend.get([ref])[0].changes]
     assert times == sorted(times)
     assert isinstance(place.backend.cancel(ref), Accepted)
     place.until(ref, State.CANCELED)
-    assert isinstance(place.backend.scale(spec, ref, 1), Refused)
-    assert isinstance(place.backend.scale(spec, JobRef("me_1_0badf00d", "me_1_0badf00d", ""), 1), Refused)
+    assert isinstance(place.backend.scale(ref, 1), Refused)
+    assert isinstance(place.backend.scale(JobRef("me_1_0badf00d", "me_1_0badf00d", ""), 1), Refused)
 
 
 def sizes(place: Place, ref: JobRef) -> list[tuple[int, int]]:

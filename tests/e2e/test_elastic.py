@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.e2e.world import Container, Done, Project, read_tree, wait_until
+from tests.e2e.world import Done, Project, wait_until
 
 pytestmark = pytest.mark.e2e
 
 TORCH_IS_MISSING = importlib.util.find_spec("torch") is None
 with_torch = pytest.mark.skipif(
-    TORCH_IS_MISSING, reason="torch is not installed; ./dev setup installs its CPU wheel where pip offers one below 300 MB"
+    TORCH_IS_MISSING, reason="torch is not installed, and pip offers no wheel of it for CPUs alone: see CONTRIBUTING.md"
 )
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 # Adds up ones over all workers, writes a checkpoint after each step, and ends when it is told to.
 TRAIN = """\
@@ -165,6 +164,7 @@ def jobs(project: Project) -> Iterator[Jobs]:
 
 @with_torch
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_is_killed(jobs: Jobs) -> None:
     # torchrun waits less long for a node that has gone; who holds the rendezvous is added.
     jobs.configure(env={"PET_RDZV_CONF": "last_call_timeout=1,join_timeout=300,keep_alive_interval=2"})
@@ -179,8 +179,13 @@ def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_
     first, programs = jobs.nodes(job_id)[0], jobs.programs(job_id, 0)
     assert len(programs) == 2
     os.kill(first, signal.SIGKILL)
+
+    def is_back() -> bool:
+        now = jobs.programs(job_id, 0)
+        return jobs.nodes(job_id).get(0, first) != first and bool(now) and not {*now} & {*programs}
+
+    assert wait_until(is_back, seconds=PATIENCE, pause=0.2), jobs.explain()
     jobs.until_trained_by(2)
-    assert jobs.nodes(job_id)[0] != first and not {*jobs.programs(job_id, 0)} & {*programs}
     # Its torchrun alone is killed.
     os.kill(jobs.programs(job_id, 0)[0], signal.SIGKILL)
     jobs.until_trained_by(2)
@@ -193,9 +198,9 @@ def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_
 
     steps = [step for step, _ in jobs.steps]
     # A worker may end between a step and its checkpoint; it is taken again then, and none is left out.
-    assert all(later - earlier in (0, 1) for earlier, later in zip(steps, steps[1:], strict=False)), jobs.steps
-    begun = [tuple(map(int, line.split())) for line in (jobs.project.root / "output/begun.txt").read_text().splitlines()]
-    assert {world for _, _, world in begun} == {1, 2, 3}
+    assert all(later - earlier in (0, 1) for earlier, later in pairwise(steps)), jobs.steps
+    begun = (jobs.project.root / "output/begun.txt").read_text().splitlines()
+    assert {line.split()[2] for line in begun} == {"1", "2", "3"}
     elastic = job["elastic"]
     assert (elastic["min_nodes"], elastic["max_nodes"], elastic["nodes"]) == (1, 3, 0)
     changes = [(one["nodes"], one["wanted"]) for one in elastic["changes"]]
@@ -204,12 +209,6 @@ def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_
     assert not any(jobs.programs(job_id, node) for node in range(3)), "nothing is left behind"
     log = jobs.run("logs", job_id).out
     assert f"trained {steps[-1]}" in log
-
-
-@with_torch
-def test_without_blobsync_torchrun_does_not_survive_the_loss_of_node_0() -> None:
-    """The reason for all this; if it fails, torchrun has learnt what blobsync does for it."""
-    pytest.importorskip("torch")
 
 
 def test_bounds_are_checked_before_anything_is_submitted(jobs: Jobs) -> None:

@@ -65,7 +65,7 @@ class FakeBackend:
             changes=(NodeChange(now, spec.nodes, spec.nodes),) if spec.is_elastic else (),
         )
 
-    def scale(self, spec: JobSpec, ref: JobRef, nodes: int) -> Outcome:
+    def scale(self, ref: JobRef, nodes: int) -> Outcome:
         if self.gone:
             return Refused(BackendUnavailableError("the cluster does not answer"))
         info = self.jobs.get(ref.run_id)

@@ -170,7 +170,7 @@ class Backend(Protocol):
 class Scaling(Protocol):
     """A backend that changes the number of nodes of elastic jobs while they run (capability ``scale``)."""
 
-    def scale(self, spec: JobSpec, ref: JobRef, nodes: int) -> Outcome:
+    def scale(self, ref: JobRef, nodes: int) -> Outcome:
         """Ask for this number of nodes, which lies within the job's bounds. The last request counts; safe to repeat.
 
         Node 0 stays; when there are to be fewer, those with the highest numbers go.

@@ -42,7 +42,7 @@ def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> 
                 transfers.drop_unrecorded(entry.name, places.blobs(entry.container, entry.path), path)
         elif entry.mode == "upload":
             path.mkdir(parents=True, exist_ok=True)
-            if job.attempt != "0":
+            if job.is_later:
                 # A resumed job finds its checkpoints in the earlier attempt's files.
                 _download(job, places, transfers, entry, inner)
         else:

@@ -62,9 +62,14 @@ class NodeJob:
 
     @property
     def attempt(self) -> str:
-        """How often the job was started again, as a number; of an elastic job this node, which may come late."""
+        """How often the job was started again, as a number; of an elastic job, this node."""
         again = self.environ.get("SLURM_RESTART_COUNT") or self.environ.get("BLOBSYNC_ATTEMPT")
         return again or str(pods_before(self.environ))
+
+    @property
+    def is_later(self) -> bool:
+        """Whether others of the job may have uploaded something before this node came."""
+        return self.attempt != "0" or (self.spec.is_elastic and self.node_rank >= self.spec.nodes)
 
     @property
     def mark(self) -> str:

@@ -7,8 +7,9 @@ deleting the Job removes it all. Jobs are asked for by their labels, so that man
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from blobsync.base.errors import (
     BackendDeniedError,
@@ -39,7 +40,7 @@ from blobsync.jobs.backends.kubernetes.request import build_kubernetes, pull_log
 from blobsync.jobs.backends.kubernetes.settings import read_settings
 from blobsync.jobs.backends.kubernetes.submission import DOUBTFUL, Submission
 from blobsync.jobs.backends.kubernetes.summary import holders_of, read_cluster
-from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
 
@@ -215,13 +216,19 @@ def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) ->
     by_job: dict[str, list[Pod]] = {}
     for pod in replies.read_pods(place.ours("Pod", names)):
         by_job.setdefault(pod.job, []).append(pod)
-    infos = tuple(replies.job_info(job, by_job.get(job.name, ()), {}) for job in jobs)
+    infos = tuple(_info(job, by_job.get(job.name, ()), {}) for job in jobs)
     if not any(info.state in (State.QUEUED, State.PREPARING) for info in infos):
         return infos
     events: dict[str, str] = {}
     with suppress(BackendDeniedError):
         events = replies.read_warnings(place.get("Event", fieldSelector="type=Warning"))
-    return tuple(replies.job_info(job, by_job.get(job.name, ()), events) for job in jobs)
+    return tuple(_info(job, by_job.get(job.name, ()), events) for job in jobs)
+
+
+def _info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str]) -> RunInfo:
+    """With the size that it has at this moment: the server does not record when it changed."""
+    now = NodeChange(time.time(), replies.running_nodes(pods), job.nodes)
+    return replace(replies.job_info(job, pods, events), changes=(now,))
 
 
 def _read_pod(place: Place, pod: str, since: str) -> str:

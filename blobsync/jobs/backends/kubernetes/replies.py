@@ -165,6 +165,11 @@ def job_info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str])
     return replace(info, reason=reason, ended=ended if state.is_final else None)
 
 
+def running_nodes(pods: Sequence[Pod]) -> int:
+    """How many nodes run that were not asked to end."""
+    return sum(pod.running and not pod.leaving for pod in latest_pods(pods))
+
+
 def latest_pods(pods: Sequence[Pod]) -> tuple[Pod, ...]:
     """The newest pod of each index."""
     return tuple({pod.index: pod for pod in pods}.values())

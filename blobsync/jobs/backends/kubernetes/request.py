@@ -173,13 +173,8 @@ def _blank(spec: JobSpec) -> str:
     return Secrets(dict.fromkeys(containers, ""), dict.fromkeys(spec.secret_env, "")).to_json()
 
 
-def is_elastic(spec: JobSpec) -> bool:
-    """Whether the job may change its number of nodes."""
-    return spec.min_nodes is not None and spec.max_nodes is not None
-
-
 def _most_nodes(spec: JobSpec) -> int:
-    return max(spec.nodes, spec.max_nodes or 0) if is_elastic(spec) else spec.nodes
+    return max(spec.nodes, spec.max_nodes or 0) if spec.is_elastic else spec.nodes
 
 
 def _service(name: str) -> Object:
@@ -218,7 +213,7 @@ def _volume(place: _Place, mount: Mount) -> list[Object]:
 
 
 def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...]) -> Object:
-    spec, elastic = place.spec, is_elastic(place.spec)
+    spec, elastic = place.spec, place.spec.is_elastic
     count = min(max(spec.nodes, spec.min_nodes or 1), spec.max_nodes or spec.nodes) if elastic else spec.nodes
     content: dict[str, Any] = {
         "completionMode": "Indexed",
@@ -249,7 +244,7 @@ def _when_it_fails(spec: JobSpec) -> dict[str, Any]:
     def exits(operator: str, code: int) -> dict[str, Any]:
         return {"onExitCodes": {"containerName": "main", "operator": operator, "values": [code]}}
 
-    if is_elastic(spec):
+    if spec.is_elastic:
         rules = [{"action": "Ignore", **evicted}, {"action": "FailIndex", **exits("In", SETUP_FAILED_EXIT)}]
         success = {"rules": [{"succeededIndexes": "0", "succeededCount": 1}]}
         return {

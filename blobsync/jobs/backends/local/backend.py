@@ -150,7 +150,7 @@ class LocalBackend:
                 return Refused(local_error(error, files.cancel))
         return Accepted(ref)
 
-    def scale(self, spec: JobSpec, ref: JobRef, nodes: int) -> Outcome:
+    def scale(self, ref: JobRef, nodes: int) -> Outcome:
         files = self._files(ref.run_id)
         status = files.read_status()
         if status is None or status.state.is_final:

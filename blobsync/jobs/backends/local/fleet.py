@@ -74,12 +74,10 @@ class Fleet:
     def _start(self, number: int) -> None:
         node = self._nodes.get(number, FleetNode())
         words = ("--root", str(self._files.root_for(self._spec, number)), "--node-rank", str(number))
-        # One that comes when the job has begun finds what has been uploaded, as one that comes back does.
-        late = int(self._told is not None and not node.starts)
         env = {
             **self._environ,
             "MASTER_ADDR": MASTER_ADDRESS,
-            "BLOBSYNC_ATTEMPT": str(node.starts + late),
+            "BLOBSYNC_ATTEMPT": str(node.starts),
             "PET_LOCAL_ADDR": address_of(number),
         }
         each = self._spec.gpus_per_node
