@@ -15,11 +15,13 @@ from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.base.locations import SasToken
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.download import DownloadJob
+from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
 from blobsync.direct.sent_blocks import BlockMemory
 from blobsync.direct.upload import UploadJob
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.files import LocalFolder
+from blobsync.local.range_records import RangeRecords
 from blobsync.plan.block_edges import ONE_REQUEST
 from blobsync.plan.listener import Listener
 from blobsync.store.ends import LocalEnd, RemoteEnd
@@ -61,13 +63,16 @@ class DirectEngine:
         *,
         source_sas: Callable[[RemoteEnd], SasToken | None] | None = None,
         journal: BlockJournal | None = None,
+        unfinished: RangeRecords | None = None,
     ) -> None:
         """``source_sas`` gives what the destination's service reads a copy's source with.
 
-        ``journal`` remembers the blocks of uploads; without one, whole files are sent.
+        ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the downloads
+        that were killed, on record; without it they start anew.
         """
         self._source_sas = source_sas
         self._journal = journal
+        self._unfinished = unfinished
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
@@ -93,11 +98,24 @@ class DirectEngine:
             return tuning, _uploads(run, source, destination, tuning, memory)
         if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
             tuning = _tune(task, source)
-            return tuning, _downloads(run, source, destination, _folder(task, destination), tuning)
+            return tuning, self._downloads(run, source, destination, _folder(task, destination), tuning)
         if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
             sas = self._source_sas(source) if self._source_sas else None
             return FAR, (CopyJob(run, action, source, destination, sas) for action in task.actions)
         raise ValueError("a move needs a blob at one end")
+
+    def _downloads(
+        self, run: RunState, source: RemoteEnd, destination: LocalEnd, folder: LocalFolder, tuning: LineTuning
+    ) -> Iterator[FileJob]:
+        for action in run.task.actions:
+            relative = action.target or action.path or destination.root.name
+            name = source.at(action.path)
+            if action.size <= tuning.range:
+                yield DownloadJob(run, action, source.store, name, folder, relative)
+            else:
+                yield LargeDownloadJob(
+                    run, action, source.store, name, folder, relative, tuning.range, self._unfinished
+                )
 
 
 def _uploads(
@@ -106,14 +124,6 @@ def _uploads(
     for action in run.task.actions:
         name = destination.at(action.target or action.path)
         yield UploadJob(run, action, source.at(action.path), destination.store, name, tuning.single, memory)
-
-
-def _downloads(
-    run: RunState, source: RemoteEnd, destination: LocalEnd, folder: LocalFolder, tuning: LineTuning
-) -> Iterator[FileJob]:
-    for action in run.task.actions:
-        relative = action.target or action.path or destination.root.name
-        yield DownloadJob(run, action, source.store, source.at(action.path), folder, relative, tuning.range)
 
 
 def _folder(task: MoveTask, destination: LocalEnd) -> LocalFolder:

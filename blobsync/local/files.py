@@ -18,7 +18,7 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.config.mapping import is_below
 from blobsync.local.errors import ChangedWhileReadError, naming
 from blobsync.local.names import RelativeName
-from blobsync.local.part_files import FolderDescriptor, PartFile, unnamed_work
+from blobsync.local.part_files import FolderDescriptor, KeptName, NotKeptError, PartFile, unnamed_work
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that replaced a file must not wait for a writer.
@@ -147,6 +147,20 @@ class LocalFolder:
                 # Someone removed the open folder.
                 self._last = ([], self._top)
                 return PartFile(self._parent(parts[:-1]), parts[-1], path, size)
+
+    def reopen(self, relative: RelativeName, size: int, kept: KeptName) -> PartFile | None:
+        """The part file of ``relative`` that an earlier run left; None where it is not there as it was left.
+
+        Raises ``LocalFileError`` as :meth:`create` does.
+        """
+        parts, path = self._parts(relative), self._root / relative
+        with naming(path), suppress(NotKeptError):
+            return PartFile(self._parent(parts[:-1]), parts[-1], path, size, kept=kept)
+        return None
+
+    def path_of(self, relative: RelativeName) -> str:
+        """Where ``relative`` will be, as an absolute path."""
+        return os.path.abspath(self._root / relative)
 
     def remove(self, relative: RelativeName, expected: FileState | None) -> None:
         """Delete a file, through no link at all; one that is gone is fine.

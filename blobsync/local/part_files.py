@@ -13,7 +13,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -27,12 +27,17 @@ from blobsync.local.names import is_own_temporary, new_temporary_name
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = 0o644
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 # Errors of file systems and old kernels without O_TMPFILE.
 _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS})
 
 # On file systems without locks (some network mounts), only files untouched for a day count as left over.
 _DEAD_WITHOUT_LOCK = 24 * 3600.0
+
+
+class NotKeptError(Exception):
+    """There is no part file that an earlier run of ours left: start anew."""
 
 
 def unnamed_work(tmpfile: int = _TMPFILE, descriptors: str = "/proc/self/fd") -> bool:
@@ -61,6 +66,13 @@ class Disk(NamedTuple):
 DISK = Disk()
 
 
+class KeptName(NamedTuple):
+    """What finds a part file again: its name, and which file that was."""
+
+    name: str
+    inode: int
+
+
 class FolderDescriptor:
     """An open directory that several files share; closed with the last reference to it."""
 
@@ -78,14 +90,27 @@ class FolderDescriptor:
 class PartFile:
     """A file that is not there yet: written at any offset from any thread, then committed or discarded."""
 
-    def __init__(self, folder: FolderDescriptor, name: str, path: Path, size: int, disk: Disk = DISK) -> None:
-        """Will become ``name`` in ``folder``, ``path`` for people; made by ``LocalFolder.create``."""
+    def __init__(
+        self,
+        folder: FolderDescriptor,
+        name: str,
+        path: Path,
+        size: int,
+        disk: Disk = DISK,
+        *,
+        kept: KeptName | None = None,
+    ) -> None:
+        """Will become ``name`` in ``folder``, ``path`` for people; made by ``LocalFolder``.
+
+        ``kept`` is what an earlier run left of it. Raises ``OSError``; ``NotKeptError`` where that is not there as it
+        was left.
+        """
         self._disk = disk
         self._folder = folder
         self._name = name
         self._path = path
         self._temporary = ""
-        self._fd = self._create()
+        self._fd = self._create() if kept is None else self._open_kept(kept, size)
         try:
             self._probe(size)
         except BaseException:
@@ -103,6 +128,10 @@ class PartFile:
         """What was written before."""
         with naming(self._path):
             return os.pread(self._fd, length, offset)
+
+    def chunks(self, start: int, length: int, chunk: int) -> Iterator[bytes]:
+        """The same for a range, in pieces of at most ``chunk`` bytes."""
+        return (self.read_at(at, min(chunk, start + length - at)) for at in range(start, start + length, chunk))
 
     def take(self, staged: Path) -> None:
         """Become ``staged``, a complete file of this file system that nobody writes to; it is moved from there."""
@@ -127,7 +156,10 @@ class PartFile:
         """
         try:
             with naming(self._path):
-                if expected is not None or self._temporary or not self._link(self._name):
+                if expected is None and self._folder.unnamed and self._link(self._name):
+                    self.abandon()
+                    self._temporary = ""
+                else:
                     self._demand(expected)
                     self._give_temporary_name()
                     folder = self._folder.fd
@@ -140,6 +172,17 @@ class PartFile:
             raise
         self.close()
         return state
+
+    def keep(self) -> KeptName:
+        """Give it a name, so that it outlives this process; raises ``LocalFileError``. :meth:`leave` lets it."""
+        with naming(self._path):
+            self._give_temporary_name()
+            return KeptName(self._temporary, os.fstat(self._fd).st_ino)
+
+    def leave(self) -> None:
+        """Let it lie for a later run; only after :meth:`keep`."""
+        self._temporary = ""
+        self.close()
 
     def discard(self) -> None:
         """Remove it; safe to call again, and after a commit."""
@@ -171,6 +214,27 @@ class PartFile:
                     raise
                 self._folder.unnamed = False
         fd, self._temporary = self._create_locked()
+        return fd
+
+    def _open_kept(self, kept: KeptName, size: int) -> int:
+        """The file of that name, if it is the one that was left, and nobody else's. Anybody may have put it there."""
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(kept.name, flags, dir_fd=self._folder.fd)
+        except OSError as error:
+            raise NotKeptError from error
+        found = os.fstat(fd)
+        is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
+        if not is_ours or found.st_mode & _OTHERS_WRITE or (found.st_ino, found.st_size) != (kept.inode, size):
+            os.close(fd)
+            raise NotKeptError
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Another process writes to it, or the file system has no locks to tell.
+            os.close(fd)
+            raise NotKeptError from error
+        self._temporary = kept.name
         return fd
 
     def _create_locked(self) -> tuple[int, str]:
@@ -232,8 +296,10 @@ class PartFile:
         )
 
 
-def remove_leftovers(folder: Path) -> int:
+def remove_leftovers(folder: Path, kept: Collection[str] = ()) -> int:
     """Remove the temporary files that dead runs left in ``folder`` itself; returns how many.
+
+    The names in ``kept`` stay: a download will go on from them.
 
     Each is beside its final name, so the run that finishes the work finds it.
     Keeps those of running processes, and ignores errors: part files are never treated
@@ -241,7 +307,7 @@ def remove_leftovers(folder: Path) -> int:
     """
     try:
         # azcopy's own temporary files are not locked, so it is unknown whether it still runs.
-        ours = [name for name in os.listdir(folder) if is_own_temporary(name)]
+        ours = [name for name in os.listdir(folder) if is_own_temporary(name) and name not in kept]
     except OSError:
         return 0
     return sum(remove_leftover(os.path.join(folder, name)) for name in ours)

@@ -37,6 +37,7 @@ from blobsync.plan.transfer_plan import (
     TransferPlan,
     sizes_to_transfer,
 )
+from blobsync.plan.unfinished import with_on_record
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.grants import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
@@ -135,6 +136,7 @@ def make_plan(
     parts = settle(found.parts, found.names, writing=writing)
     route = chosen[0].part.route
     sizes = list(sizes_to_transfer(parts, both_ends=options.settles_both_ends(context.from_cluster)))
+    parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
     moving = sum(sizes) - bytes_spared(parts)
     engine = _choose_engine(options, route, len(sizes), moving, azcopy_problem)
     parts, whole = for_engine(parts, engine.name)

@@ -11,6 +11,7 @@ from blobsync.config.model import Cluster
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index, PairIndex
+from blobsync.local.range_records import RangeRecords
 from blobsync.local.tree import way_to
 from blobsync.plan.transfer_plan import End, IndexKey, Part, PlanPart, Shape
 from blobsync.store.connections import Connections
@@ -33,7 +34,7 @@ class PartOpener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProjectContext:
-    """The project, its two clusters and what reaches them."""
+    """The project, its two clusters and what reaches them. ``unfinished`` are the downloads that were killed."""
 
     root: Path
     cwd: Path
@@ -43,6 +44,7 @@ class ProjectContext:
     index: Index
     journal: BlockJournal
     trusted: frozenset[OutsideLink] = frozenset()
+    unfinished: RangeRecords | None = None
 
     def opened(self, part: PlanPart) -> LivePart:
         """The part with the stores behind its ends; touches no network."""

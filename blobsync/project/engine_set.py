@@ -35,7 +35,9 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine
 
-        return DirectEngine(source_sas=lambda end: mint(end, READ_BLOB), journal=context.journal)
+        return DirectEngine(
+            source_sas=lambda end: mint(end, READ_BLOB), journal=context.journal, unfinished=context.unfinished
+        )
 
     def relay() -> Engine:
         from blobsync.direct.relay import RelayEngine
@@ -48,7 +50,8 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
         return AzcopyEngine(state_dir=state.folder("transfers"), mint=mint, environ=environ)
 
     allowed = plan.options.relay or context.cluster.relay == "auto" or _is_emulator(plan)
-    return Engines({"direct": direct, "relay": relay, "azcopy": azcopy}, relay_allowed=allowed)
+    makers = {"direct": direct, "relay": relay, "azcopy": azcopy}
+    return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished)
 
 
 def _is_emulator(plan: TransferPlan) -> bool:

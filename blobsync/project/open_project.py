@@ -17,6 +17,7 @@ from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import load_trusted_links
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index
+from blobsync.local.range_records import RangeRecords
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.legs import nested
 from blobsync.plan.listener import Listener
@@ -183,6 +184,7 @@ class OpenProject:
                 index=Index(self.state.index_file, lambda text: self.listener.note(text)),
                 journal=BlockJournal(self.state.blocks_file, lambda text: self.listener.note(text)),
                 trusted=load_trusted_links(self.root, self.environ),
+                unfinished=RangeRecords(self.state) if self.state.lasting else None,
             )
         return self._context
 

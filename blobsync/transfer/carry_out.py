@@ -13,7 +13,7 @@ from blobsync.base.errors import StorageError
 from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.hashing import hash_file
-from blobsync.local.part_files import remove_leftovers
+from blobsync.local.range_records import RangeRecords
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, TransferPlan, TransferResult
@@ -21,18 +21,21 @@ from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer import extras, receipts, settle
 from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import states_at_destination
-from blobsync.transfer.interrupted import ByteTally, cancelled
+from blobsync.transfer.interrupted import ByteTally, cancelled, kept_words
 from blobsync.transfer.ledger import Ledger, retry_with
+from blobsync.transfer.leftovers import clean_up, tidy
 
 
 class Engines(NamedTuple):
     """How to get each engine by name; made on first use, so that azcopy need not be there if it is not needed.
 
-    ``relay_allowed`` says whether a copy that the service refuses may go through this machine.
+    ``relay_allowed`` says whether a copy that the service refuses may go through this machine; ``unfinished`` is where
+    the direct engine has downloads on record that were killed.
     """
 
     make: Mapping[str, Callable[[], Engine]]
     relay_allowed: bool = False
+    unfinished: RangeRecords | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +101,8 @@ def carry_out(
     finally:
         for ledger in run.ledgers:
             ledger.save()
+    if kept := sum(ledger.kept_bytes for ledger in ledgers):
+        run.listener.note(kept_words(kept))
     return _with_receipt(run, _result(run, (*_failures(run), *_imbalance(run))), receipt_folder)
 
 
@@ -105,6 +110,7 @@ def _carry_out(run: _Run) -> None:
     for ledger in run.ledgers:
         ledger.record_unchanged()
         ledger.record_settled()
+    tidy(run.engines.unfinished, [ledger.part for ledger in run.ledgers], run.plan.engine.name)
     run.listener.expect(run.plan.files_to_transfer, run.plan.bytes_to_transfer)
     run.listener.phase("moving")
     for ledger in tuple(run.ledgers):
@@ -120,7 +126,8 @@ def _carry_out(run: _Run) -> None:
 
 def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
     if actions:
-        _clean_up(ledger, actions)
+        # What a killed download left unfinished goes before its files are moved anew.
+        clean_up(run.engines.unfinished, ledger.part, actions)
         _move(run, ledger, actions, engine)
         _retry(run, ledger, actions, engine)
 
@@ -149,14 +156,6 @@ def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> None:
     account = Ledger(back, ledger.records)
     run.ledgers.append(account)
     _move_and_retry(run, account, back.actions, "direct")
-
-
-def _clean_up(ledger: Ledger, actions: Sequence[FileAction]) -> None:
-    """What a killed download left unfinished goes before its files are moved anew."""
-    destination = ledger.part.destination
-    if isinstance(destination, LocalEnd):
-        for folder in {destination.at(action.path).parent for action in actions}:
-            remove_leftovers(folder)
 
 
 def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:

@@ -52,11 +52,11 @@ def cancelled(plan: TransferPlan, ledgers: Sequence[Ledger], there: int) -> Tran
     done = sum(len(ledger.verified) for ledger in ledgers)
     unsure = sum(len(ledger.pending) for ledger in ledgers)
     total = plan.files_to_transfer
-    kept = sum(size for ledger in ledgers for size in ledger.kept.values())
+    kept = sum(ledger.kept_bytes for ledger in ledgers)
     rest = f", {unsure} moved but not yet verified" if unsure else ""
     return TransferCancelledError(
         f"stopped: {done} of {total} files are done and verified{rest}, {total - done - unsure} are left"
-        + _kept(kept)
+        + (f"; {kept_words(kept)}" if kept else "")
         + _again(plan, there - _arrived(ledgers) - kept),
         hint="run the same command again: verified files are skipped",
     )
@@ -68,8 +68,9 @@ def _arrived(ledgers: Sequence[Ledger]) -> int:
     return sum((moved.source or moved.action.source or moved.action).size for moved in there)
 
 
-def _kept(size: int) -> str:
-    return f"; {size:,} bytes of unfinished files are kept, and the next run goes on from there" if size else ""
+def kept_words(size: int) -> str:
+    """What is said of so many bytes that are on record."""
+    return f"{size:,} bytes of unfinished files are kept, and the next run goes on from there"
 
 
 def _again(plan: TransferPlan, size: int) -> str:

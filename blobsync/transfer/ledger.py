@@ -109,6 +109,12 @@ class Ledger:
         known = self.verified.keys() | self.pending.keys() | self.failures.keys()
         return [action for action in actions if action.path not in known]
 
+    @property
+    def kept_bytes(self) -> int:
+        """What the next run goes on from, of the files that are not there yet."""
+        there = self.verified.keys() | self.pending.keys()
+        return sum(size for path, size in self.kept.items() if path not in there)
+
     def _is_stranger(self, action: FileAction) -> bool:
         if action.path in self._planned:
             return False

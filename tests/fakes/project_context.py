@@ -11,6 +11,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index
+from blobsync.local.range_records import RangeRecords
 from blobsync.plan.building import make_plan
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.project_context import ProjectContext
@@ -49,6 +50,7 @@ class World:
     there: Cluster | None = None
     stores: dict[str, MemoryStore] = field(default_factory=dict)
     relay_allowed: bool = False
+    unfinished: RangeRecords | None = None
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -69,7 +71,16 @@ class World:
         clusters = [self.here, *([self.there] if self.there else [])]
         far = self.there if copy else None
         connections = Connections(clusters, self._connect)
-        return ProjectContext(self.root, self.root, self.here, far, connections, self.index, self.journal)
+        return ProjectContext(
+            self.root,
+            self.root,
+            self.here,
+            far,
+            connections,
+            self.index,
+            self.journal,
+            unfinished=self.unfinished,
+        )
 
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
         context, direction = self.context(copy=copy), Direction(command)
@@ -99,10 +110,13 @@ class World:
     ) -> TransferResult:
         """What is left of a command once its plan is made."""
         context = self.context(copy=plan.from_cluster is not None)
-        own = direct or (lambda: DirectEngine(source_sas=lambda _: None, journal=self.journal))
+        own = direct or (
+            lambda: DirectEngine(source_sas=lambda _: None, journal=self.journal, unfinished=self.unfinished)
+        )
         engines = Engines(
             {"direct": own, "relay": relay, "azcopy": azcopy},
             relay_allowed=self.relay_allowed,
+            unfinished=self.unfinished,
         )
         receipts = self.root / "receipts"
         receipts.mkdir(exist_ok=True)

@@ -1,0 +1,231 @@
+"""One large blob to a local file: ranges side by side into a part file, hashed as they land, then renamed.
+
+A run that is killed leaves the part file and a record of its ranges; the next run checks them and fetches the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import threading
+from collections.abc import Sequence
+
+from blobsync.base.errors import ChecksumError, LocalFileError
+from blobsync.base.file_states import RemoteState
+from blobsync.direct.download import demand_md5
+from blobsync.direct.pieces import Piece, pieces_of
+from blobsync.direct.pool import FileJob, RunState, Stopped
+from blobsync.direct.reads import CHUNK, read_range, version_of
+from blobsync.direct.recording import Recording, start_record
+from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.files import LocalFolder
+from blobsync.local.names import RelativeName, relative_name
+from blobsync.local.part_files import KeptName, PartFile
+from blobsync.local.range_records import RangeRecord, RangeRecords, RecordedRange
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.protocol import BlobStore
+from blobsync.transfer.engines import Moved
+
+# After these nothing that has landed is worth keeping: wrong bytes, another version, a disk that is full.
+_SPOILING = (ChecksumError, ChangedWhileReadError, LocalFileError)
+
+
+class OrderedHash:
+    """MD5 of a file whose pieces are written in any order; each piece is hashed once, in the file's order."""
+
+    def __init__(self, part: PartFile, pieces: Sequence[Piece]) -> None:
+        self._part = part
+        self._pieces = pieces
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._lock = threading.Lock()
+        self._landed: set[int] = set()
+        self._next = 0
+        self._at_work = False
+
+    def landed(self, index: int) -> None:
+        """Piece ``index`` is written. Hashes what can be hashed now, unless another thread is at it."""
+        with self._lock:
+            self._landed.add(index)
+            if self._at_work:
+                return
+            self._at_work = True
+        while self._take_next():
+            piece = self._pieces[self._next - 1]
+            # From the page cache: these bytes were written a moment ago.
+            for data in self._part.chunks(piece.start, piece.length, CHUNK):
+                self._md5.update(data)
+
+    def digest(self) -> bytes:
+        """Once every piece has landed."""
+        return self._md5.digest()
+
+    def _take_next(self) -> bool:
+        with self._lock:
+            self._at_work = self._next in self._landed
+            if self._at_work:
+                self._landed.discard(self._next)
+                self._next += 1
+            return self._at_work
+
+
+class LargeDownloadJob(FileJob):
+    """The file appears under its name only when its length, and its MD5 where the blob has one, are right."""
+
+    def __init__(
+        self,
+        run: RunState,
+        action: FileAction,
+        store: BlobStore,
+        name: str,
+        folder: LocalFolder,
+        relative: str,
+        piece: int,
+        records: RangeRecords | None = None,
+    ) -> None:
+        """``piece`` is the length of a request in bytes. Without ``records`` a run that is killed leaves nothing."""
+        super().__init__(run, action)
+        self._store = store
+        self._name = name
+        self._folder = folder
+        self._relative = relative
+        self._piece = piece
+        self._records = records
+        self._part: PartFile | None = None
+        self._told = False
+
+    def open(self) -> int:
+        self._version = version_of(self._store, self._name, self.action)
+        self._spoiled = False
+        relative = relative_name(self._relative)
+        left = self._left(relative)
+        self._part, record = left or (self._folder.create(relative, self._version.size), None)
+        self._pieces = pieces_of(self._version.size, self._piece, record.ranges if record else ())
+        after = self._records.worth_seconds if self._records else math.inf
+        self._recording = Recording(self._part, self._version.size, self._start_record, after, resumed=record)
+        self._hash = OrderedHash(self._part, self._pieces)
+        self._index = itertools.count()
+        return len(self._pieces)
+
+    def piece(self) -> None:
+        index = next(self._index)
+        piece = self._pieces[index]
+        try:
+            if piece.recorded:
+                self._check(piece.recorded)
+            else:
+                self._fetch(piece.start, piece.length)
+            self._hash.landed(index)
+            self._recording.catch_up()
+        except _SPOILING:
+            self._spoiled = True
+            raise
+
+    def commit(self) -> Moved:
+        try:
+            md5 = self._hash.digest()
+            demand_md5(self._name, self._version, md5)
+            expected = self.action.destination if self.action.target is None else None
+            state = self._opened.commit(expected, md5)
+        except BaseException:
+            self._spoiled = True
+            raise
+        if self._recording.record is not None:
+            self._recording.record.remove()
+            self._recording.record = None
+        source = RemoteState(self._version.size, self._version.etag, md5)
+        return Moved(self.action, source=source, destination=state, reused=self.reused)
+
+    def release(self) -> None:
+        part, self._part = self._part, None
+        if part is None:
+            return
+        record = self._recording.record
+        if self._keeps(record):
+            part.leave()
+        else:
+            part.discard()
+        if record is not None:
+            record.close()
+
+    def abandon(self) -> None:
+        part = self._part
+        if part is not None and not self._keeps(self._recording.record):
+            part.abandon()
+
+    @property
+    def _opened(self) -> PartFile:
+        if self._part is None:
+            raise ValueError("not open")
+        return self._part
+
+    @property
+    def _blob(self) -> str:
+        return str(self._store.container.blob(self._name))
+
+    def _check(self, recorded: Sequence[RecordedRange]) -> None:
+        """Count what an earlier run left if it is still there, and fetch it if it is not."""
+        for each in recorded:
+            if self.run.stop.is_set():
+                raise Stopped
+            if _holds(self._opened, each):
+                self.count_reused(each.length)
+            else:
+                self._recording.lost(each)
+                self._fetch(each.start, each.length)
+
+    def _fetch(self, start: int, length: int) -> None:
+        landing = self._recording.range_at(start)
+        try:
+            for data in read_range(self._store, self._name, self._version, start, length):
+                self.run.pace(len(data))
+                self._opened.write_at(start, data)
+                start += len(data)
+                landing.wrote(data)
+                self.count(len(data))
+        finally:
+            landing.end()
+
+    def _left(self, relative: RelativeName) -> tuple[PartFile, RangeRecord] | None:
+        """What an earlier run left of this version; what it left of another is removed."""
+        record = self._records.take(self._folder.path_of(relative), make=False) if self._records else None
+        if record is None:
+            return None
+        of, version = record.of, self._version
+        try:
+            if of is not None and record.ranges and of.is_of(self._blob, version.etag, version.size):
+                part = self._folder.reopen(relative, version.size, KeptName(of.part, of.inode))
+                if part is not None and _holds(part, record.ranges[0]):
+                    return part, record
+                if part is not None:
+                    # Whatever it is, nothing of it was written by us: it is not the file to write to.
+                    part.discard()
+        except BaseException:
+            record.close()
+            raise
+        record.remove_with_part()
+        return None
+
+    def _start_record(self) -> RangeRecord | None:
+        assert self._records is not None
+        destination = self._folder.path_of(relative_name(self._relative))
+        return start_record(self._records, self._opened, destination, self._blob, self._version)
+
+    def _keeps(self, record: RangeRecord | None) -> bool:
+        """Whether the next run goes on from here, which is told once; else the record is removed."""
+        if record is None:
+            return False
+        if self._spoiled or not record.bytes:
+            record.remove()
+            return False
+        if not self._told:
+            self._told = True
+            self.run.report.file_kept(self.action, record.bytes)
+        return True
+
+
+def _holds(part: PartFile, found: RecordedRange) -> bool:
+    digest = hashlib.sha256()
+    for data in part.chunks(found.start, found.length, CHUNK):
+        digest.update(data)
+    return digest.digest() == found.sha256

@@ -1,0 +1,36 @@
+"""What killed runs left beside the destinations of downloads: it goes, unless this plan goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from blobsync.local.part_files import remove_leftovers
+from blobsync.local.range_records import RangeRecords, Unfinished
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.plan.unfinished import goes_on, places
+from blobsync.store.ends import LocalEnd
+
+
+def tidy(records: RangeRecords | None, parts: Iterable[LivePart], engine: str) -> None:
+    """Remove the unfinished downloads that nothing will go on from; ``engine`` is what carries the plan.
+
+    Of the plan's own files that is all but what the direct engine needs: another version, a file that does not move.
+    """
+    if records is None:
+        return
+    left = {of.destination for of, _ in records.all()}
+    planned = {path: (part, action) for part in parts for path, action in places(part, left)}
+
+    def is_wanted(of: Unfinished) -> bool:
+        return engine == "direct" and goes_on(*planned[of.destination], of)
+
+    records.tidy(planned, is_wanted)
+
+
+def clean_up(records: RangeRecords | None, part: LivePart, actions: Sequence[FileAction]) -> None:
+    """Remove the part files that are on no record, in the folders of these files."""
+    if isinstance(part.destination, LocalEnd):
+        kept = {of.part for of, _ in records.all()} if records else set[str]()
+        for folder in {part.destination.at(action.path).parent for action in actions}:
+            remove_leftovers(folder, kept)

@@ -1,0 +1,59 @@
+"""How a download is cut: every byte in one piece, in the file's order, nothing longer than a request should be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blobsync.direct.pieces import Piece, pieces_of
+from blobsync.local.range_records import RecordedRange
+
+
+def recorded(start: int, length: int) -> RecordedRange:
+    return RecordedRange(start, length, b"")
+
+
+@pytest.mark.parametrize(
+    ("size", "found", "pieces"),
+    [
+        (0, (), [Piece(0, 0)]),
+        (10, (), [Piece(0, 10)]),
+        (25, (), [Piece(0, 10), Piece(10, 10), Piece(20, 5)]),
+        (25, (recorded(12, 3),), [Piece(0, 10), Piece(10, 2), Piece(12, 3, (recorded(12, 3),)), Piece(15, 10)]),
+        (9, (recorded(0, 4), recorded(4, 5)), [Piece(0, 9, (recorded(0, 4), recorded(4, 5)))]),
+        (
+            20,
+            (recorded(0, 6), recorded(6, 5), recorded(13, 7)),
+            [
+                Piece(0, 6, (recorded(0, 6),)),
+                Piece(6, 5, (recorded(6, 5),)),
+                Piece(11, 2),
+                Piece(13, 7, (recorded(13, 7),)),
+            ],
+        ),
+        (30, (recorded(0, 30),), [Piece(0, 30, (recorded(0, 30),))]),
+    ],
+)
+def test_what_is_on_record_stays_together_and_the_rest_is_cut(
+    size: int, found: tuple[RecordedRange, ...], pieces: list[Piece]
+) -> None:
+    assert pieces_of(size, 10, found) == pieces
+
+
+@given(st.integers(1, 200), st.integers(1, 50), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30)), max_size=9))
+def test_every_byte_is_in_one_piece(size: int, piece: int, gaps: list[tuple[int, int]]) -> None:
+    found, at = [], 0
+    for gap, length in gaps:
+        if at + gap + length <= size:
+            found.append(recorded(at + gap, length))
+            at += gap + length
+    at = 0
+    kept: list[RecordedRange] = []
+    for each in pieces_of(size, piece, found):
+        assert each.start == at and each.length > 0
+        assert each.recorded or each.length <= piece
+        assert sum(one.length for one in each.recorded) in (0, each.length)
+        kept += each.recorded
+        at += each.length
+    assert (at, kept) == (size, found)
