@@ -190,6 +190,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("local.files", "local.part_files"), "what comes from outside: downloads and logs"),
     "config.trusted_links": "what the user agreed to, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
+    "local.range_records": "which ranges of a download are there",
     **dict.fromkeys(("plan.saved_plan", "base.told"), "the same"),
     **dict.fromkeys(
         ("code", "config.scaffold", "cli.demonstration", "cli.demo_data"), "what the user asked to be made"
