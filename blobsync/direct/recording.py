@@ -18,7 +18,7 @@ from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.reads import CHUNK
 from blobsync.local.part_files import PartFile
-from blobsync.local.range_records import RangeRecord, RangeRecords, RecordedRange, Unfinished
+from blobsync.local.range_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 
 # How many ranges that landed earlier are put on record with each piece that lands.
 _CATCH_UP = 3
@@ -145,7 +145,7 @@ def start_record(
         return None
     with suppress(LocalFileError):
         kept = part.keep()
-        if record.begin(Unfinished(destination, blob, version.etag, version.size, kept.name, kept.inode)):
+        if record.begin(UnfinishedDownload(destination, blob, version.etag, version.size, kept.name, kept.inode)):
             return record
     record.remove()
     return None

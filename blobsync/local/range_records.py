@@ -52,7 +52,7 @@ class RecordedRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedDownload:
     """A download that is not finished: ``destination`` is the file's path, ``blob`` the URL without a SAS.
 
     ``part`` is the name of the part file beside the destination, ``inode`` which file that was.
@@ -86,7 +86,7 @@ class RangeRecord:
         self.of, self.ranges = _parsed(_content(fd))
         self.bytes = sum(each.length for each in self.ranges)
 
-    def begin(self, of: Unfinished) -> bool:
+    def begin(self, of: UnfinishedDownload) -> bool:
         """Start anew with what the ranges will be of; False where that cannot be written."""
         line = json.dumps({"blobsync_ranges": _VERSION, **asdict(of)}).encode() + b"\n"
         self.of, self.ranges, self.bytes = of, (), 0
@@ -151,7 +151,7 @@ class RangeRecords:
             return None
         return _take(os.path.join(folder, _name(destination)), make=make) if folder else None
 
-    def all(self) -> Iterator[tuple[Unfinished, int]]:
+    def all(self) -> Iterator[tuple[UnfinishedDownload, int]]:
         """Every unfinished download, and how many of its bytes are on record."""
         for path in self._files():
             try:
@@ -165,7 +165,9 @@ class RangeRecords:
             if of is not None:
                 yield of, sum(each.length for each in ranges)
 
-    def tidy(self, planned: Collection[str], wanted: Callable[[Unfinished], bool], now: float | None = None) -> None:
+    def tidy(
+        self, planned: Collection[str], wanted: Callable[[UnfinishedDownload], bool], now: float | None = None
+    ) -> None:
         """Remove what no download will go on from, part files included.
 
         That is what is older than a week, what has lost its part file, and of the files in ``planned`` (their paths)
@@ -227,7 +229,7 @@ def _content(fd: int) -> bytes:
         return b""
 
 
-def _parsed(data: bytes) -> tuple[Unfinished | None, tuple[RecordedRange, ...]]:
+def _parsed(data: bytes) -> tuple[UnfinishedDownload | None, tuple[RecordedRange, ...]]:
     """What a record says; a line that was cut, or is none, counts for nothing."""
     head, end, body = data.partition(b"\n")
     try:
@@ -241,10 +243,10 @@ def _parsed(data: bytes) -> tuple[Unfinished | None, tuple[RecordedRange, ...]]:
     return of, _latest(each for each in found if each.length and each.start + each.length <= of.size)
 
 
-def _header(fields: dict[str, Any]) -> Unfinished:
+def _header(fields: dict[str, Any]) -> UnfinishedDownload:
     if fields.pop("blobsync_ranges", None) != _VERSION:
         raise ValueError("another version")
-    of = Unfinished(**fields)
+    of = UnfinishedDownload(**fields)
     demand_types(of)
     if not os.path.isabs(of.destination) or "\x00" in of.destination or not is_own_temporary(of.part):
         raise ValueError("no path of a part file")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from blobsync.base.file_states import RemoteState
-from blobsync.local.range_records import RangeRecords, Unfinished
+from blobsync.local.range_records import RangeRecords, UnfinishedDownload
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
@@ -21,7 +21,7 @@ def with_on_record(
     return tuple(_with_bytes(part, opened, left) for part, opened in zip(parts, live, strict=True))
 
 
-def _with_bytes(part: PlanPart, live: LivePart, left: dict[str, tuple[Unfinished, int]]) -> PlanPart:
+def _with_bytes(part: PlanPart, live: LivePart, left: dict[str, tuple[UnfinishedDownload, int]]) -> PlanPart:
     there = {action.path: left[path][1] for path, action in places(live, left) if goes_on(live, action, left[path][0])}
     if not there:
         return part
@@ -37,7 +37,7 @@ def places(part: LivePart, wanted: Collection[str]) -> Iterator[tuple[str, FileA
                 yield path, action
 
 
-def goes_on(part: LivePart, action: FileAction, of: Unfinished) -> bool:
+def goes_on(part: LivePart, action: FileAction, of: UnfinishedDownload) -> bool:
     """Whether the download of ``action`` goes on from what was left of ``of``."""
     version = action.source
     if action.action is not Action.TRANSFER or not isinstance(version, RemoteState):

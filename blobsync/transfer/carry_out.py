@@ -23,7 +23,7 @@ from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.interrupted import ByteTally, cancelled, kept_words
 from blobsync.transfer.ledger import Ledger, retry_with
-from blobsync.transfer.leftovers import clean_up, tidy
+from blobsync.transfer.leftovers import remove_unrecorded, tidy
 
 
 class Engines(NamedTuple):
@@ -127,7 +127,7 @@ def _carry_out(run: _Run) -> None:
 def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
     if actions:
         # What a killed download left unfinished goes before its files are moved anew.
-        clean_up(run.engines.unfinished, ledger.part, actions)
+        remove_unrecorded(run.engines.unfinished, ledger.part, actions)
         _move(run, ledger, actions, engine)
         _retry(run, ledger, actions, engine)
 

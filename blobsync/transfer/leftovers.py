@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from blobsync.local.part_files import remove_leftovers
-from blobsync.local.range_records import RangeRecords, Unfinished
+from blobsync.local.range_records import RangeRecords, UnfinishedDownload
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.plan.unfinished import goes_on, places
@@ -22,13 +22,13 @@ def tidy(records: RangeRecords | None, parts: Iterable[LivePart], engine: str) -
     left = {of.destination for of, _ in records.all()}
     planned = {path: (part, action) for part in parts for path, action in places(part, left)}
 
-    def is_wanted(of: Unfinished) -> bool:
+    def is_wanted(of: UnfinishedDownload) -> bool:
         return engine == "direct" and goes_on(*planned[of.destination], of)
 
     records.tidy(planned, is_wanted)
 
 
-def clean_up(records: RangeRecords | None, part: LivePart, actions: Sequence[FileAction]) -> None:
+def remove_unrecorded(records: RangeRecords | None, part: LivePart, actions: Sequence[FileAction]) -> None:
     """Remove the part files that are on no record, in the folders of these files."""
     if isinstance(part.destination, LocalEnd):
         kept = {of.part for of, _ in records.all()} if records else set[str]()

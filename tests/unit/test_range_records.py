@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.local.range_records import KEPT_SECONDS, RangeRecord, RangeRecords, RecordedRange, Unfinished
+from blobsync.local.range_records import KEPT_SECONDS, RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 
 
@@ -28,18 +28,18 @@ def records(tmp_path: Path) -> RangeRecords:
     return RangeRecords(StateDir(tmp_path / "state"))
 
 
-def of(data: Path, name: str = "a", size: int = 1000) -> Unfinished:
+def of(data: Path, name: str = "a", size: int = 1000) -> UnfinishedDownload:
     part = data / f".blobsync-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}.part"
     if not part.exists():
         part.write_bytes(bytes(size))
-    return Unfinished(str(data / name), f"https://x/y/{name}", "0x1", size, part.name, part.stat().st_ino)
+    return UnfinishedDownload(str(data / name), f"https://x/y/{name}", "0x1", size, part.name, part.stat().st_ino)
 
 
 def each(start: int, length: int, mark: str = "") -> RecordedRange:
     return RecordedRange(start, length, hashlib.sha256(f"{start}{mark}".encode()).digest())
 
 
-def begin(records: RangeRecords, what: Unfinished, *ranges: RecordedRange) -> RangeRecord:
+def begin(records: RangeRecords, what: UnfinishedDownload, *ranges: RecordedRange) -> RangeRecord:
     record = records.take(what.destination, make=True)
     assert record is not None
     assert record.begin(what)
@@ -48,7 +48,7 @@ def begin(records: RangeRecords, what: Unfinished, *ranges: RecordedRange) -> Ra
     return record
 
 
-def again(records: RangeRecords, what: Unfinished) -> RangeRecord:
+def again(records: RangeRecords, what: UnfinishedDownload) -> RangeRecord:
     record = records.take(what.destination, make=False)
     assert record is not None
     return record
