@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.spec import State as JobState
     from blobsync.jobs.submit import Submitted
     from blobsync.jobs.watch import Attempt
+    from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.listener import Listener
     from blobsync.plan.progress import Progress
     from blobsync.plan.saved_plan import SavedPlan
@@ -266,6 +267,7 @@ __all__ = [
     "Submitted",
     "ThrottledError",
     "TransferCancelledError",
+    "TransferEntry",
     "TransferKeywords",
     "TransferOptions",
     "TransferPlan",
@@ -327,6 +329,7 @@ _HOMES = {
     ),
     "blobsync.jobs.submit": ("Submitted",),
     "blobsync.jobs.watch": ("Attempt",),
+    "blobsync.local.transfer_log": ("TransferEntry",),
     "blobsync.plan.listener": ("Listener",),
     "blobsync.plan.progress": ("Progress",),
     "blobsync.plan.saved_plan": ("SavedPlan",),

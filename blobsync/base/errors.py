@@ -285,7 +285,10 @@ class ProcessTimeoutError(ProcessError):
 
 
 class TransferCancelledError(BlobsyncError):
+    """``outcome`` is what was done before, as far as something was: a ``TransferResult``."""
+
     code = FailureCode.CANCELLED
+    outcome: object = None
 
 
 class Failure(Protocol):

@@ -36,6 +36,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("plan",), "copy", "Show what u or d would do with each file, and why."),
             Word(("apply",), "copy", "Carry out a plan saved with 'plan --save'."),
             Word(("verify",), "copy", "Compare the local files, the blobs and the record of both."),
+            Word(("history",), "history", "Show what was transferred, removed and submitted, and by whom."),
             Word(("ls",), "look", "List blobs, or the folder entries if no PATH is given."),
             Word(("du",), "look", "Count the blobs and bytes below a path."),
             Word(("stat",), "look", "Show one path: the local file, the blob, and the record."),
@@ -64,7 +65,6 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("blame",), "jobs", "Show who uses the cluster."),
             Word(("parse",), "jobs", "Find known causes of failure in a job's logs."),
             Word(("watch",), "jobs", "Submit a job again when the failure looks temporary."),
-            Word(("history",), "jobs", "List all jobs submitted from this project."),
         ),
     ),
     (

@@ -1,4 +1,4 @@
-"""``q``, ``qq``, ``qr``, ``qf``, ``logs``, ``history``, ``summary``, ``blame`` and ``parse``: looking at jobs."""
+"""``q``, ``qq``, ``qr``, ``qf``, ``logs``, ``summary``, ``blame`` and ``parse``: looking at jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def register(app: typer.Typer) -> None:
     command(app, "qr")(running)
     command(app, "qf")(failed)
     command(app, "logs")(logs)
-    command(app, "history")(history)
     command(app, "summary")(summary)
     command(app, "blame")(blame)
     command(app, "parse")(parse)
@@ -121,12 +120,6 @@ def logs(
 def _note_age(session: Session, fetched: FetchedLogs) -> None:
     if fetched.problem and fetched.names:
         session.listener.note(f"showing the logs that were fetched earlier: {fetched.problem.message}")
-
-
-def history(session: Session, max: MaxOption = 1000) -> Result:
-    """List all jobs that were ever submitted from this project; asks no cluster."""
-    records = find_jobs(session).history(cluster=session.cluster, limit=max)
-    return Result({"jobs": [job_data(record) for record in records]}, job_table(records))
 
 
 def summary(session: Session) -> Result:

@@ -104,7 +104,7 @@ def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
             status += f", restarted {info.restarts}x"
         gpus = str(spec.nodes * spec.gpus_per_node or f"{spec.world_size} CPU")
         command = spec.name or shlex.join(spec.argv)
-        rows.append((record.run_id, status, record.cluster, gpus, _lasted(record), command))
+        rows.append((record.run_id, status, record.cluster, gpus, lasted(record), command))
     return table(rows)
 
 
@@ -220,12 +220,12 @@ def _elapsed(record: JobRecord) -> tuple[str, str]:
     """How long it ran, runs or waits, as one fact."""
     info = record.info
     if info.ended:
-        return "ended", f"{_iso(info.ended)}{f' after {_lasted(record)}' if info.started else ''}"
+        return "ended", f"{_iso(info.ended)}{f' after {lasted(record)}' if info.started else ''}"
     if info.state.is_final or info.state.value == "Unknown":
         return "ended", ""
     # A preempted job has a start time although it is waiting.
     runs = info.started and info.state.value != "Queued"
-    return "running for" if runs else "waiting for", _lasted(record)
+    return "running for" if runs else "waiting for", lasted(record)
 
 
 def _seconds(record: JobRecord) -> int | None:
@@ -236,7 +236,7 @@ def _seconds(record: JobRecord) -> int | None:
     return max(0, int((info.ended or time.time()) - (info.started or record.submitted)))
 
 
-def _lasted(record: JobRecord) -> str:
+def lasted(record: JobRecord) -> str:
     """The same for people: ``2d 3h``, ``5m 10s``."""
     seconds = _seconds(record)
     if seconds is None:

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str], console: Console) -> int:
-    session = Session()
+    session = Session(words=console.command)
     closing: list[Any] = []
 
     def start(session: Session) -> None:

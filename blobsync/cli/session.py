@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ class Session:
     """The global options of one call, wherever on the command line they stood.
 
     ``started`` is called with the session once all of them are known; ``began`` is the monotonic time in
-    seconds at which the command began.
+    seconds at which the command began; ``words`` are the command line, without secrets.
     """
 
     cluster: str | None = None
@@ -42,6 +43,7 @@ class Session:
     listener: ClosingListener = field(default_factory=QuietListener)
     started: Callable[[Session], None] = field(default=lambda session: None, repr=False)
     began: float = field(default_factory=time.monotonic)
+    words: Sequence[str] = ()
 
     def merge(self, options: Mapping[str, Any]) -> None:
         """Options after the command word win over those before it.
@@ -86,6 +88,7 @@ class Session:
             environ=self.environ,
         )
         project.listener = self.listener
+        project.command_line = shlex.join(["blobsync", *self.words])
         if any(project.root.glob(SECRETS_PATTERN)):
             from blobsync.jobs.backends.local.run_files import remove_dead_secrets
 

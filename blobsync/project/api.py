@@ -11,17 +11,18 @@ A plan is a value that is made first and carried out in a second step; ``upload`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.plan.building import both_ends, make_plan
 from blobsync.plan.legs import chosen_paths
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
+from blobsync.project.logbook import LogBook, entry_of, is_worth_logging, logged, transfer_begun
 from blobsync.project.open_project import OpenProject
 from blobsync.project.options import check_options, chosen_options
 from blobsync.project.paths import one_or_many, path_text
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from blobsync.config.model import StorageAccount
     from blobsync.jobs.project_jobs import Jobs
+    from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, overview, removal, sharing
     from blobsync.project.callback import OnProgress
@@ -115,7 +117,12 @@ class Project(OpenProject):
 
     def _carry_out(self, plan: TransferPlan) -> TransferResult:
         context, folder = self._open_context, self.state.folder("receipts")
-        result = carry_out(plan, context, self._engines(plan), self.listener, folder)
+        if not is_worth_logging(plan):
+            return carry_out(plan, context, self._engines(plan), self.listener, folder)
+        entry = transfer_begun(plan, self.command_line)
+        with logged(self._logbook.log, entry) as end:
+            result = carry_out(plan, context, self._engines(plan), self.listener, folder)
+            end(entry_of(entry, result))
         if plan.options.receipt and result.receipt is not None:
             for part in plan.parts:
                 if isinstance(part.destination, BlobUrl):
@@ -256,10 +263,34 @@ class Project(OpenProject):
         from blobsync.project import removal
 
         folder = self.state.folder("receipts")
-        with self._telling(on_progress):
-            return removal.remove(
-                self.connections, self._open_context.index, deletions, self.listener, folder, self.cluster.name
-            )
+        entry = removal.removal_begun(deletions, self.cluster.name, self.command_line)
+        with self._telling(on_progress), logged(self._logbook.log, entry) as end:
+            index, name = self._open_context.index, self.cluster.name
+            done = removal.remove(self.connections, index, deletions, self.listener, folder, name)
+            end(done.entry(entry))
+            return done
+
+    # -- the log ----------------------------------------------------------------------------------------------
+
+    def history(
+        self, *, since: float | None = None, path: PathName | None = None, limit: int | None = None
+    ) -> tuple[TransferEntry, ...]:
+        """Transfers, copies and removals, newest first, that began ``since`` then (seconds since 1970) and that
+        concern ``path``. Raises ``LocalFileError`` if the log cannot be read.
+        """
+        return self._logbook.recent(since=since, path=path, limit=limit)
+
+    def find_transfer(self, suffix: str) -> TransferEntry:
+        """The one whose id ends so. Raises ``NothingMatchedError``, or ``UsageError`` if several do."""
+        return self._logbook.log.find(suffix)
+
+    def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
+        """What became of each file, as in the receipt's file; None where it was removed (the newest 1,000 stay)."""
+        return self._logbook.receipt(entry)
+
+    @property
+    def _logbook(self) -> LogBook:
+        return LogBook(self.root, self.cwd, self.state, lambda text: self.listener.note(text))
 
     def url(self, path: PathName, *, expiry: timedelta = LINK_LIFETIME, permission: str = READ_BLOB) -> str:
         """A URL with a SAS of least rights for one blob, or for a folder where one link can be. It is a secret."""

@@ -52,6 +52,8 @@ class OpenProject:
         self.from_cluster = from_cluster
         self.environ = environment(environ)
         self.listener: Listener = LoggingListener()
+        # What the log of transfers calls the command; empty: made from the plan.
+        self.command_line = ""
         self._connect = connect
         self._state: StateDir | None = None
         self._context: ProjectContext | None = None

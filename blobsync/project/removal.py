@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageE
 from blobsync.base.failure_codes import FailureCode
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
+from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.listener import Listener
 from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_plan import FileFailure
@@ -55,10 +57,25 @@ class Removal:
     def __repr__(self) -> str:
         return f"<Removal: {len(self.gone):,} gone, {len(self.unsure):,} unsure, {len(self.failures):,} failed>"
 
+    def entry(self, begun: TransferEntry) -> TransferEntry:
+        """Its line in the log."""
+        word = "done" if not self.failures else "partial" if self.gone else "failed"
+        name = self.receipt.name if self.receipt else None
+        deleted, failed = len(self.gone), len(self.failures)
+        return begun.ended(word, deleted=deleted, failed=failed, bytes=self.bytes_deleted, receipt=name)
+
     @property
     def bytes_deleted(self) -> int:
         """The sizes of what is gone."""
         return sum(blob.size for _, blob in self.gone)
+
+
+def removal_begun(deletions: Sequence[Deletion], cluster: str, command: str) -> TransferEntry:
+    """The line in the log of a removal that is about to begin."""
+    paths = tuple(each.place.path for each in deletions)
+    planned = sum(len(each.blobs) for each in deletions)
+    said = command or shlex.join(["blobsync", "-c", cluster, "rm", *paths])
+    return TransferEntry("rm", paths, said, cluster, planned=planned)
 
 
 def find_blob(connections: Connections, place: Resolution) -> Deletion:

@@ -96,8 +96,10 @@ def carry_out(
     try:
         _carry_out(run)
     except KeyboardInterrupt as stop:
-        _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
-        raise cancelled(plan, run.ledgers, tally.bytes + tally.reused) from stop
+        outcome = _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
+        error = cancelled(plan, run.ledgers, tally.bytes + tally.reused)
+        error.outcome = outcome
+        raise error from stop
     finally:
         for ledger in run.ledgers:
             ledger.save()

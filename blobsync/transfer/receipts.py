@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact_tree
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferResult
@@ -21,7 +23,7 @@ from blobsync.store.protocol import BlobInfo, BlobProperties
 from blobsync.transfer.ledger import Ledger
 
 VERSION = 1
-_KEEP = 200
+_KEEP = 1000
 _OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.json")
 _T = TypeVar("_T")
 
@@ -42,7 +44,7 @@ def write_transfer(
     *,
     interrupted: bool = False,
 ) -> Path:
-    """Write the receipt of ``result`` into ``folder`` and forget the oldest beyond the newest 200.
+    """Write the receipt of ``result`` into ``folder`` and forget the oldest beyond the newest 1,000.
 
     Streamed: a million files need no second copy in memory. Raises ``OSError``.
     """
@@ -105,6 +107,20 @@ def _write(folder: Path, head: Mapping[str, object], lists: Mapping[str, Iterato
     return file
 
 
+def read_receipt(folder: Path, name: str) -> dict[str, Any] | None:
+    """A receipt of ours, None where there is no such file any more. Raises ``LocalFileError``."""
+    if not _OUR_NAME.fullmatch(name):
+        return None
+    file = folder / name
+    try:
+        found = parse_object(file.read_text(encoding="utf-8", errors="surrogateescape"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise LocalFileError(f"the receipt {file} cannot be read: {error}", path=str(file)) from error
+    return found
+
+
 def upload_receipt(file: Path, end: RemoteEnd) -> str:
     """Upload a receipt beside the data that it is about, as ``<folder or file>.receipts/<name>``.
 
@@ -152,8 +168,18 @@ def _files(ledgers: Sequence[Ledger]) -> Iterator[dict[str, object]]:
                 "path": ledger.part.shown(moved.action),
                 "size": moved.action.size if moved.source is None else moved.source.size,
                 "md5": _md5(moved.source, moved.destination),
+                "etag": moved.destination.etag if isinstance(moved.destination, RemoteState) else None,
+                "replaced": _replaced(moved.action.destination),
                 "route": ledger.part.route.value,
             }
+
+
+def _replaced(was: FileState | None) -> dict[str, object] | None:
+    """What was at the destination before; the MD5 only where it was known."""
+    if was is None:
+        return None
+    etag = was.etag if isinstance(was, RemoteState) else None
+    return {"size": was.size, "md5": was.md5.hex() if was.md5 else None, "etag": etag}
 
 
 def _deleted(shown: str, was: FileState | BlobInfo | FileAction) -> dict[str, object]:

@@ -1,0 +1,190 @@
+"""``history``: transfers, copies, removals and jobs of the project, by time."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
+from blobsync.cli.job_views import MaxOption, find_jobs
+from blobsync.cli.job_words import job_data, job_details, job_table, lasted, state_text, table
+from blobsync.cli.options import command, complete_path
+from blobsync.cli.output import Result, size_text, took_text
+from blobsync.cli.reports import files_shown, more_line
+from blobsync.cli.session import Session
+
+if TYPE_CHECKING:
+    from blobsync.jobs.history import JobRecord
+    from blobsync.local.transfer_log import TransferEntry
+    from blobsync.project.logbook import LogBook
+
+_AGO = re.compile(r"(\d+)([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+SinceOption = Annotated[
+    str | None, typer.Option(metavar="T", help="Only what began since then: 30m, 12h, 7d, 2w, or 2026-11-20[T10:30].")
+]
+PathOption = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="Only transfers that concern this path.", autocompletion=complete_path),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    command(app, "history", looks=True)(history)
+
+
+def history(
+    session: Session,
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A transfer or a job, or the end of its ID.")] = None,
+    only_jobs: Annotated[bool, typer.Option("--jobs", help="Only jobs.")] = False,
+    only_transfers: Annotated[bool, typer.Option("--transfers", help="Only transfers and removals.")] = False,
+    since: SinceOption = None,
+    path: PathOption = None,
+    full: Annotated[bool, typer.Option("--full", help="With an ID: show every file.")] = False,
+    max: MaxOption = 1000,
+) -> Result:
+    """Show what was transferred, copied, removed and submitted from this project; asks no cluster and no container.
+
+    With an ID of a transfer: each file with its old and its new MD5 and ETag, from the receipt.
+
+    \b
+      blobsync history --since 1d
+      blobsync history --transfers --path data/voc20
+      blobsync history 3f2a1c9e
+    """
+    if only_jobs and (only_transfers or path is not None):
+        raise UsageError("--jobs excludes --transfers and --path")
+    from blobsync.project.logbook import open_logbook
+
+    book = open_logbook(session.environ, session.listener.note)
+    if id is not None:
+        return _one(session, book, id, full=full)
+    after = None if since is None else _moment(since, time.time())
+    transfers = () if only_jobs else book.recent(since=after, path=path, limit=max)
+    jobs: Sequence[JobRecord] = ()
+    if not only_transfers and path is None:
+        jobs = find_jobs(session).history(cluster=session.cluster, limit=max)
+        jobs = [job for job in jobs if after is None or job.submitted >= after]
+    data = {"transfers": [_data(each) for each in transfers], "jobs": [job_data(job) for job in jobs]}
+    return Result(data, job_table(jobs) if only_jobs else _table(transfers, jobs, max))
+
+
+def _moment(text: str, now: float) -> float:
+    """Seconds since 1970."""
+    if match := _AGO.fullmatch(text):
+        return now - int(match[1]) * _SECONDS[match[2]]
+    try:
+        # Without a zone: the user's own.
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        hint = "write 30m, 12h, 7d, 2w, or a date such as 2026-11-20 or 2026-11-20T10:30"
+        raise UsageError(f"--since {text}: not a time", hint=hint) from None
+
+
+def _data(entry: TransferEntry) -> dict[str, Any]:
+    began = datetime.fromtimestamp(entry.began, timezone.utc).isoformat(timespec="seconds")
+    return {**asdict(entry), "paths": list(entry.paths), "began": began}
+
+
+def _table(transfers: Sequence[TransferEntry], jobs: Sequence[JobRecord], limit: int) -> Iterator[str]:
+    rows = [(entry.began, _transfer_row(entry)) for entry in transfers]
+    rows += [(job.submitted, _job_row(job)) for job in jobs]
+    rows.sort(key=lambda row: row[0], reverse=True)
+    if not rows:
+        return iter(["nothing was transferred or submitted yet"])
+    head = ("TIME", "ID", "WHAT", "FILES", "SIZE", "TOOK", "RESULT", "PATHS, OR COMMAND")
+    return table([head, *(row for _, row in rows[:limit])])
+
+
+def _transfer_row(entry: TransferEntry) -> tuple[str, ...]:
+    files = entry.deleted if entry.kind == "rm" else entry.transferred
+    took = "" if entry.seconds is None else took_text(entry.seconds)
+    result = entry.result + (f", {entry.failed:,} failed" if entry.failed else "")
+    kind = f"{entry.kind} --mirror" if entry.mirror else entry.kind
+    where = " ".join(entry.paths)
+    return (_time(entry.began), entry.id, kind, f"{files:,}", size_text(entry.bytes), took, result, where)
+
+
+def _job_row(job: JobRecord) -> tuple[str, ...]:
+    words = shlex.join(job.spec.argv)
+    return (_time(job.submitted), job.run_id, "job", "", "", lasted(job), state_text(job), words)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def _one(session: Session, book: LogBook, id: str, *, full: bool) -> Result:
+    try:
+        entry = book.log.find(id)
+    except NothingMatchedError as nothing:
+        try:
+            job = find_jobs(session).find(id)
+        except JobNotFoundError:
+            raise nothing from None
+        return Result({"jobs": [job_data(job)]}, job_details(job))
+    receipt = book.receipt(entry)
+    files = list(_files(receipt))
+    data = {"transfers": [_data(entry)], "files": files, "receipt_kept": receipt is not None}
+    shown = files_shown(quiet=session.quiet, full=full)
+    return Result(data, [*_facts(entry), *_file_lines(entry, files, shown, kept=receipt is not None)])
+
+
+def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for file in (receipt or {}).get("files", ()):
+        yield {"action": file.get("route"), **{name: file.get(name) for name in _FACTS}, "was": file.get("replaced")}
+    for file in (receipt or {}).get("deleted_files", ()):
+        was = {name: file.get(name) for name in ("size", "md5", "etag")}
+        yield {"action": "deleted", "path": file.get("path"), "size": None, "md5": None, "etag": None, "was": was}
+
+
+_FACTS = ("path", "size", "md5", "etag")
+
+
+def _facts(entry: TransferEntry) -> Iterator[str]:
+    facts = [
+        ("transfer", entry.id),
+        ("began", _time(entry.began)),
+        ("took", "" if entry.seconds is None else took_text(entry.seconds)),
+        ("result", entry.result),
+        ("problem", entry.problem),
+        ("command", entry.command),
+        ("by", f"{entry.user} on {entry.host}"),
+        ("cluster", entry.cluster + (f", from {entry.from_cluster}" if entry.from_cluster else "")),
+        ("engine", entry.engine or ""),
+        ("moved", f"{entry.transferred:,} of {entry.planned:,} files, {size_text(entry.bytes)}"),
+        ("deleted", f"{entry.deleted:,}" if entry.deleted else ""),
+        ("failed", f"{entry.failed:,}" if entry.failed else ""),
+        ("conflicts", f"{entry.conflicts:,}" if entry.conflicts else ""),
+        ("receipt", entry.receipt or ""),
+    ]
+    yield from (f"{name + ':':<14} {value}" for name, value in facts if value)
+
+
+def _file_lines(entry: TransferEntry, files: Sequence[Mapping[str, Any]], shown: int, *, kept: bool) -> Iterator[str]:
+    if entry.receipt and not kept:
+        yield "its receipt was removed: the newest 1,000 are kept"
+    for file in files[:shown]:
+        yield f"{file['action']} {file['path']}"
+        yield from (f"  {word}: {_state(state)}" for word, state in (("was", file["was"]), ("is", file)) if _has(state))
+    if len(files) > shown:
+        yield more_line(len(files) - shown)
+
+
+def _has(state: Mapping[str, Any] | None) -> bool:
+    return state is not None and state.get("size") is not None
+
+
+def _state(state: Mapping[str, Any]) -> str:
+    md5, etag = state.get("md5"), state.get("etag")
+    said = [f"{int(state['size']):,} B", f"MD5 {md5}" if md5 else "no MD5", *([f"ETag {etag}"] if etag else [])]
+    return ", ".join(said)

@@ -1,0 +1,106 @@
+"""The project's log of transfers and removals: what goes into it, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from blobsync.base.errors import BlobsyncError, TransferCancelledError
+from blobsync.base.failure_codes import ExitCode
+from blobsync.config.mapping import project_relative
+from blobsync.config.project_root import current_folder, find_project
+from blobsync.local.state_dir import StateDir, open_state_dir
+from blobsync.local.transfer_log import TransferEntry, TransferLog
+from blobsync.plan.transfer_plan import Action, Route, TransferPlan, TransferResult
+from blobsync.project.paths import PathName, path_text
+from blobsync.transfer import receipts
+
+_KINDS = {Route.UPLOAD: "upload", Route.DOWNLOAD: "download"}
+_RESULTS = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}
+
+
+class LogBook:
+    """The log in a project's state folder, and the receipts beside it. Needs no cluster file."""
+
+    def __init__(self, root: Path, cwd: Path, state: StateDir, on_trouble: Callable[[str], None]) -> None:
+        self._root = root
+        self._cwd = cwd
+        self._state = state
+        self.log = TransferLog(state.root / "transfers.sqlite", on_trouble)
+
+    def recent(
+        self, *, since: float | None = None, path: PathName | None = None, limit: int | None = None
+    ) -> tuple[TransferEntry, ...]:
+        """See ``Project.history``."""
+        chosen = None if path is None else project_relative(path_text(path), cwd=self._cwd, root=self._root)
+        return self.log.recent(since=since, path=chosen, limit=limit)
+
+    def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
+        """See ``Project.receipt``."""
+        return receipts.read_receipt(self._state.folder("receipts"), entry.receipt) if entry.receipt else None
+
+
+def open_logbook(environ: Mapping[str, str], on_trouble: Callable[[str], None]) -> LogBook:
+    """That of the project around the current folder. Raises ``ConfigError`` where there is none."""
+    cwd = current_folder(environ)
+    root = find_project(cwd, environ)
+    return LogBook(root, cwd, open_state_dir(root, environ), on_trouble)
+
+
+EndWith = Callable[[TransferEntry], None]
+
+
+@contextmanager
+def logged(log: TransferLog, entry: TransferEntry) -> Iterator[EndWith]:
+    """Writes ``entry`` now, and what the block calls its argument with at the end; or how the block failed."""
+    log.write(entry)
+    ends: list[TransferEntry] = []
+    try:
+        yield ends.append
+    except TransferCancelledError as stop:
+        done = entry_of(entry, stop.outcome, "cancelled") if isinstance(stop.outcome, TransferResult) else None
+        log.write(done or entry.ended("cancelled", problem=stop.message))
+        raise
+    except KeyboardInterrupt:
+        log.write(entry.ended("cancelled"))
+        raise
+    except BlobsyncError as error:
+        log.write(entry.ended("failed", problem=error.message))
+        raise
+    for ended in ends:
+        log.write(ended)
+
+
+def transfer_begun(plan: TransferPlan, command: str) -> TransferEntry:
+    """A transfer that is about to begin; ``command`` is empty where there was no command line."""
+    return TransferEntry(
+        kind=_KINDS.get(plan.route, "copy"),
+        paths=plan.paths,
+        command=command or plan.command,
+        cluster=plan.cluster,
+        from_cluster=plan.from_cluster,
+        engine=plan.engine.name,
+        mirror=plan.options.mirror,
+        planned=plan.files_to_transfer,
+        unchanged=plan.count(Action.UNCHANGED),
+        conflicts=plan.count(Action.CONFLICT),
+    )
+
+
+def entry_of(entry: TransferEntry, result: TransferResult, word: str | None = None) -> TransferEntry:
+    """The entry of a transfer that ended; ``word`` says how, where its exit code does not."""
+    return entry.ended(
+        word or _RESULTS.get(result.exit_code, "failed"),
+        transferred=result.transferred,
+        deleted=result.deleted,
+        failed=len(result.failures),
+        bytes=result.bytes_transferred,
+        receipt=result.receipt.name if result.receipt else None,
+    )
+
+
+def is_worth_logging(plan: TransferPlan) -> bool:
+    """Whether anything moves, or is deleted, or should have been."""
+    return bool(plan.files_to_transfer or plan.count(Action.DELETE) or plan.unreadable)

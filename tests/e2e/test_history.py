@@ -1,0 +1,88 @@
+"""``history``: what moved, what was removed, how it ended, and each file with what it was before."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from functools import partial
+
+import pytest
+
+from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.servers.delay_proxy import delay_proxy
+
+pytestmark = pytest.mark.e2e
+
+
+def _grows(container: Container, before: int) -> bool:
+    return len(container.names("data/")) > before
+
+
+def newest(project: Project) -> str:
+    """How the last transfer ended; empty where there is none."""
+    rows = project.json("history").data["transfers"]
+    return str(rows[0]["result"]) if rows else ""
+
+
+def md5(data: bytes) -> str:
+    return hashlib.md5(data).hexdigest()
+
+
+def test_transfers_copies_removals_and_mirrors_are_told(project: Project, container: Container) -> None:
+    write_tree(project.data, {"a.txt": b"one", "b.txt": b"b"})
+    project.configure(container)
+    assert project.json("history").data == {"transfers": [], "jobs": []}
+    assert project.json("u", "data").code == 0
+    first = container.blob("data/a.txt").get_blob_properties().etag
+    (project.data / "a.txt").write_bytes(b"two!")
+    os.utime(project.data / "a.txt", ns=(1, 1))
+    assert project.json("u", "data", "--mirror", "-y").code == 0
+    assert project.json("u", "data").code == 0
+    assert project.json("rm", "data/b.txt", "-y").code == 0
+    assert project.json("d", "data", "--mirror", "-y", "--max-delete", "100%").code == 0
+
+    rows = project.json("history").data["transfers"]
+    assert [(row["kind"], row["mirror"], row["transferred"], row["deleted"], row["result"]) for row in rows] == [
+        ("download", True, 0, 1, "done"),
+        ("rm", False, 0, 1, "done"),
+        ("upload", True, 1, 0, "done"),
+        ("upload", False, 2, 0, "done"),
+    ]
+    assert rows[0]["command"] == "blobsync d data --mirror -y --max-delete 100% --json"
+    assert {row["cluster"] for row in rows} == {"aml"} and all(row["user"] and row["host"] for row in rows)
+
+    one = project.json("history", rows[2]["id"]).data
+    (file,) = one["files"]
+    second = container.blob("data/a.txt").get_blob_properties().etag
+    assert (file["path"], file["md5"], file["etag"]) == ("data/a.txt", md5(b"two!"), second.strip('"'))
+    assert file["was"] == {"size": 3, "md5": md5(b"one"), "etag": first.strip('"')}
+    removed = project.json("history", rows[1]["id"]).data["files"]
+    assert [(each["action"], each["path"], each["was"]["md5"]) for each in removed] == [
+        ("deleted", "data/b.txt", md5(b"b"))
+    ]
+
+    shown = project.run("history", "--transfers", "--path", "data/a.txt", "--since", "1h")
+    assert shown.code == 0 and [line.split()[3] for line in shown.out.splitlines()[1:]] == [
+        "download",
+        "upload",
+        "upload",
+    ]
+    text = project.run("history", rows[2]["id"][-6:]).out
+    assert f"  was: 3 B, MD5 {md5(b'one')}, ETag {first.strip(chr(34))}" in text
+    assert project.json("history", "nothing-like-it").code == 4
+
+
+def test_how_a_transfer_ended_is_told_also_after_a_kill(project: Project, container: Container) -> None:
+    write_tree(project.data, {f"f{number}.bin": bytes([number]) * 200_000 for number in range(40)})
+    with delay_proxy(container.service, round_trip_ms=40, mbps=2) as slow:
+        project.configure(container, url=slow.url)
+        for stop, result in ((signal.SIGINT, "cancelled"), (signal.SIGKILL, "killed")):
+            process = project.start("u", "data", "--engine", "direct")
+            assert wait_until(lambda: newest(project) == "running", pause=0.2)
+            assert wait_until(partial(_grows, container, len(container.names("data/"))))
+            process.send_signal(stop)
+            process.communicate(timeout=30)
+            assert newest(project) == result
+    (cancelled,) = [row for row in project.json("history").data["transfers"] if row["result"] == "cancelled"]
+    assert cancelled["transferred"] > 0 and cancelled["receipt"]

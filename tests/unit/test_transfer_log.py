@@ -1,0 +1,123 @@
+"""The log of transfers: what is written comes back, a killed transfer shows, and trouble is said but stops nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
+from blobsync.local.transfer_log import TransferEntry, TransferLog
+
+
+def entry(number: int = 1, **known: object) -> TransferEntry:
+    values: dict[str, object] = {"kind": "upload", "paths": ("data",), "began": float(number), "id": f"{number:08x}"}
+    return TransferEntry(**{**values, **known})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> TransferLog:
+    return TransferLog(tmp_path / "transfers.sqlite")
+
+
+def test_entries_come_back_newest_first(log: TransferLog) -> None:
+    for number in (2, 3, 1):
+        log.write(entry(number).ended("done", transferred=number))
+    assert [each.id for each in log.recent()] == ["00000003", "00000002", "00000001"]
+    assert [each.began for each in log.recent(since=2.0)] == [3.0, 2.0]
+    assert [each.began for each in log.recent(limit=1)] == [3.0]
+    assert log.find("2").transferred == 2
+
+
+def test_an_entry_is_replaced_when_it_ends(log: TransferLog) -> None:
+    begun = entry(began=time.time())
+    log.write(begun)
+    assert [each.result for each in log.recent()] == ["running"]
+    log.write(begun.ended("partial", failed=2, receipt="20261122T071646Z-87126377.json"))
+    (found,) = log.recent()
+    assert (found.result, found.failed, found.receipt) == ("partial", 2, "20261122T071646Z-87126377.json")
+    assert found.seconds is not None and 0 <= found.seconds < 60
+
+
+def test_a_transfer_whose_process_is_gone_was_killed(log: TransferLog) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    log.write(entry(1, pid=process.pid))
+    log.write(entry(2, pid=process.pid, host="another"))
+    log.write(entry(3, pid=os.getpid()))
+    log.write(entry(4, pid=1))
+    assert {each.id[-1]: each.result for each in log.recent()} == {
+        "1": "killed", "2": "running", "3": "running", "4": "running"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "concerned"),
+    [("data", True), ("data/voc", True), ("data/voc/a.jpg", True), ("data/vo", False), ("", True), ("output", False)],
+)
+def test_a_path_concerns_what_is_above_and_below_it(log: TransferLog, path: str, concerned: bool) -> None:
+    log.write(entry(paths=("data/voc", "other")))
+    assert bool(log.recent(path=path)) is concerned
+
+
+def test_an_end_of_an_id_is_enough_unless_several_have_it(log: TransferLog) -> None:
+    log.write(entry(0x10))
+    log.write(entry(0x20))
+    assert log.find("10").id == "00000010"
+    with pytest.raises(UsageError, match="2 transfers end with '0'"):
+        log.find("0")
+    for nothing in ("30", ""):
+        with pytest.raises(NothingMatchedError):
+            log.find(nothing)
+
+
+def test_secrets_of_a_command_line_are_not_written(log: TransferLog, tmp_path: Path) -> None:
+    signature = "c2VudGluZWw%3D"
+    log.write(entry(command=f"blobsync u 'https://x/y?sv=1&sig={signature}'", problem=f"?sig={signature}"))
+    assert signature.encode() not in (tmp_path / "transfers.sqlite").read_bytes()
+    assert (tmp_path / "transfers.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_a_log_that_cannot_be_written_is_said_and_stops_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    TransferLog(tmp_path / "missing/transfers.sqlite", said.append).write(entry())
+    assert len(said) == 1 and said[0].startswith("this transfer is not in the history: ")
+
+
+@pytest.mark.parametrize("body", [b"no database, but long enough to be looked at" * 50])
+def test_a_damaged_log_is_one_error(tmp_path: Path, body: bytes) -> None:
+    file = tmp_path / "transfers.sqlite"
+    file.write_bytes(body)
+    with pytest.raises(LocalFileError, match=r"the log of transfers .* cannot be read"):
+        TransferLog(file).recent()
+
+
+@pytest.mark.parametrize("row", ["{}", "[]", '{"kind": 7, "paths": []}', '{"kind": "upload", "paths": "data"}', "nan"])
+def test_a_row_that_is_not_ours_is_one_error(log: TransferLog, tmp_path: Path, row: str) -> None:
+    import sqlite3
+
+    log.write(entry())
+    with sqlite3.connect(tmp_path / "transfers.sqlite") as db:
+        db.execute("UPDATE transfers SET entry = ?", (row,))
+    db.close()
+    with pytest.raises(LocalFileError):
+        log.recent()
+
+
+def test_a_row_of_a_newer_version_is_read(log: TransferLog, tmp_path: Path) -> None:
+    import sqlite3
+
+    log.write(entry())
+    with sqlite3.connect(tmp_path / "transfers.sqlite") as db:
+        db.execute("UPDATE transfers SET entry = json_set(entry, '$.invented', 7)")
+    db.close()
+    assert len(log.recent()) == 1
+
+
+def test_nothing_was_logged_where_no_file_is(log: TransferLog, tmp_path: Path) -> None:
+    assert log.recent() == ()
+    assert not (tmp_path / "transfers.sqlite").exists()
