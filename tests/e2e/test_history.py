@@ -74,10 +74,11 @@ def test_transfers_copies_removals_and_mirrors_are_told(project: Project, contai
 
 
 def test_how_a_transfer_ended_is_told_also_after_a_kill(project: Project, container: Container) -> None:
-    write_tree(project.data, {f"f{number}.bin": bytes([number]) * 200_000 for number in range(40)})
-    with delay_proxy(container.service, round_trip_ms=40, mbps=2) as slow:
-        project.configure(container, url=slow.url)
-        for stop, result in ((signal.SIGINT, "cancelled"), (signal.SIGKILL, "killed")):
+    write_tree(project.data, {f"f{number}.bin": bytes([number]) * 200_000 for number in range(60)})
+    for stop, result in ((signal.SIGINT, "cancelled"), (signal.SIGKILL, "killed")):
+        # A line for each: what was on its way when the first ended would be before the second.
+        with delay_proxy(container.service, round_trip_ms=40, mbps=2) as slow:
+            project.configure(container, url=slow.url)
             process = project.start("u", "data", "--engine", "direct")
             assert wait_until(lambda: newest(project) == "running", pause=0.2)
             assert wait_until(partial(_grows, container, len(container.names("data/"))))
