@@ -1,7 +1,7 @@
 """Where azcopy begins to be worth its start: ``python -m benchmarks.run --crossover``.
 
 The same work once with ``--engine direct`` and once with ``--engine azcopy``, in turns, for growing numbers of files
-and bytes. The planner's two limits (``planner.AZCOPY_FROM_FILES`` and ``AZCOPY_FROM_BYTES``) are read from this.
+and bytes. ``python -m benchmarks.engine_fit`` fits the model that chooses an engine.
 """
 
 from __future__ import annotations

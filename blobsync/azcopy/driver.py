@@ -40,15 +40,12 @@ from blobsync.base.locations import SasToken
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import RunState
 from blobsync.local.files import LocalFolder
+from blobsync.plan.engine_model import CHATTY_FILES
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.grants import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
-
-# Up to so many files azcopy writes its talkative log, which shows at once that the job is done; above, the log
-# itself costs more than the two seconds that it saves.
-_CHATTY_FILES = 2500
 
 # Stop azcopy after this long without traffic (seconds).
 STALL_AFTER = 300.0
@@ -134,7 +131,7 @@ class _Transfer:
         self._tuning = argv.tuning(
             os.cpu_count() or 1,
             run.task.cap_mbps,
-            chatty_log=run.task.part.route is not Route.DOWNLOAD and len(actions) <= _CHATTY_FILES,
+            chatty_log=run.task.part.route is not Route.DOWNLOAD and len(actions) <= CHATTY_FILES,
         )
         self._credentials: list[SasToken] = []
         self._bytes = _ByteCount(run.listener)

@@ -42,6 +42,11 @@ def plan_data(plan: TransferPlan) -> dict[str, Any]:
         "bytes_planned": plan.bytes_to_transfer,
         "bytes_on_record": plan.bytes_on_record,
         "engine_why": plan.engine.why,
+        "estimated_seconds": {
+            name: round(seconds, 2)
+            for name, seconds in (("direct", plan.engine.direct_seconds), ("azcopy", plan.engine.azcopy_seconds))
+            if seconds is not None
+        },
     }
     data["actions"] = [
         {

@@ -28,7 +28,15 @@ def _words(text: str, metavar: str, *names: str) -> Any:
 
 
 _ROWS: tuple[OptionRow, ...] = (
-    ("engine", Annotated[str, typer.Option(metavar="auto|azcopy|direct|relay", help="How the bytes move.")], "auto"),
+    (
+        "engine",
+        _word(
+            "How the bytes move. [BLOBSYNC_ENGINE, engine: in the cluster file, or auto]",
+            "auto|azcopy|direct|relay",
+            "--engine",
+        ),
+        None,
+    ),
     ("overwrite", _flag("Replace all files that differ at the destination.", "--overwrite"), False),
     (
         "keep",

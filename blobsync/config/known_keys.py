@@ -14,6 +14,7 @@ from typing import NamedTuple
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
 AUTH_CHOICES = ("sas", "key", "identity")
 RELAY_CHOICES = ("ask", "auto")
+ENGINE_CHOICES = ("auto", "azcopy", "direct", "relay")
 FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
 
 
@@ -232,6 +233,7 @@ PHILLY_MARKS = frozenset({"vc", "vc_type", "blob_mount_point", "blob_mount_info"
 
 _OURS: Mapping[str, Key] = {
     "relay": one_of(*RELAY_CHOICES),
+    "engine": one_of(*ENGINE_CHOICES),
     "ignore": TEXTS,
     "max_file_size": Key(Kind.SIZE),
     "nodes": WHOLE,

@@ -13,7 +13,8 @@ from blobsync.base.locations import BlobUrl
 from blobsync.config.trusted_links import trust_command
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, ignores_case, way_to
-from blobsync.plan.decisions import check_names, choose_engine, decide_all, guard_mirror, is_bulk, leave_out
+from blobsync.plan.decisions import check_names, decide_all, guard_mirror, leave_out
+from blobsync.plan.engine_model import EngineRules, Work, choose_engine
 from blobsync.plan.legs import Leg, chosen_paths, legs, rooted
 from blobsync.plan.listener import Listener
 from blobsync.plan.one_file import Names, settle, spare_links
@@ -28,7 +29,6 @@ from blobsync.plan.transfer_plan import (
     Action,
     Direction,
     End,
-    EngineChoice,
     FileAction,
     FileFailure,
     PlanPart,
@@ -108,6 +108,8 @@ class _Found:
     refusals: list[FileFailure] = field(default_factory=list)
     extras: int = 0
     ignored: int = 0
+    # Seconds; of each look at a container.
+    round_trips: list[float] = field(default_factory=list)
 
 
 def make_plan(
@@ -115,13 +117,12 @@ def make_plan(
     direction: Direction,
     given: Sequence[str],
     options: TransferOptions,
-    azcopy_problem: Callable[[Route, int, int], str | None],
+    engines: EngineRules,
     listener: Listener,
 ) -> TransferPlan:
     """The plan for these PATHs. Reads only.
 
-    ``azcopy_problem`` says why azcopy cannot be used for so many files of so many bytes on this route. Raises what the
-    survey and the planner's guards raise.
+    Raises what the survey and the planner's guards raise.
     """
     given = chosen_paths(context, given, all_entries=options.all_entries)
     listener.phase("surveying")
@@ -137,8 +138,8 @@ def make_plan(
     route = chosen[0].part.route
     sizes = list(sizes_to_transfer(parts, both_ends=options.settles_both_ends(context.from_cluster)))
     parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
-    moving = sum(sizes) - bytes_spared(parts)
-    engine = _choose_engine(options, route, len(sizes), moving, azcopy_problem)
+    work = _work(chosen, sizes, engines.cores, found)._replace(spared=bytes_spared(parts))
+    engine = choose_engine(engines, work)
     parts, whole = for_engine(parts, engine.name)
     return TransferPlan(
         route=route,
@@ -157,15 +158,11 @@ def make_plan(
     )
 
 
-def _choose_engine(
-    options: TransferOptions,
-    route: Route,
-    files: int,
-    size: int,
-    azcopy_problem: Callable[[Route, int, int], str | None],
-) -> EngineChoice:
-    asked = options.engine == "auto" and is_bulk(files, size)
-    return choose_engine(options.engine, files, size, azcopy_problem(route, files, size) if asked else None)
+def _work(chosen: Sequence[Leg], sizes: Sequence[int], cores: int, found: _Found) -> Work:
+    ends = [end for leg in chosen for end in (leg.part.source, leg.part.destination)]
+    tls = any(isinstance(end, BlobUrl) and end.container.endpoint.startswith("https:") for end in ends)
+    largest, round_trip = max(sizes, default=0), min(found.round_trips, default=0.0)
+    return Work(chosen[0].part.route, len(sizes), sum(sizes), largest, cores, tls, round_trip)
 
 
 def _plan_legs(
@@ -243,6 +240,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     found.unreadable += (*looked.unreadable, *looked.blocked, *left_out)
     found.extras += len(extras)
     found.ignored += looked.ignored
+    found.round_trips += looked.round_trips
 
 
 def _chooses(request: Request) -> bool:

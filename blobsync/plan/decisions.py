@@ -48,7 +48,7 @@ from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
 from blobsync.plan.pairs import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, FileFailure, Route
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
 
 
 def decide(
@@ -268,35 +268,6 @@ def guard_mirror(
             "'blobsync plan' with the same arguments lists them; to delete them, raise --max-delete (a count, or N%)",
         )
     return None
-
-
-# The crossover between this process and azcopy, read from `./dev bench --crossover` (docs/performance.md). By bytes it
-# is where downloads of 4 GB take both the same time. By files there is none up to 50,000 on two cores, except that
-# over TLS downloads of 20,000 take both the same time, too; but only azcopy uses more cores than one for requests.
-AZCOPY_FROM_BYTES = 4 << 30
-AZCOPY_FROM_FILES = 50_000
-_BULK = f"{AZCOPY_FROM_BYTES >> 30} GiB or {AZCOPY_FROM_FILES:,} files"
-
-
-def is_bulk(files: int, size: int) -> bool:
-    """Whether so many files of so many bytes are more than this process should carry itself."""
-    return files >= AZCOPY_FROM_FILES or size >= AZCOPY_FROM_BYTES
-
-
-def choose_engine(requested: str, files: int, size: int, azcopy_problem: str | None) -> EngineChoice:
-    """The engine for ``files`` files of ``size`` bytes that differ.
-
-    ``azcopy_problem`` says why azcopy cannot be used, None where it can.
-    """
-    if requested != "auto":
-        return EngineChoice(requested, f"--engine {requested} was given")
-    if files == 0:
-        return EngineChoice("direct", "nothing to move")
-    if not is_bulk(files, size):
-        return EngineChoice("direct", f"azcopy is faster only from {_BULK} on")
-    if azcopy_problem is not None:
-        return EngineChoice("direct", f"azcopy would be faster, but is not used because {azcopy_problem}")
-    return EngineChoice("azcopy", f"azcopy is faster from {_BULK} on")
 
 
 def leave_out(

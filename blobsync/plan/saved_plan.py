@@ -23,7 +23,7 @@ _FORMS: Mapping[str, Callable[[object], bool]] = {
     "int": lambda value: _is_number(value) and isinstance(value, int),
     "float": lambda value: _is_number(value),
     "float | None": lambda value: value is None or (_is_number(value) and value != 0),
-    "EngineName": lambda value: isinstance(value, str),
+    "EngineName | None": lambda value: value is None or isinstance(value, str),
     "Keep | None": lambda value: value is None or isinstance(value, str),
     "Links": lambda value: isinstance(value, str),
     "str | None": lambda value: value is None or isinstance(value, str),

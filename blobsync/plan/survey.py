@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -51,6 +52,7 @@ class Request(NamedTuple):
     selective: bool = False
     ignored: Callable[[str], bool] | None = None
     remembered: BlobSource | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(slots=True)
@@ -75,6 +77,8 @@ class Survey:
     has_hidden: bool = False
     blocked: list[FileFailure] = field(default_factory=list)
     followed: Mapping[str, str] = field(default_factory=dict)
+    # Seconds, one for each end that is a container.
+    round_trips: list[float] = field(default_factory=list)
 
 
 class _Side(NamedTuple):
@@ -88,6 +92,7 @@ class _Side(NamedTuple):
     is_folder: bool
     hidden: Sequence[str] = ()
     followed: Mapping[str, str] = MappingProxyType({})
+    round_trip: float | None = None
 
 
 def survey(request: Request, seen: Callable[[int], None]) -> Survey:
@@ -101,7 +106,8 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
     shape = _shape(request, source, destination)
     # Filled while the entries are read; still empty here.
     near = source if isinstance(request.part.source, LocalEnd) else destination
-    found = Survey(shape, iter(()), followed=near.followed)
+    trips = [side.round_trip for side in (source, destination) if side.round_trip is not None]
+    found = Survey(shape, iter(()), followed=near.followed, round_trips=trips)
     if shape is Shape.FILE:
         found.source_files = 1
         found.destination_files = int(destination.file is not None)
@@ -193,13 +199,17 @@ def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     hidden: list[str] = []
     store = request.remembered or end.store
     listing = (blob for blob in store.list_blobs(prefix) if not _is_marker(blob, hidden, len(prefix)))
+    began = request.clock()
     head = Ahead(store.head, end.name) if end.name and not request.folder_only else None
     first = list(islice(listing, 1))
     blob = head.result() if head else None
+    # The two run side by side, each on a connection of its own: a handshake (RFC 9293), one of TLS 1.3, the answer.
+    trips = 3 if end.store.container.endpoint.startswith("https:") else 2
+    round_trip = None if request.remembered else (request.clock() - began) / trips
     file = None if blob is None or blob.is_folder_stub else _state(blob)
     start = len(prefix)
     entries = ((blob.name[start:], _state(blob), None, "") for blob in chain(first, listing))
-    return _Side(file, entries, is_folder=bool(first), hidden=hidden)
+    return _Side(file, entries, is_folder=bool(first), hidden=hidden, round_trip=round_trip)
 
 
 def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:

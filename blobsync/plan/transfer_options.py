@@ -14,8 +14,9 @@ Links = Literal["follow", "skip", "error"]
 class TransferOptions:
     """How a transfer is to be done; the defaults are the commands' defaults.
 
-    ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``. ``keep``: ``local``, ``remote`` or ``both``, for
-    files that changed on both sides: both ends get it (in a copy between blobs ``local`` means the source, which
+    ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``; None is what ``BLOBSYNC_ENGINE`` says, or else the
+    cluster file's ``engine:``, or else ``auto``. ``keep``: ``local``, ``remote`` or ``both``, for files that changed
+    on both sides: both ends get it (in a copy between blobs ``local`` means the source, which
     is only read). ``links``:
     ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
     each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
@@ -24,7 +25,7 @@ class TransferOptions:
     PATH of each folder entry; one that is not at the source is passed over.
     """
 
-    engine: EngineName = "auto"
+    engine: EngineName | None = None
     mirror: bool = False
     max_delete_files: int = 1000
     max_delete_percent: float = 10.0

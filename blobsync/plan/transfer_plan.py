@@ -157,10 +157,15 @@ PlanPart: TypeAlias = Part[End]
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """``name`` is ``azcopy``, ``direct`` or ``relay``; ``why`` is one sentence for the user."""
+    """``name`` is ``azcopy``, ``direct`` or ``relay``; ``why`` is one sentence for the user.
+
+    The seconds are what the model expects (``engine_model``), None where it was not asked.
+    """
 
     name: str
     why: str
+    direct_seconds: float | None = None
+    azcopy_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

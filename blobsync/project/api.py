@@ -11,6 +11,7 @@ A plan is a value that is made first and carried out in a second step; ``upload`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.plan.building import both_ends, make_plan
+from blobsync.plan.engine_model import EngineRules
 from blobsync.plan.legs import chosen_paths
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
@@ -153,7 +155,7 @@ class Project(OpenProject):
     def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
         check_options(options, self.from_cluster)
         given = one_or_many(paths, or_none=options.all_entries)
-        plan = make_plan(self._open_context, direction, given, options, self._azcopy_problem, self.listener)
+        plan = make_plan(self._open_context, direction, given, options, self._engine_rules(options), self.listener)
         emptied = {
             part.destination.container
             for part, action in plan.each()
@@ -328,6 +330,12 @@ class Project(OpenProject):
         return impatient(account, environ=self.environ, use_cli_auth=self.cluster.flag("use_cli_auth"))
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _engine_rules(self, options: TransferOptions) -> EngineRules:
+        from blobsync.project.engine_set import engine_wish
+
+        wish = engine_wish(options.engine, self.environ, self.cluster, copying=self.from_cluster is not None)
+        return EngineRules(self._azcopy_problem, wish, os.cpu_count() or 1)
 
     def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:
         from blobsync.azcopy.binary import problem

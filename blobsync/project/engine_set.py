@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast, get_args
 
+from blobsync.base.errors import UsageError
 from blobsync.base.locations import BlobUrl, SasToken
+from blobsync.config.model import Cluster
 from blobsync.local.state_dir import StateDir
+from blobsync.plan.engine_model import EngineWish
 from blobsync.plan.project_context import ProjectContext
+from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import TransferPlan
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.grants import READ_BLOB, transfer_seconds
 from blobsync.transfer.carry_out import Engines
 from blobsync.transfer.engines import Engine
+
+ENGINE_VARIABLE = "BLOBSYNC_ENGINE"
+
+
+def engine_wish(asked: EngineName | None, environ: Mapping[str, str], cluster: Cluster, *, copying: bool) -> EngineWish:
+    """What ``--engine``, the environment or the cluster file says, in this order; ``auto`` where none of them does.
+
+    A standing wish for the relay concerns copies between clusters alone. Raises ``UsageError`` for an unknown engine in
+    the environment; those of the file were checked as it was read.
+    """
+    if asked is not None:
+        return EngineWish(asked, f"--engine {asked} was given")
+    found = environ.get(ENGINE_VARIABLE) or ""
+    wishes = (
+        (found, f"{ENGINE_VARIABLE}={found} is set"),
+        (given := cluster.text("engine") or "", f"engine: {given} is in {cluster.file}"),
+    )
+    if found and found not in get_args(EngineName):
+        known = ", ".join(get_args(EngineName))
+        raise UsageError(f"{ENGINE_VARIABLE}={found}: not one of {known}", hint=f"unset {ENGINE_VARIABLE}")
+    for name, said in wishes:
+        if name:
+            return EngineWish() if name == "relay" and not copying else EngineWish(cast(EngineName, name), said)
+    return EngineWish()
 
 
 def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, environ: Mapping[str, str]) -> Engines:

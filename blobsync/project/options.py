@@ -23,7 +23,7 @@ _PATTERNS = ("include", "exclude")
 class TransferKeywords(TypedDict, total=False):
     """The fields of ``TransferOptions`` as keywords; there it says what each means. One pattern needs no tuple."""
 
-    engine: EngineName
+    engine: EngineName | None
     mirror: bool
     max_delete_files: int
     max_delete_percent: float
@@ -67,7 +67,7 @@ def _patterns(value: str | Iterable[str]) -> tuple[str, ...]:
 def check_options(options: TransferOptions, from_cluster: Cluster | None) -> None:
     """Options that do not fit together: ``UsageError``."""
     choices = (
-        ("--engine", options.engine, get_args(EngineName)),
+        ("--engine", options.engine, (None, *get_args(EngineName))),
         ("--keep", options.keep, (None, *get_args(Keep))),
         ("--links", options.links, get_args(Links)),
     )

@@ -268,3 +268,16 @@ def test_a_reader_that_goes_away_is_no_error(ready: Project, container: Containe
     )
     os.close(write)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_engine_that_the_environment_invents_is_one_sentence_and_touches_nothing(ready: Project) -> None:
+    ready.environ["BLOBSYNC_ENGINE"] = "warp"
+    (ready.root / "data").mkdir(exist_ok=True)
+    (ready.root / "data/a").write_bytes(b"1")
+    done = ready.run("u", "data/a")
+    assert done.code == 2
+    assert "BLOBSYNC_ENGINE=warp: not one of auto, azcopy, direct, relay" in done.err
+    ready.environ["BLOBSYNC_ENGINE"] = "direct"
+    planned = ready.json("plan", "u", "data/a")
+    assert planned.data["engine_why"].startswith("BLOBSYNC_ENGINE=direct is set; about ")
+    assert set(planned.data["estimated_seconds"]) == {"direct", "azcopy"}

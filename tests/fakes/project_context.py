@@ -13,6 +13,7 @@ from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
 from blobsync.plan.building import make_plan
+from blobsync.plan.engine_model import EngineRules, EngineWish
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
@@ -39,6 +40,12 @@ def cluster(name: str, **folders: StorageAccount) -> Cluster:
         for prefix, each in folders.items()
     )
     return Cluster(name, f"aux_data/aml/{name}.yaml", Path("/nowhere"), folders=entries)
+
+
+def rules(options: TransferOptions, problem: str | None) -> EngineRules:
+    """What ``options`` say of the engine, on a machine with two cores."""
+    wish = EngineWish(options.engine, f"--engine {options.engine} was given") if options.engine else EngineWish()
+    return EngineRules(lambda *_: problem, wish, 2)
 
 
 @dataclass
@@ -84,7 +91,7 @@ class World:
 
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
         context, direction = self.context(copy=copy), Direction(command)
-        return make_plan(context, direction, paths, options, lambda *_: None, SilentListener())
+        return make_plan(context, direction, paths, options, rules(options, None), SilentListener())
 
     def run(
         self,
@@ -96,7 +103,7 @@ class World:
     ) -> TransferResult:
         problem = "it is not part of this test"
         context, direction = self.context(copy=copy), Direction(command)
-        plan = make_plan(context, direction, paths, options, lambda *_: problem, SilentListener())
+        plan = make_plan(context, direction, paths, options, rules(options, problem), SilentListener())
         return self.carry_out(plan, azcopy=azcopy)
 
     def carry_out(

@@ -128,7 +128,7 @@ def _plans(scratch: Path) -> Callable[[bytes], None]:
         options = saved.options
         # What the planner does with them.
         assert saved.direction in tuple(Direction)
-        assert all(isinstance(each, str) for each in (options.engine, options.links, options.keep or ""))
+        assert all(isinstance(each, str) for each in (options.engine or "", options.links, options.keep or ""))
         assert all(isinstance(each, str) for each in (*options.include, *options.exclude, *saved.paths))
         assert all(
             isinstance(each, bool) for each in (options.mirror, options.overwrite, options.relay, options.receipt)

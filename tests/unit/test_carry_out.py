@@ -19,12 +19,10 @@ from blobsync.base.locations import BlobUrl
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
-from blobsync.plan.building import make_plan
-from blobsync.plan.decisions import AZCOPY_FROM_BYTES
 from blobsync.plan.legs import route_of
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.transfer_options import EngineName, TransferOptions
-from blobsync.plan.transfer_plan import Action, Direction, FileFailure, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, FileFailure, Route, TransferPlan, TransferResult
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveReport, MoveTask
@@ -624,23 +622,12 @@ def test_the_way_back_of_a_part_swaps_its_ends_and_its_route(world: World) -> No
     assert [route.direction.value for route in Route] == ["u", "d", "u", "u"]
 
 
-@pytest.mark.parametrize(("engine", "asked"), [("auto", 1), ("azcopy", 0), ("direct", 0)])
-def test_what_speaks_against_azcopy_is_asked_once_and_only_where_it_counts(
-    world: World, engine: EngineName, asked: int
-) -> None:
-    (world.root / "data/x").mkdir(parents=True)
-    with (world.root / "data/x/large").open("wb") as file:
-        file.truncate(AZCOPY_FROM_BYTES)
-    questions: list[tuple[Route, int, int]] = []
-
-    def problem(route: Route, files: int, size: int) -> str | None:
-        questions.append((route, files, size))
-        return None
-
-    options = TransferOptions(engine=engine)
-    plan = make_plan(world.context(), Direction.UP, ["data/x"], options, problem, SilentListener())
-    assert questions == [(Route.UPLOAD, 1, AZCOPY_FROM_BYTES)] * asked
-    assert plan.engine.name == ("direct" if engine == "direct" else "azcopy")
+def test_a_plan_says_what_each_engine_would_take(world: World) -> None:
+    write(world, FILES)
+    engine = world.plan("u", "data/x").engine
+    assert engine.name == "direct"
+    assert engine.direct_seconds is not None and engine.azcopy_seconds is not None
+    assert engine.why.startswith("about ") and "azcopy would" in engine.why
 
 
 def test_routes_by_their_ends(world: World) -> None:

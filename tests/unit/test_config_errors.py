@@ -149,6 +149,12 @@ def test_mistakes_in_a_cluster_file(project: ProjectFiles, text: str, message: s
             f"{AML}:3: platform: 'slrum' is not one of local, slurm, aml, itp, singularity, kubernetes",
             "did you mean 'slurm'?",
         ),
+        ("engine: fast", f"{AML}:3: engine: 'fast' is not one of auto, azcopy, direct, relay", None),
+        (
+            "engine: azcopi",
+            f"{AML}:3: engine: 'azcopi' is not one of auto, azcopy, direct, relay",
+            "did you mean 'azcopy'?",
+        ),
         ("relay: always", f"{AML}:3: relay: 'always' is not one of ask, auto", None),
         (
             "env: {A: '${BLOBSYNC_B}'}",

@@ -11,11 +11,8 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Record
 from blobsync.plan.decisions import (
-    AZCOPY_FROM_BYTES,
-    AZCOPY_FROM_FILES,
     beside,
     check_names,
-    choose_engine,
     decide,
     decide_all,
     guard_mirror,
@@ -257,23 +254,3 @@ def test_a_file_where_the_destination_has_a_folder_is_refused() -> None:
     actions = [FileAction("x", Action.TRANSFER, Reason.NEW, 1)]
     with pytest.raises(UnsafeNamesError, match="'data/v/x' is a file beside 'x/y'"):
         check_names(actions, ["x/y"], "data/v", lambda name: None)
-
-
-@pytest.mark.parametrize(
-    ("requested", "files", "size", "problem", "engine"),
-    [
-        ("auto", 0, 0, None, "direct"),
-        ("auto", 10, 1000, None, "direct"),
-        ("auto", 1, AZCOPY_FROM_BYTES, None, "azcopy"),
-        ("auto", AZCOPY_FROM_FILES, 1, None, "azcopy"),
-        ("auto", 1, AZCOPY_FROM_BYTES, "it is not installed", "direct"),
-        ("azcopy", 1, 1, None, "azcopy"),
-        ("relay", 1, AZCOPY_FROM_BYTES, None, "relay"),
-    ],
-)
-def test_the_engine_follows_the_size_of_the_delta(
-    requested: str, files: int, size: int, problem: str | None, engine: str
-) -> None:
-    choice = choose_engine(requested, files, size, problem)
-    assert choice.name == engine
-    assert choice.why

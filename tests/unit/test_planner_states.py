@@ -12,7 +12,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Record
 from blobsync.local.names import MAX_PART_BYTES
-from blobsync.plan.decisions import beside, check_names, choose_engine, decide, decide_all, guard_mirror, leave_out
+from blobsync.plan.decisions import beside, check_names, decide, decide_all, guard_mirror, leave_out
 from blobsync.plan.pairs import Pair
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route
@@ -219,11 +219,6 @@ def test_a_mirrors_limits(deletions: int, there: int, files: int, percent: float
     actions = [FileAction(str(n), Action.DELETE, Reason.EXTRA, 1) for n in range(deletions)]
     options = replace(MIRROR, max_delete_files=files, max_delete_percent=percent)
     assert (guard_mirror(actions, there, 5, 0, options, "data") is not None) is refused
-
-
-def test_nothing_to_move_needs_no_choice() -> None:
-    assert choose_engine("auto", 0, 0, None).why == "nothing to move"
-    assert choose_engine("auto", 1, 1, None).why == "azcopy is faster only from 4 GiB or 50,000 files on"
 
 
 def moving(path: str, aside: str | None = None) -> FileAction:

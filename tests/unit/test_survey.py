@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,23 @@ def place(tmp_path: Path) -> Place:
 
 def ends(pairs: dict[str, Pair]) -> dict[str, tuple[bool, bool]]:
     return {path: (pair.source is not None, pair.destination is not None) for path, pair in pairs.items()}
+
+
+def later_by(seconds: float) -> Callable[[], float]:
+    """A clock that is so much further at each look."""
+    times = itertools.count(0)
+    return lambda: next(times) * seconds
+
+
+@pytest.mark.parametrize(("scheme", "trips"), [("http", 2), ("https", 3)])
+def test_a_look_at_a_container_tells_how_far_away_it_is(place: Place, scheme: str, trips: int) -> None:
+    for store in (place.store, place.other):
+        store.container_url = replace(store.container_url, endpoint=f"{scheme}://127.0.0.1:1/fake")
+    place.write("a")
+    found, _ = place.look(Route.UPLOAD, clock=later_by(0.3))
+    assert found.round_trips == [pytest.approx(0.3 / trips)]
+    place.store.add("v/a", b"1")
+    assert len(place.look(Route.CROSS_ACCOUNT, clock=later_by(0.3))[0].round_trips) == 2
 
 
 def counts(found: Survey) -> tuple[int, int]:

@@ -1,0 +1,185 @@
+"""Which engine carries a plan: by estimates that can be read, and with a sentence that says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import UsageError
+from blobsync.config.model import Cluster
+from blobsync.plan.engine_costs import COSTS
+from blobsync.plan.engine_model import (
+    CHATTY_FILES,
+    CLEARLY_FASTER,
+    LEAST_GAIN,
+    EngineCost,
+    EngineRules,
+    EngineWish,
+    Work,
+    azcopy_is_worth_it,
+    azcopy_seconds,
+    choose_engine,
+    direct_seconds,
+)
+from blobsync.plan.transfer_options import EngineName
+from blobsync.plan.transfer_plan import Route
+from blobsync.project.engine_set import engine_wish
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+NOTHING_AGAINST = EngineRules(lambda *_: None)
+
+
+def work(
+    files: int = 1,
+    size: int = KIB,
+    *,
+    route: Route = Route.UPLOAD,
+    cores: int = 2,
+    tls: bool = True,
+    round_trip: float = 0.0,
+    processes: int = 1,
+) -> Work:
+    return Work(route, files, files * size, size, cores, tls, round_trip, processes)
+
+
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("route", list(Route))
+@pytest.mark.parametrize("cores", [1, 2, 4, 64])
+def test_small_work_is_directs(route: Route, cores: int, *, tls: bool) -> None:
+    for files, size in ((1, 1), (1, 8 * MIB), (100, 4 * KIB), (1000, 4 * KIB)):
+        assert choose_engine(NOTHING_AGAINST, work(files, size, route=route, cores=cores, tls=tls)).name == "direct"
+
+
+def test_a_million_small_files_are_azcopys_where_there_are_cores_for_it() -> None:
+    many = work(1_000_000, 4 * KIB, cores=64)
+    assert azcopy_seconds(many) < direct_seconds(many)
+    # As many processes of ours as azcopy has threads leave it nothing.
+    assert choose_engine(NOTHING_AGAINST, many._replace(processes=64)).name == "direct"
+
+
+def at_the_break_even() -> tuple[Work, Work]:
+    """The last work of a row that is direct's, and the first that is azcopy's."""
+    row = [work(1 << power, 4 * KIB, cores=64, round_trip=0.05) for power in range(10, 26)]
+    at = next(index for index, each in enumerate(row) if azcopy_is_worth_it(each))
+    return row[at - 1], row[at]
+
+
+def test_direct_keeps_what_azcopy_would_only_do_a_little_faster() -> None:
+    last, first = at_the_break_even()
+    assert azcopy_seconds(last) < direct_seconds(last)
+    for each, worth in ((last, False), (first, True)):
+        direct, azcopy = direct_seconds(each), azcopy_seconds(each)
+        assert (azcopy < CLEARLY_FASTER * direct and direct - azcopy > LEAST_GAIN) is worth
+    assert choose_engine(NOTHING_AGAINST, last).name == "direct"
+    assert choose_engine(NOTHING_AGAINST, first).name == "azcopy"
+
+
+def test_what_speaks_against_azcopy_is_asked_only_where_it_would_be_taken() -> None:
+    last, first = at_the_break_even()
+    asked: list[tuple[Route, int, int]] = []
+
+    def problem(route: Route, files: int, size: int) -> str | None:
+        asked.append((route, files, size))
+        return "it is not installed"
+
+    rules = EngineRules(problem)
+    assert choose_engine(rules, last).name == "direct" and asked == []
+    choice = choose_engine(rules, first)
+    assert asked == [(first.route, first.files, first.size)]
+    assert choice.name == "direct" and choice.why.endswith("but is not used because it is not installed")
+    forced: tuple[EngineName, ...] = ("azcopy", "direct", "relay")
+    for name in forced:
+        wish = EngineWish(name, f"--engine {name} was given")
+        assert choose_engine(rules._replace(wish=wish), first).name == name
+    assert len(asked) == 1
+
+
+def test_the_sentence_has_both_estimates() -> None:
+    choice = choose_engine(NOTHING_AGAINST, work(1, 1))
+    assert choice.direct_seconds is not None and choice.azcopy_seconds is not None
+    assert choice.why == f"about {choice.direct_seconds:.1f} s; azcopy would take about {choice.azcopy_seconds:.1f} s"
+    long = choose_engine(NOTHING_AGAINST, work(2_000_000, 4 * KIB, cores=1))
+    assert long.why.startswith("about ") and " min" in long.why
+    given = choose_engine(EngineRules(lambda *_: None, EngineWish("azcopy", "--engine azcopy was given")), work())
+    assert (given.name, given.why[:34]) == ("azcopy", "--engine azcopy was given; about 0")
+    relay = choose_engine(EngineRules(lambda *_: None, EngineWish("relay", "--engine relay was given")), work())
+    assert (relay.name, relay.why, relay.direct_seconds) == ("relay", "--engine relay was given", None)
+
+
+def test_nothing_to_move_needs_no_estimate() -> None:
+    assert choose_engine(NOTHING_AGAINST, work(0)).why == "nothing to move"
+    assert choose_engine(NOTHING_AGAINST, work(0)).direct_seconds is None
+
+
+def test_more_work_never_takes_less_time() -> None:
+    for seconds in (direct_seconds, azcopy_seconds):
+        for route in Route:
+            base = work(100, MIB, route=route, round_trip=0.02)
+            assert seconds(base._replace(files=200)) >= seconds(base)
+            assert seconds(base._replace(size=base.size * 10, largest=base.largest * 10)) >= seconds(base)
+            assert seconds(base._replace(cores=4)) <= seconds(base)
+    assert direct_seconds(work(5000, KIB, processes=2)) < direct_seconds(work(5000, KIB))
+
+
+def test_round_trips_count_where_they_are_what_takes_the_time() -> None:
+    near, far = work(2000, KIB, round_trip=0.001), work(2000, KIB, round_trip=0.2)
+    assert direct_seconds(far) - direct_seconds(near) > 2000 * 0.2 / 64 * 0.8
+    # From 10 ms on direct takes 64 connections instead of 16.
+    assert direct_seconds(work(20_000, 1, round_trip=0.011, processes=2)) < direct_seconds(
+        work(20_000, 1, round_trip=0.0099, processes=2)
+    )
+
+
+def test_azcopys_steps_of_two_seconds_count_where_nobody_sees_its_end_before() -> None:
+    few, many = work(CHATTY_FILES, 1), work(CHATTY_FILES + 1, 1)
+    starts = COSTS["azcopy", "up", True][0] + COSTS["around", "up", True][0]
+    assert azcopy_seconds(few) - starts < 2.0
+    assert (azcopy_seconds(many) - starts) % 2.0 == pytest.approx(0.0, abs=1e-9)
+    down = many._replace(route=Route.DOWNLOAD)
+    assert (azcopy_seconds(down) - starts) % 2.0 != pytest.approx(0.0, abs=1e-3)
+
+
+def test_one_large_file_is_hashed_by_one_thread_except_from_server_to_server() -> None:
+    one = work(1, 100 * GIB, cores=64)
+    spread = one._replace(files=100, largest=GIB)
+    assert direct_seconds(one) > direct_seconds(spread)
+    copied = one._replace(route=Route.CROSS_ACCOUNT)
+    assert not copied.hashing and direct_seconds(copied) < 1.0
+
+
+def test_every_cost_has_its_unit_and_none_is_missing() -> None:
+    engines, ways = ("direct", "azcopy", "around"), ("up", "down")
+    assert set(COSTS) == {(engine, way, tls) for engine in engines for way in ways for tls in (False, True)}
+    for cost in (EngineCost(*each) for each in COSTS.values()):
+        assert 0 <= cost.start < 2 and 0 <= cost.file < 5e-3 and 0 <= cost.byte < 50e-9
+
+
+# -- who may choose --------------------------------------------------------------------------------------------
+
+
+def wished(asked: EngineName | None, variable: str = "", written: str = "", *, copying: bool = False) -> EngineWish:
+    environ = {"BLOBSYNC_ENGINE": variable} if variable else {}
+    values = {"engine": written} if written else {}
+    chosen = Cluster("eu", "aux_data/aml/eu.yaml", Path("/p"), values=values)
+    return engine_wish(asked, environ, chosen, copying=copying)
+
+
+def test_the_option_wins_over_the_environment_and_that_over_the_cluster_file() -> None:
+    assert wished("direct", "azcopy", "azcopy") == ("direct", "--engine direct was given")
+    assert wished("auto", "azcopy", "azcopy").name == "auto"
+    assert wished(None, "azcopy", "direct") == ("azcopy", "BLOBSYNC_ENGINE=azcopy is set")
+    assert wished(None, "", "azcopy") == ("azcopy", "engine: azcopy is in aux_data/aml/eu.yaml")
+    assert wished(None, "auto", "azcopy").name == "auto"
+    assert wished(None) == EngineWish()
+
+
+def test_a_standing_wish_for_the_relay_is_for_copies() -> None:
+    for given in (("relay", ""), ("", "relay")):
+        assert wished(None, *given).name == "auto"
+        assert wished(None, *given, copying=True).name == "relay"
+
+
+def test_an_unknown_engine_in_the_environment_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"BLOBSYNC_ENGINE=fast: not one of auto, azcopy, direct, relay"):
+        wished(None, "fast")
