@@ -148,8 +148,6 @@ READ_IN: Mapping[str, str] = {
     "min_nodes": "jobs/describe.py",
     "max_nodes": "jobs/describe.py",
     "engine": "project/engine_set.py",
-    "min_nodes": "jobs/backends/aml/platforms.py",
-    "max_nodes": "jobs/backends/aml/platforms.py",
     "retries": "jobs/project_jobs.py",
     "setup": "jobs/node/setup.py",
     "work_dir": "jobs/node/job.py",
