@@ -48,6 +48,7 @@ class ServerProcess:
             # Ctrl-C in the terminal is for the test run, which then stops its servers itself.
             start_new_session=True,
         )
+        self.pid = self._process.pid
         self._lock = threading.Lock()
         started = self._read()
         self.port = int(started["port"])

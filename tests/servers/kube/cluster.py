@@ -129,6 +129,7 @@ class KubeCluster(RealCluster):
         words = ["--folder", str(folder), "--scale", str(scale), "--nodes", json.dumps(list(nodes))]
         words += ["--path", str(Path(sys.executable).parent) if path is None else path]
         self._server = ServerProcess("kube.main", words)
+        self.pid = self._server.pid
         self.url = self._server.url.replace("http:", "https:")
         super().__init__(folder / "kubeconfig")
         self._write_kubeconfig(certificate, token.read_text(encoding="ascii"))

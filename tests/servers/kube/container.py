@@ -1,8 +1,9 @@
 """Becomes a container: in namespaces of its own it arranges the files, and then is the program, as their process 1.
 
 The container's root is this machine's, with whatever it writes kept apart in memory; over it come the volumes, the
-hosts file and a ``/proc`` of its own. ``python -I -S container.py SPEC`` with a JSON file; its exit code is the
-program's, 128 and more after a signal. ``container.py --check FOLDER`` says whether this machine allows it.
+hosts file and a ``/proc`` of its own. ``python -I -S container.py SPEC FD`` with a JSON file and the number of a
+pipe, which is closed when the program has begun; the exit code is the program's, 128 and more after a signal.
+``container.py --check FOLDER`` says whether this machine allows it. Standard library only.
 """
 
 from __future__ import annotations
@@ -115,9 +116,12 @@ def main() -> int:
     _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     separate()
     child = os.fork()
+    started = int(sys.argv[2])
     if child == 0:
         _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        os.set_inheritable(started, False)
         os._exit(_become(spec))
+    os.close(started)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 

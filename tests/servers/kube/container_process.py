@@ -67,13 +67,18 @@ class ContainerProcess:
         file = folder / "spec.json"
         file.write_text(json.dumps({**spec, "folder": str(folder / "files")}), encoding="utf-8")
         file.chmod(0o600)
+        begun, begins = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(LAUNCHER), str(file)],
+            [sys.executable, "-I", "-S", str(LAUNCHER), str(file), str(begins)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=(begins,),
         )
+        os.close(begins)
+        with open(begun, "rb") as pipe:
+            pipe.read()  # until the program itself runs
         threading.Thread(target=self._read, daemon=True).start()
 
     def signal(self, number: int) -> None:

@@ -54,11 +54,14 @@ class Kubelet:
                 self._runs[uid] = PodRun(self._store, self.machine, pod)
             if uid in self._runs and "deletionTimestamp" in pod["metadata"]:
                 self._runs[uid].end(max(0.0, -age(pod["metadata"]["deletionTimestamp"])))
-        for uid, run in self._runs.items():
+        files = "".join(each["metadata"]["resourceVersion"] for each in self._files())
+        for uid, run in list(self._runs.items()):
             if uid not in pods or (pods[uid]["spec"]["nodeName"] not in nodes):
                 run.lose()
-            else:
-                run.refresh(self._hosts(pods[uid], list(pods.values())))
+                if uid not in pods and not run.lives():
+                    del self._runs[uid]
+            elif run.lives():
+                run.refresh(self._hosts(pods[uid], list(pods.values())), files)
 
     def run_of(self, pod: Object) -> PodRun | None:
         return self._runs.get(pod["metadata"]["uid"])
@@ -68,6 +71,10 @@ class Kubelet:
             run.lose()
         for run in self._runs.values():
             run.join()
+
+    def _files(self) -> list[Object]:
+        """Whatever a pod may have mounted."""
+        return [*self._store.list("Secret"), *self._store.list("ConfigMap")]
 
     def _hosts(self, pod: Object, pods: list[Object]) -> str:
         """The names that the cluster's DNS would answer, for this pod."""
@@ -107,6 +114,7 @@ class PodRun:
         self._started = stamp()
         self.attempts: dict[str, list[ContainerProcess]] = {}
         self._mounted = False
+        self._known_hosts = self._known_files = ""
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
@@ -122,6 +130,8 @@ class PodRun:
             self._stop.set()
             for each in self._running():
                 each.kill()
+            if not self._thread.is_alive():
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def join(self) -> None:
         self._thread.join(5.0)
@@ -132,16 +142,20 @@ class PodRun:
             each.reason = reason
             each.signal(number)
 
-    def refresh(self, hosts: str) -> None:
-        """Bring the hosts file and the mounted Secrets up to date."""
-        if self._lost.is_set() or not self._thread.is_alive():
-            return
-        if self._hosts.read_text(encoding="utf-8") != hosts:
+    def lives(self) -> bool:
+        """Whether it still has something to report."""
+        return self._thread.is_alive() and not self._lost.is_set()
+
+    def refresh(self, hosts: str, files: str) -> None:
+        """Bring the hosts file up to date, and the mounted Secrets when ``files`` is not what it was."""
+        if self._known_hosts != hosts:
             # In place, as it is mounted; longer first, so that nobody reads a part.
             with open(self._hosts, "r+b") as file:
                 os.pwrite(file.fileno(), hosts.encode(), 0)
                 os.ftruncate(file.fileno(), len(hosts.encode()))
-        if self._mounted:
+            self._known_hosts = hosts
+        if self._mounted and self._known_files != files:
+            self._known_files = files
             try:
                 prepare_volumes(self._store, self._pod, self._folder / "volumes")
             except NotReady:
@@ -235,7 +249,7 @@ class PodRun:
         image = container["image"]
         if image in self._machine.refused_images:
             tell(self._store, self._pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
-            why = f'failed to resolve reference "{image}": {self._machine.refused_images[image]}'
+            why = f'failed to resolve reference "{image}": {image}: {self._machine.refused_images[image]}'
             text = f'failed to pull and unpack image "{image}": {why}'
             raise NotReady("Failed", f'Failed to pull image "{image}": {text}', "ErrImagePull")
         tell(self._store, self._pod, "Pulled", f'Container image "{image}" already present on machine', by="kubelet")

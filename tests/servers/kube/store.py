@@ -1,7 +1,7 @@
 """Objects by kind, namespace and name; their versions; and who watches them.
 
 Every change has the next resource version and stands in ``history``, from which watches are fed. The caller holds
-``lock`` for what must be one step; every method takes it too.
+``lock`` for what must be one step; every method takes it too. A stored object is never changed, only replaced.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Store:
             return copy.deepcopy(self._objects.get((kind, namespace, name)))
 
     def list(self, kind: str, namespace: str = "", selector: Selector | None = None) -> list[Object]:
-        """In order of their names; ``namespace`` empty means all."""
+        """In order of their names, to be read only; ``namespace`` empty means all."""
         with self.lock:
             keys = sorted(key for key in self._objects if key[0] == kind and namespace in ("", key[1]))
             found = [self._objects[key] for key in keys]
-            return copy.deepcopy([each for each in found if selector is None or selector.matches(each)])
+            return [each for each in found if selector is None or selector.matches(each)]
 
     def create(self, obj: Object, *, dry: bool = False) -> Object:
         resource = of_kind(obj["kind"])
@@ -88,6 +88,7 @@ class Store:
     def update(self, obj: Object, *, dry: bool = False) -> Object:
         """Replace the object; a resource version in it must be the current one. Nothing changes if it is the same."""
         resource, key = of_kind(obj["kind"]), _key(obj)
+        obj = {**obj, "metadata": dict(obj["metadata"])}
         with self.lock:
             before = self._objects.get(key)
             if before is None or before["metadata"]["uid"] != obj["metadata"].get("uid", before["metadata"]["uid"]):
