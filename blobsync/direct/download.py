@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 
-from blobsync.base.errors import ChecksumError
+from blobsync.base.errors import BlobsyncError, ChecksumError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import FileJob, RunState
-from blobsync.direct.reads import read_range, version_of
+from blobsync.direct.reads import ANOTHER_VERSION, changed_while_read, read_range, version_of, wrong_length
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import PartFile
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.protocol import BlobStore
+from blobsync.store.protocol import BlobInfo, BlobStore, GetOrder
 from blobsync.transfer.engines import Moved
 
 
@@ -60,6 +60,20 @@ class DownloadJob(FileJob):
             start += len(data)
             self._md5.update(data)
             self.count(len(data))
+
+    def order(self) -> GetOrder:
+        return GetOrder(self._name, self._version.etag, self._version.size)
+
+    def landed(self, end: BlobInfo | bytes) -> None:
+        assert isinstance(end, bytes)
+        if len(end) != self._version.size:
+            raise wrong_length(self._name, self._version.size - len(end))
+        self._opened.write_at(0, end)
+        self._md5.update(end)
+        self.count(len(end))
+
+    def refused(self, error: BlobsyncError) -> BlobsyncError:
+        return changed_while_read(self._name) if isinstance(error, ANOTHER_VERSION) else error
 
     def commit(self) -> Moved:
         md5 = self._md5.digest()

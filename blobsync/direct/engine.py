@@ -7,23 +7,27 @@ none for copies from server to server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.base.locations import SasToken
 from blobsync.direct.copy import CopyJob
+from blobsync.direct.crew import Crew, Trade
 from blobsync.direct.download import DownloadJob
+from blobsync.direct.lane import Lane
 from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
 from blobsync.direct.sent_blocks import BlockMemory
 from blobsync.direct.upload import UploadJob
+from blobsync.direct.width import Width
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.files import LocalFolder
 from blobsync.local.range_records import RangeRecords
 from blobsync.plan.block_edges import ONE_REQUEST
 from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.engines import MoveReport, MoveTask
@@ -32,6 +36,12 @@ BUFFERS = 128 * MIB
 
 # Above this response time (seconds) the network, not the CPU, limits the transfer.
 _FAR = 0.010
+
+# Bytes of a file that a lane moves: larger ones gain from threads that hash side by side.
+_SMALL = 256 * 1024
+# Files that a lane has under way at a time.
+_LANE_START = 32
+_LANE_MOST = 64
 
 # Below this amount of work, measuring the response time is not worth it.
 _LITTLE_FILES = 16
@@ -64,15 +74,18 @@ class DirectEngine:
         source_sas: Callable[[RemoteEnd], SasToken | None] | None = None,
         journal: BlockJournal | None = None,
         unfinished: RangeRecords | None = None,
+        fewest_for_lane: int = _LITTLE_FILES + 1,
     ) -> None:
         """``source_sas`` gives what the destination's service reads a copy's source with.
 
         ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the downloads
-        that were killed, on record; without it they start anew.
+        that were killed, on record; without it they start anew. ``fewest_for_lane`` small files are worth connections
+        of their own.
         """
         self._source_sas = source_sas
         self._journal = journal
         self._unfinished = unfinished
+        self._fewest_for_lane = fewest_for_lane
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
@@ -80,50 +93,75 @@ class DirectEngine:
         if not task.actions:
             return
         try:
-            tuning, jobs = self._jobs(run)
-            pieces = sum(1 + action.size // tuning.range for action in task.actions)
-            WorkerPool(run, jobs, min(tuning.threads, pieces)).work()
+            _work_off(run, self._way(run), self._fewest_for_lane)
         except (LocalFileError, CredentialError) as error:
             run.all_failed(error)
         finally:
             if self._journal is not None:
                 self._journal.save()
 
-    def _jobs(self, run: RunState) -> tuple[LineTuning, Iterator[FileJob]]:
+    def _way(self, run: RunState) -> _Way:
         task = run.task
         source, destination = task.part.source, task.part.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
-            tuning = _tune(task, destination)
             memory = BlockMemory(self._journal, run.listener.note)
-            return tuning, _uploads(run, source, destination, tuning, memory)
+            return _upload(run, source, destination, _tune(task, destination), memory)
         if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
-            tuning = _tune(task, source)
-            return tuning, self._downloads(run, source, destination, _folder(task, destination), tuning)
+            return self._download(run, source, destination, _tune(task, source))
         if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
             sas = self._source_sas(source) if self._source_sas else None
-            return FAR, (CopyJob(run, action, source, destination, sas) for action in task.actions)
+            return _Way(FAR, lambda action: CopyJob(run, action, source, destination, sas))
         raise ValueError("a move needs a blob at one end")
 
-    def _downloads(
-        self, run: RunState, source: RemoteEnd, destination: LocalEnd, folder: LocalFolder, tuning: LineTuning
-    ) -> Iterator[FileJob]:
-        for action in run.task.actions:
+    def _download(self, run: RunState, source: RemoteEnd, destination: LocalEnd, tuning: LineTuning) -> _Way:
+        folder = _folder(run.task, destination)
+
+        def job(action: FileAction) -> FileJob:
             relative = action.target or action.path or destination.root.name
-            name = source.at(action.path)
+            store, name = source.store, source.at(action.path)
             if action.size <= tuning.range:
-                yield DownloadJob(run, action, source.store, name, folder, relative)
-            else:
-                yield LargeDownloadJob(
-                    run, action, source.store, name, folder, relative, tuning.range, self._unfinished
-                )
+                return DownloadJob(run, action, store, name, folder, relative)
+            return LargeDownloadJob(run, action, store, name, folder, relative, tuning.range, self._unfinished)
+
+        return _Way(tuning, job, source.store)
 
 
-def _uploads(
-    run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: LineTuning, memory: BlockMemory
-) -> Iterator[FileJob]:
-    for action in run.task.actions:
+class _Way(NamedTuple):
+    """``single`` is the store that small files are sent to or fetched from in one request each, if it does that."""
+
+    tuning: LineTuning
+    job: Callable[[FileAction], FileJob]
+    single: BlobStore | None = None
+
+
+def _upload(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: LineTuning, memory: BlockMemory) -> _Way:
+    def job(action: FileAction) -> FileJob:
         name = destination.at(action.target or action.path)
-        yield UploadJob(run, action, source.at(action.path), destination.store, name, tuning.single, memory)
+        return UploadJob(run, action, source.at(action.path), destination.store, name, tuning.single, memory)
+
+    return _Way(tuning, job, destination.store)
+
+
+def _work_off(run: RunState, way: _Way, fewest_for_lane: int) -> None:
+    """Small files in a lane where there are enough of them, all others in the pool, at the same time."""
+    small = [action for action in run.task.actions if _is_small(action)] if run.task.cap_mbps is None else []
+    orders = way.single.orders() if way.single is not None and len(small) >= max(1, fewest_for_lane) else None
+    shifts: list[tuple[Trade, int]] = []
+    large: Iterable[FileAction] = run.task.actions
+    if orders is not None:
+        shifts.append((Lane(run, map(way.job, small), orders, Width(_LANE_START, _LANE_MOST)), 1))
+        large = [action for action in run.task.actions if not _is_small(action)]
+    pieces = sum(1 + action.size // way.tuning.range for action in large)
+    if pieces:
+        threads = min(way.tuning.threads, pieces)
+        shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
+    Crew(run.stop).work(*shifts)
+
+
+def _is_small(action: FileAction) -> bool:
+    """Whether one request moves it, and its size is certain: what changed since is refused before it is read."""
+    in_blocks = action.delta or action.on_record > 0
+    return action.source is not None and action.source.size <= _SMALL and not in_blocks
 
 
 def _folder(task: MoveTask, destination: LocalEnd) -> LocalFolder:

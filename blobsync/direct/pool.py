@@ -24,17 +24,16 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.failure_codes import FailureCode
+from blobsync.direct.crew import Crew
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.store.protocol import BlobInfo, Order
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 MIB = 1024 * 1024
 
 # Maximum retries of a whole file that arrived damaged.
 ATTEMPTS = 4
-
-# How long an interrupted run waits for its threads (seconds); what they hold is cleaned up without them.
-_STOP_PATIENCE = 0.7
 
 # Retrying does not help after these; after the second kind only in a row.
 _HOPELESS = (CredentialError, ContainerNotFoundError)
@@ -101,6 +100,8 @@ class RunState:
         self.reported: set[str] = set()
         self.files_moved = self.bytes_moved = 0
         self.stop = threading.Event()
+        # Why no further file need be begun.
+        self.hopeless: BlobsyncError | None = None
         self._bucket = TokenBucket(task.cap_mbps)
         self._budget = ByteBudget(budget)
         self._lock = threading.Lock()
@@ -135,15 +136,36 @@ class RunState:
         for action in self.task.actions:
             self.failed(action, error)
 
-    def failed(self, action: FileAction, error: BlobsyncError) -> bool:
-        """Report one file as failed; whether it is useless to go on."""
+    def finish(self, job: FileJob, error: BaseException | None) -> bool:
+        """Commit and report a file whose pieces are all there, or report its ``error``; it is released then.
+
+        True where the whole file is to be moved again.
+        """
+        if error is None:
+            try:
+                moved = job.commit()
+            except (BlobsyncError, Stopped) as caught:
+                error = caught
+            else:
+                self.moved(moved, job.action.size)
+        job.release()
+        if not isinstance(error, BlobsyncError):
+            return False
+        if not self.stop.is_set() and job.worth_another_try(error):
+            job.start_over()
+            return True
+        self.failed(job.action, error)
+        return False
+
+    def failed(self, action: FileAction, error: BlobsyncError) -> None:
+        """Report one file as failed, and note whether it is useless to go on."""
         failure = FileFailure(self.task.part.shown(action), error.code, error.message, error.hint)
         with self._lock:
             self.reported.add(action.path)
             self._row = self._row + 1 if isinstance(error, _HOPELESS_IN_A_ROW) else 0
-            hopeless = isinstance(error, _HOPELESS) or self._row >= _ROW
+            if self.hopeless is None and (isinstance(error, _HOPELESS) or self._row >= _ROW):
+                self.hopeless = error
         self.report.file_failed(action, failure)
-        return hopeless
 
 
 class FileJob(abc.ABC):
@@ -171,6 +193,18 @@ class FileJob(abc.ABC):
     @abc.abstractmethod
     def release(self) -> None:
         """Close and remove what is not committed; the last call, and safe without an ``open``."""
+
+    def order(self) -> Order:
+        """The request that moves a file of one piece, in place of :meth:`piece`; its end goes to :meth:`landed`."""
+        raise NotImplementedError
+
+    def landed(self, end: BlobInfo | bytes) -> None:
+        """What the service answered to the order."""
+        raise NotImplementedError
+
+    def refused(self, error: BlobsyncError) -> BlobsyncError:
+        """The file's error for the order's."""
+        return error
 
     def abandon(self) -> None:  # noqa: B027 - most jobs have nothing on a disk
         """Remove what is on a disk while other threads may still be at work (interrupt)."""
@@ -223,62 +257,30 @@ class WorkerPool:
         self._again: deque[FileJob] = deque()
         self._begun: deque[_Begun] = deque()
         self._open: set[FileJob] = set()
-        lock = threading.Lock()
-        self._changed = threading.Condition(lock)
-        # Its own, so that the waiting thread is not woken for every file.
-        self._over = threading.Condition(lock)
+        self._changed = threading.Condition()
         self._busy = 0
-        self._started = 0
-        self._ended = 0
-        self._hopeless: BlobsyncError | None = None
-        self._bug: BaseException | None = None
         self._threads = threads
 
     def work(self) -> None:
         """Return when every job is reported; re-raises what interrupts it, after cleaning up."""
-        try:
-            for _ in range(self._threads):
-                # A daemon: a thread blocked on a socket must not keep an interrupted process alive.
-                threading.Thread(target=self._worker, daemon=True).start()
-                with self._changed:
-                    self._started += 1
-            with self._changed:
-                # Not Thread.join: interrupted, it takes the thread for ended (CPython 3.10 to 3.12).
-                while self._ended < self._started:
-                    self._over.wait()
-        except BaseException:
-            self._interrupt()
-            raise
-        if self._bug is not None:
-            self._interrupt()
-            raise self._bug
+        Crew(self._run.stop).work((self, self._threads))
 
-    def _interrupt(self) -> None:
-        self._run.stop.set()
-        deadline = time.monotonic() + _STOP_PATIENCE
+    def labour(self) -> None:
+        """See :class:`blobsync.direct.crew.Trade`."""
+        while (begun := self._take()) is not None:
+            self._advance(begun)
+
+    def wake(self) -> None:
+        """See :class:`blobsync.direct.crew.Trade`."""
         with self._changed:
             self._changed.notify_all()
-            while self._ended < self._started and (left := deadline - time.monotonic()) > 0:
-                self._over.wait(left)
+
+    def abandon(self) -> None:
+        """See :class:`blobsync.direct.crew.Trade`."""
+        with self._changed:
             hanging = list(self._open)
         for job in hanging:
             job.abandon()
-
-    def _worker(self) -> None:
-        try:
-            while True:
-                begun = self._take()
-                if begun is None:
-                    return
-                self._advance(begun)
-        except BaseException as error:  # noqa: BLE001 - shown by the thread that waits for this one
-            # A bug of ours, in one of many threads: stop them all.
-            self._bug = error
-            self._run.stop.set()
-        finally:
-            with self._changed:
-                self._ended += 1
-                self._over.notify_all()
 
     def _take(self) -> _Begun | None:
         """The next piece to move, a freshly opened file included; None when there is nothing left to do."""
@@ -314,8 +316,8 @@ class WorkerPool:
         return next(self._waiting, None)
 
     def _open_job(self, job: FileJob) -> _Begun | None:
-        if self._hopeless is not None:
-            self._close(_Begun(job, 0), self._hopeless)
+        if self._run.hopeless is not None:
+            self._close(_Begun(job, 0), self._run.hopeless)
             return None
         try:
             pieces = job.open()
@@ -354,30 +356,10 @@ class WorkerPool:
 
     def _close(self, begun: _Begun, error: BaseException | None) -> None:
         job = begun.job
-        if error is None:
-            error = self._commit(job)
-        job.release()
-        again = isinstance(error, BlobsyncError) and self._settle(job, error)
+        again = self._run.finish(job, error)
         with self._changed:
             self._open.discard(job)
             self._busy -= 1
             if again:
                 self._again.append(job)
             self._changed.notify_all()
-
-    def _commit(self, job: FileJob) -> BaseException | None:
-        try:
-            moved = job.commit()
-        except (BlobsyncError, Stopped) as error:
-            return error
-        self._run.moved(moved, job.action.size)
-        return None
-
-    def _settle(self, job: FileJob, error: BlobsyncError) -> bool:
-        """Report a failure, or answer True where the whole file is to be moved again."""
-        if not self._run.stop.is_set() and job.worth_another_try(error):
-            job.start_over()
-            return True
-        if self._run.failed(job.action, error) and self._hopeless is None:
-            self._hopeless = error
-        return False

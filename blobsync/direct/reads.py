@@ -13,6 +13,9 @@ from blobsync.store.protocol import BlobReader, BlobStore
 # Large enough to spare system calls, small enough to keep a download's memory at threads x this.
 CHUNK = 1024 * 1024
 
+# What a read that names a version gets where the blob is not that version any more.
+ANOTHER_VERSION = (PreconditionFailedError, BlobNotFoundError)
+
 
 def version_of(store: BlobStore, name: str, action: FileAction) -> RemoteState:
     """The version of the blob that the plan speaks of; a look at the blob where it names none."""
@@ -54,8 +57,13 @@ def read_range(
                 yield data
                 if not length:
                     return
-    except (PreconditionFailedError, BlobNotFoundError) as error:
+    except ANOTHER_VERSION as error:
         raise changed_while_read(name) from error
     if length:
-        # A proxy sent a false Content-Length: retry, as for a body with a wrong MD5.
-        raise ChecksumError(f"{name}: the body ended {length} bytes early", path=name)
+        raise wrong_length(name, length)
+
+
+def wrong_length(name: str, missing: int) -> ChecksumError:
+    """A proxy sent a false Content-Length: retry, as for a body with a wrong MD5."""
+    said = f"ended {missing} bytes early" if missing > 0 else f"has {-missing} bytes too many"
+    return ChecksumError(f"{name}: the body {said}", path=name)

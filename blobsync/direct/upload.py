@@ -20,7 +20,7 @@ from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.block_ids import block_id_of
 from blobsync.store.content_types import guess_content_type
-from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Block, Precondition
+from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Block, Precondition, PutOrder
 from blobsync.transfer.engines import Moved
 
 # https://learn.microsoft.com/rest/api/storageservices/put-block: all block ids of a blob, those that a killed
@@ -123,10 +123,21 @@ class UploadJob(FileJob):
                 self._whole.update(data)
             if not self._in_blocks:
                 self.run.pace(length)
-                self._put(data)
+                name, _, md5, properties, condition = self._whole_order(data)
+                self._info = self._store.put(name, data, md5=md5, properties=properties, condition=condition)
                 self.count(length)
             else:
                 self._put_block(index, data)
+
+    def order(self) -> PutOrder:
+        data = self._opened.read_at(0, self._size)
+        self._whole.update(data)
+        return self._whole_order(data)
+
+    def landed(self, end: BlobInfo | bytes) -> None:
+        assert isinstance(end, BlobInfo)
+        self._info = end
+        self.count(self._size)
 
     def commit(self) -> Moved:
         md5 = self._whole.digest()
@@ -167,12 +178,9 @@ class UploadJob(FileJob):
             raise ValueError("not open")
         return self._source
 
-    def _put(self, data: bytes) -> None:
+    def _whole_order(self, data: bytes) -> PutOrder:
         self._opened.check_unchanged()
-        md5 = self._whole.digest()
-        self._info = self._store.put(
-            self._name, data, md5=md5, properties=self._properties(), condition=self._condition
-        )
+        return PutOrder(self._name, data, self._whole.digest(), self._properties(), self._condition)
 
     def _put_block(self, index: int, data: bytes) -> None:
         block = self._order[index] = Block(block_id_of(hashlib.sha256(data).digest()), len(data))

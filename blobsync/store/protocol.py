@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.store.block_ids import sha256_of_block
 
@@ -126,6 +127,54 @@ class BlobReader(Protocol):
         ...
 
 
+class PutOrder(NamedTuple):
+    """Put Blob; see :meth:`BlobStore.put`."""
+
+    name: str
+    body: bytes
+    md5: bytes
+    properties: BlobProperties
+    condition: Precondition
+
+
+class GetOrder(NamedTuple):
+    """Get Blob, all ``size`` bytes of the version ``etag``."""
+
+    name: str
+    etag: str
+    size: int
+
+
+Order = PutOrder | GetOrder
+
+
+class Orders(Protocol):
+    """Many small requests at a time, driven by the one thread that uses this."""
+
+    @property
+    def under_way(self) -> int: ...
+
+    @property
+    def throttled(self) -> int:
+        """How often the service has asked for fewer requests so far."""
+        ...
+
+    def begin(self, key: object, order: Order) -> None:
+        """Begin one; ``key`` comes back with its end."""
+        ...
+
+    def ended(self, seconds: float) -> list[tuple[object, BlobInfo | bytes | BlobsyncError]]:
+        """The ends that are there, waiting up to ``seconds`` for one: the new blob, the whole body, or an error.
+
+        A body may be shorter or longer than the order's size.
+        """
+        ...
+
+    def close(self) -> None:
+        """Cut what is under way."""
+        ...
+
+
 class BlobSource(Protocol):
     """What tells which blobs there are."""
 
@@ -146,6 +195,10 @@ class BlobStore(BlobSource, Protocol):
 
     def close(self) -> None:
         """Let go of idle connections; what waits for a retry fails."""
+        ...
+
+    def orders(self) -> Orders | None:
+        """Connections for many small requests at a time; None where only the other methods move bytes."""
         ...
 
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:

@@ -52,6 +52,9 @@ class SdkBlobStore:
     def container(self) -> ContainerUrl:
         return self._container
 
+    def orders(self) -> None:
+        return None
+
     def close(self) -> None:
         self._client.close()
 

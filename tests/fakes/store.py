@@ -12,6 +12,7 @@ from types import TracebackType
 
 from blobsync.base.errors import (
     BlobNotFoundError,
+    BlobsyncError,
     ChecksumError,
     CopySourceRefusedError,
     PreconditionFailedError,
@@ -26,7 +27,10 @@ from blobsync.store.protocol import (
     BlockKind,
     BlockList,
     CopiedBlob,
+    Order,
+    Orders,
     Precondition,
+    PutOrder,
 )
 
 _NO_PROPERTIES = BlobProperties()
@@ -52,6 +56,40 @@ class Request:
     size: int = 0
 
 
+class MemoryOrders:
+    """Orders that are carried out when they are asked for, the last one first."""
+
+    throttled = 0
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._waiting: list[tuple[object, Order]] = []
+
+    @property
+    def under_way(self) -> int:
+        return len(self._waiting)
+
+    def begin(self, key: object, order: Order) -> None:
+        self._waiting.append((key, order))
+
+    def ended(self, seconds: float) -> list[tuple[object, BlobInfo | bytes | BlobsyncError]]:
+        key, order = self._waiting.pop()
+        try:
+            return [(key, self._carry_out(order))]
+        except BlobsyncError as error:
+            return [(key, error)]
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+    def _carry_out(self, order: Order) -> BlobInfo | bytes:
+        if isinstance(order, PutOrder):
+            name, body, md5, properties, condition = order
+            return self._store.put(name, body, md5=md5, properties=properties, condition=condition)
+        with self._store.open(order.name, etag=order.etag) as reader:
+            return b"".join(iter(lambda: reader.read(order.size + 1), b""))
+
+
 class MemoryStore:
     """``storage.BlobStore`` in a dictionary.
 
@@ -74,6 +112,7 @@ class MemoryStore:
         self._version = 0
         self.closed = 0
         self.tells_md5_of_copies = True
+        self.takes_orders = True
 
     # -- for tests ----------------------------------------------------------------------------------------
 
@@ -154,6 +193,9 @@ class MemoryStore:
         with self._lock:
             self._demand(name, condition)
             return self._keep(name, body, md5, properties)
+
+    def orders(self) -> Orders | None:
+        return MemoryOrders(self) if self.takes_orders else None
 
     def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
         self._ask("put_block", name, 0, len(body))

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
+    BlobsyncError,
     ChecksumError,
     CopySourceRefusedError,
     PreconditionFailedError,
@@ -24,13 +26,17 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import ContainerUrl, SasToken, Secret
-from blobsync.store.protocol import BlobProperties, Precondition
+from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.store.rest.blob_steps import BlobSteps
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.steps import Steps
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
 from tests.fakes.scripted_http import Script, Step, scripted
 from tests.servers.tls_azurite import make_certificate
+
+T = TypeVar("T")
 
 SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL%3D")
 QUICK = RetryPolicy(tries=4, base=0.001, longest=0.002, longest_asked=0.3)
@@ -40,20 +46,68 @@ QUICK = RetryPolicy(tries=4, base=0.001, longest=0.002, longest_asked=0.3)
 CHOSEN = {"BLOBSYNC_TRANSPORT": ""}
 
 
-@pytest.fixture(params=["curl", "urllib3"], autouse=True)
+# Whether a test's requests about single blobs are driven as many at a time are, which libcurl does.
+MANY = {"at a time": False}
+
+
+@pytest.fixture(params=["curl", "curl, many", "urllib3"], autouse=True)
 def transport(request: pytest.FixtureRequest) -> str:
-    CHOSEN["BLOBSYNC_TRANSPORT"] = request.param
+    CHOSEN["BLOBSYNC_TRANSPORT"], _, many = request.param.partition(", ")
+    MANY["at a time"] = bool(many)
     return CHOSEN["BLOBSYNC_TRANSPORT"]
+
+
+class Driven:
+    """A store whose requests go the way that the test is for."""
+
+    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
+        self._http = http
+        self._steps = BlobSteps(container, http)
+        self._real = RestBlobStore(container, http)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def head(self, name: str) -> BlobInfo | None:
+        return self._many(self._steps.head(name)) if MANY["at a time"] else self._real.head(name)
+
+    def put(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        md5: bytes,
+        properties: BlobProperties | None = None,
+        condition: Precondition | None = None,
+    ) -> BlobInfo:
+        order = PutOrder(name, body, md5, properties or BlobProperties(), condition or Precondition())
+        if MANY["at a time"]:
+            return self._many(self._steps.put(order))
+        return self._real.put(name, body, md5=md5, properties=order.properties, condition=order.condition)
+
+    def _many(self, steps: Steps[T]) -> T:
+        driver = self._http.side_by_side()
+        assert driver is not None
+        with closing(driver):
+            driver.begin("mine", steps)
+            while not (ended := driver.ended(1)):
+                assert driver.under_way == 1
+            ((key, end),) = ended
+            assert (key, driver.under_way) == ("mine", 0)
+            if isinstance(end, Exception):
+                raise end
+            found: T = end
+            return found
 
 
 def md5(body: bytes) -> bytes:
     return hashlib.md5(body).digest()
 
 
-def store(script: Script, *, signer: SasSigner | SharedKeySigner | BearerSigner | None = None) -> RestBlobStore:
+def store(script: Script, *, signer: SasSigner | SharedKeySigner | BearerSigner | None = None) -> Driven:
     container = ContainerUrl("acct", "box", script.url)
     http = BlobHttp(container, signer or SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(2.0, 0.5))
-    return RestBlobStore(container, http)
+    return Driven(container, http)
 
 
 WRITTEN = Step(201, headers={"ETag": '"0x1"'})
@@ -159,7 +213,7 @@ def test_a_connection_that_was_closed_without_a_word_after_its_answer_is_replace
         serving.start()
         container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
         http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(2.0, 2.0))
-        found = [RestBlobStore(container, http).head(name) for name in "ab"]
+        found = [Driven(container, http).head(name) for name in "ab"]
         serving.join(5)
     assert [info and info.etag for info in found] == ["0x1", "0x1"]
     assert answered == 2
@@ -179,7 +233,7 @@ def test_a_port_where_nobody_listens_is_reported_quickly() -> None:
     container = ContainerUrl("acct", "box", f"http://127.0.0.1:{port}/acct")
     http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)
     with pytest.raises(StorageUnreachableError, match="refuses connections") as caught:
-        RestBlobStore(container, http).head("a")
+        Driven(container, http).head("a")
     assert "3 tries" in str(caught.value)
 
 
@@ -192,7 +246,7 @@ def test_a_server_that_stops_answering_is_a_timeout() -> None:
             container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(2, 0.001), timeouts=Timeouts(1, 0.05)
         )
         with pytest.raises(StorageUnreachableError, match="stopped responding"):
-            RestBlobStore(container, http).head("a")
+            Driven(container, http).head("a")
 
 
 def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
@@ -216,7 +270,7 @@ def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
         container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
         http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1), timeouts=Timeouts(0.4, 5.0))
         started = time.monotonic()
-        RestBlobStore(container, http).put("a", body, md5=md5(body))
+        Driven(container, http).put("a", body, md5=md5(body))
         thread.join()
     assert time.monotonic() - started > 1.0
     assert received.endswith(body)
@@ -226,7 +280,7 @@ def test_patience_ends_before_the_tries_do() -> None:
     impatient = RetryPolicy(tries=9, base=0.001, patience=-1)
     with scripted([error(503, "ServerBusy")] * 9) as script:
         container = ContainerUrl("acct", "box", script.url)
-        store = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=impatient))
+        store = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=impatient))
         with pytest.raises(ThrottledError):
             store.head("a")
     assert len(script.seen) == 1
@@ -391,7 +445,7 @@ def test_a_server_without_put_blob_from_url_gets_copy_blob_from_url() -> None:
 def test_closing_ends_a_waiting_retry() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
         container = ContainerUrl("acct", "box", script.url)
-        waiting = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
+        waiting = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
         waiting.close()
         with pytest.raises(StorageUnreachableError, match="was closed"):
             waiting.head("a")
@@ -407,7 +461,7 @@ def test_a_missing_blob_is_none_for_head_and_an_error_for_reads() -> None:
 def proxied(script: Script, environ: dict[str, str]) -> Sequence[str]:
     container = ContainerUrl("acct", "box", "http://blob.invalid/acct")
     http = BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK)
-    RestBlobStore(container, http).head("a")
+    Driven(container, http).head("a")
     return [seen.target for seen in script.seen]
 
 
@@ -466,9 +520,9 @@ def connect_proxy(answer: bytes = b"HTTP/1.1 200 Connection established\r\nX-Of:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def secure(script: Script, **environ: str) -> RestBlobStore:
+def secure(script: Script, **environ: str) -> Driven:
     container = ContainerUrl("acct", "box", script.url)
-    return RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, **environ}, retry=QUICK))
+    return Driven(container, BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, **environ}, retry=QUICK))
 
 
 @pytest.fixture(scope="module")
@@ -528,3 +582,117 @@ def test_an_answer_without_end_is_cut_off() -> None:
     step = Step(200, b"<" * (65 << 20))
     with scripted([step]) as script, pytest.raises(StorageError, match="larger than 64 MiB"):
         list(store(script).list_blobs())
+
+
+# -- many small requests at a time ------------------------------------------------------------------------
+
+
+def ends(orders: Orders) -> dict[object, BlobInfo | bytes | BlobsyncError]:
+    """All that is under way, to its end."""
+    found: dict[object, BlobInfo | bytes | BlobsyncError] = {}
+    until = time.monotonic() + 20
+    while orders.under_way and time.monotonic() < until:
+        found.update(orders.ended(1))
+    return found
+
+
+def many(script: Script) -> Orders:
+    orders = store(script).orders()
+    if orders is None:
+        pytest.skip("urllib3 blocks the thread that sends")
+    found: Orders = orders
+    return found
+
+
+def test_a_library_that_blocks_its_thread_takes_no_orders(transport: str) -> None:
+    with scripted([]) as script:
+        assert (store(script).orders() is None) == (transport == "urllib3")
+
+
+def test_each_of_many_orders_gets_its_own_answer() -> None:
+    found: dict[object, BlobInfo | bytes | BlobsyncError] = {}
+    with scripted([blob(b"0123456789")] * 20) as script, closing(many(script)) as orders:
+        for number in range(20):
+            orders.begin(number, GetOrder(f"f{number}", "0x1", 10))
+            # The scripted server has room for five that wait to be accepted.
+            while orders.under_way > 3:
+                found.update(orders.ended(1))
+        found.update(ends(orders))
+    assert found == dict.fromkeys(range(20), b"0123456789")
+    assert sorted(seen.target.partition("?")[0] for seen in script.seen) == sorted(f"/acct/box/f{n}" for n in range(20))
+    assert {seen.headers["if-match"] for seen in script.seen} == {'"0x1"'}
+
+
+def test_an_order_that_fails_leaves_the_others_alone() -> None:
+    steps = [error(412, "ConditionNotMet"), blob(b"0123456789")]
+    with scripted(steps) as script, closing(many(script)) as orders:
+        orders.begin("changed", GetOrder("changed", "0x1", 10))
+        changed = ends(orders)["changed"]
+        orders.begin("fine", GetOrder("fine", "0x1", 10))
+        assert ends(orders) == {"fine": b"0123456789"}
+    assert isinstance(changed, PreconditionFailedError)
+
+
+def test_a_busy_service_is_waited_for_while_others_go_on_and_is_counted() -> None:
+    busy = error(503, "ServerBusy", **{"Retry-After": "0.3"})
+    with scripted([busy, blob(b"0123456789"), blob(b"0123456789")]) as script, closing(many(script)) as orders:
+        orders.begin("busy", GetOrder("busy", "0x1", 10))
+        while not orders.throttled:
+            assert orders.ended(1) == []
+        orders.begin("other", GetOrder("other", "0x1", 10))
+        assert ends(orders) == {"busy": b"0123456789", "other": b"0123456789"}
+    assert len(script.seen) == 3
+    assert orders.throttled == 1
+
+
+def test_a_body_that_breaks_off_is_fetched_again_whole() -> None:
+    with scripted([blob(b"0123456789", cut=4), blob(b"0123456789")]) as script, closing(many(script)) as orders:
+        orders.begin("a", GetOrder("a", "0x1", 10))
+        assert ends(orders) == {"a": b"0123456789"}
+    assert len(script.seen) == 2
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_small_blob_that_does_not_end_is_cut_off(told: bool) -> None:
+    endless = Step(200, b"x" * (3 << 20), {"ETag": '"0x1"', **({} if told else {"Transfer-Encoding": "identity"})})
+    with scripted([endless]) as script, closing(many(script)) as orders:
+        orders.begin("a", GetOrder("a", "0x1", 10))
+        end = ends(orders)["a"]
+    assert isinstance(end, StorageError)
+    assert "larger than 1 MiB" in str(end)
+
+
+def test_what_waits_for_a_retry_ends_when_the_store_is_closed() -> None:
+    with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
+        patient = Driven(
+            ContainerUrl("acct", "box", script.url),
+            BlobHttp(ContainerUrl("acct", "box", script.url), SasSigner(SAS), environ=CHOSEN),
+        )
+        orders = patient.orders()
+        if orders is None:
+            pytest.skip("urllib3 blocks the thread that sends")
+        with closing(orders):
+            orders.begin("a", GetOrder("a", "0x1", 10))
+            while not orders.throttled:
+                orders.ended(0.1)
+            patient.close()
+            end = ends(orders)["a"]
+    assert isinstance(end, StorageUnreachableError)
+    assert "was closed" in str(end)
+
+
+def test_what_is_under_way_ends_when_the_store_is_closed() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
+        closed = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1)))
+        orders = closed.orders()
+        if orders is None:
+            pytest.skip("urllib3 blocks the thread that sends")
+        with closing(orders):
+            orders.begin("a", GetOrder("a", "0x1", 10))
+            assert orders.ended(0.1) == []
+            began = time.monotonic()
+            closed.close()
+            end = ends(orders)["a"]
+    assert isinstance(end, StorageUnreachableError)
+    assert time.monotonic() - began < 1

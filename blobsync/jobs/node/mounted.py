@@ -76,6 +76,10 @@ class MountedStore:
             raise _unreadable(name, error) from error
         return MountedReader(name, fd, start, length, etag)
 
+    def orders(self) -> None:
+        """A file needs no connection."""
+        return
+
     def close(self) -> None:
         """Nothing stays open."""
 

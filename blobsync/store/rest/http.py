@@ -16,23 +16,29 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
-from blobsync.base.errors import StorageError, StorageUnreachableError
+from blobsync.base.errors import BlobsyncError, StorageError, StorageUnreachableError
 from blobsync.base.locations import ContainerUrl
 from blobsync.base.redaction import redact
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
+from blobsync.store.rest.side_by_side import SideBySide
+from blobsync.store.rest.steps import Pause, Steps
 from blobsync.store.rest.transport import (
     NOT_CONNECTED,
+    Answered,
     Response,
     Timeouts,
     TransportError,
     Trouble,
+    Try,
 )
 from blobsync.store.rest.transport_choice import transport_to
+
+_T = TypeVar("_T")
 
 # https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
 # Old enough for every sovereign cloud and Azurite, new enough for 4000 MiB blocks, Put Blob From URL with
@@ -41,10 +47,12 @@ API_VERSION = "2023-11-03"
 
 # Bytes. A page of a listing has 5,000 names of up to 1,024 characters, each up to 9 bytes where it is encoded; that
 # all of them are so long was never seen. All other answers are far smaller.
-_MAX_BODY = 64 << 20
+MAX_BODY = 64 << 20
 
 _LOG = logging.getLogger("blobsync.http")
 _FIRST_CONTACT_TRIES = 3
+# https://learn.microsoft.com/azure/storage/blobs/scalability-targets: over its limits an account answers with 503.
+_BUSY = frozenset({429, 503})
 
 
 class RetryPolicy(NamedTuple):
@@ -122,6 +130,8 @@ class BlobHttp:
         self._retry = retry or RetryPolicy()
         self._closing = threading.Event()
         self._answered = False
+        # Answers so far that asked for fewer requests.
+        self.throttled = 0
         self._account = container.account
         self.clock = clock
         self.root = f"{parts.path.rstrip('/')}/{container.container}"
@@ -145,55 +155,108 @@ class BlobHttp:
         emulators omit it for unsupported requests.
         Raises ``StorageUnreachableError`` when no answer comes.
         """
+        return self.run(
+            self.tries(
+                method, path, query, headers, body, most=0 if stream else MAX_BODY, retry_bare_500=retry_bare_500
+            )
+        )
+
+    def run(self, steps: Steps[_T]) -> _T:
+        """Drive one operation to its end in this thread."""
+        back: Answered | None = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = steps.send(back) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return cast(_T, end.value)
+            back = error = None
+            try:
+                if isinstance(step, Pause):
+                    self._sleep(step.seconds)
+                else:
+                    back = self._exchange(step)
+            except (TransportError, BlobsyncError) as caught:
+                error = caught
+
+    def side_by_side(self) -> SideBySide | None:
+        """Drives many operations from one thread; None where the library in use cannot."""
+        exchanges = self._transport.exchanges()
+        return None if exchanges is None else SideBySide(exchanges, self._closing, self._closed)
+
+    def tries(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        most: int = MAX_BODY,
+        retry_bare_500: bool = True,
+    ) -> Steps[Reply]:
+        """See :meth:`send`; ``most`` bytes of the answer's body are read, with 0 it is left unread."""
         failures = 0
         started = time.monotonic()
         while True:
             asked = None
             late = time.monotonic() - started > self._retry.patience
+            attempt = self._attempt(method, path, query, headers, body, most)
             try:
-                response = self._once(method, path, query, headers, body)
-                body_read = None if stream else _whole_body(response)
+                response, body_read = yield attempt
             except TransportError as error:
+                if error.trouble is Trouble.TOO_LARGE:
+                    raise _too_large(most) from error
                 failures += 1
                 if late or failures >= self._tries(error.trouble):
                     raise self._unreachable(error.trouble, failures) from error
             else:
                 self._answered = True
                 status = response.status
+                if _LOG.isEnabledFor(logging.DEBUG):
+                    _LOG.debug("%s %s: %d", method, redact(attempt.target), status)
                 bare_500 = status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
                 refused = status == 401 and failures == 0 and self.signer.renew()
                 patient = status in RETRYABLE_STATUS and not bare_500 and not late and failures + 1 < self._retry.tries
                 if not refused and not patient:
                     return Reply(status, response, failures + 1 + response.resent, body_read)
                 failures += 1
+                self.throttled += status in _BUSY
                 asked = response.headers.get("Retry-After")
                 _drain(response)
-            self.pause(failures, asked)
+            yield Pause(self._retry.wait(failures, asked))
 
-    def _once(
+    def _attempt(
         self,
         method: str,
         path: str,
         query: Mapping[str, str],
         headers: Mapping[str, str],
         body: bytes | None,
-    ) -> Response:
+        most: int,
+    ) -> Try:
         signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
         if body is not None:
             signed["Content-Length"] = str(len(body))
         text = self.signer.sign(method, path, query, signed)
         # Bodies have a length of their own, which the transport tells.
         signed.pop("Content-Length", None)
-        target = f"{path}?{text}" if text else path
-        response = self._transport.exchange(method, target, signed, body)
-        if _LOG.isEnabledFor(logging.DEBUG):
-            _LOG.debug("%s %s: %d", method, redact(target), response.status)
-        return response
+        return Try(method, f"{path}?{text}" if text else path, signed, body, most)
+
+    def _exchange(self, attempt: Try) -> Answered:
+        response = self._transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body)
+        return Answered(response, _whole_body(response, attempt.most) if attempt.most else None)
+
+    def _sleep(self, seconds: float) -> None:
+        if self._closing.wait(seconds):
+            raise self._closed()
+
+    def _closed(self) -> StorageUnreachableError:
+        return StorageUnreachableError(f"the connection to {self._account} was closed")
 
     def pause(self, failures: int, asked: str | None = None) -> None:
         """Wait before the next try; raises ``StorageUnreachableError`` when the store is closed meanwhile."""
-        if self._closing.wait(self._retry.wait(failures, asked)):
-            raise StorageUnreachableError(f"the connection to {self._account} was closed")
+        self._sleep(self._retry.wait(failures, asked))
 
     def resumes(self, failures: int) -> bool:
         """Whether a body that broke ``failures`` times in a row is worth another try."""
@@ -234,20 +297,24 @@ def _drain(response: Response) -> None:
         _whole_body(response)
 
 
-def _whole_body(response: Response) -> bytes:
+def _whole_body(response: Response, most: int = MAX_BODY) -> bytes:
     """All that is left of an answer that is no blob's content. Raises ``StorageError`` where it is far too much."""
     pieces = []
     size = 0
-    while size <= _MAX_BODY and (piece := response.read(_MAX_BODY + 1 - size)):
+    while size <= most and (piece := response.read(most + 1 - size)):
         pieces.append(piece)
         size += len(piece)
     response.close()
-    if size > _MAX_BODY:
-        raise StorageError(
-            f"the response is larger than {_MAX_BODY >> 20} MiB, so it is not from a blob service",
-            hint="check blob_endpoint: something else answers there",
-        )
+    if size > most:
+        raise _too_large(most)
     return b"".join(pieces)
+
+
+def _too_large(most: int) -> StorageError:
+    return StorageError(
+        f"the response is larger than {most >> 20} MiB, so it is not from a blob service",
+        hint="check blob_endpoint: something else answers there",
+    )
 
 
 # One sentence for a request that got no answer, and what to do about it.

@@ -7,7 +7,6 @@ service itself refuses damaged bytes.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
@@ -21,13 +20,23 @@ from blobsync.base.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.base.locations import ContainerUrl, SasToken, quote_blob_name
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlockKind, BlockList, CopiedBlob, Precondition
-from blobsync.store.rest.errors import skew_seconds, translate
-from blobsync.store.rest.headers import add_condition, add_properties, copied, info, properties_of, whole_info, with_sas
+from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.store.protocol import (
+    ANYTHING,
+    BlobInfo,
+    BlobProperties,
+    BlockKind,
+    BlockList,
+    CopiedBlob,
+    Precondition,
+    PutOrder,
+)
+from blobsync.store.rest.blob_steps import BlobSteps, RestOrders
+from blobsync.store.rest.errors import skew_seconds
+from blobsync.store.rest.headers import add_condition, copied, properties_of, with_sas
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.reader import RestBlobReader
-from blobsync.store.rest.xml import BadAnswerError, Markers, block_lists, checked_etag, decode_md5, list_page
+from blobsync.store.rest.xml import BadAnswerError, Markers, block_lists, checked_etag, list_page
 from blobsync.store.sas import DelegationKey
 
 _S = TypeVar("_S")
@@ -61,6 +70,8 @@ class RestBlobStore:
         self._container = container
         self._http = http
         self._put_from_url_works = True
+        self._steps = BlobSteps(container, http)
+        self._path, self._error = self._steps.path, self._steps.error
 
     @property
     def container(self) -> ContainerUrl:
@@ -92,13 +103,12 @@ class RestBlobStore:
 
     def head(self, name: str) -> BlobInfo | None:
         """Get Blob Properties; None where there is no such blob."""
-        reply = self._http.send("HEAD", self._path(name), _NOTHING, _NOTHING)
-        if reply.status == 200:
-            return whole_info(name, reply.headers)
-        error = self._error(reply, "read", name)
-        if isinstance(error, BlobNotFoundError):
-            return None
-        raise error
+        return self._http.run(self._steps.head(name))
+
+    def orders(self) -> RestOrders | None:
+        """See the protocol; None with a library that blocks the thread that sends."""
+        driver = self._http.side_by_side()
+        return None if driver is None else RestOrders(driver, self._http, self._steps)
 
     def properties(self, name: str) -> BlobProperties:
         """Get Blob Properties, the part that a copy carries over; raises ``BlobNotFoundError``."""
@@ -126,27 +136,11 @@ class RestBlobStore:
         condition: Precondition = ANYTHING,
     ) -> BlobInfo:
         """Put Blob: the whole blob in one request; the service checks ``md5`` and keeps it as Content-MD5."""
-        headers = {"x-ms-blob-type": "BlockBlob", "Content-MD5": b64encode(md5).decode()}
-        add_properties(headers, properties)
-        add_condition(headers, condition)
-        reply = self._http.send("PUT", self._path(name), _NOTHING, headers, body)
-        if reply.status == 409 and condition.absent and self.head(name) is None:
-            # Azurite treats uncommitted blocks of a killed upload as an existing blob; only Put Block
-            # List knows better. The length of an id must be that of the others of the blob, azcopy's among them.
-            block_id = b64encode(md5.hex().ljust(36, ".").encode()).decode()
-            self.put_block(name, block_id, body, md5=md5)
-            return self.put_block_list(
-                name, [block_id], size=len(body), md5=md5, properties=properties, condition=condition
-            )
-        # The service answers with the MD5 that it computed itself.
-        return self._written(reply, name, len(body), md5, decode_md5(reply.headers.get("Content-MD5")))
+        return self._http.run(self._steps.put(PutOrder(name, body, md5, properties, condition)))
 
     def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
         """Put Block: one uncommitted block, checked by the service."""
-        headers = {"Content-MD5": b64encode(md5).decode()}
-        reply = self._http.send("PUT", self._path(name), {"comp": "block", "blockid": block_id}, headers, body)
-        if reply.status != 201:
-            raise self._error(reply, "write", name)
+        self._http.run(self._steps.put_block(name, block_id, body, md5))
 
     def put_block_list(
         self,
@@ -164,16 +158,9 @@ class RestBlobStore:
         ``Latest`` lets a retry after a lost response find the blocks that the first try committed. What is taken from
         ``committed`` is not to be replaced by a block that somebody else put under the same id.
         """
-        lists = ("Committed" if block_id in committed else "Latest" for block_id in block_ids)
-        blocks = "".join(f"<{kind}>{each}</{kind}>" for kind, each in zip(lists, block_ids, strict=True))
-        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{blocks}</BlockList>'.encode()
-        headers = {"Content-Type": "application/xml"}
-        if md5:
-            headers["x-ms-blob-content-md5"] = b64encode(md5).decode()
-        add_properties(headers, properties)
-        add_condition(headers, condition)
-        reply = self._http.send("PUT", self._path(name), {"comp": "blocklist"}, headers, body)
-        return self._written(reply, name, size, md5 or None, md5 or None)
+        return self._http.run(
+            self._steps.put_block_list(name, block_ids, size, md5, properties, condition, committed=committed)
+        )
 
     def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
         """Get Block List, of the blob or of what was never committed to one; None where there is neither."""
@@ -284,20 +271,6 @@ class RestBlobStore:
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _path(self, name: str) -> str:
-        return f"{self._http.root}/{quote_blob_name(name)}"
-
-    def _error(self, reply: Reply, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
-        return translate(
-            reply.answer(),
-            what,
-            self._container,
-            name,
-            now=self._http.clock(),
-            copying=copying,
-            sas_ended=self._http.signer.ended(),
-        )
-
     def _copy(self, name: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Reply:
         return self._http.send("PUT", self._path(name), query, headers, b"", retry_bare_500=False)
 
@@ -311,17 +284,6 @@ class RestBlobStore:
         if reply.status not in (200, 206):
             raise self._error(reply, "read", name)
         return reply
-
-    def _written(self, reply: Reply, name: str, size: int, sent_md5: bytes | None, seen_md5: bytes | None) -> BlobInfo:
-        if reply.status == 201:
-            return info(name, reply.headers, size, seen_md5)
-        error = self._error(reply, "write", name)
-        if reply.attempts > 1 and isinstance(error, PreconditionFailedError):
-            # The first try may have succeeded and only its response was lost: then the blob is ours.
-            there = self.head(name)
-            if there is not None and there.size == size and there.md5 == sent_md5:
-                return there
-        raise error
 
     def _list(self, prefix: str, delimiter: str) -> Iterator[BlobInfo | str]:
         query = {"restype": "container", "comp": "list", "include": "metadata"}

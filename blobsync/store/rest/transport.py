@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 # How many connections stay open; as many threads may work at once without reconnecting.
@@ -31,6 +32,7 @@ class Trouble(enum.Enum):
     TLS = enum.auto()
     PROXY = enum.auto()
     BROKEN = enum.auto()
+    TOO_LARGE = enum.auto()
 
 
 # The request was not sent in these cases.
@@ -83,11 +85,68 @@ class Response(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class WholeResponse:
+    """An answer whose body has been read."""
+
+    status: int
+    headers: Mapping[str, str]
+    resent: bool
+
+    def read(self, limit: int) -> bytes:
+        """See :class:`Response`."""
+        return b""
+
+    def close(self) -> None:
+        """See :class:`Response`."""
+
+
+class Try(NamedTuple):
+    """One request, to be sent once; the end is :class:`Answered` or a ``TransportError``.
+
+    ``target`` is path and query. ``most`` bytes of the body are read, and more are ``Trouble.TOO_LARGE``; with 0 the
+    body is left unread.
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes | None
+    most: int
+
+
+class Answered(NamedTuple):
+    """``body`` is None where it was left unread."""
+
+    response: Response
+    body: bytes | None
+
+
+class Exchanges(Protocol):
+    """Many exchanges at a time, driven by the one thread that uses this."""
+
+    def begin(self, key: object, attempt: Try) -> None:
+        """Begin an exchange; ``key`` comes back with its end."""
+        ...
+
+    def wait(self, seconds: float) -> list[tuple[object, Answered | TransportError]]:
+        """Those that have ended; waits for one up to ``seconds``."""
+        ...
+
+    def close(self) -> None:
+        """Cut what is under way."""
+        ...
+
+
 class Transport(Protocol):
     """Connections to one host; safe to use from several threads."""
 
     def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Response:
         """Send one request, once. ``target`` is path and query, percent-encoded. Raises :class:`TransportError`."""
+        ...
+
+    def exchanges(self) -> Exchanges | None:
+        """Connections of their own for many small exchanges at a time; None where the library has no such thing."""
         ...
 
     def close(self) -> None:

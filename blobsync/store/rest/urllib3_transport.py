@@ -88,6 +88,10 @@ class Urllib3Transport:
             raise TransportError(_trouble(error)) from error
         return Urllib3Response(raw)
 
+    def exchanges(self) -> None:
+        """See the protocol: urllib3 blocks the thread that sends."""
+        return
+
     def close(self) -> None:
         """See the protocol."""
         self._pool.close()

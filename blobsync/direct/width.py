@@ -1,0 +1,64 @@
+"""How many requests run at a time: more while that makes it faster, fewer when the service asks for fewer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+# A step up has to bring this much.
+_GAIN = 1.15
+# A measurement takes at least so long (seconds), and so many times the width in finished requests.
+_SHORTEST = 0.05
+_TURNS = 2
+# Seconds after which a step up is tried again, since lines and services change.
+_TRY_AGAIN = 10.0
+# Seconds in which all that asks for fewer is one and the same request to slow down.
+_SAME = 1.0
+
+
+class Width:
+    """``now`` requests may be under way. Fed with each that has finished; used by one thread.
+
+    ``clock`` is in seconds and never set back.
+    """
+
+    def __init__(self, start: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.now = start
+        self._most = most
+        self._clock = clock
+        self._throttled = 0
+        self._shrunk = float("-inf")
+        self._growing = True
+        self._settled = 0.0
+        # The width before the last step up, and how many requests a second finished with it.
+        self._before, self._rate = start, 0.0
+        self._measure_from(clock())
+
+    def finished(self, throttled: int) -> None:
+        """One request is done; ``throttled`` is how often the service has asked for fewer so far."""
+        self._count += 1
+        if throttled != self._throttled:
+            self._throttled = throttled
+            self._shrink(self._clock())
+        elif self._count >= _TURNS * self.now and (now := self._clock()) - self._since >= _SHORTEST:
+            self._judge(self._count / (now - self._since), now)
+            self._measure_from(now)
+
+    def _judge(self, rate: float, now: float) -> None:
+        if self._growing and rate < self._rate * _GAIN:
+            # The last step brought nothing.
+            self.now, self._growing, self._settled = self._before, False, now
+        elif self._growing or now - self._settled > _TRY_AGAIN:
+            self._before, self._rate = self.now, rate
+            self.now = min(self._most, self.now * 2)
+            self._growing, self._settled = self.now > self._before, now
+
+    def _shrink(self, now: float) -> None:
+        if now - self._shrunk > _SAME:
+            self._shrunk = now
+            self.now = max(1, self.now // 2)
+        self._growing, self._settled = False, now
+        self._measure_from(now)
+
+    def _measure_from(self, now: float) -> None:
+        self._count, self._since = 0, now

@@ -1,0 +1,181 @@
+"""One handle of libcurl: its fixed options, one request put into it, and what came out of it.
+
+Shared by both ways to drive handles: ``curl_transport`` (one, which is waited for) and ``curl_exchanges`` (many).
+Options: https://curl.se/libcurl/c/curl_easy_setopt.html, errors: https://curl.se/libcurl/c/libcurl-errors.html.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+
+import pycurl
+
+from blobsync.base.errors import StorageError
+from blobsync.store.rest.transport import Headers, ServerOrigin, Timeouts, TransportError, Trouble
+
+# Bytes that one call may read or write.
+_BUFFER = 64 * 1024
+# CURLE_PROXY, which pycurl does not name.
+_E_PROXY = 97
+# A sent body of this size is freed at once, not at the connection's next request.
+_LARGE = 64 * 1024
+
+_TROUBLES = {
+    pycurl.E_COULDNT_RESOLVE_HOST: Trouble.NO_HOST,
+    pycurl.E_COULDNT_RESOLVE_PROXY: Trouble.PROXY,
+    pycurl.E_COULDNT_CONNECT: Trouble.REFUSED,
+    # The only time limit that libcurl is given is the one for connecting.
+    pycurl.E_OPERATION_TIMEDOUT: Trouble.CONNECT_TIMEOUT,
+    pycurl.E_PEER_FAILED_VERIFICATION: Trouble.CERTIFICATE,
+    pycurl.E_SSL_CACERT_BADFILE: Trouble.CERTIFICATE,
+    pycurl.E_SSL_CONNECT_ERROR: Trouble.TLS,
+    pycurl.E_SSL_CIPHER: Trouble.TLS,
+    pycurl.E_USE_SSL_FAILED: Trouble.TLS,
+    pycurl.E_FILESIZE_EXCEEDED: Trouble.TOO_LARGE,
+}
+
+
+class CurlHandle:
+    """An easy handle, and what arrived of the exchange that it is on; one exchange at a time."""
+
+    __slots__ = ("_origin", "_used", "easy", "lines", "pieces", "sent")
+
+    def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
+        self._origin = origin
+        self._used = False
+        self.lines: list[bytes] = []
+        self.pieces: list[bytes] = []
+        self.sent = 0
+        self.easy = _handle(origin, timeouts, self.lines, self.pieces)
+
+    def load(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
+        """Put one request in. Raises ``StorageError`` for a header that cannot be sent."""
+        self.lines.clear()
+        self.pieces.clear()
+        easy = self.easy
+        # PUT without a body says so; and nothing may be added to what was signed.
+        content = b"" if body is None and method in ("PUT", "POST") else body
+        fields = [_header(name, value) for name, value in headers.items()]
+        if content is None:
+            easy.setopt(pycurl.HTTPGET, 1)
+            easy.setopt(pycurl.NOBODY, method == "HEAD")
+        else:
+            easy.setopt(pycurl.NOBODY, 0)
+            easy.setopt(pycurl.POSTFIELDS, content)
+            fields.append(b"Expect:")
+            if "Content-Type" not in headers:
+                fields.append(b"Content-Type:")
+        if method in ("GET", "HEAD"):
+            easy.unsetopt(pycurl.CUSTOMREQUEST)
+        else:
+            easy.setopt(pycurl.CUSTOMREQUEST, method)
+        easy.setopt(pycurl.HTTPHEADER, fields)
+        easy.setopt(pycurl.URL, f"{self._origin.scheme}://{self._origin.netloc}{target}")
+        self.sent = len(content or b"")
+
+    def unload(self) -> None:
+        """The exchange is over: let a large body go."""
+        if self.sent > _LARGE:
+            self.easy.setopt(pycurl.POSTFIELDS, b"")
+
+    def status(self) -> int:
+        """Of the last answer so far."""
+        return int(self.easy.getinfo(pycurl.RESPONSE_CODE))
+
+    def has_headers(self) -> bool:
+        """Whether the final answer's headers are all here: interim responses and a proxy's response to CONNECT end
+        the same way."""
+        return bool(self.lines) and not self.lines[-1].strip() and self.status() >= 200
+
+    def headers(self) -> Headers:
+        """Those of the last answer."""
+        start = max(index for index, line in enumerate(self.lines) if line.startswith(b"HTTP/"))
+        fields = (line.decode("latin-1").partition(":") for line in self.lines[start + 1 :])
+        return Headers([(name.strip(), value.strip()) for name, colon, value in fields if colon])
+
+    def was_resent(self) -> bool:
+        """Whether the request may have been sent twice; asked once for each exchange.
+
+        A kept connection that turns out to be dead is replaced by libcurl itself, which may have sent on it.
+        """
+        again = self._used and self.easy.getinfo(pycurl.NUM_CONNECTS) > 0
+        self._used = True
+        return again
+
+    def moved(self) -> int:
+        """Bytes of the body that went out so far."""
+        return int(self.easy.getinfo(pycurl.SIZE_UPLOAD)) if self.sent else 0
+
+    def is_connected(self) -> bool:
+        """Whether the request is on its way: from then on the time limit for connecting is over."""
+        return bool(self.easy.getinfo(pycurl.PRETRANSFER_TIME) > 0)
+
+    def failure(self, code: int, text: str) -> TransportError:
+        """What an error of libcurl means."""
+        trouble = _TROUBLES.get(code, Trouble.BROKEN)
+        if self._origin.proxy and (trouble in (Trouble.REFUSED, Trouble.NO_HOST) or "CONNECT tunnel" in text):
+            return TransportError(Trouble.PROXY)
+        return TransportError(Trouble.PROXY if code == _E_PROXY else trouble)
+
+    def close(self) -> None:
+        """Also closes its connection, unless a multi handle keeps it."""
+        self.easy.close()
+
+
+def _handle(origin: ServerOrigin, timeouts: Timeouts, lines: list[bytes], pieces: list[bytes]) -> pycurl.Curl:
+    easy = pycurl.Curl()
+    easy.setopt(pycurl.NOSIGNAL, 1)
+    easy.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
+    # A name may have dots that libcurl would take for folders.
+    easy.setopt(pycurl.PATH_AS_IS, 1)
+    easy.setopt(pycurl.CONNECTTIMEOUT_MS, int(timeouts.connect * 1000))
+    easy.setopt(pycurl.TCP_KEEPALIVE, 1)
+    easy.setopt(pycurl.BUFFERSIZE, _BUFFER)
+    easy.setopt(pycurl.UPLOAD_BUFFERSIZE, _BUFFER)
+    easy.setopt(pycurl.HEADERFUNCTION, lines.append)
+    easy.setopt(pycurl.WRITEFUNCTION, pieces.append)
+    # Empty, so that libcurl reads no environment variable: the caller has done so.
+    easy.setopt(pycurl.PROXY, origin.proxy or "")
+    easy.setopt(pycurl.NOPROXY, "")
+    if origin.scheme == "https" or (origin.proxy or "").startswith("https:"):
+        _trust(easy, origin.bundle)
+    return easy
+
+
+def _trust(easy: pycurl.Curl, bundle: str | None) -> None:
+    """The given bundle, or what Python itself would trust: wheels of libcurl do not know where a system keeps it."""
+    folder, file = None, bundle
+    if bundle is None:
+        paths = ssl.get_default_verify_paths()
+        # A folder is looked into for the one certificate that is needed; a file is read for each connection.
+        folder, file = _hashed(paths.capath), paths.cafile
+    elif os.path.isdir(bundle):
+        folder, file = bundle, None
+    for option, place in ((pycurl.CAPATH, folder), (pycurl.PROXY_CAPATH, folder)):
+        if place is not None:
+            easy.setopt(option, place)
+    for option in (pycurl.CAINFO, pycurl.PROXY_CAINFO):
+        if folder is None and file is not None:
+            easy.setopt(option, file)
+        elif folder is not None:
+            easy.unsetopt(option)
+
+
+def _hashed(folder: str | None) -> str | None:
+    """A folder of certificates that are found by their subject's hash; None where it is not one."""
+    try:
+        found = folder is not None and any(name.endswith(".0") for name in os.listdir(folder))
+    except OSError:
+        return None
+    return folder if found else None
+
+
+def _header(name: str, value: str) -> bytes:
+    """One header as libcurl wants it: an empty one ends with a semicolon. Raises ``StorageError``."""
+    line = (f"{name}: {value}" if value else f"{name};").encode("latin-1", "replace")
+    # libcurl sends what it is given, and what follows a line break would be a header of its own.
+    if not line.isascii() or any(sign in line for sign in b"\r\n\0"):
+        raise StorageError(f"the value of the header {name} has characters that are not allowed in a header")
+    return line
