@@ -38,7 +38,7 @@ class Crew:
         self._bug: BaseException | None = None
 
     def work(self, *shifts: tuple[Trade, int]) -> None:
-        """Start so many threads for each, and return when all have ended; re-raises what interrupts, when cleaned up."""
+        """Start so many threads for each, and return when all have ended; re-raises what interrupts, cleaned up."""
         try:
             for trade, threads in shifts:
                 self._trades.append(trade)
