@@ -1,6 +1,7 @@
 """One large blob to a local file: ranges side by side into a part file, hashed as they land, then renamed.
 
 A run that is killed leaves the part file and a record of its ranges; the next run checks them and fetches the rest.
+Blocks that the version before has at the same place are copied from there.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from collections.abc import Sequence
 from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download import demand_md5
+from blobsync.direct.known_blocks import known_blocks
 from blobsync.direct.pieces import Piece, pieces_of
 from blobsync.direct.pool import FileJob, RunState, Stopped
 from blobsync.direct.reads import CHUNK, read_range, version_of
 from blobsync.direct.recording import Recording, start_record
 from blobsync.local.errors import ChangedWhileReadError
-from blobsync.local.files import LocalFolder
+from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.part_files import KeptName, PartFile
 from blobsync.local.range_records import RangeRecord, RangeRecords, RecordedRange
@@ -92,6 +94,7 @@ class LargeDownloadJob(FileJob):
         self._piece = piece
         self._records = records
         self._part: PartFile | None = None
+        self._before: SourceFile | None = None
         self._told = False
 
     def open(self) -> int:
@@ -100,7 +103,11 @@ class LargeDownloadJob(FileJob):
         relative = relative_name(self._relative)
         left = self._left(relative)
         self._part, record = left or (self._folder.create(relative, self._version.size), None)
-        self._pieces = pieces_of(self._version.size, self._piece, record.ranges if record else ())
+        # Once the MD5 was wrong, the ids of the blocks are believed no more.
+        usable = self.attempt == 1 and self.action.target is None
+        self._before = self._folder.version_before(relative, self.action.destination) if usable else None
+        blocks = known_blocks(self._store, self._name, self._version) if self._before is not None else ()
+        self._pieces = pieces_of(self._version.size, self._piece, record.ranges if record else (), blocks)
         after = self._records.worth_seconds if self._records else math.inf
         self._recording = Recording(self._part, self._version.size, self._start_record, after, resumed=record)
         self._hash = OrderedHash(self._part, self._pieces)
@@ -113,7 +120,7 @@ class LargeDownloadJob(FileJob):
         try:
             if piece.recorded:
                 self._check(piece.recorded)
-            else:
+            elif not self._reuse(piece):
                 self._fetch(piece.start, piece.length)
             self._hash.landed(index)
             self._recording.catch_up()
@@ -140,6 +147,8 @@ class LargeDownloadJob(FileJob):
         part, self._part = self._part, None
         if part is None:
             return
+        if self._before is not None:
+            self._before.close()
         record = self._recording.record
         if self._keeps(record):
             part.leave()
@@ -173,6 +182,30 @@ class LargeDownloadJob(FileJob):
             else:
                 self._recording.lost(each)
                 self._fetch(each.start, each.length)
+
+    def _reuse(self, piece: Piece) -> bool:
+        """Copy a block that the version before has at the same place; whether it has.
+
+        That version may change between the two looks at it: the MD5 of the whole tells.
+        """
+        before = self._before
+        if before is None or piece.sha256 is None or piece.start + piece.length > before.state.size:
+            return False
+        digest = hashlib.sha256()
+        try:
+            for at in range(piece.start, piece.start + piece.length, CHUNK):
+                if self.run.stop.is_set():
+                    raise Stopped
+                digest.update(before.read_at(at, min(CHUNK, piece.start + piece.length - at)))
+        except (LocalFileError, ChangedWhileReadError):
+            return False
+        same = digest.digest() == piece.sha256
+        if not same or not self._opened.copy_from(before.fd, piece.start, piece.length):
+            return False
+        if self._recording.is_on():
+            self._recording.add(piece.start, piece.length, piece.sha256)
+        self.count_reused(piece.length)
+        return True
 
     def _fetch(self, start: int, length: int) -> None:
         landing = self._recording.range_at(start)

@@ -29,12 +29,15 @@ _GROW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK |
 class SourceFile:
     """A regular file that is read in pieces, from any thread, and must not change meanwhile."""
 
-    def __init__(self, path: Path, expected: FileState | None = None) -> None:
-        """Raises ``LocalFileError``, or ``ChangedWhileReadError`` when it is not ``expected`` any more."""
+    def __init__(self, path: Path | str, expected: FileState | None = None, *, folder: int | None = None) -> None:
+        """Raises ``LocalFileError``, or ``ChangedWhileReadError`` when it is not ``expected`` any more.
+
+        With ``folder``, an open directory, ``path`` is a name in it, and a link there is not followed.
+        """
         self._path = path
         with naming(path):
-            self._fd = os.open(path, _READ)
-            found = os.fstat(self._fd)
+            self.fd = os.open(path, _READ if folder is None else _READ | os.O_NOFOLLOW, dir_fd=folder)
+            found = os.fstat(self.fd)
         self.state = LocalState.of(found)
         if not stat.S_ISREG(found.st_mode):
             self.close()
@@ -46,7 +49,7 @@ class SourceFile:
     def read_at(self, offset: int, length: int) -> bytes:
         """Exactly ``length`` bytes; a file that became shorter raises ``ChangedWhileReadError``."""
         with naming(self._path):
-            data = os.pread(self._fd, length, offset)
+            data = os.pread(self.fd, length, offset)
             if len(data) < length:
                 data = self._read_on(data, offset, length)
         if len(data) != length:
@@ -56,22 +59,22 @@ class SourceFile:
     def check_unchanged(self) -> None:
         """Raises ``ChangedWhileReadError`` when the file was written to since it was opened."""
         with naming(self._path):
-            now = LocalState.of(os.fstat(self._fd))
+            now = LocalState.of(os.fstat(self.fd))
         if not now.same_file(self.state):
             raise self._changed()
 
     def close(self) -> None:
         """Safe to call again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def _read_on(self, data: bytes, offset: int, length: int) -> bytes:
         # A read may be short without being at the end (signals, network mounts, 2 GiB limits).
         pieces = [data]
         got = len(data)
         while data and got < length:
-            data = os.pread(self._fd, length - got, offset + got)
+            data = os.pread(self.fd, length - got, offset + got)
             pieces.append(data)
             got += len(data)
         return b"".join(pieces)
@@ -156,6 +159,15 @@ class LocalFolder:
         parts, path = self._parts(relative), self._root / relative
         with naming(path), suppress(NotKeptError):
             return PartFile(self._parent(parts[:-1]), parts[-1], path, size, kept=kept)
+        return None
+
+    def version_before(self, relative: RelativeName, expected: FileState | None) -> SourceFile | None:
+        """The file that is to be replaced, to read from; None where it is not ``expected``, or not plainly a file."""
+        parts = self._parts(relative)
+        if not isinstance(expected, LocalState):
+            return None
+        with suppress(OSError, LocalFileError, ChangedWhileReadError):
+            return SourceFile(parts[-1], expected, folder=self._parent(parts[:-1]).fd)
         return None
 
     def path_of(self, relative: RelativeName) -> str:

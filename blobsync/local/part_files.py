@@ -32,6 +32,10 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Errors of file systems and old kernels without O_TMPFILE.
 _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS})
 
+# Errors of file systems, old kernels and containers without copy_file_range.
+_NO_COPY = frozenset({errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF})
+_CHUNK = 1 << 20
+
 # On file systems without locks (some network mounts), only files untouched for a day count as left over.
 _DEAD_WITHOUT_LOCK = 24 * 3600.0
 
@@ -54,6 +58,22 @@ def _open_unnamed(folder: int) -> int:
     return os.open(".", os.O_RDWR | _TMPFILE | os.O_CLOEXEC, _MODE, dir_fd=folder)
 
 
+def _copy(source: int, destination: int, count: int, offset: int) -> int:
+    """Copy bytes from one file to the same place of another; returns how many, 0 at the end.
+
+    copy_file_range(2) shares them where the file system can (btrfs, XFS), and copies them in the kernel elsewhere.
+    """
+    try:
+        return os.copy_file_range(source, destination, count, offset, offset)
+    except AttributeError:
+        # Linux alone has it.
+        pass
+    except OSError as error:
+        if error.errno not in _NO_COPY:
+            raise
+    return os.pwrite(destination, os.pread(source, min(count, _CHUNK), offset), offset)
+
+
 class Disk(NamedTuple):
     """What is asked of the file system where file systems differ, or others come in between."""
 
@@ -61,6 +81,7 @@ class Disk(NamedTuple):
     lock: Callable[[int], None] = _lock
     open_unnamed: Callable[[int], int] = _open_unnamed
     write: Callable[[int, bytes, int], int] = os.pwrite
+    copy: Callable[[int, int, int, int], int] = _copy
 
 
 DISK = Disk()
@@ -132,6 +153,17 @@ class PartFile:
     def chunks(self, start: int, length: int, chunk: int) -> Iterator[bytes]:
         """The same for a range, in pieces of at most ``chunk`` bytes."""
         return (self.read_at(at, min(chunk, start + length - at)) for at in range(start, start + length, chunk))
+
+    def copy_from(self, fd: int, offset: int, length: int) -> bool:
+        """The same bytes of another open file; whether it had so many. Raises ``LocalFileError``."""
+        with naming(self._path):
+            while length:
+                done = self._disk.copy(fd, self._fd, length, offset)
+                if not done:
+                    return False
+                offset += done
+                length -= done
+        return True
 
     def take(self, staged: Path) -> None:
         """Become ``staged``, a complete file of this file system that nobody writes to; it is moved from there."""
