@@ -21,11 +21,10 @@ def _steps() -> Iterator[tuple[int, int]]:
     """The largest file of each block size, and that size. Bytes.
 
     Small blocks keep many connections of a long line busy with one file, and change less when the file changes; large
-    ones need fewer requests (docs/performance.md). Above the fourth step the 50,000 blocks of a blob set the size.
+    ones need fewer requests (docs/performance.md). Above the third step the 50,000 blocks of a blob set the size.
     """
-    yield 32 * _MIB, 1 * _MIB
-    yield 128 * _MIB, 2 * _MIB
-    yield 512 * _MIB, 4 * _MIB
+    yield 64 * _MIB, 2 * _MIB
+    yield 2048 * _MIB, 4 * _MIB
     block = 8 * _MIB
     while block < MAX_BLOCK_BYTES:
         yield MAX_BLOCKS * block, block

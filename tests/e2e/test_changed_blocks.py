@@ -22,6 +22,7 @@ from blobsync.base.locations import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal
+from blobsync.plan.block_edges import block_size
 from blobsync.store.block_ids import block_id_of
 from blobsync.store.connect import connect, mint_sas
 from blobsync.store.ends import RemoteEnd
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.e2e
 
 MIB = 1 << 20
 SIZE = 18 * MIB
+BLOCK = block_size(SIZE)
 BODY = random.Random(5).randbytes(SIZE)
 CHANGED = BODY[: 9 * MIB] + b"changed" + BODY[9 * MIB + 7 :]
 UP = ("u", "data", "--engine", "direct")
@@ -95,7 +97,7 @@ def test_a_changed_file_sends_what_changed(large: Project, container: Container,
     (large.data / "a.bin").write_bytes(CHANGED)
     plan = large.run("plan", *UP)
     assert "a.bin, only the blocks that changed" in plan.out, str(plan)
-    assert sent(large, counting) == MIB
+    assert sent(large, counting) == BLOCK
     demand(container, CHANGED)
     (large.data / "a.bin").write_bytes(CHANGED + b"more")
     assert sent(large, counting) == 4
@@ -132,9 +134,9 @@ def test_foreign_blocks_under_our_tag_are_never_kept(
     blob = container.blob("data/a.bin")
     kept = blob.get_blob_properties().content_settings
     client: Any = blob._client.block_blob
-    names = [block_id_of(hashlib.sha256(BODY[at : at + MIB]).digest()) for at in range(0, SIZE, MIB)]
+    names = [block_id_of(hashlib.sha256(BODY[at : at + BLOCK]).digest()) for at in range(0, SIZE, BLOCK)]
     for name in names:
-        client.stage_block(name, MIB, b"\0" * MIB)
+        client.stage_block(name, BLOCK, b"\0" * BLOCK)
     md5 = bytes(kept.content_md5 or b"") if same_md5 else bytes(16)
     client.commit_block_list(BlockLookupList(latest=names), blob_http_headers=BlobHTTPHeaders(blob_content_md5=md5))
     if same_md5:
@@ -164,8 +166,8 @@ def test_uncommitted_blocks_of_somebody_else_under_our_ids_are_replaced(
     large: Project, container: Container, counting: FaultHandle
 ) -> None:
     client: Any = container.blob("data/a.bin")._client.block_blob
-    for at in range(0, SIZE, MIB):
-        client.stage_block(block_id_of(hashlib.sha256(BODY[at : at + MIB]).digest()), MIB, b"\0" * MIB)
+    for at in range(0, SIZE, BLOCK):
+        client.stage_block(block_id_of(hashlib.sha256(BODY[at : at + BLOCK]).digest()), BLOCK, b"\0" * BLOCK)
     assert sent(large, counting) == SIZE
     demand(container, BODY)
 
@@ -237,11 +239,11 @@ def test_a_sas_that_cannot_list_blocks_sends_them_again(tmp_path: Path, containe
     with connect(full, environ={}) as store, connect(narrow, environ={}) as writing:
         blob = str(store.container.blob("data/a.bin"))
         journal.begin(blob, LocalState.of(os.stat(tmp_path / "up/a.bin")))
-        for at in range(0, SIZE // 2, MIB):
-            piece = BODY[at : at + MIB]
+        for at in range(0, SIZE // 2, BLOCK):
+            piece = BODY[at : at + BLOCK]
             digest = hashlib.sha256(piece).digest()
             store.put_block("data/a.bin", block_id_of(digest), piece, md5=hashlib.md5(piece).digest())
-            journal.put(blob, digest, MIB)
+            journal.put(blob, digest, len(piece))
         task = upload(tmp_path / "up", store, "data")
         task = task._replace(part=replace(task.part, destination=RemoteEnd(writing, "data")))
         report = moved_by(DirectEngine(journal=journal), task, Said())

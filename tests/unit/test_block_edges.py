@@ -19,7 +19,7 @@ GIB = 1024 * MIB
 @example(MAX_BLOB_BYTES)
 def test_no_file_has_more_blocks_or_larger_ones_than_a_blob_can_have(size: int) -> None:
     block = block_size(size)
-    assert MIB <= block <= MAX_BLOCK_BYTES
+    assert 2 * MIB <= block <= MAX_BLOCK_BYTES
     assert -(-size // block) <= MAX_BLOCKS
 
 
@@ -44,6 +44,6 @@ def test_no_blob_has_that_size(size: int) -> None:
 
 def test_the_steps() -> None:
     """Changing them sends every large file once more as a whole: on purpose only."""
-    sizes = [0, 32 * MIB, 128 * MIB, 512 * MIB, 50_000 * 8 * MIB, 50_000 * 16 * MIB, MAX_BLOB_BYTES]
-    assert [block_size(size) // MIB for size in sizes] == [1, 1, 2, 4, 8, 16, 4000]
-    assert [block_size(size + 1) // MIB for size in sizes[1:-1]] == [2, 4, 8, 16, 32]
+    sizes = [0, 64 * MIB, 2 * GIB, 50_000 * 8 * MIB, 50_000 * 16 * MIB, MAX_BLOB_BYTES]
+    assert [block_size(size) // MIB for size in sizes] == [2, 2, 4, 8, 16, 4000]
+    assert [block_size(size + 1) // MIB for size in sizes[1:-1]] == [4, 8, 16, 32]

@@ -15,6 +15,7 @@ from blobsync.base.errors import AccessDeniedError, StorageError
 from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal
+from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan
 from blobsync.store.block_ids import block_id_of
@@ -24,8 +25,9 @@ from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, moved_by, upload
 
 MIB = 1024 * 1024
-# Blocks of 1 MiB, and more of them than one request takes.
+# More than one request takes.
 SIZE = 16 * MIB + 5
+BLOCK = block_size(SIZE)
 
 
 class Notes(RecordingListener):
@@ -116,32 +118,32 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_what_a_killed_upload_left_is_not_sent_again(place: Place) -> None:
-    there = place.kill_after(12)
+    there = place.kill_after(5)
     assert place.succeed() == SIZE - there
     assert place.journal.staged(place.blob) == {}
 
 
 def test_a_file_that_changed_after_the_kill_sends_what_is_new(place: Place) -> None:
-    there = place.kill_after(16)
+    there = place.kill_after(8)
     place.edit(3 * MIB + 7, b"changed")
-    assert place.succeed() in (SIZE - there, SIZE - there + MIB)
+    assert place.succeed() in (SIZE - there, SIZE - there + BLOCK)
 
 
 def test_blocks_that_another_project_put_are_sent_again(place: Place, tmp_path: Path) -> None:
-    place.kill_after(12)
+    place.kill_after(5)
     place.foreign_journal(tmp_path)
     assert place.succeed() == SIZE
 
 
 def test_blocks_that_are_gone_are_sent_again(place: Place) -> None:
-    place.kill_after(12)
+    place.kill_after(5)
     place.store.blocks.clear()
     assert place.succeed() == SIZE
 
 
 def test_foreign_blocks_under_our_ids_are_replaced(place: Place, tmp_path: Path) -> None:
-    for start in range(0, SIZE, MIB):
-        body = place.body[start : start + MIB]
+    for start in range(0, SIZE, BLOCK):
+        body = place.body[start : start + BLOCK]
         evil = b"\0" * len(body)
         name = block_id_of(hashlib.sha256(body).digest())
         place.store.put_block("p/a.bin", name, evil, md5=hashlib.md5(evil).digest())
@@ -149,16 +151,16 @@ def test_foreign_blocks_under_our_ids_are_replaced(place: Place, tmp_path: Path)
 
 
 def test_a_block_of_another_size_under_a_journaled_id_is_replaced(place: Place) -> None:
-    place.kill_after(12)
+    place.kill_after(5)
     staged = place.store.blocks["p/a.bin"]
-    left = sum(map(len, list(staged.values())[4:]))
-    for name in list(staged)[:4]:
+    left = sum(map(len, list(staged.values())[2:]))
+    for name in list(staged)[:2]:
         staged[name] += b"more"
     assert place.succeed() == SIZE - left
 
 
 def test_without_the_right_to_read_all_is_sent_and_that_is_said(place: Place) -> None:
-    place.kill_after(12)
+    place.kill_after(5)
 
     def refuse(request: Request) -> None:
         if request.operation == "block_list":
@@ -176,8 +178,8 @@ def test_a_first_upload_asks_for_no_list(place: Place) -> None:
 
 
 def test_a_block_that_a_file_holds_twice_is_sent_once(place: Place) -> None:
-    place.write(b"\0" * (10 * MIB) + random_bytes(3 * MIB) + b"\0" * (10 * MIB))
-    assert place.succeed() == 4 * MIB
+    place.write(b"\0" * (4 * BLOCK) + random_bytes(2 * BLOCK) + b"\0" * (4 * BLOCK))
+    assert place.succeed() == 3 * BLOCK
 
 
 # -- changed files ------------------------------------------------------------------------------------------------
@@ -186,11 +188,11 @@ def test_a_block_that_a_file_holds_twice_is_sent_once(place: Place) -> None:
 @pytest.mark.parametrize(
     ("edit", "most"),
     [
-        (lambda body: body[: 5 * MIB] + b"x" + body[5 * MIB + 1 :], MIB),
-        (lambda body: body + b"appended", MIB),
-        (lambda body: body[: 15 * MIB + 1], 1),
-        (lambda body: body[: 15 * MIB], 0),
-        (lambda body: body[MIB : 2 * MIB] + body[:MIB] + body[2 * MIB :], 0),
+        (lambda body: body[: 5 * MIB] + b"x" + body[5 * MIB + 1 :], BLOCK),
+        (lambda body: body + b"appended", BLOCK),
+        (lambda body: body[: 7 * BLOCK + 1], 1),
+        (lambda body: body[: 7 * BLOCK], 0),
+        (lambda body: body[BLOCK : 2 * BLOCK] + body[:BLOCK] + body[2 * BLOCK :], 0),
     ],
     ids=["edit", "append", "truncate", "truncate-at-an-edge", "move-blocks"],
 )
@@ -229,7 +231,7 @@ def commit(place: Place, blocks: list[tuple[bytes, bytes]]) -> None:
 
 def test_foreign_blocks_under_our_tag_between_two_uploads_are_not_taken(place: Place) -> None:
     place.succeed()
-    pieces = [place.body[start : start + MIB] for start in range(0, SIZE, MIB)]
+    pieces = [place.body[start : start + BLOCK] for start in range(0, SIZE, BLOCK)]
     commit(place, [(b"\0" * len(piece), piece) for piece in pieces])
     place.edit(5 * MIB, b"x")
     assert place.succeed(delta=True) == SIZE
@@ -266,13 +268,13 @@ def test_a_commit_that_lacks_blocks_is_answered_by_sending_them_once(place: Plac
         if request.operation == "put_block_list":
             place.store.before = lambda _: None
             staged = place.store.blocks["p/a.bin"]
-            for name in list(staged)[:7]:
+            for name in list(staged)[:3]:
                 del staged[name]
 
     place.store.before = drop
     report = place.run()
     assert report.failed == [] and place.store.body("p/a.bin") == place.body
-    assert sum(each.size for each in place.store.asked("put_block")) in range(SIZE + 6 * MIB, SIZE + 7 * MIB + 1)
+    assert sum(each.size for each in place.store.asked("put_block")) in range(SIZE + 2 * BLOCK, SIZE + 3 * BLOCK + 1)
     assert report.moved[0].reused == 0
 
 
@@ -320,12 +322,12 @@ def test_a_blob_of_other_blocks_than_were_sent_is_replaced_by_the_whole_file(pla
     report = place.run(delta=True)
     assert report.failed == [] and honest("p/a.bin") is not None
     assert len(place.store.asked("put_block_list")) == 3
-    assert sum(each.size for each in place.store.asked("put_block")) == 2 * SIZE + MIB
+    assert sum(each.size for each in place.store.asked("put_block")) == 2 * SIZE + BLOCK
 
 
 def test_a_file_that_changes_while_its_blocks_are_sent_is_not_committed(place: Place) -> None:
     def change(request: Request) -> None:
-        if request.operation == "put_block" and len(place.store.asked("put_block")) == 5:
+        if request.operation == "put_block" and len(place.store.asked("put_block")) == 4:
             os.utime(place.file, ns=(1, 1))
 
     place.store.before = change
@@ -337,14 +339,14 @@ def test_a_file_that_changes_while_its_blocks_are_sent_is_not_committed(place: P
 
 
 def test_a_run_without_a_journal_sends_everything(place: Place) -> None:
-    place.kill_after(12)
+    place.kill_after(5)
     report = moved_by(DirectEngine(), place.task())
     assert report.failed == [] and report.moved[0].reused == 0
     assert place.store.body("p/a.bin") == place.body
 
 
 def test_a_server_without_the_request_gets_whole_files(place: Place) -> None:
-    place.kill_after(3)
+    place.kill_after(2)
 
     def refuse(request: Request) -> None:
         if request.operation == "block_list":
@@ -376,7 +378,7 @@ def planned(world: World, options: TransferOptions = DEFAULTS) -> tuple[Transfer
 
 def half(world: World) -> int:
     """An upload that ends in the middle; how many bytes it left."""
-    refused = iter(range(8))
+    refused = iter(range(4))
 
     def refuse(request: Request) -> None:
         if request.operation == "put_block" and next(refused, None) is None:
@@ -419,9 +421,9 @@ def test_the_plan_of_a_change_says_that_only_changed_blocks_go(world: World) -> 
     assert (result.bytes_transferred, result.bytes_reused) == (5, SIZE - 5)
 
 
-@pytest.mark.parametrize(("first", "second", "word"), [(31, 33, "grew"), (33, 31, "shrank")])
+@pytest.mark.parametrize(("first", "second", "word"), [(63, 65, "grew"), (65, 63, "shrank")])
 def test_the_plan_says_when_a_file_is_cut_anew(world: World, first: int, second: int, word: str) -> None:
-    body = random_bytes(33 * MIB)
+    body = b"".join(bytes([number]) * MIB for number in range(65))
     write(world, body[: first * MIB])
     world.run("u", "data/x")
     write(world, body[: second * MIB])
