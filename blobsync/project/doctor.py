@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -26,6 +26,7 @@ from blobsync.base.errors import (
 from blobsync.base.locations import ContainerUrl
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.local.names import new_temporary_name
+from blobsync.project.leftovers import leftover_blocks
 from blobsync.store import sas
 from blobsync.store.connect import check_sas, connect, signer_for
 from blobsync.store.grants import READ_FOLDER, rights_in_words
@@ -86,14 +87,25 @@ def examine(
     connect = connect or _connector(environ, cluster.flag("use_cli_auth"))
     for account, path in _accounts(cluster):
         moment = now or datetime.now(timezone.utc)
-        yield from examine_account(account, path, connect=connect, now=moment, environ=environ)
+        yield from examine_account(
+            account, path, connect=connect, now=moment, environ=environ, folders=_folders(cluster, account)
+        )
     yield _azcopy(environ, find_azcopy)
 
 
 def examine_account(
-    account: StorageAccount, path: str, *, connect: ConnectRest, now: datetime, environ: Mapping[str, str]
+    account: StorageAccount,
+    path: str,
+    *,
+    connect: ConnectRest,
+    now: datetime,
+    environ: Mapping[str, str],
+    folders: Iterable[str] = (),
 ) -> Iterator[CheckResult]:
-    """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work."""
+    """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work.
+
+    Below ``folders`` it looks for uploads that never ended.
+    """
     about = account.file
     folder = f"{path}/" if path else ""
     # A credential is OK only after the service has accepted it.
@@ -120,6 +132,7 @@ def examine_account(
             yield _reading(about, store, found)
         yield _writing(about, store, folder, account)
         yield _recovery(about, store)
+        yield from _leftovers(about, store, folders)
 
 
 def _connector(environ: Mapping[str, str], use_cli_auth: bool) -> ConnectRest:
@@ -137,6 +150,13 @@ def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
         folder = cluster.code.path.rpartition("/")[0]
         found.setdefault(cluster.code.account.container, (cluster.code.account, folder))
     return list(found.values())
+
+
+def _folders(cluster: Cluster, account: StorageAccount) -> list[str]:
+    """The blob folders that are used in the account's container, none below another."""
+    paths = {entry.path for entry in cluster.folders if entry.account.container == account.container}
+    folders = sorted(f"{path}/" if path else "" for path in paths)
+    return [each for each in folders if not any(each != other and each.startswith(other) for other in folders)]
 
 
 def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -267,6 +287,20 @@ def _recovery(about: str, store: RestBlobStore) -> CheckResult:
         return CheckResult(about, "recovery", CheckStatus.UNTRIED, detail, "ask the owner of the account")
     detail = "neither soft delete nor versioning: deleted or replaced blobs cannot be restored"
     return CheckResult(about, "recovery", CheckStatus.OK, detail)
+
+
+def _leftovers(about: str, store: RestBlobStore, folders: Iterable[str]) -> Iterator[CheckResult]:
+    try:
+        names, size = leftover_blocks(store, folders)
+    except BlobsyncError as error:
+        yield _failed(about, "leftovers", error, CheckStatus.WARN)
+        return
+    if names:
+        said = "1 upload began and never ended" if len(names) == 1 else f"{len(names):,} uploads began and never ended"
+        detail = f"{said}, and left {size:,} bytes of uncommitted blocks: {', '.join(names[:3])}"
+        detail += ", ..." if len(names) > 3 else ""
+        hint = "upload again to go on; the service drops such blocks after a week"
+        yield CheckResult(about, "leftovers", CheckStatus.WARN, detail, hint)
 
 
 def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> CheckResult:

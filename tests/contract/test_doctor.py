@@ -21,7 +21,7 @@ from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from tests.conftest import Azurite
-from tests.contract.test_blob_store import new_account, put, with_sas
+from tests.contract.test_blob_store import block_id, md5, new_account, put, with_sas
 from tests.fakes.scripted_http import Step, scripted
 
 OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
@@ -65,6 +65,26 @@ def test_an_account_where_everything_works(azurite: Azurite) -> None:
         assert statuses == dict.fromkeys(("credential", "clock", "listing", "reading", "writing"), OK)
         assert [blob.name for blob in store.list_blobs()] == ["me/data/a"]
     assert len(found) == 6
+
+
+def test_uploads_that_never_ended_are_told(azurite: Azurite) -> None:
+    account = new_account(azurite)
+    with connect(account, environ={}) as store:
+        put(store, "me/data/empty", b"")
+        put(store, "me/data/a")
+        for name in ("me/data/b", "me/data/deep/c", "elsewhere/d"):
+            for number in range(3):
+                store.put_block(name, block_id(number), b"12345", md5=md5(b"12345"))
+        store.put_block("me/data/a", block_id(0), b"more", md5=md5(b"more"))
+        (told,) = [each for each in findings(account) if each.name == "leftovers"]
+        assert (told.status, told.hint is not None) == (WARN, True)
+        assert told.detail.startswith(
+            "2 uploads began and never ended, and left 30 bytes of uncommitted blocks: me/data/b"
+        )
+        for name in ("me/data/b", "me/data/deep/c"):
+            ids = [block_id(number) for number in range(3)]
+            store.put_block_list(name, ids, size=15, md5=md5(b"12345" * 3))
+        assert not [each for each in findings(account) if each.name == "leftovers"]
 
 
 def test_a_sas_that_may_only_read(azurite: Azurite) -> None:

@@ -82,6 +82,7 @@ def _requests(store: RestBlobStore, http: BlobHttp) -> Iterable[Callable[[], obj
     yield lambda: list(itertools.islice(store.list_blobs("a/"), 10_000))
     yield lambda: list(itertools.islice(store.list_folder(), 10_000))
     yield partial(store.block_list, "a")
+    yield lambda: list(store.without_content("a/", 2))
     yield lambda: store.delete_many(["a", "b"])
     yield lambda: SdkContainer(BOX, http).delete_batch([("a", None), ("b", "0x8DB")])
     yield SdkContainer(BOX, http).create

@@ -9,6 +9,7 @@ from blobsync.store.rest.xml import (
     block_lists,
     decode_md5,
     list_page,
+    names_without_content,
     next_marker,
     parse_http_date,
     service_error,
@@ -212,3 +213,13 @@ def test_the_blocks_of_both_lists() -> None:
 def test_lists_of_blocks_that_no_blob_can_have_are_refused(wrong: bytes) -> None:
     with pytest.raises(BadAnswerError):
         block_lists(wrong)
+
+
+def test_names_without_content_may_lack_everything_else() -> None:
+    body = page(
+        item("<Name>full</Name>", properties()),
+        item("<Name>empty</Name>", properties(size="0")),
+        '<Blob><Name Encoded="true">a%2Fb</Name><Properties><BlobType>BlockBlob</BlobType></Properties></Blob>',
+        "<Blob><Name>bare</Name></Blob>",
+    )
+    assert names_without_content(body) == ["empty", "a/b", "bare"]

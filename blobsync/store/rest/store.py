@@ -36,6 +36,7 @@ from blobsync.store.rest.errors import skew_seconds
 from blobsync.store.rest.headers import add_condition, copied, properties_of, with_sas
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.reader import RestBlobReader
+from blobsync.store.rest.uncommitted import blobs_without_content
 from blobsync.store.rest.xml import BadAnswerError, Markers, block_lists, checked_etag, list_page
 from blobsync.store.sas import DelegationKey
 
@@ -249,6 +250,10 @@ class RestBlobStore:
         query = {"restype": "container", "comp": "list", "maxresults": "1"}
         answer = self._http.send("GET", self._http.root, query, _NOTHING).answer()
         return skew_seconds(answer.headers, self._http.clock())
+
+    def without_content(self, prefix: str, pages: int) -> Iterator[str]:
+        """See :func:`blobsync.store.rest.uncommitted.blobs_without_content`."""
+        return blobs_without_content(self._list_page, prefix, pages)
 
     def has_folders(self) -> bool:
         """Whether the account has a hierarchical namespace; False too where the service does not say.

@@ -92,6 +92,16 @@ def next_marker(page: bytes) -> str:
 
 def list_page(page: bytes) -> Iterator[BlobInfo | str]:
     """The blobs of one page of List Blobs, and the ``<BlobPrefix>`` names where a delimiter was asked for."""
+    for name, item in _listed(page):
+        yield name if item.tag == "BlobPrefix" else _blob(name, item)
+
+
+def names_without_content(page: bytes) -> list[str]:
+    """The names of a page that have no bytes, as far as the service tells."""
+    return [name for name, item in _listed(page) if item.findtext("Properties/Content-Length") in (None, "", "0")]
+
+
+def _listed(page: bytes) -> Iterator[tuple[str, ElementTree.Element]]:
     root, restore = _parse(page)
     blobs = root.find("Blobs")
     for item in () if blobs is None else blobs:
@@ -103,10 +113,7 @@ def list_page(page: bytes) -> Iterator[BlobInfo | str]:
             name = _STAND_INS.sub(lambda found: chr(ord(found.group()) - _STAND_IN), name)
         if name_element.get("Encoded") == "true":
             name = unquote(name)
-        if item.tag == "BlobPrefix":
-            yield name
-        else:
-            yield _blob(name, item)
+        yield name, item
 
 
 def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
