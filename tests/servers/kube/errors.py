@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 class Verbatim(NamedTuple):
-    """A value that a message shows as this text."""
+    """A value that a message shows as this text, or not at all."""
 
     text: str
 
@@ -63,7 +63,7 @@ class Fault:
         if self.kind in ("Required value", "Forbidden"):
             return f"{self.kind}: {self.text}"
         shown = self.value.text if isinstance(self.value, Verbatim) else json.dumps(self.value, separators=(",", ":"))
-        return f"{self.kind}: {shown}" + (f": {self.text}" if self.text else "")
+        return ": ".join(part for part in (self.kind, shown, self.text) if part)
 
     @property
     def cause(self) -> dict[str, str]:

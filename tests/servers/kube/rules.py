@@ -1,4 +1,7 @@
-"""What the server refuses though the schemas let it pass, in the server's words."""
+"""What the server refuses though the schemas let it pass, in the server's words.
+
+The rules of Jobs are those of ``pkg/apis/batch/validation/validation.go`` in github.com/kubernetes/kubernetes.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,11 @@ _LABEL_VALUE_TEXT = (
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
+_NUMBERS = (
+    *("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"),
+    *("backoffLimitPerIndex", "maxFailedIndexes"),
+)
+_SCHEDULING = ("nodeSelector", "tolerations", "schedulingGates")
 # Resources of which a part can be given.
 _DIVISIBLE = ("cpu", "memory", "ephemeral-storage")
 
@@ -119,64 +127,66 @@ def _job(obj: dict[str, Any]) -> Iterator[Fault]:
     spec, name = obj["spec"], obj["metadata"].get("name", "")
     template, restart = spec["template"], spec["template"]["spec"].get("restartPolicy")
     yield from _job_numbers(spec)
+    yield from _policies(spec)
     yield from _labels(template["metadata"], "spec.template.labels")
     yield from _pod_spec(template["spec"], "spec.template.spec")
+    at = "spec.template.spec.restartPolicy"
+    if restart in (None, "Always"):
+        yield Fault(at, None, 'valid values: "OnFailure", "Never"', "Required value")
+    elif restart not in ("OnFailure", "Never"):
+        yield Fault(at, restart, 'supported values: "OnFailure", "Never"', "Unsupported value")
+    elif restart != "Never" and spec.get("podFailurePolicy"):
+        yield Fault(at, restart, 'only "Never" is supported when podFailurePolicy is specified')
     if spec["completionMode"] == "Indexed" and spec.get("completions"):
         pod = f"{name}-{spec['completions'] - 1}"
         if len(pod) > 63 or not _LABEL.fullmatch(pod):
             yield Fault("metadata.name", name, f"will not able to create pod with invalid DNS label: {pod}")
-    at = "spec.template.spec.restartPolicy"
-    if not restart:
-        yield Fault(at, None, 'valid values: "OnFailure", "Never"', "Required value")
-    elif restart not in ("OnFailure", "Never"):
-        yield Fault(at, restart, 'supported values: "OnFailure", "Never"', "Unsupported value")
-    elif restart != "Never":
-        for field in ("podFailurePolicy", "backoffLimitPerIndex"):
-            if spec.get(field) is not None:
-                yield Fault(at, restart, f'only "Never" is supported when {field} is specified')
-                break
-    yield from _policies(spec)
 
 
 def _job_numbers(spec: dict[str, Any]) -> Iterator[Fault]:
-    indexed, completions = spec["completionMode"] == "Indexed", spec.get("completions")
-    for field in ("completions", "parallelism", "backoffLimit", "backoffLimitPerIndex", "maxFailedIndexes"):
+    completions, most = spec.get("completions"), spec.get("maxFailedIndexes")
+    for field in _NUMBERS:
         if (spec.get(field) or 0) < 0:
             yield Fault(f"spec.{field}", spec[field], "must be greater than or equal to 0")
-    if indexed and completions is None:
-        text = "when completion mode is Indexed"
-        yield Fault("spec.completions", None, text, "Required value")
-    if (most := spec.get("maxFailedIndexes")) is not None:
-        if completions is not None and most > completions:
-            yield Fault("spec.maxFailedIndexes", most, "must be less than or equal to completions")
-        if spec.get("backoffLimitPerIndex") is None:
-            text = "when maxFailedIndexes is specified"
-            yield Fault("spec.backoffLimitPerIndex", None, text, "Required value")
-    if not indexed:
-        for field in ("backoffLimitPerIndex", "successPolicy"):
+    if most is not None and spec.get("backoffLimitPerIndex") is None:
+        yield Fault("spec.backoffLimitPerIndex", None, "when maxFailedIndexes is specified", "Required value")
+    if spec["completionMode"] != "Indexed":
+        for field in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
             if spec.get(field) is not None:
                 yield Fault(f"spec.{field}", spec[field], "requires indexed completion mode")
+    elif completions is None:
+        yield Fault("spec.completions", None, "when completion mode is Indexed", "Required value")
+    elif most is not None and most > completions:
+        yield Fault("spec.maxFailedIndexes", most, "must be less than or equal to completions")
 
 
 def _policies(spec: dict[str, Any]) -> Iterator[Fault]:
-    names = {each["name"] for each in spec["template"]["spec"].get("containers", [])}
+    containers = [*spec["template"]["spec"].get("containers", []), *spec["template"]["spec"].get("initContainers", [])]
+    names = {each["name"] for each in containers}
     for number, rule in enumerate((spec.get("podFailurePolicy") or {}).get("rules") or []):
-        at = f"spec.podFailurePolicy.rules[{number}]"
-        if bool(rule.get("onExitCodes")) == bool(rule.get("onPodConditions")):
-            yield Fault(at, rule, "specifying one of OnExitCodes and OnPodConditions is required")
+        at, codes, patterns = (
+            f"spec.podFailurePolicy.rules[{number}]",
+            rule.get("onExitCodes"),
+            rule.get("onPodConditions"),
+        )
         if rule["action"] == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
             yield Fault(f"{at}.action", "FailIndex", "requires the backoffLimitPerIndex to be set")
-        codes = rule.get("onExitCodes") or {}
-        if codes.get("containerName") and codes["containerName"] not in names:
-            yield Fault(f"{at}.onExitCodes.containerName", codes["containerName"], "must be one of the container names")
-        if codes.get("operator") == "In" and 0 in codes["values"]:
-            yield Fault(f"{at}.onExitCodes.values[{codes['values'].index(0)}]", 0, "must not be 0 for the In operator")
+        if codes and codes.get("containerName") and codes["containerName"] not in names:
+            text = "must be one of the container or initContainer names in the pod template"
+            yield Fault(f"{at}.onExitCodes.containerName", codes["containerName"], text)
+        if codes and not codes["values"]:
+            yield Fault(f"{at}.onExitCodes.values", [], "at least one value is required")
+        if codes and patterns:
+            yield Fault(at, Verbatim(""), "specifying both OnExitCodes and OnPodConditions is not supported")
+        if not codes and not patterns:
+            yield Fault(at, Verbatim(""), "specifying one of OnExitCodes and OnPodConditions is required")
     if spec["podReplacementPolicy"] == "TerminatingOrFailed" and spec.get("podFailurePolicy"):
         text = 'supported values: "Failed"'
         yield Fault("spec.podReplacementPolicy", "TerminatingOrFailed", text, "Unsupported value")
 
 
 def _job_update(old: dict[str, Any], new: dict[str, Any], status: dict[str, Any]) -> Iterator[Fault]:
+    """A change of ``parallelism`` alone is taken: the controller never starts more pods than ``completions``."""
     if old["completionMode"] == "Indexed" and old.get("completions") != new.get("completions"):
         if new.get("completions") != new.get("parallelism"):
             text = "can only be modified in tandem with spec.parallelism"
@@ -186,7 +196,13 @@ def _job_update(old: dict[str, Any], new: dict[str, Any], status: dict[str, Any]
     for field in ("selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "successPolicy"):
         if old.get(field) != new.get(field):
             yield Fault(f"spec.{field}", new.get(field), "field is immutable")
-    # While a Job is suspended and has never started, where its pods may run can still change.
-    if old["template"] != new["template"] and not (old.get("suspend") and "startTime" not in status):
-        shown = json.dumps(new["template"], separators=(",", ":"))
-        yield Fault("spec.template", Verbatim(shown), "field is immutable")
+    before, after = old["template"], new["template"]
+    if old.get("suspend") and "startTime" not in status:
+        before, after = _without_scheduling(before), _without_scheduling(after)
+    if before != after:
+        yield Fault("spec.template", Verbatim(json.dumps(new["template"], separators=(",", ":"))), "field is immutable")
+
+
+def _without_scheduling(template: dict[str, Any]) -> dict[str, Any]:
+    """What cannot change of a Job that is suspended and has never started: all but where its pods may run."""
+    return {"spec": {key: each for key, each in template["spec"].items() if key not in _SCHEDULING}}
