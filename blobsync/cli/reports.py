@@ -47,6 +47,8 @@ def plan_data(plan: TransferPlan) -> dict[str, Any]:
             for name, seconds in (("direct", plan.engine.direct_seconds), ("azcopy", plan.engine.azcopy_seconds))
             if seconds is not None
         },
+        "processes": plan.processes.count,
+        "processes_why": plan.processes.why,
     }
     data["actions"] = [
         {
@@ -150,7 +152,14 @@ def plan_summary(plan: TransferPlan) -> str:
         words.append(f"{plan.ignored:,} ignored")
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
-    return f"{'; '.join(words)}. Engine: {plan.engine.name}, {plan.engine.why}"
+    return f"{'; '.join(words)}. Engine: {plan.engine.name}, {plan.engine.why}{_processes(plan)}"
+
+
+def _processes(plan: TransferPlan) -> str:
+    """Only where there are more than the one that everybody expects, or where somebody asked for it."""
+    if plan.processes.count == 1 and plan.options.processes is None:
+        return ""
+    return f". Processes: {plan.processes.count}, {plan.processes.why}"
 
 
 def _way(plan: TransferPlan) -> str:

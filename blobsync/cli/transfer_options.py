@@ -66,6 +66,14 @@ _ROWS: tuple[OptionRow, ...] = (
         ],
         None,
     ),
+    (
+        "processes",
+        Annotated[
+            int | None,
+            typer.Option(metavar="N", help="Use N processes with the direct engine. [as many as are worth it]"),
+        ],
+        None,
+    ),
     ("relay", _flag("Copy through this machine if the service refuses to copy.", "--relay"), False),
     ("all_entries", _flag("All folder entries, in place of PATHs.", "--all"), False),
     ("receipt", _flag("Also save the receipt beside the data, as PATH.receipts/TIME.json.", "--receipt"), False),

@@ -1,7 +1,7 @@
 """The engine that moves files in this process, over the REST client: small work, and small changes in large trees.
 
 Memory: at most ``BUFFERS`` bytes of file content at once while uploading, threads x 1 MiB while downloading,
-none for copies from server to server.
+none for copies from server to server. Several processes share this.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from blobsync.store.protocol import BlobStore
 from blobsync.transfer.engines import MoveReport, MoveTask
 
 BUFFERS = 128 * MIB
+
+# With fewer connections one process of several would wait for answers.
+_FEWEST = 8
 
 # Above this response time (seconds) the network, not the CPU, limits the transfer.
 _FAR = 0.010
@@ -75,25 +78,27 @@ class DirectEngine:
         journal: BlockJournal | None = None,
         unfinished: RangeRecords | None = None,
         fewest_for_lane: int = _LITTLE_FILES + 1,
+        processes: int = 1,
     ) -> None:
         """``source_sas`` gives what the destination's service reads a copy's source with.
 
         ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the downloads
         that were killed, on record; without it they start anew. ``fewest_for_lane`` small files are worth connections
-        of their own.
+        of their own. ``processes`` do the same at the same time, and share memory and connections.
         """
         self._source_sas = source_sas
         self._journal = journal
         self._unfinished = unfinished
         self._fewest_for_lane = fewest_for_lane
+        self._processes = processes
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
-        run = RunState(task, report, listener, BUFFERS)
+        run = RunState(task, report, listener, BUFFERS // self._processes)
         if not task.actions:
             return
         try:
-            _work_off(run, self._way(run), self._fewest_for_lane)
+            _work_off(run, self._way(run), self._fewest_for_lane, self._processes)
         except (LocalFileError, CredentialError) as error:
             run.all_failed(error)
         finally:
@@ -142,20 +147,26 @@ def _upload(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: Lin
     return _Way(tuning, job, destination.store)
 
 
-def _work_off(run: RunState, way: _Way, fewest_for_lane: int) -> None:
+def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) -> None:
     """Small files in a lane where there are enough of them, all others in the pool, at the same time."""
     small = [action for action in run.task.actions if _is_small(action)] if run.task.cap_mbps is None else []
     orders = way.single.orders() if way.single is not None and len(small) >= max(1, fewest_for_lane) else None
     shifts: list[tuple[Trade, int]] = []
     large: Iterable[FileAction] = run.task.actions
     if orders is not None:
-        shifts.append((Lane(run, map(way.job, small), orders, Width(_LANE_START, _LANE_MOST)), 1))
+        width = Width(_share(_LANE_START, processes), _share(_LANE_MOST, processes))
+        shifts.append((Lane(run, map(way.job, small), orders, width), 1))
         large = [action for action in run.task.actions if not _is_small(action)]
     pieces = sum(1 + action.size // way.tuning.range for action in large)
     if pieces:
-        threads = min(way.tuning.threads, pieces)
+        threads = min(_share(way.tuning.threads, processes), pieces)
         shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
     Crew(run.stop).work(*shifts)
+
+
+def _share(connections: int, processes: int) -> int:
+    """How many of so many connections one of several processes uses."""
+    return max(connections // processes, min(connections, _FEWEST))
 
 
 def _is_small(action: FileAction) -> bool:

@@ -14,17 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from blobsync.base.errors import (
-    AccessDeniedError,
-    BlobsyncError,
-    ContainerNotFoundError,
-    CopySourceRefusedError,
-    CredentialError,
-    StorageUnreachableError,
-    ThrottledError,
-)
+from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.crew import Crew
+from blobsync.direct.giving_up import GivingUp
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.store.protocol import BlobInfo, Order
@@ -34,11 +27,6 @@ MIB = 1024 * 1024
 
 # Maximum retries of a whole file that arrived damaged.
 ATTEMPTS = 4
-
-# Retrying does not help after these; after the second kind only in a row.
-_HOPELESS = (CredentialError, ContainerNotFoundError)
-_HOPELESS_IN_A_ROW = (AccessDeniedError, CopySourceRefusedError, StorageUnreachableError, ThrottledError)
-_ROW = 16
 
 
 class Stopped(Exception):
@@ -105,7 +93,7 @@ class RunState:
         self._bucket = TokenBucket(task.cap_mbps)
         self._budget = ByteBudget(budget)
         self._lock = threading.Lock()
-        self._row = 0
+        self._giving_up = GivingUp()
 
     @contextmanager
     def buffer(self, count: int) -> Iterator[None]:
@@ -125,7 +113,7 @@ class RunState:
     def moved(self, moved: Moved, size: int) -> None:
         """Report one file as moved."""
         with self._lock:
-            self._row = 0
+            self._giving_up.moved()
             self.reported.add(moved.action.path)
             self.files_moved += 1
             self.bytes_moved += size
@@ -162,8 +150,7 @@ class RunState:
         failure = FileFailure(self.task.part.shown(action), error.code, error.message, error.hint)
         with self._lock:
             self.reported.add(action.path)
-            self._row = self._row + 1 if isinstance(error, _HOPELESS_IN_A_ROW) else 0
-            if self.hopeless is None and (isinstance(error, _HOPELESS) or self._row >= _ROW):
+            if self._giving_up.failed(error.code) and self.hopeless is None:
                 self.hopeless = error
         self.report.file_failed(action, failure)
 

@@ -19,6 +19,7 @@ from blobsync.plan.legs import Leg, chosen_paths, legs, rooted
 from blobsync.plan.listener import Listener
 from blobsync.plan.one_file import Names, settle, spare_links
 from blobsync.plan.partial_uploads import bytes_spared, for_engine, partial_uploads
+from blobsync.plan.processes import NOT_DIRECT, choose_processes
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.remembering import remember
 from blobsync.plan.selection import ignored_by, selector
@@ -139,7 +140,8 @@ def make_plan(
     sizes = list(sizes_to_transfer(parts, both_ends=options.settles_both_ends(context.from_cluster)))
     parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
     work = _work(chosen, sizes, engines.cores, found)._replace(spared=bytes_spared(parts))
-    engine = choose_engine(engines, work)
+    processes = choose_processes(options.processes, work, options.cap_mbps)
+    engine = choose_engine(engines, work._replace(processes=processes.count))
     parts, whole = for_engine(parts, engine.name)
     return TransferPlan(
         route=route,
@@ -149,6 +151,7 @@ def make_plan(
         options=options,
         parts=parts,
         engine=engine,
+        processes=processes if engine.name == "direct" else NOT_DIRECT,
         warnings=(*found.warnings, *whole),
         unreadable=tuple(found.unreadable),
         extras=found.extras,

@@ -96,10 +96,15 @@ def direct_seconds(work: Work) -> float:
     connections = _NEAR_CONNECTIONS if work.round_trip < _FAR else _FAR_CONNECTIONS
     return cost.start + max(
         work.files * work.round_trip / connections,
-        work.files * cost.file / max(1, min(work.processes, work.cores)),
+        seconds_in_turn(work) / max(1, min(work.processes, work.cores)),
         _cpu(cost, work._replace(size=work.size - work.spared)) / work.cores,
         _md5_of_largest(work),
     )
+
+
+def seconds_in_turn(work: Work) -> float:
+    """What the files cost one process of ours, in CPU seconds: its threads take turns at it."""
+    return work.files * _cost("direct", work).file
 
 
 def azcopy_seconds(work: Work) -> float:

@@ -20,6 +20,7 @@ VERSION = 1
 # What the file may hold for an option of this type.
 _FORMS: Mapping[str, Callable[[object], bool]] = {
     "bool": lambda value: isinstance(value, bool),
+    "int | None": lambda value: value is None or (_is_number(value) and isinstance(value, int)),
     "int": lambda value: _is_number(value) and isinstance(value, int),
     "float": lambda value: _is_number(value),
     "float | None": lambda value: value is None or (_is_number(value) and value != 0),

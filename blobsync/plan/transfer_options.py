@@ -22,7 +22,8 @@ class TransferOptions:
     each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
     second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
     is the source's path where it differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` stands for a
-    PATH of each folder entry; one that is not at the source is passed over.
+    PATH of each folder entry; one that is not at the source is passed over. ``processes`` is how many the direct
+    engine uses; None: as many as are worth it.
     """
 
     engine: EngineName | None = None
@@ -40,6 +41,7 @@ class TransferOptions:
     from_path: str | None = None
     receipt: bool = False
     all_entries: bool = False
+    processes: int | None = None
 
     def __repr__(self) -> str:
         """Only what is not the default."""

@@ -169,6 +169,14 @@ class EngineChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessChoice:
+    """How many processes carry the plan; ``why`` is one sentence for the user."""
+
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class FileFailure:
     """One file that is not as planned, why, and what to do."""
 
@@ -195,6 +203,7 @@ class TransferPlan:
     options: TransferOptions
     parts: tuple[PlanPart, ...]
     engine: EngineChoice
+    processes: ProcessChoice = ProcessChoice(1, "nothing asks for more")
     warnings: tuple[str, ...] = ()
     unreadable: tuple[FileFailure, ...] = ()
     extras: int = 0

@@ -11,7 +11,6 @@ A plan is a value that is made first and carried out in a second step; ``upload`
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -332,10 +331,12 @@ class Project(OpenProject):
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _engine_rules(self, options: TransferOptions) -> EngineRules:
+        from blobsync.plan.processes import usable_cores
         from blobsync.project.engine_set import engine_wish
 
-        wish = engine_wish(options.engine, self.environ, self.cluster, copying=self.from_cluster is not None)
-        return EngineRules(self._azcopy_problem, wish, os.cpu_count() or 1)
+        copying = self.from_cluster is not None
+        wish = engine_wish(options.engine, self.environ, self.cluster, copying=copying, processes=options.processes)
+        return EngineRules(self._azcopy_problem, wish, usable_cores())
 
     def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:
         from blobsync.azcopy.binary import problem

@@ -1,32 +1,48 @@
-"""Puts the engines together for one plan: which credentials each gets, and whether the relay may step in."""
+"""Puts the engines together for one plan: which credentials each gets, how many processes, and whether the relay may
+step in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast, get_args
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, cast, get_args
 
 from blobsync.base.errors import UsageError
-from blobsync.base.locations import BlobUrl, SasToken
+from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken
 from blobsync.config.model import Cluster
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.engine_model import EngineWish
+from blobsync.plan.engine_model import EngineWish, Work
+from blobsync.plan.processes import choose_processes
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName
-from blobsync.plan.transfer_plan import TransferPlan
+from blobsync.plan.transfer_plan import End, TransferPlan
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.grants import READ_BLOB, transfer_seconds
 from blobsync.transfer.carry_out import Engines
 from blobsync.transfer.engines import Engine
 
+if TYPE_CHECKING:
+    from blobsync.store.rest.auth import Signer
+
 ENGINE_VARIABLE = "BLOBSYNC_ENGINE"
 
 
-def engine_wish(asked: EngineName | None, environ: Mapping[str, str], cluster: Cluster, *, copying: bool) -> EngineWish:
+def engine_wish(
+    asked: EngineName | None,
+    environ: Mapping[str, str],
+    cluster: Cluster,
+    *,
+    copying: bool,
+    processes: int | None = None,
+) -> EngineWish:
     """What ``--engine``, the environment or the cluster file says, in this order; ``auto`` where none of them does.
 
-    A standing wish for the relay concerns copies between clusters alone. Raises ``UsageError`` for an unknown engine in
-    the environment; those of the file were checked as it was read.
+    Several ``processes`` are a wish for the engine that has them. A standing wish for the relay concerns copies between
+    clusters alone. Raises ``UsageError`` for an unknown engine in the environment; those of the file were checked as it
+    was read.
     """
+    if processes is not None and processes > 1:
+        return EngineWish("direct", f"--processes {processes} was given")
     if asked is not None:
         return EngineWish(asked, f"--engine {asked} was given")
     found = environ.get(ENGINE_VARIABLE) or ""
@@ -64,9 +80,12 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine
 
-        return DirectEngine(
+        alone = DirectEngine(
             source_sas=lambda end: mint(end, READ_BLOB), journal=context.journal, unfinished=context.unfinished
         )
+        if plan.processes.count == 1:
+            return alone
+        return _many_processes(context, state, plan, environ, alone, lambda end: mint(end, READ_BLOB))
 
     def relay() -> Engine:
         from blobsync.direct.relay import RelayEngine
@@ -83,7 +102,40 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
     return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished)
 
 
+def _many_processes(
+    context: ProjectContext,
+    state: StateDir,
+    plan: TransferPlan,
+    environ: Mapping[str, str],
+    alone: Engine,
+    source_sas: Callable[[RemoteEnd], SasToken | None],
+) -> Engine:
+    from blobsync.spread.conversation import Credentials
+    from blobsync.spread.process_engine import ProcessEngine
+    from blobsync.store.connect import signer_for
+
+    @cache
+    def signer(container: ContainerUrl) -> Signer:
+        account, cli_login = context.connections.account(container), context.cluster.flag("use_cli_auth")
+        return signer_for(account, environ=environ, use_cli_auth=cli_login)
+
+    credentials = Credentials(signer, source_sas, environ)
+    return ProcessEngine(alone, lambda files, size: _processes_for(plan, files, size), credentials, state=state)
+
+
+def _processes_for(plan: TransferPlan, files: int, size: int) -> int:
+    """How many of the plan's processes a share of its work is worth: one part of several, or what is retried."""
+    if plan.options.processes is not None:
+        return plan.options.processes
+    tls = any(str(end).startswith("https:") for end in _ends(plan))
+    work = Work(plan.route, files, size, largest=0, cores=plan.processes.count, tls=tls)
+    return choose_processes(None, work, plan.options.cap_mbps).count
+
+
+def _ends(plan: TransferPlan) -> list[End]:
+    return [end for part in plan.parts for end in (part.source, part.destination)]
+
+
 def _is_emulator(plan: TransferPlan) -> bool:
     """Emulators lack the requests for copies from a URL; there is nothing to be asked about on loopback."""
-    ends = [end for part in plan.parts for end in (part.source, part.destination)]
-    return all("//127.0.0.1:" in str(end) or "//localhost:" in str(end) for end in ends)
+    return all("//127.0.0.1:" in str(end) or "//localhost:" in str(end) for end in _ends(plan))

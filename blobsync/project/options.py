@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
+from blobsync.plan.processes import MOST_PROCESSES
 from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
 from blobsync.project.paths import PathName
 
@@ -38,6 +39,7 @@ class TransferKeywords(TypedDict, total=False):
     from_path: PathName | None
     receipt: bool
     all_entries: bool
+    processes: int | None
 
 
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
@@ -75,7 +77,19 @@ def check_options(options: TransferOptions, from_cluster: Cluster | None) -> Non
         if value not in known:
             words = ", ".join(sorted(word for word in known if word))
             raise UsageError(f"{name} {value}: not one of {words}")
+    if options.processes is not None:
+        _check_processes(options.processes, options.engine)
     if options.overwrite and options.keep:
         raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")
     if options.engine == "relay" and from_cluster is None:
         raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")
+
+
+def _check_processes(count: int, engine: str | None) -> None:
+    if not 1 <= count <= MOST_PROCESSES:
+        raise UsageError(f"--processes {count}: not a number from 1 to {MOST_PROCESSES}")
+    if count > 1 and engine not in (None, "auto", "direct"):
+        raise UsageError(
+            f"--processes and --engine {engine} cannot be combined",
+            hint="only the direct engine starts worker processes; azcopy uses every core by itself",
+        )

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import StorageError
 from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState
-from blobsync.local.hashing import hash_file
 from blobsync.local.range_records import RangeRecords
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, PartOpener
@@ -20,7 +18,7 @@ from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, 
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer import extras, receipts, settle
 from blobsync.transfer.engines import Engine, Moved, MoveTask
-from blobsync.transfer.fresh_look import states_at_destination
+from blobsync.transfer.fresh_look import states_at_destination, written_before
 from blobsync.transfer.interrupted import ByteTally, cancelled, kept_words
 from blobsync.transfer.ledger import Ledger, retry_with
 from blobsync.transfer.leftovers import remove_unrecorded, tidy
@@ -233,18 +231,7 @@ def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
 
     Only its content shows that a blob is azcopy's. Any other version may be someone else's and is kept.
     """
-    end = ledger.part.destination
-    if isinstance(end, LocalEnd):
-        return None
-    try:
-        blob = end.store.head(end.at(action.path))
-    except StorageError:
-        return None
-    if blob is None or blob.md5 is None:
-        return None
-    source = ledger.part.source
-    state = hash_file(source.at(action.path)) if isinstance(source, LocalEnd) else action.source
-    return Moved(action, source=state) if state is not None and state.md5 == blob.md5 else None
+    return None if isinstance(ledger.part.destination, LocalEnd) else written_before(ledger.part, action)
 
 
 def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:

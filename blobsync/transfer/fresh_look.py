@@ -8,12 +8,15 @@ seen, after the transfer, with the size and the MD5 of the plan. The service's o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from blobsync.base.ahead import side_by_side
+from blobsync.base.errors import StorageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.local.hashing import hash_file, reading_threads
-from blobsync.plan.transfer_plan import FileFailure
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved
@@ -89,6 +92,26 @@ def _look_by_listing(end: RemoteEnd, names: dict[str, str], seen: Callable[[int]
         if path is not None:
             found[path] = remote_state(blob)
     return found
+
+
+def written_before(part: LivePart, action: FileAction) -> Moved | None:
+    """The file, where the destination has its content already, so that somebody wrote it and nobody told.
+
+    None if that is not certain.
+    """
+    end, source = part.destination, part.source
+    name = action.target or action.path
+    there: FileState | None = None
+    if isinstance(end, LocalEnd):
+        there = hash_file(end.at(name))
+    else:
+        with suppress(StorageError):
+            blob = end.store.head(end.at(name))
+            there = remote_state(blob) if blob else None
+    if there is None or there.md5 is None:
+        return None
+    state = hash_file(source.at(action.path)) if isinstance(source, LocalEnd) else action.source
+    return Moved(action, source=state) if state is not None and state.md5 == there.md5 else None
 
 
 def remote_state(blob: BlobInfo) -> RemoteState:

@@ -1,0 +1,41 @@
+"""After which failures it is useless to go on with other files."""
+
+from __future__ import annotations
+
+from blobsync.base.failure_codes import FailureCode
+
+# Retrying does not help after these; after the second kind only in a row.
+_AT_ONCE = frozenset(
+    {
+        FailureCode.CREDENTIAL_INVALID,
+        FailureCode.SAS_EXPIRED,
+        FailureCode.SAS_PERMISSION,
+        FailureCode.LOGIN_REQUIRED,
+        FailureCode.CONTAINER_NOT_FOUND,
+    }
+)
+_IN_A_ROW = frozenset(
+    {
+        FailureCode.ACCESS_DENIED,
+        FailureCode.COPY_SOURCE_REFUSED,
+        FailureCode.STORAGE_UNREACHABLE,
+        FailureCode.SERVICE_BUSY,
+    }
+)
+_ROW = 16
+
+
+class GivingUp:
+    """Hears of each file in turn. Not for several threads at a time."""
+
+    def __init__(self) -> None:
+        self._row = 0
+
+    def moved(self) -> None:
+        """A file moved: whatever failed before was its own."""
+        self._row = 0
+
+    def failed(self, code: FailureCode) -> bool:
+        """A file failed; whether all others would."""
+        self._row = self._row + 1 if code in _IN_A_ROW else 0
+        return code in _AT_ONCE or self._row >= _ROW

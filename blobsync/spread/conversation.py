@@ -1,0 +1,149 @@
+"""The parent's end of one worker process: start it, hand it orders and shards, hear its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from blobsync.base.environment import environment
+from blobsync.base.errors import CredentialError, ProcessError
+from blobsync.base.locations import ContainerUrl, SasToken, Secret
+from blobsync.base.process import ProcessRunner, RunningProcess, python_module
+from blobsync.base.redaction import redact
+from blobsync.local.state_dir import StateDir
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import Route
+from blobsync.spread import orders
+from blobsync.spread.file_json import LONGEST_TEXT, FormatError
+from blobsync.spread.record import Answer, Ask, Ready, ShardDone, read_answer
+from blobsync.spread.shard import Shard, shard_lines
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.rest.auth import BearerSigner, Signer
+
+_MODULE = "blobsync.spread.worker"
+# The rest of an environment may hold secrets, and a worker needs nothing of it.
+_KEPT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV"})
+_KEPT_PREFIXES = ("PYTHON", "LC_")
+# Seconds in which a worker that was told to stop ends.
+_END_PATIENCE = 1.5
+
+
+class Credentials(NamedTuple):
+    """Where the credentials of workers come from: what signs requests to a container, and what a copy's source is
+    read with. ``environ`` is read for proxies and CA bundles."""
+
+    signer: Callable[[ContainerUrl], Signer]
+    source_sas: Callable[[RemoteEnd], SasToken | None]
+    environ: Mapping[str, str]
+
+
+class WorkerLostError(Exception):
+    """The worker is gone, or talks nonsense; the text says how, for the user."""
+
+
+class Conversation:
+    """One worker. Used by one thread, but for :meth:`ask_to_stop` and :meth:`end`."""
+
+    def __init__(
+        self,
+        runner: ProcessRunner,
+        part: LivePart,
+        credentials: Credentials,
+        *,
+        processes: int = 1,
+        cap_mbps: float | None = None,
+        state: StateDir | None = None,
+    ) -> None:
+        """The keywords are those of ``WorkerOrders``. Raises ``ProcessError`` when no worker can be started,
+        ``CredentialError`` when it could not work."""
+        self._part = part
+        self._credentials = credentials
+        self._signers = {
+            end.store.container: credentials.signer(end.store.container)
+            for end in (part.source, part.destination)
+            if isinstance(end, RemoteEnd)
+        }
+        ends = self._orders(part.source), self._orders(part.destination)
+        environ = orders.transport_environment(credentials.environ)
+        told = orders.WorkerOrders(*ends, processes, cap_mbps, environ, state)
+        self._process: RunningProcess = runner.start(python_module(_MODULE), env=worker_environment(environment(None)))
+        self._process.send_line(orders.orders_line(told))
+        self._answers = self._heard(part.route)
+        try:
+            ready = next(self._answers)
+        except WorkerLostError as error:
+            raise ProcessError(f"a worker process cannot work here: {error}") from error
+        if not isinstance(ready, Ready):
+            self.end()
+            raise ProcessError("a worker process does not answer as it should")
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._process.pid
+
+    def carry(self, shard: Shard) -> Iterator[Answer]:
+        """Hand over a shard; what the worker says of it, to its end. Raises ``WorkerLostError`` where it does not come
+        to that."""
+        for line in shard_lines(shard):
+            self._process.send_line(line)
+        for answer in self._answers:
+            if isinstance(answer, ShardDone):
+                return
+            if isinstance(answer, Ask):
+                self._process.send_line(orders.handed_line(self._hand(answer)))
+            else:
+                yield answer
+
+    def ask_to_stop(self) -> None:
+        """The worker gives up what it does, cleans up and ends."""
+        self._process.send_line(orders.STOP_LINE)
+
+    def end(self) -> None:
+        """The worker is gone afterwards; one that does not end by itself is ended."""
+        if self._process.wait(_END_PATIENCE) is None:
+            self._process.stop()
+
+    def _heard(self, route: Route) -> Iterator[Answer]:
+        try:
+            for line in self._process.lines():
+                yield read_answer(line, route)
+        except (FormatError, ValueError) as error:
+            # ValueError: the pipe was closed by the thread that ends all workers.
+            self._process.stop()
+            raise WorkerLostError(f"it sent what is no record: {error}") from error
+        raise WorkerLostError(self._how_it_ended())
+
+    def _how_it_ended(self) -> str:
+        code = self._process.stop()
+        said = self._process.stderr_tail().splitlines()
+        how = f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+        return f"{how}: {redact(said[-1])[:LONGEST_TEXT]}" if said and code > 0 else how
+
+    def _orders(self, end: LiveEnd) -> orders.EndOrders:
+        if isinstance(end, LocalEnd):
+            return orders.LocalOrders(end.root, end.boundary)
+        container = end.store.container
+        return orders.remote_orders(container, end.name, self._signers[container])
+
+    def _hand(self, asked: Ask) -> orders.Handed:
+        end = self._part.source if asked.end == "source" else self._part.destination
+        if not isinstance(end, RemoteEnd):
+            return orders.Handed(problem=CredentialError("a folder of this machine needs no credential"))
+        try:
+            if asked.what == "source_sas":
+                sas = self._credentials.source_sas(end)
+                return orders.Handed(Secret(sas.reveal()) if sas else None)
+            signer = self._signers[end.store.container]
+            if not isinstance(signer, BearerSigner):
+                return orders.Handed(problem=CredentialError("this credential cannot be renewed"))
+            if asked.what == "renewed":
+                signer.renew()
+            return orders.Handed(*signer.current())
+        except CredentialError as error:
+            return orders.Handed(problem=error)
+
+
+def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a worker's process gets of ours: what Python needs to start."""
+    return {name: value for name, value in environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}

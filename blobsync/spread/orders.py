@@ -1,0 +1,168 @@
+"""What a worker on this machine is told in private, over its standard input: ends, credentials, limits.
+
+One line of JSON with secrets in it, which stands in no file, argument or environment. A shard names files only; where
+they lie is said here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blobsync.base.errors import CredentialError, LoginRequiredError, SasExpiredError, SasPermissionError
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import ContainerUrl, SasToken, Secret
+from blobsync.base.plain_json import parse_object
+from blobsync.local.state_dir import StateDir
+from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+
+VERSION = 1
+
+# What the transports read of an environment; a proxy's URL may hold a password.
+_FOR_TRANSPORT = ("ssl_cert_file", "requests_ca_bundle", "blobsync_transport", "no_proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOrders:
+    """A folder of this machine, and what no link may lead a write out of."""
+
+    root: Path
+    boundary: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOrders:
+    """A folder of a container. ``credential`` is ``key``, ``sas`` or ``token``; tokens are asked for when needed."""
+
+    container: ContainerUrl
+    name: str
+    credential: str
+    secret: Secret | None = field(default=None, repr=False)
+
+
+EndOrders = LocalOrders | RemoteOrders
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrders:
+    """``processes`` is how many workers share this machine, ``cap_mbps`` (10^6 bits per second) the share of one,
+    ``environ`` what its transport reads, ``state`` where this project keeps what earlier runs left on record."""
+
+    source: EndOrders
+    destination: EndOrders
+    processes: int
+    cap_mbps: float | None
+    environ: Mapping[str, str] = field(repr=False)
+    state: StateDir | None = None
+
+
+def remote_orders(container: ContainerUrl, name: str, signer: Signer) -> RemoteOrders:
+    """What a worker needs in order to sign as ``signer`` does."""
+    if isinstance(signer, SharedKeySigner):
+        return RemoteOrders(container, name, "key", signer.key)
+    if isinstance(signer, SasSigner):
+        return RemoteOrders(container, name, "sas", Secret(signer.token.reveal()))
+    return RemoteOrders(container, name, "token")
+
+
+def signer_of(orders: RemoteOrders, ask_token: Callable[[], tuple[Secret, float]]) -> Signer:
+    """What signs a worker's requests. Raises ``CredentialError``, ``ValueError``."""
+    if orders.credential == "token":
+        return BearerSigner(ask_token)
+    if orders.secret is None:
+        raise ValueError("orders without a secret")
+    if orders.credential == "sas":
+        return SasSigner(SasToken.parse(orders.secret.reveal()))
+    return SharedKeySigner(orders.container.account, orders.secret)
+
+
+def transport_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a worker's transport reads."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.lower() in _FOR_TRANSPORT or name.lower() in ("http_proxy", "https_proxy", "all_proxy")
+    }
+
+
+def orders_line(orders: WorkerOrders) -> str:
+    """The line itself: a secret."""
+    return json.dumps(
+        {
+            "blobsync_orders": VERSION,
+            "source": _end_values(orders.source),
+            "destination": _end_values(orders.destination),
+            "processes": orders.processes,
+            "cap_mbps": orders.cap_mbps,
+            "environ": dict(orders.environ),
+            "state": [str(orders.state.root), orders.state.lasting] if orders.state else None,
+        }
+    )
+
+
+def _end_values(end: EndOrders) -> dict[str, Any]:
+    if isinstance(end, LocalOrders):
+        return {"root": str(end.root), "boundary": [str(place) for place in end.boundary]}
+    place = end.container
+    secret = end.secret.reveal() if end.secret else None
+    return {
+        "container": [place.account, place.container, place.endpoint],
+        "name": end.name,
+        "credential": end.credential,
+        "secret": secret,
+    }
+
+
+def read_orders(line: str) -> WorkerOrders:
+    """The orders of a parent of the same version. Raises ``ValueError``, which quotes nothing."""
+    values = parse_object(line)
+    if values.get("blobsync_orders") != VERSION:
+        raise ValueError(f"not orders of version {VERSION}")
+    try:
+        ends = _end_of(values["source"]), _end_of(values["destination"])
+        state = StateDir(Path(values["state"][0]), values["state"][1]) if values["state"] else None
+        return WorkerOrders(*ends, int(values["processes"]), values["cap_mbps"], dict(values["environ"]), state)
+    except (KeyError, TypeError) as error:
+        raise ValueError("the orders are not complete") from error
+
+
+def _end_of(values: Mapping[str, Any]) -> EndOrders:
+    if "root" in values:
+        return LocalOrders(Path(values["root"]), tuple(map(Path, values["boundary"])))
+    secret = Secret(values["secret"]) if values["secret"] is not None else None
+    return RemoteOrders(ContainerUrl(*values["container"]), values["name"], values["credential"], secret)
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """The answer to a worker that asked for a credential: the secret (None: there is none) and when it ends (seconds
+    since 1970), or why there is no answer."""
+
+    secret: Secret | None = None
+    ends: float = 0.0
+    problem: CredentialError | None = None
+
+
+def handed_line(handed: Handed) -> str:
+    """The line itself: a secret."""
+    if handed.problem is not None:
+        problem = handed.problem
+        return json.dumps({"refused": problem.code.value, "message": problem.message, "hint": problem.hint})
+    return json.dumps({"handed": handed.secret.reveal() if handed.secret else None, "ends": handed.ends})
+
+
+def read_handed(values: Mapping[str, Any]) -> Handed:
+    """What :func:`handed_line` wrote."""
+    if "refused" in values:
+        code = FailureCode(values["refused"])
+        kinds = (LoginRequiredError, SasExpiredError, SasPermissionError)
+        kind = next((kind for kind in kinds if kind.code is code), CredentialError)
+        return Handed(problem=kind(values["message"], hint=values["hint"]))
+    secret = values["handed"]
+    return Handed(Secret(secret) if secret is not None else None, values["ends"])
+
+
+STOP_LINE = '{"stop": true}'

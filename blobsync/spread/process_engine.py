@@ -1,0 +1,303 @@
+"""The direct engine on every core: worker processes move the shards of a task, this one keeps the account.
+
+Success is what the account says: a file without a record is a failure, whatever a worker did. A worker that is killed
+loses nothing; what it had not reported goes to another one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from blobsync.base.errors import BlobsyncError, CredentialError, ProcessError
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.file_states import LocalState
+from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.direct.giving_up import GivingUp
+from blobsync.local.state_dir import StateDir
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.spread.conversation import Conversation, Credentials, WorkerLostError
+from blobsync.spread.file_json import FormatError
+from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes, Note
+from blobsync.spread.shard import can_be_in_shard, cut
+from blobsync.spread.shard_account import TRIES, ShardAccount
+from blobsync.store.ends import LocalEnd
+from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
+from blobsync.transfer.fresh_look import written_before
+
+# Seconds that interrupted workers have to clean up before they are ended.
+_STOP_PATIENCE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSource:
+    """How workers are got: how many for so many files of so many bytes, and what each needs."""
+
+    size: Callable[[int, int], int]
+    credentials: Credentials
+    runner: ProcessRunner
+    state: StateDir | None
+
+
+class ProcessEngine:
+    """Uploads, downloads, and copies from server to server, by several processes of this machine."""
+
+    name = "direct"
+
+    def __init__(
+        self,
+        alone: Engine,
+        size: Callable[[int, int], int],
+        credentials: Credentials,
+        runner: ProcessRunner | None = None,
+        *,
+        state: StateDir | None = None,
+    ) -> None:
+        """``alone`` is the engine of this process, for what is not worth a worker. ``size`` says how many processes
+        get so many files of so many bytes. ``state`` has what earlier runs left on record."""
+        self._alone = alone
+        self._source = WorkerSource(size, credentials, runner or SubprocessRunner(), state)
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        """See :class:`blobsync.transfer.engines.Engine`."""
+        away = [action for action in task.actions if can_be_in_shard(action, task.part.route)]
+        workers = min(len(away), self._source.size(len(away), sum(action.size for action in away)))
+        if workers < 2:
+            self._alone.move(task, report, listener)
+            return
+        kept = {id(action) for action in away}
+        here = [action for action in task.actions if id(action) not in kept]
+        run = _Run(task, report, listener, self._source, workers)
+        here += run.work(away)
+        if here:
+            self._alone.move(task._replace(actions=here, whole_folder=False), report, listener)
+
+
+class _Run:
+    """One task: a thread for each worker, and what they share."""
+
+    def __init__(
+        self, task: MoveTask, report: MoveReport, listener: Listener, source: WorkerSource, workers: int
+    ) -> None:
+        self._task = task
+        self._report = report
+        self._listener = listener
+        self._source = source
+        self._workers = workers
+        self._waiting: list[ShardAccount] = []
+        self._changed = threading.Condition()
+        self._busy = 0
+        self._alive = workers
+        self._live: set[Conversation] = set()
+        self._stopping = False
+        self._giving_up = GivingUp()
+        self._hopeless: FileFailure | None = None
+        self._bug: BaseException | None = None
+        self._no_worker: BlobsyncError | None = None
+
+    def work(self, actions: Sequence[FileAction]) -> list[FileAction]:
+        """Returns the files that no worker could be started for; all others are reported."""
+        shards = cut(self._task.part, actions, self._workers)
+        # The heaviest first, so that none of them is what all others wait for at the end.
+        self._waiting = sorted(map(ShardAccount, shards), key=lambda account: account.shard.weight)
+        try:
+            for _ in range(self._workers):
+                threading.Thread(target=self._serve, daemon=True).start()
+            with self._changed:
+                while self._alive and self._bug is None:
+                    self._changed.wait()
+        except BaseException:
+            self._interrupt()
+            raise
+        if self._bug is not None:
+            self._interrupt()
+            raise self._bug
+        return self._left_over()
+
+    def _left_over(self) -> list[FileAction]:
+        left = [action for account in self._waiting for action in account.left.values()]
+        if left and self._no_worker is not None:
+            self._listener.note(f"{self._no_worker.message}; one process moves {len(left):,} files instead")
+        return left
+
+    def _serve(self) -> None:
+        worker: Conversation | None = None
+        try:
+            while (account := self._take()) is not None:
+                try:
+                    worker = worker or self._start()
+                    self._carry(worker, account)
+                except WorkerLostError as lost:
+                    self._gone(worker)
+                    worker = None
+                    self._redo(account, str(lost))
+                except (ProcessError, CredentialError) as error:
+                    self._no_worker = error
+                    self._put_back([account])
+                    return
+                self._free()
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits for this one
+            with self._changed:
+                self._bug = error
+                self._stopping = True
+                self._changed.notify_all()
+        finally:
+            self._gone(worker)
+            with self._changed:
+                self._alive -= 1
+                self._changed.notify_all()
+
+    def _take(self) -> ShardAccount | None:
+        """The heaviest shard; None where there is none left, nor one that may come back from a lost worker."""
+        with self._changed:
+            while not self._waiting and self._busy and not self._stopping:
+                self._changed.wait()
+            if self._stopping or not self._waiting:
+                return None
+            self._busy += 1
+            return self._waiting.pop()
+
+    def _free(self) -> None:
+        with self._changed:
+            self._busy -= 1
+            self._changed.notify_all()
+
+    def _put_back(self, accounts: list[ShardAccount]) -> None:
+        with self._changed:
+            self._waiting += accounts
+            self._busy -= 1
+            self._changed.notify_all()
+
+    def _start(self) -> Conversation:
+        cap = self._task.cap_mbps
+        share = cap / self._workers if cap else None
+        source = self._source
+        worker = Conversation(
+            source.runner,
+            self._task.part,
+            source.credentials,
+            processes=self._workers,
+            cap_mbps=share,
+            state=source.state,
+        )
+        with self._changed:
+            self._live.add(worker)
+            late = self._stopping
+        if late:
+            worker.ask_to_stop()
+        return worker
+
+    def _gone(self, worker: Conversation | None) -> None:
+        if worker is not None:
+            worker.ask_to_stop()
+            worker.end()
+            with self._changed:
+                self._live.discard(worker)
+
+    def _carry(self, worker: Conversation, account: ShardAccount) -> None:
+        try:
+            for answer in worker.carry(account.shard):
+                self._hear(account, answer)
+        except FormatError as error:
+            raise WorkerLostError(f"it sent what cannot be: {error}") from error
+        account.close(self._listener)
+        if account.left:
+            raise WorkerLostError(f"it said nothing of {len(account.left):,} files")
+
+    def _hear(self, account: ShardAccount, answer: Answer) -> None:
+        if isinstance(answer, FileRecord):
+            self._settle(account, answer)
+        elif isinstance(answer, MovedBytes):
+            account.tell(answer.count, answer.reused, self._listener)
+        elif isinstance(answer, KeptFile):
+            self._report.file_kept(account.planned(answer.path), answer.size)
+        elif isinstance(answer, Note):
+            self._listener.note(answer.text)
+
+    def _settle(self, account: ShardAccount, record: FileRecord) -> None:
+        part = self._task.part
+        failure = record.failure
+        if failure is None:
+            moved = account.moved(record)
+            with self._changed:
+                self._giving_up.moved()
+            self._report.file_moved(self._looked_at(moved))
+            return
+        action = account.failed(record)
+        # The worker that was lost may have moved it, and only its record went with it.
+        if account.attempt > 1 and failure.code is FailureCode.CHANGED_MEANWHILE:
+            there = written_before(part, action)
+            if there is not None:
+                account.found(action)
+                self._report.file_moved(there)
+                return
+        self._report.file_failed(action, FileFailure(part.shown(action), failure.code, failure.message, failure.hint))
+        with self._changed:
+            useless = self._giving_up.failed(failure.code) and self._hopeless is None
+            if useless:
+                self._hopeless = failure
+        if useless:
+            self._fail_waiting(failure)
+
+    def _looked_at(self, moved: Moved) -> Moved:
+        """A file that a worker put here counts only if it is there; else it is read again in the end."""
+        end = self._task.part.destination
+        if not isinstance(end, LocalEnd) or not isinstance(moved.destination, LocalState):
+            return moved
+        with suppress(OSError):
+            found = os.stat(end.at(moved.action.target or moved.action.path))
+            if moved.destination.same_file(LocalState.of(found)):
+                return moved
+        return moved._replace(destination=None)
+
+    def _fail_waiting(self, failure: FileFailure) -> None:
+        """What failed now fails every file: those that no worker has yet are not begun."""
+        with self._changed:
+            waiting, self._waiting = self._waiting, []
+        for account in waiting:
+            self._fail(account, failure.code, failure.message, failure.hint)
+
+    def _fail(self, account: ShardAccount, code: FailureCode, message: str, hint: str | None) -> None:
+        for action in account.left.values():
+            shown = self._task.part.shown(action)
+            self._report.file_failed(action, FileFailure(shown, code, message, hint))
+
+    def _redo(self, account: ShardAccount, how: str) -> None:
+        """Another worker gets what is left of a shard, or it is given up."""
+        if self._stopping:
+            return
+        account.take_back(self._listener)
+        again = account.again()
+        hopeless = self._hopeless
+        if hopeless is not None:
+            self._fail(account, hopeless.code, hopeless.message, hopeless.hint)
+        elif again:
+            count = len(account.left)
+            self._listener.note(f"a worker process was lost, {how}; another one moves its {count:,} files")
+            with self._changed:
+                self._waiting += again
+        else:
+            said = f"not moved: {TRIES} worker processes in a row were lost over it; the last: {how}"
+            hint = "run the same command again with --processes 1"
+            self._fail(account, FailureCode.NOT_REPORTED, said, hint)
+
+    def _interrupt(self) -> None:
+        """Workers clean up as after Ctrl-C; records that they still send count."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+            live = list(self._live)
+        for worker in live:
+            worker.ask_to_stop()
+        deadline = time.monotonic() + _STOP_PATIENCE
+        with self._changed:
+            while self._alive and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            live = list(self._live)
+        for worker in live:
+            worker.end()

@@ -1,0 +1,165 @@
+"""What a worker answers: one record for each file of a shard, and what it says besides. Pure.
+
+    {"blobsync_records": 1}                                          the first line: the worker has its orders
+    {"path": "a/b.jpg", "source": {...}, "destination": {...}}       moved; the states as the worker saw them
+    {"path": "a/c.jpg", "code": "access_denied", "message": "...", "hint": "..."}             failed
+    {"kept": "a/d.bin", "size": 8388608}                             not finished; the next run goes on from here
+    {"bytes": 4194304, "reused": 0}                                  so many more on their way; less than 0 at a retry
+    {"note": "..."}                                                  a sentence for the user
+    {"ask": "token", "end": "source"}                                a worker here needs a credential anew
+    {"done": 3}                                                      the shard of this number is at its end
+
+A record says what a worker believes. Its reader keeps the account of the shard: a file without a record is not moved,
+and a record of a file that the shard does not have is an error of the worker.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.file_states import FileState
+from blobsync.plan.transfer_plan import FileFailure, Route
+from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of
+from blobsync.spread.shard import is_local
+
+VERSION = 1
+
+_MOST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file: its two states after it moved, and how many of its bytes did not have to; or why it did not move
+    (``failure`` has the path as the record has it)."""
+
+    path: str
+    source: FileState | None = None
+    destination: FileState | None = None
+    reused: int = 0
+    failure: FileFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker has its orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file that is not finished: ``size`` bytes of it are at the destination, on record for the next run."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovedBytes:
+    """Bytes on their way, and bytes that were there already."""
+
+    count: int
+    reused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence that is no failure."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A credential is needed: ``what`` is ``token``, ``renewed`` (the service refused the last) or ``source_sas``,
+    ``end`` is ``source`` or ``destination``."""
+
+    what: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDone:
+    """The worker has nothing more to say of a shard."""
+
+    number: int
+
+
+Answer: TypeAlias = FileRecord | KeptFile | Ready | MovedBytes | Note | Ask | ShardDone
+
+_ASKED = ("token", "renewed", "source_sas")
+_ENDS = ("source", "destination")
+
+
+def answer_line(answer: Answer) -> str:
+    """One line without its end."""
+    return json.dumps(_values(answer), separators=(",", ":"))
+
+
+def _values(answer: Answer) -> dict[str, Any]:
+    if isinstance(answer, MovedBytes):
+        return {"bytes": answer.count, "reused": answer.reused}
+    if isinstance(answer, KeptFile):
+        return {"kept": answer.path, "size": answer.size}
+    if isinstance(answer, ShardDone):
+        return {"done": answer.number}
+    if isinstance(answer, Note):
+        return {"note": answer.text}
+    if isinstance(answer, Ask):
+        return {"ask": answer.what, "end": answer.end}
+    if isinstance(answer, Ready):
+        return {"blobsync_records": VERSION}
+    failure = answer.failure
+    if failure is not None:
+        return {"path": answer.path, "code": failure.code.value, "message": failure.message, "hint": failure.hint}
+    return {
+        "path": answer.path,
+        "source": state_json(answer.source),
+        "destination": state_json(answer.destination),
+        "reused": answer.reused,
+    }
+
+
+def read_answer(line: str, route: Route) -> Answer:
+    """One line of a worker that moves on ``route``. Raises ``FormatError`` for anything else."""
+    values = object_of(line)
+    if "path" in values:
+        return _record(values, route)
+    if "bytes" in values:
+        return MovedBytes(_change(values, "bytes"), _change(values, "reused"))
+    if "kept" in values:
+        return KeptFile(text_of(values, "kept"), size_of(values, "size"))
+    if "done" in values:
+        return ShardDone(size_of(values, "done"))
+    if "note" in values:
+        return Note(message_of(values, "note"))
+    if "ask" in values:
+        if values["ask"] not in _ASKED or values.get("end") not in _ENDS:
+            raise FormatError("there is no such credential")
+        return Ask(values["ask"], values["end"])
+    if values.get("blobsync_records") != VERSION:
+        raise FormatError(f"not records of version {VERSION}")
+    return Ready()
+
+
+def _change(values: dict[str, Any], key: str) -> int:
+    found = values.get(key)
+    if type(found) is not int or not -_MOST < found < _MOST:
+        raise FormatError(f"{key} is not a number")
+    return found
+
+
+def _record(values: dict[str, Any], route: Route) -> FileRecord:
+    path = text_of(values, "path")
+    if "code" not in values:
+        from_here, to_here = is_local(route)
+        source = state_of(values, "source", local=from_here)
+        destination = state_of(values, "destination", local=to_here)
+        return FileRecord(path, source, destination, size_of(values, "reused"))
+    try:
+        code = FailureCode(text_of(values, "code"))
+    except ValueError as error:
+        raise FormatError("there is no such failure code") from error
+    hint = message_of(values, "hint") if values.get("hint") is not None else None
+    return FileRecord(path, failure=FileFailure(path, code, message_of(values, "message"), hint))

@@ -1,0 +1,210 @@
+"""A shard: the share of a part of a plan that one worker carries out. Pure.
+
+Its file is JSON lines without secrets, the same for a process here and for a program on another machine:
+
+    {"blobsync_shard": 1, "number": 3, "route": "upload", "source": "/p/data", "destination": "https://...", ...}
+    {"path": "a/b.jpg", "reason": "new", "size": 12, "source": {...}, "destination": null}      one line per file
+    {"end": 1}                                                                                  how many there were
+
+The ends in it are there to be compared: a worker moves between those of its orders, and refuses a shard that names
+others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from blobsync.base.reasons import Reason
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import Action, FileAction, Route
+from blobsync.spread.file_json import FormatError, name_of, object_of, size_of, state_json, state_of, text_of
+from blobsync.store.ends import LiveEnd, LocalEnd
+
+VERSION = 1
+
+# More shards than workers, so that a slow one takes fewer.
+_SHARDS_PER_WORKER = 8
+# What one request costs besides its bytes, as bytes; and how much one request moves.
+_REQUEST = 256 << 10
+_PIECE = 8 << 20
+# A smaller shard costs more to hand over than another worker gains; a larger one takes a worker's memory.
+_LEAST = 200 * _REQUEST
+_MOST_FILES = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Files of one part, each ``TRANSFER``. ``path`` is the part as a user would type it; the ends are plain texts,
+    a path or a URL without SAS. ``number`` is unique in its part."""
+
+    number: int
+    route: Route
+    path: str
+    source: str
+    destination: str
+    actions: tuple[FileAction, ...]
+
+    @property
+    def weight(self) -> int:
+        """How much work it is; see :func:`weight`."""
+        return sum(map(weight, self.actions))
+
+
+def weight(action: FileAction) -> int:
+    """The work of one file, in bytes: its own, and what its requests cost besides."""
+    return action.size + (1 + action.size // _PIECE) * _REQUEST
+
+
+def cut(part: LivePart, actions: Sequence[FileAction], workers: int) -> tuple[Shard, ...]:
+    """Every action in exactly one shard, in their order, the same cuts each time.
+
+    No shard weighs more than an equal share and one file more. There are at least as many as ``workers``, if there are
+    as many files.
+    """
+    weights = [weight(action) for action in actions]
+    wanted = max(workers, min(workers * _SHARDS_PER_WORKER, sum(weights) // _LEAST))
+    ends = end_text(part.source), end_text(part.destination)
+    edges = _edges(weights, min(wanted, len(actions)))
+    runs = [actions[start:stop] for first, last in pairwise(edges) for start, stop in _short_runs(first, last)]
+    return tuple(Shard(number, part.route, part.path, *ends, tuple(run)) for number, run in enumerate(runs))
+
+
+def _edges(weights: Sequence[int], wanted: int) -> list[int]:
+    """Where each of ``wanted`` runs begins, and the end of the last.
+
+    Each takes an equal share of what the runs before it left, so that a large file makes the runs after it smaller.
+    """
+    edges, left, taken = [0], sum(weights), 0
+    for index, each in enumerate(weights):
+        runs_left = wanted - len(edges) + 1
+        full = taken * runs_left >= left or len(weights) - index < runs_left
+        if index > edges[-1] and runs_left > 1 and full:
+            edges.append(index)
+            left -= taken
+            taken = 0
+        taken += each
+    return [*edges, len(weights)]
+
+
+def _short_runs(first: int, last: int) -> Iterator[tuple[int, int]]:
+    for start in range(first, last, _MOST_FILES):
+        yield start, min(start + _MOST_FILES, last)
+
+
+def end_text(end: LiveEnd) -> str:
+    """An end as shards name it."""
+    return str(end.root) if isinstance(end, LocalEnd) else str(end.store.container.blob(end.name))
+
+
+def shard_lines(shard: Shard) -> Iterator[str]:
+    """The shard as a file, line by line without line ends."""
+    head = {"number": shard.number, "route": shard.route.value, "path": shard.path}
+    yield _json({"blobsync_shard": VERSION, **head, "source": shard.source, "destination": shard.destination})
+    for action in shard.actions:
+        line = {
+            "path": action.path,
+            "reason": action.reason.name,
+            "size": action.size,
+            "source": state_json(action.source),
+            "destination": state_json(action.destination),
+        }
+        if action.target is not None:
+            line["target"] = action.target
+        if action.on_record:
+            line["on_record"] = action.on_record
+        if action.delta:
+            line["delta"] = True
+        yield _json(line)
+    yield _json({"end": len(shard.actions)})
+
+
+class ShardReader:
+    """Puts shards together from their lines, one after the other."""
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] | None = None
+        self._route = Route.UPLOAD
+        self._actions: list[FileAction] = []
+        self._seen: set[str] = set()
+
+    def take(self, line: str) -> Shard | None:
+        """One line more; the shard with its last one. Raises ``FormatError``."""
+        values = object_of(line)
+        if self._head is None:
+            self._begin(values)
+        elif "end" in values:
+            return self._end(values)
+        else:
+            self._add(values)
+        return None
+
+    def _begin(self, values: dict[str, Any]) -> None:
+        if values.get("blobsync_shard") != VERSION:
+            raise FormatError(f"not a shard of version {VERSION}")
+        size_of(values, "number")
+        for key in ("path", "source", "destination"):
+            text_of(values, key)
+        try:
+            self._route = Route(text_of(values, "route"))
+        except ValueError as error:
+            raise FormatError("there is no such route") from error
+        self._head, self._actions, self._seen = values, [], set()
+
+    def _add(self, values: dict[str, Any]) -> None:
+        action = _action(values, self._route)
+        if len(self._actions) >= _MOST_FILES:
+            raise FormatError(f"a shard has more than {_MOST_FILES:,} files")
+        if action.path in self._seen:
+            raise FormatError(f"{action.path[:200]!a} is there twice")
+        self._seen.add(action.path)
+        self._actions.append(action)
+
+    def _end(self, values: dict[str, Any]) -> Shard:
+        head, self._head = self._head, None
+        assert head is not None
+        if size_of(values, "end") != len(self._actions):
+            raise FormatError("lines of the shard are missing")
+        ends = head["source"], head["destination"]
+        return Shard(head["number"], self._route, head["path"], *ends, tuple(self._actions))
+
+
+def is_local(route: Route) -> tuple[bool, bool]:
+    """Whether the source, and whether the destination of a route is a folder of this machine."""
+    return route is Route.UPLOAD, route is Route.DOWNLOAD
+
+
+def can_be_in_shard(action: FileAction, route: Route) -> bool:
+    """Whether the gate would let its names through: a part that is one file has none, and stays out."""
+    try:
+        for key in ("path", *(["target"] if action.target is not None else [])):
+            name_of({"path": action.path, "target": action.target}, key, local=any(is_local(route)))
+    except FormatError:
+        return False
+    return True
+
+
+def _action(values: dict[str, Any], route: Route) -> FileAction:
+    from_here, to_here = is_local(route)
+    near = from_here or to_here
+    reason = text_of(values, "reason")
+    if reason not in Reason.__members__:
+        raise FormatError("there is no such reason")
+    return FileAction(
+        name_of(values, "path", local=near),
+        Action.TRANSFER,
+        Reason[reason],
+        size_of(values, "size"),
+        state_of(values, "source", local=from_here),
+        state_of(values, "destination", local=to_here),
+        target=name_of(values, "target", local=near) if "target" in values else None,
+        on_record=size_of(values, "on_record") if "on_record" in values else 0,
+        delta=values.get("delta") is True,
+    )
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, separators=(",", ":"))

@@ -1,0 +1,114 @@
+"""The account of one shard: which of its files have a record, and which of its bytes count. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction, Route
+from blobsync.spread.file_json import FormatError
+from blobsync.spread.record import FileRecord
+from blobsync.spread.shard import Shard
+from blobsync.transfer.engines import Moved
+
+# How often a shard is given to a worker.
+TRIES = 3
+
+
+@dataclass(slots=True)
+class ShardAccount:
+    """A shard on its ``attempt``-th way. ``left`` are the files without a record; ``moving`` and ``reused`` are the
+    bytes that the worker told of and that no moved file accounts for."""
+
+    shard: Shard
+    attempt: int = 1
+    left: dict[str, FileAction] = field(init=False)
+    moving: int = 0
+    reused: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = {action.path: action for action in self.shard.actions}
+
+    def failed(self, record: FileRecord) -> FileAction:
+        """The file of a record that tells a failure. Raises ``FormatError`` for one that the shard does not have, or
+        of which there was a record."""
+        action = self._waiting(record)
+        del self.left[action.path]
+        return action
+
+    def moved(self, record: FileRecord) -> Moved:
+        """What a record of a moved file says. Raises ``FormatError`` also where it cannot be about that file; then it
+        is still without a record."""
+        action = self._waiting(record)
+        moved = _believed(action, record, self.shard.route)
+        del self.left[action.path]
+        self.moving -= moved.action.size - moved.reused
+        self.reused -= moved.reused
+        return moved
+
+    def _waiting(self, record: FileRecord) -> FileAction:
+        action = self.left.get(record.path)
+        if action is None:
+            raise FormatError(f"{record.path[:200]!a} is not in this shard, or was reported before")
+        return action
+
+    def planned(self, path: str) -> FileAction:
+        """A file of the shard, whether it has a record or not. Raises ``FormatError`` for another."""
+        for action in self.shard.actions:
+            if action.path == path:
+                return action
+        raise FormatError(f"{path[:200]!a} is not in this shard")
+
+    def found(self, action: FileAction) -> None:
+        """A file whose worker was lost is at the destination, although another worker failed at it."""
+        self.moving -= action.size
+
+    def close(self, listener: Listener) -> None:
+        """The shard is at its end: bytes that nobody told of, of files that were there already, are told now."""
+        if self.moving < 0:
+            listener.bytes_moved(-self.moving)
+            self.moving = 0
+
+    def tell(self, moved: int, reused: int, listener: Listener) -> None:
+        """The worker tells of bytes on their way."""
+        self.moving += moved
+        self.reused += reused
+        listener.bytes_moved(moved)
+        if reused:
+            listener.bytes_reused(reused)
+
+    def take_back(self, listener: Listener) -> None:
+        """What a lost worker had under way moves again."""
+        listener.bytes_moved(-self.moving)
+        if self.reused:
+            listener.bytes_reused(-self.reused)
+
+    def again(self) -> list[ShardAccount]:
+        """What another worker is given: the files that are left, in halves, so that a file which ends its worker takes
+        fewer others along. Empty after the last attempt."""
+        actions = tuple(self.left.values())
+        middle = -(-len(actions) // 2)
+        halves = [half for half in (actions[:middle], actions[middle:]) if half]
+        if self.attempt >= TRIES:
+            return []
+        return [ShardAccount(replace(self.shard, actions=half), self.attempt + 1) for half in halves]
+
+
+def _believed(action: FileAction, record: FileRecord, route: Route) -> Moved:
+    source, destination = record.source, record.destination
+    if source is None or not _is_planned(action.source, source):
+        raise FormatError(f"{record.path[:200]!a} is reported in another version than the plan's")
+    if route is Route.UPLOAD and (destination is None or source.md5 is None):
+        raise FormatError(f"{record.path[:200]!a} is reported without what the service answered")
+    if record.reused > source.size:
+        raise FormatError(f"{record.path[:200]!a} is reported with more bytes than it has")
+    return Moved(action, source, destination, record.reused)
+
+
+def _is_planned(planned: FileState | None, told: FileState) -> bool:
+    if isinstance(planned, LocalState) and isinstance(told, LocalState):
+        return planned.same_file(told)
+    if isinstance(planned, RemoteState) and isinstance(told, RemoteState):
+        return (planned.size, planned.etag) == (told.size, told.etag)
+    return planned is None

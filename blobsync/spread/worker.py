@@ -1,0 +1,240 @@
+"""The program of a worker process: orders and shards come in on standard input, records go out on standard output.
+
+It ends when its standard input does: a parent that was killed leaves no worker behind. It is started in a session of
+its own, so that Ctrl-C in the terminal reaches the parent, which decides.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from blobsync.base.failure_codes import ExitCode
+from blobsync.base.locations import SasToken, Secret
+from blobsync.base.plain_json import parse_object
+from blobsync.direct.engine import DirectEngine
+from blobsync.local.block_journal import BlockJournal
+from blobsync.local.range_records import RangeRecords
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
+from blobsync.spread.file_json import FormatError
+from blobsync.spread.orders import EndOrders, Handed, LocalOrders, WorkerOrders, read_handed, read_orders, signer_of
+from blobsync.spread.record import Answer, Ask, FileRecord, KeptFile, MovedBytes, Note, Ready, ShardDone, answer_line
+from blobsync.spread.shard import Shard, ShardReader, end_text
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.store import RestBlobStore
+from blobsync.transfer.engines import Moved, MoveTask
+
+# Seconds. What is not written when a worker is killed is moved again.
+_WRITE_EVERY = 0.05
+
+
+class Outgoing(SilentListener):
+    """Collects what the engine's threads say, as report and as listener, and writes it many lines at a time."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        """``write`` takes all of it or raises ``OSError``."""
+        self._write = write
+        self._lines: list[str] = []
+        self._moved = self._reused = 0
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+
+    def say(self, answer: Answer) -> None:
+        """Goes out with the next :meth:`flush`."""
+        line = answer_line(answer)
+        with self._lock:
+            self._lines.append(line)
+
+    def bytes_moved(self, count: int) -> None:
+        with self._lock:
+            self._moved += count
+
+    def bytes_reused(self, count: int) -> None:
+        with self._lock:
+            self._reused += count
+
+    def note(self, text: str) -> None:
+        self.say(Note(text))
+
+    def file_moved(self, moved: Moved) -> None:
+        self.say(FileRecord(moved.action.path, moved.source, moved.destination, moved.reused))
+
+    def file_failed(self, action: FileAction, failure: FileFailure) -> None:
+        self.say(FileRecord(action.path, failure=failure))
+
+    def file_kept(self, action: FileAction, size: int) -> None:
+        self.say(KeptFile(action.path, size))
+
+    def stray(self, name: str) -> None:
+        """Only azcopy finds any."""
+
+    def azcopy_job(self, job_id: str) -> None:
+        """There is none."""
+
+    def flush(self) -> None:
+        """Everything that was said until now is written."""
+        with self._writing:
+            with self._lock:
+                lines, self._lines = self._lines, []
+                moved, self._moved = self._moved, 0
+                reused, self._reused = self._reused, 0
+            if moved or reused:
+                lines.insert(0, answer_line(MovedBytes(moved, reused)))
+            if lines:
+                self._write(("\n".join(lines) + "\n").encode())
+
+
+class Incoming:
+    """Sorts what the parent sends: shards to be moved, and credentials that were asked for."""
+
+    def __init__(self, lines: Iterator[str], at_end: Callable[[], None]) -> None:
+        """``at_end`` is called when the parent says stop, or is gone."""
+        self.shards: queue.SimpleQueue[Shard] = queue.SimpleQueue()
+        self.handed: queue.SimpleQueue[Handed] = queue.SimpleQueue()
+        self._lines = lines
+        self._at_end = at_end
+
+    def read(self) -> None:
+        """Until the parent has nothing more to say."""
+        reader = ShardReader()
+        try:
+            for line in self._lines:
+                if line.startswith(('{"handed"', '{"refused"')):
+                    self.handed.put(read_handed(parse_object(line)))
+                elif line.startswith('{"stop"'):
+                    break
+                elif (shard := reader.take(line)) is not None:
+                    self.shards.put(shard)
+        except FormatError as error:
+            sys.stderr.write(f"{error}\n")
+        finally:
+            self._at_end()
+
+
+class Worker:
+    """Moves shards between the two ends of its orders."""
+
+    def __init__(self, orders: WorkerOrders, incoming: Incoming, outgoing: Outgoing) -> None:
+        self._orders = orders
+        self._incoming = incoming
+        self._out = outgoing
+        self._asking = threading.Lock()
+        self._source = self._opened(orders.source, "source")
+        self._destination = self._opened(orders.destination, "destination")
+        state = orders.state
+        self._engine = DirectEngine(
+            source_sas=self._source_sas,
+            journal=BlockJournal(state.blocks_file, outgoing.note) if state else None,
+            unfinished=RangeRecords(state) if state and state.lasting else None,
+            processes=orders.processes,
+        )
+
+    def work(self) -> NoReturn:
+        """One shard after the other, until an interrupt."""
+        self._out.say(Ready())
+        self._out.flush()
+        while True:
+            shard = self._incoming.shards.get()
+            self.carry(shard)
+            self._out.say(ShardDone(shard.number))
+            self._out.flush()
+
+    def carry(self, shard: Shard) -> None:
+        """Raises ``FormatError`` for a shard between other ends than those of the orders."""
+        if (shard.source, shard.destination) != (end_text(self._source), end_text(self._destination)):
+            raise FormatError("the shard names other ends than the orders of this worker")
+        part: LivePart = Part(shard.path, shard.route, self._source, self._destination, IndexKey("", "", ""))
+        task = MoveTask(part, shard.actions, cap_mbps=self._orders.cap_mbps)
+        self._engine.move(task, self._out, self._out)
+
+    def _opened(self, end: EndOrders, which: str) -> LiveEnd:
+        if isinstance(end, LocalOrders):
+            return LocalEnd(end.root, end.boundary)
+        asked: list[str] = []
+
+        def ask_token() -> tuple[Secret, float]:
+            asked.append("renewed" if asked else "token")
+            handed = self._ask(asked[-1], which)
+            return handed.secret or Secret(""), handed.ends
+
+        http = BlobHttp(end.container, signer_of(end, ask_token), environ=self._orders.environ)
+        return RemoteEnd(RestBlobStore(end.container, http), end.name)
+
+    def _source_sas(self, end: RemoteEnd) -> SasToken | None:
+        secret = self._ask("source_sas", "source").secret
+        return SasToken.parse(secret.reveal()) if secret else None
+
+    def _ask(self, what: str, end: str) -> Handed:
+        """Wait for a credential. Raises ``CredentialError`` as the parent did."""
+        with self._asking:
+            self._out.say(Ask(what, end))
+            self._out.flush()
+            handed = self._incoming.handed.get()
+        if handed.problem is not None:
+            raise handed.problem
+        return handed
+
+
+class _Pipes:
+    """This process's end of the two pipes."""
+
+    def __init__(self) -> None:
+        self._out = os.dup(1)
+        # What a library prints is no record.
+        os.dup2(2, 1)
+        self._main = threading.get_ident()
+        self._first = threading.Lock()
+        self.lines = (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
+
+    def interrupt(self) -> None:
+        """To the main thread, whose engine cleans up as after Ctrl-C; a second one would interrupt that."""
+        if self._first.acquire(blocking=False):
+            signal.pthread_kill(self._main, signal.SIGINT)
+
+    def write(self, data: bytes) -> None:
+        """All of it; without anyone to read it, there is no work any more."""
+        try:
+            while data:
+                data = data[os.write(self._out, data) :]
+        except OSError:
+            self.interrupt()
+
+
+def main() -> NoReturn:
+    """Reads the orders, then works until it is told to stop."""
+    pipes = _Pipes()
+    orders = read_orders(next(pipes.lines, ""))
+    incoming, outgoing = Incoming(pipes.lines, pipes.interrupt), Outgoing(pipes.write)
+
+    def write_on() -> None:
+        while True:
+            time.sleep(_WRITE_EVERY)
+            outgoing.flush()
+
+    try:
+        for task in (incoming.read, write_on):
+            threading.Thread(target=task, daemon=True).start()
+        Worker(orders, incoming, outgoing).work()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        outgoing.flush()
+        code = ExitCode.INTERRUPTED
+    except BaseException:  # noqa: BLE001 - the parent shows it
+        traceback.print_exc()
+        code = ExitCode.FAILED
+    # Threads that still wait, for the network or for input, must not keep the process.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""The direct engine with worker processes: the suite of all engines, and what happens when a worker is lost or lies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import LoginRequiredError
+from blobsync.base.locations import ContainerUrl, Secret
+from blobsync.base.process import RunningProcess, SubprocessRunner
+from blobsync.config.model import StorageAccount
+from blobsync.direct.engine import DirectEngine
+from blobsync.plan.transfer_plan import FileFailure
+from blobsync.spread.conversation import Conversation, Credentials
+from blobsync.spread.process_engine import ProcessEngine
+from blobsync.spread.record import Note
+from blobsync.spread.shard import cut
+from blobsync.store.connect import signer_for
+from blobsync.store.protocol import BlobStore
+from blobsync.store.rest.auth import BearerSigner, Signer
+from blobsync.transfer.engines import CollectedReport, MoveTask
+from tests.conftest import Azurite
+from tests.contract.test_engines import (  # noqa: F401 - they run here with the fixtures below
+    azurite_containers,
+    content,
+    read,
+    succeed,
+    test_a_blob_that_changed_since_the_plan_is_not_downloaded,
+    test_a_download_replaces_only_the_version_that_was_planned_for,
+    test_a_file_that_changed_since_the_plan_is_not_uploaded,
+    test_a_single_file_takes_exactly_the_given_name,
+    test_an_upload_replaces_only_the_version_that_was_planned_for,
+    test_every_size_goes_there_and_back,
+    test_odd_names_go_there_and_back,
+    test_the_content_type_comes_from_the_name,
+    write_tree,
+)
+from tests.fakes.runner import ScriptedRunner
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import RecordingListener, capped, ctrl_c_after, download, moved_by, upload
+
+_MODULE = "blobsync.spread.worker"
+
+
+def _children() -> list[int]:
+    """The workers of this process."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            if _MODULE in Path("/proc", pid, "cmdline").read_text():
+                found.append(int(pid))
+    return found
+
+
+class Notes(RecordingListener):
+    """Remembers the notes as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Killer(Notes):
+    """Kills all workers at once as soon as so many bytes have moved."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+        self.killed: list[int] = []
+
+    def bytes_moved(self, count: int) -> None:
+        super().bytes_moved(count)
+        if not self.killed and self.bytes >= self._after:
+            self.killed = _children()
+            for pid in self.killed:
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def store(azurite: Azurite) -> BlobStore:
+    return azurite_containers(azurite)[0]
+
+
+def _no_copies(_: object) -> None:
+    return None
+
+
+def _credentials(azurite: Azurite) -> Credentials:
+    def signer(container: ContainerUrl) -> Signer:
+        key = Secret(azurite.keys[container.account])
+        file = StorageAccount("t.yaml", container.account, container.container, container.endpoint, account_key=key)
+        return signer_for(file)
+
+    return Credentials(signer, _no_copies, {})
+
+
+@pytest.fixture
+def direct(azurite: Azurite) -> ProcessEngine:
+    """In place of the engine of one process."""
+    return ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite))
+
+
+def _tree(count: int = 120) -> dict[str, bytes]:
+    files = {f"d{number % 7}/f{number}": content(number * 37 % 20_000, seed=number) for number in range(count)}
+    return files | {f"large{number}": content(9_000_000 + number, seed=number) for number in range(2)}
+
+
+# -- a worker is lost -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_killed_worker_loses_nothing_and_doubles_nothing(
+    direct: ProcessEngine, store: BlobStore, tmp_path: Path, way: str
+) -> None:
+    files = _tree()
+    total = sum(map(len, files.values()))
+    write_tree(tmp_path / "up", files)
+    listener = Killer(total // 3)
+    up = upload(tmp_path / "up", store, "p")
+    if way == "up":
+        report = moved_by(direct, capped(up, 150), listener)
+    else:
+        succeed(DirectEngine(), up)
+        report = moved_by(direct, capped(download(store, "p", tmp_path / "down", list(files)), 150), listener)
+    assert listener.killed
+    assert report.failed == []
+    assert sorted(moved.action.path for moved in report.moved) == sorted(files)
+    assert listener.bytes == total
+    assert any("was killed by signal 9" in note for note in listener.notes), listener.notes
+    if way == "up":
+        assert {blob.name for blob in store.list_blobs("p/")} == {f"p/{name}" for name in files}
+        assert {name: read(store, f"p/{name}") for name in files} == files
+    else:
+        found = {path for path in (tmp_path / "down").rglob("*") if path.is_file()}
+        assert {str(path.relative_to(tmp_path / "down")): path.read_bytes() for path in found} == files
+    assert not _children()
+
+
+def test_an_interrupt_ends_the_workers_and_leaves_nothing_half_done(
+    direct: ProcessEngine, store: BlobStore, tmp_path: Path
+) -> None:
+    files = _tree()
+    write_tree(tmp_path / "up", files)
+    succeed(DirectEngine(), upload(tmp_path / "up", store, "p"))
+    report = CollectedReport()
+    task = capped(download(store, "p", tmp_path / "down", list(files)), 20)
+    with ctrl_c_after(1.5), pytest.raises(KeyboardInterrupt):
+        direct.move(task, report, RecordingListener())
+    assert not _children()
+    found = {str(path.relative_to(tmp_path / "down")) for path in (tmp_path / "down").rglob("*") if path.is_file()}
+    assert found == {moved.action.path for moved in report.moved}
+    assert len(found) < len(files)
+
+
+# -- a worker that is not what it should be ---------------------------------------------------------------
+
+_WORKER = """
+import json, sys
+sys.stdin.readline()
+print('{"blobsync_records": 1}', flush=True)
+paths = []
+for line in sys.stdin:
+    said = json.loads(line)
+    if "stop" in said:
+        break
+    if "path" in said and "blobsync_shard" not in said:
+        paths.append(said["path"])
+    if "end" in said:
+        %s
+        paths = []
+"""
+
+
+_CLAIM = """
+        state = {"size": 5, "etag": "e", "md5": None}
+        print(json.dumps({"path": paths[0], "source": None, "destination": state, "reused": 0}), flush=True)
+""".strip()
+
+
+class FalseWorkers:
+    """Starts programs that behave as workers up to the end of a shard, and then do what ``then`` says."""
+
+    def __init__(self, then: str) -> None:
+        self._runner = SubprocessRunner(terminate_after=0.3, kill_after=0.3)
+        self._code = _WORKER % then
+        self.started = 0
+        self.argv: list[tuple[str, ...]] = []
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> RunningProcess:
+        self.started += 1
+        self.argv.append(tuple(argv))
+        return self._runner.start([sys.executable, "-c", self._code], env=env, cwd=cwd)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._runner, name)
+
+
+class Refusing(DirectEngine):
+    """Nothing may come here."""
+
+    def move(self, task: MoveTask, report: object, listener: object) -> None:
+        raise AssertionError("not for this process")
+
+
+def _with_false_workers(then: str, tmp_path: Path) -> tuple[FalseWorkers, CollectedReport, Notes]:
+    write_tree(tmp_path, {f"f{number}": b"12345" for number in range(40)})
+    workers, report, listener = FalseWorkers(then), CollectedReport(), Notes()
+    credentials = Credentials(lambda container: BearerSigner(_no_token), _no_copies, {})
+    engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)  # type: ignore[arg-type]
+    engine.move(upload(tmp_path, MemoryStore(), "p"), report, listener)
+    return workers, report, listener
+
+
+def _no_token() -> tuple[Secret, float]:
+    raise LoginRequiredError("nobody is signed in", hint="az login")
+
+
+def _failures(report: CollectedReport) -> list[FileFailure]:
+    assert report.moved == []
+    assert sorted(action.path for action, _ in report.failed) == sorted(f"f{number}" for number in range(40))
+    return [failure for _, failure in report.failed]
+
+
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [
+        ("sys.exit(7)", "it ended with code 7"),
+        ("print('{\"done\": 0}', flush=True)", "it said nothing of"),
+        ("print('nonsense', flush=True)", "it sent what is no record"),
+        ('print(\'{"path": "../../etc/passwd", "code": "error", "message": "m"}\', flush=True)', "cannot be"),
+        (_CLAIM, "cannot be"),
+    ],
+    ids=["dies", "is silent", "is no worker", "names another file", "claims success"],
+)
+def test_files_whose_workers_fail_again_and_again_are_named(then: str, why: str, tmp_path: Path) -> None:
+    workers, report, listener = _with_false_workers(then, tmp_path)
+    failures = _failures(report)
+    assert {failure.code for failure in failures} == {"not_reported"}
+    assert all(why in failure.message for failure in failures)
+    assert {failure.hint for failure in failures} == {"run the same command again with --processes 1"}
+    # Two shards, each tried three times, in halves.
+    assert workers.started <= 2 * (1 + 2 + 4)
+    assert all("another one moves its" in note for note in listener.notes)
+
+
+_ALL_EXPIRED = """
+        for path in paths:
+            said = {"path": path, "code": "sas_expired", "message": "the SAS expired", "hint": None}
+            print(json.dumps(said), flush=True)
+        with open(LOG, "a") as log:
+            print(*paths, file=log)
+        import time; time.sleep(0.3)
+        print('{"done": 0}', flush=True)
+""".strip()
+
+
+def test_what_fails_every_file_is_not_begun_for_the_others(tmp_path: Path) -> None:
+    (tmp_path / "up").mkdir()
+    for number in range(12):
+        with (tmp_path / "up" / f"f{number}").open("wb") as file:
+            file.truncate(100_000_000)
+    log = tmp_path / "handed.log"
+    workers, report = FalseWorkers(_ALL_EXPIRED.replace("LOG", repr(str(log)))), CollectedReport()
+    credentials = Credentials(lambda container: BearerSigner(_no_token), _no_copies, {})
+    engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)  # type: ignore[arg-type]
+    task = upload(tmp_path / "up", MemoryStore(), "p")
+    assert len(cut(task.part, task.actions, 2)) == 12
+    engine.move(task, report, RecordingListener())
+    assert len(report.failed) == 12
+    assert {failure.code for _, failure in report.failed} == {"sas_expired"}
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_without_workers_this_process_moves_the_files(store: BlobStore, azurite: Azurite, tmp_path: Path) -> None:
+    write_tree(tmp_path, {"a": b"1", "b": b"2", "c": b"3"})
+    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), ScriptedRunner())
+    listener = Notes()
+    report = moved_by(engine, upload(tmp_path, store, "p"), listener)
+    assert len(report.moved) == 3
+    assert listener.notes == ["this runner starts nothing that goes on; one process moves 3 files instead"]
+
+
+def test_a_worker_that_cannot_import_itself_says_why(store: BlobStore, azurite: Azurite, tmp_path: Path) -> None:
+    class Broken(FalseWorkers):
+        def start(
+            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        ) -> RunningProcess:
+            return self._runner.start([sys.executable, "-c", "import nothing_like_it"], env=env, cwd=cwd)
+
+    write_tree(tmp_path, {"a": b"1", "b": b"2"})
+    listener = Notes()
+    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), Broken(""))  # type: ignore[arg-type]
+    assert len(moved_by(engine, upload(tmp_path, store, "p"), listener).moved) == 2
+    (note,) = listener.notes
+    assert "No module named 'nothing_like_it'" in note
+
+
+# -- credentials ------------------------------------------------------------------------------------------
+
+
+def _talk(then: str, signer: Signer, tmp_path: Path) -> Iterator[str]:
+    """What a worker hears that asks for credentials."""
+    write_tree(tmp_path, {"a": b"1"})
+    task = upload(tmp_path, MemoryStore(), "p")
+    workers = FalseWorkers(then)
+    credentials = Credentials(lambda container: signer, _no_copies, {})
+    worker = Conversation(workers, task.part, credentials)  # type: ignore[arg-type]
+    (shard,) = cut(task.part, task.actions, 1)
+    for answer in worker.carry(shard):
+        assert isinstance(answer, Note)
+        yield answer.text
+    worker.ask_to_stop()
+    worker.end()
+
+
+_ASKS = """
+        for what in ("token", "token", "renewed"):
+            print(json.dumps({"ask": what, "end": "destination"}), flush=True)
+            heard = json.loads(sys.stdin.readline())
+            heard["handed"] = heard.get("handed", "")[::-1]
+            print(json.dumps({"note": str(heard)}), flush=True)
+        print('{"done": 0}', flush=True)
+""".strip()
+
+
+def test_tokens_are_renewed_by_the_parent(tmp_path: Path) -> None:
+    given = iter(range(9))
+    signer = BearerSigner(lambda: (Secret(f"token-{next(given)}"), time.time() + 3600))
+    heard = list(_talk(_ASKS, signer, tmp_path))
+    assert [text[text.index("-nekot") - 1] for text in heard] == ["0", "0", "1"]
+
+
+def test_a_login_that_ended_is_the_workers_error_too(tmp_path: Path) -> None:
+    heard = list(_talk(_ASKS, BearerSigner(_no_token), tmp_path))
+    assert all("login_required" in text and "nobody is signed in" in text for text in heard)
+
+
+def test_no_secret_is_in_an_argument_or_in_the_environment(azurite: Azurite, store: BlobStore, tmp_path: Path) -> None:
+    write_tree(tmp_path, {f"f{number}": content(400_000, seed=number) for number in range(8)})
+    seen: list[bytes] = []
+
+    class Looking(RecordingListener):
+        def bytes_moved(self, count: int) -> None:
+            for pid in _children():
+                seen.extend(Path("/proc", str(pid), name).read_bytes() for name in ("cmdline", "environ"))
+
+    os.environ["BLOBSYNC_TEST_KEY"] = azurite.keys["one"]
+    try:
+        engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite))
+        report = moved_by(engine, capped(upload(tmp_path, store, "p"), 50), Looking())
+    finally:
+        del os.environ["BLOBSYNC_TEST_KEY"]
+    assert len(report.moved) == 8
+    assert any(_MODULE.encode() in text for text in seen)
+    assert any(b"PATH=" in text for text in seen)
+    assert not any(azurite.keys["one"].encode() in text for text in seen)

@@ -1,0 +1,152 @@
+"""``--processes``: the installed command with several workers, killed and interrupted, exact by SHA-256."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.world import Container, Project, hashes, processes, random_files, read_tree, wait_until, write_tree
+from tests.servers.copy_source_proxy import copy_source_proxy
+from tests.servers.fault_proxy import FaultHandle, fault_proxy
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kill]
+
+_FILES = random_files(20261122, 160, [9 << 20] * 2)
+_HASHES = hashes(_FILES)
+_TWO = ("--processes", "2")
+
+
+@pytest.fixture
+def counting(service: str) -> Iterator[FaultHandle]:
+    """A proxy without faults, which counts."""
+    with fault_proxy(service) as proxy:
+        yield proxy
+
+
+def _gone(pids: list[int], seconds: float) -> bool:
+    return wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in pids), seconds=seconds, pause=0.01)
+
+
+def _moves(counting: FaultHandle) -> int:
+    done = counting.stats().operations
+    return sum(done.get(each, 0) for each in ("put blob", "put block", "get blob"))
+
+
+def _fill(container: Container) -> None:
+    for name, data in _FILES.items():
+        container.put(f"data/{name}", data)
+
+
+def test_two_processes_upload_and_download_every_file(project: Project, container: Container) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container)
+    plan = project.json("plan", "u", "data", *_TWO)
+    assert (plan.data["engine"], plan.data["processes"]) == ("direct", 2), str(plan)
+    assert plan.data["processes_why"] == "--processes 2 was given"
+    assert "Processes: 2, --processes 2 was given" in project.run("plan", "u", "data", *_TWO).out
+    done = project.json("u", "data", *_TWO)
+    assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
+    assert container.contents("data/") == _HASHES
+    other = Project(project.root.parent / "other", project.environ, project.before)
+    other.configure(container)
+    done = other.json("d", "data", *_TWO)
+    assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
+    assert read_tree(other.data) == _HASHES
+    # The index of this process knows what the workers moved.
+    again = other.json("u", "data", *_TWO)
+    assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
+
+
+@pytest.mark.parametrize("direction", ["u", "d"])
+def test_after_kill_9_the_workers_end_and_the_same_command_finishes(
+    direction: str, project: Project, container: Container, counting: FaultHandle
+) -> None:
+    if direction == "u":
+        write_tree(project.data, _FILES)
+    else:
+        _fill(container)
+    project.configure(container, url=counting.url)
+    words = (direction, "data", *_TWO, "--cap-mbps", "200")
+    process = project.start(*words)
+    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None)
+    workers = processes(process.pid)
+    assert len(workers) == 2
+    began = time.monotonic()
+    os.kill(process.pid, signal.SIGKILL)
+    assert _gone(workers, 10)
+    # 0.7 s is what interrupted threads get to clean up; the rest is for a busy machine.
+    assert time.monotonic() - began < 3
+    project.finish(process)
+    done = project.json(*words)
+    assert done.code == 0, str(done)
+    assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == _HASHES
+    if direction == "u":
+        assert set(container.names(uncommitted=True)) == set(container.names())
+
+
+def test_a_worker_killed_in_the_middle_is_a_note_and_nothing_more(
+    project: Project, container: Container, counting: FaultHandle
+) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container, url=counting.url)
+    process = project.start("u", "data", *_TWO, "--cap-mbps", "200")
+    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None)
+    for worker in processes(process.pid):
+        os.kill(worker, signal.SIGKILL)
+    done = project.finish(process)
+    assert done.code == 0, str(done)
+    assert "a worker process was lost, it was killed by signal 9" in done.err
+    assert container.contents("data/") == _HASHES
+    assert set(container.names(uncommitted=True)) == set(container.names())
+
+
+def test_an_interrupt_says_what_is_left_and_ends_the_workers(
+    project: Project, container: Container, counting: FaultHandle
+) -> None:
+    _fill(container)
+    project.configure(container, url=counting.url)
+    process = project.start("d", "data", *_TWO, "--cap-mbps", "100", "--json")
+    assert wait_until(lambda: _moves(counting) > 30)
+    workers = processes(process.pid)
+    assert workers
+    os.kill(process.pid, signal.SIGINT)
+    done = project.finish(process, seconds=20)
+    assert (done.code, done.document["status"]) == (130, "cancelled"), str(done)
+    assert "left" in done.errors[0]["message"], str(done)
+    assert _gone(workers, 0.5)
+    assert set(read_tree(project.data).items()) <= set(_HASHES.items()), "partial or temporary files are left"
+
+
+def test_two_processes_copy_between_accounts_server_to_server(
+    project: Project, new_container: Callable[[str], Container], service: str
+) -> None:
+    source, destination = new_container("one"), new_container("two")
+    _fill(source)
+    with copy_source_proxy(service) as copying:
+        project.configure(source, cluster="from", url=copying.url, sas=source.sas())
+        project.configure(destination, url=copying.url, sas=destination.sas())
+        done = project.json("u", "data", "-f", "from", *_TWO)
+        assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
+        assert copying.stats().downloaded == 0
+    assert destination.contents("data/") == _HASHES
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--processes", "0"), "--processes 0: not a number from 1 to 64"),
+        (("--processes", "65"), "--processes 65: not a number from 1 to 64"),
+        (("--processes", "2", "--engine", "azcopy"), "--processes and --engine azcopy cannot be combined"),
+    ],
+)
+def test_a_number_that_cannot_be_is_a_usage_error(
+    words: tuple[str, ...], message: str, project: Project, container: Container
+) -> None:
+    project.configure(container)
+    done = project.json("u", "data", *words)
+    assert (done.code, done.errors[0]["message"]) == (2, message), str(done)

@@ -1,0 +1,376 @@
+"""Cutting a part into shards, and the lines of shards and records: nothing from outside is believed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.reasons import Reason
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
+from blobsync.spread.file_json import LONGEST_LINE, FormatError
+from blobsync.spread.record import (
+    Answer,
+    Ask,
+    FileRecord,
+    KeptFile,
+    MovedBytes,
+    Note,
+    Ready,
+    ShardDone,
+    answer_line,
+    read_answer,
+)
+from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, shard_lines, weight
+from blobsync.spread.shard_account import TRIES, ShardAccount
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import RecordingListener, live_part
+
+_MIB = 1 << 20
+_MD5 = bytes(range(16))
+_BLOB = RemoteState(5, "0x8DC", _MD5)
+_FILE = LocalState(5, 1_700_000_000_123_456_789, 1_700_000_000_000_000_000, 42, _MD5)
+
+# On a machine with other work, single draws stall.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+sizes = st.one_of(st.integers(0, 100_000), st.integers(0, 1 << 40))
+md5s = st.none() | st.binary(min_size=16, max_size=16)
+etags = st.text(st.characters(min_codepoint=0x23, max_codepoint=0x7E), min_size=1, max_size=40)
+blobs = st.builds(RemoteState, sizes, etags, md5s, st.sampled_from([None, "", "Cool"]))
+stamps = st.integers(-(1 << 62), 1 << 62)
+files = st.builds(LocalState, sizes, stamps, stamps, st.integers(0, (1 << 64) - 1), md5s)
+parts_of_names = st.text(
+    st.characters(min_codepoint=0x20, exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="/")
+)
+names = st.lists(
+    parts_of_names.filter(lambda part: part not in ("", ".", "..") and len(part) < 50), min_size=1, max_size=4
+).map("/".join)
+
+
+def _part() -> LivePart:
+    here, there = LocalEnd(Path("/p/data")), RemoteEnd(MemoryStore("box"), "sets/data")
+    return live_part(Route.UPLOAD, here, there)
+
+
+def _action(path: str, size: int = 5, source: FileState | None = None) -> FileAction:
+    return FileAction(path, Action.TRANSFER, Reason.NEW, size, source)
+
+
+def _actions(given: list[int]) -> list[FileAction]:
+    return [_action(f"f{number:05}", size) for number, size in enumerate(given)]
+
+
+# -- cutting ----------------------------------------------------------------------------------------------
+
+
+@patient
+@given(st.lists(sizes, max_size=100), st.integers(1, 16))
+def test_every_action_is_in_exactly_one_shard_in_its_order(given: list[int], workers: int) -> None:
+    actions = _actions(given)
+    shards = cut(_part(), actions, workers)
+    assert [action for shard in shards for action in shard.actions] == actions
+    assert [shard.number for shard in shards] == list(range(len(shards)))
+    assert all(shard.actions for shard in shards)
+    assert shards == cut(_part(), actions, workers)
+
+
+@patient
+@given(st.lists(sizes, min_size=1, max_size=100), st.integers(1, 16))
+def test_no_shard_weighs_more_than_an_equal_share_and_a_file_more(given: list[int], workers: int) -> None:
+    actions = _actions(given)
+    shards = cut(_part(), actions, workers)
+    assert len(shards) >= min(workers, len(actions))
+    total, largest = sum(map(weight, actions)), max(map(weight, actions))
+    assert max(shard.weight for shard in shards) <= total / len(shards) + largest
+
+
+def test_a_worker_that_is_slow_leaves_shards_to_the_others() -> None:
+    assert len(cut(_part(), _actions([16 << 10] * 20_000), 2)) == 16
+
+
+def test_small_work_is_not_cut_into_crumbs() -> None:
+    assert len(cut(_part(), _actions([10] * 300), 2)) == 2
+
+
+def test_many_empty_files_do_not_fill_one_shard() -> None:
+    shards = cut(_part(), _actions([100 << 30] * 2 + [0] * 30_000), 2)
+    assert max(len(shard.actions) for shard in shards) <= 5_000
+
+
+# -- the file of a shard ----------------------------------------------------------------------------------
+
+
+def _read(lines: Iterator[str] | list[str]) -> Shard | None:
+    reader = ShardReader()
+    return next((shard for line in lines if (shard := reader.take(line)) is not None), None)
+
+
+@st.composite
+def shards(draw: st.DrawFn) -> Shard:
+    route = draw(st.sampled_from(Route))
+    states: dict[bool, st.SearchStrategy[FileState]] = {True: files, False: blobs}
+    source, destination = states[route is Route.UPLOAD], states[route is Route.DOWNLOAD]
+    actions = [
+        FileAction(
+            path,
+            Action.TRANSFER,
+            draw(st.sampled_from(Reason)),
+            draw(sizes),
+            draw(st.none() | source),
+            draw(st.none() | destination),
+            target=draw(st.none() | names),
+            on_record=draw(sizes),
+            delta=draw(st.booleans()),
+        )
+        for path in draw(st.lists(names, unique=True, max_size=5))
+    ]
+    return Shard(draw(st.integers(0, 9999)), route, "data/x", "/p/data", "https://a/b", tuple(actions))
+
+
+@patient
+@given(shards())
+def test_a_shard_is_the_same_after_its_file(shard: Shard) -> None:
+    read = _read(shard_lines(shard))
+    assert read == shard
+    # Comparing two states leaves the tier out.
+    assert [str(action.source) for action in read.actions] == [str(action.source) for action in shard.actions]
+
+
+def test_the_file_has_every_field_that_an_engine_reads() -> None:
+    # Whoever adds a field decides here whether a worker has to know it.
+    kept = {"path", "reason", "size", "source", "destination", "target", "on_record", "delta"}
+    known = kept | {"action", "aside"}
+    assert {field.name for field in dataclasses.fields(FileAction)} == known
+    assert {field.name for field in dataclasses.fields(LocalState)} == {"size", "mtime_ns", "ctime_ns", "inode", "md5"}
+    assert {field.name for field in dataclasses.fields(RemoteState)} == {"size", "etag", "md5", "tier"}
+
+
+def test_two_shards_follow_each_other() -> None:
+    one, two = cut(_part(), _actions([1, 2, 3, 4]), 2)
+    reader = ShardReader()
+    read = [shard for line in [*shard_lines(one), *shard_lines(two)] if (shard := reader.take(line))]
+    assert read == [one, two]
+
+
+_HEAD = '{"blobsync_shard":1,"number":0,"route":"download","path":"d","source":"https://a/b","destination":"/p/data"}'
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "..",
+        "../x",
+        "a/../../x",
+        "/etc/passwd",
+        "a//b",
+        "a/./b",
+        "a\x00b",
+        "x" * 256,
+        "\ud800",
+        ".blobsync-0badcafe.part",
+    ],
+)
+@pytest.mark.parametrize("key", ["path", "target"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, key: str) -> None:
+    line = json.dumps({"path": "a", "reason": "NEW", "size": 1, "source": None, "destination": None, key: name})
+    with pytest.raises(FormatError):
+        _read([_HEAD, line, '{"end":1}'])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": -1},
+        {"size": True},
+        {"size": 1.0},
+        {"size": 1 << 70},
+        {"reason": "because"},
+        {"source": []},
+        {"source": {"size": 1, "etag": "a\r\nx-ms-evil: 1", "md5": None}},
+        {"source": {"size": 1, "etag": "a", "md5": "00"}},
+        {"source": {"size": 1, "etag": "a", "md5": None, "tier": "Hot\r\nx-ms-evil: 1"}},
+        {"destination": {"size": 1, "etag": "a", "md5": None}},
+        {"destination": {"size": 1, "mtime_ns": "1", "ctime_ns": 1, "inode": 1, "md5": None}},
+    ],
+)
+def test_a_state_that_no_side_can_have_is_refused(change: dict[str, object]) -> None:
+    fine = {"path": "a", "reason": "NEW", "size": 1, "source": None, "destination": None}
+    assert _read([_HEAD, json.dumps(fine), '{"end":1}']) is not None
+    with pytest.raises(FormatError):
+        _read([_HEAD, json.dumps({**fine, **change}), '{"end":1}'])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["[]"],
+        ["{"],
+        ['{"blobsync_shard": 2}'],
+        [_HEAD.replace("download", "sideways")],
+        [_HEAD, '{"end":1}'],
+        [_HEAD, *['{"path":"a","reason":"NEW","size":1,"source":null,"destination":null}'] * 2, '{"end":2}'],
+        [_HEAD.replace('"d"', '"' + "d" * LONGEST_LINE + '"')],
+        ["[" * 5000],
+    ],
+)
+def test_what_is_no_whole_shard_is_refused(lines: list[str]) -> None:
+    with pytest.raises(FormatError):
+        _read(lines)
+
+
+def test_a_part_that_is_one_file_and_odd_names_stay_in_this_process() -> None:
+    assert can_be_in_shard(_action("a/b"), Route.UPLOAD)
+    assert not can_be_in_shard(_action(""), Route.UPLOAD)
+    assert not can_be_in_shard(_action("a/../b"), Route.CROSS_ACCOUNT)
+    assert can_be_in_shard(_action("a//b"), Route.CROSS_ACCOUNT)
+    assert not can_be_in_shard(_action("a//b"), Route.DOWNLOAD)
+
+
+# -- records ----------------------------------------------------------------------------------------------
+
+ANSWERS: tuple[Answer, ...] = (
+    FileRecord("a/b", _FILE, _BLOB, reused=3),
+    FileRecord("a", _FILE, None),
+    FileRecord("a", failure=FileFailure("a", FailureCode.ACCESS_DENIED, "no access", "ask")),
+    FileRecord("a", failure=FileFailure("a", FailureCode.LOCAL_FILE, "disk full")),
+    KeptFile("a", 8 * _MIB),
+    MovedBytes(-5, 7),
+    Note("a sentence"),
+    Ask("token", "source"),
+    Ready(),
+    ShardDone(3),
+)
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
+def test_an_answer_is_the_same_after_its_line(answer: Answer) -> None:
+    assert read_answer(answer_line(answer), Route.UPLOAD) == answer
+
+
+@patient
+@given(names, blobs, files)
+def test_a_record_is_the_same_after_its_line(name: str, blob: RemoteState, file: LocalState) -> None:
+    record = FileRecord(name, blob, file)
+    assert read_answer(answer_line(record), Route.DOWNLOAD) == record
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "null",
+        "{}",
+        '{"blobsync_records": 2}',
+        '{"bytes": "1", "reused": 0}',
+        '{"bytes": 1}',
+        '{"done": -1}',
+        '{"ask": "account_key", "end": "source"}',
+        '{"ask": "token", "end": "elsewhere"}',
+        '{"path": "a", "code": "fine", "message": "m"}',
+        '{"path": "a", "code": "usage"}',
+        '{"path": "a", "source": {"size": 1}, "destination": null, "reused": 0}',
+        '{"path": 1}',
+    ],
+)
+def test_a_line_that_is_no_answer_is_refused(line: str) -> None:
+    with pytest.raises(FormatError):
+        read_answer(line, Route.UPLOAD)
+
+
+def test_a_message_from_a_worker_is_shown_without_secrets_and_escapes() -> None:
+    record = FileRecord("a", failure=FileFailure("a", FailureCode.ERROR, f"\x1b[2J sig={'A' * 43}%3D", "h\nh"))
+    read = read_answer(answer_line(record), Route.UPLOAD)
+    assert isinstance(read, FileRecord) and read.failure is not None and read.failure.hint is not None
+    assert "A" * 43 not in read.failure.message
+    assert read.failure.message.isprintable() and read.failure.hint.isprintable()
+
+
+# -- the account ------------------------------------------------------------------------------------------
+
+
+def _account(count: int = 4) -> ShardAccount:
+    (shard,) = cut(_part(), _actions([5] * count), 1)
+    return ShardAccount(shard)
+
+
+def test_a_record_of_a_file_that_the_shard_does_not_have_is_an_error() -> None:
+    account, failure = _account(), FileFailure("", FailureCode.ERROR, "m")
+    with pytest.raises(FormatError):
+        account.failed(FileRecord("../f00000", failure=failure))
+    account.failed(FileRecord("f00000", failure=failure))
+    with pytest.raises(FormatError):
+        account.failed(FileRecord("f00000", failure=failure))
+    with pytest.raises(FormatError):
+        account.planned("f9")
+
+
+def test_what_a_lost_worker_had_not_reported_goes_to_others_in_halves_and_in_the_end_to_none() -> None:
+    account = _account(4)
+    account.moved(FileRecord("f00001", _FILE, _BLOB))
+    one, two = account.again()
+    assert [list(each.left) for each in (one, two)] == [["f00000", "f00002"], ["f00003"]]
+    assert (one.attempt, two.attempt) == (2, 2)
+    (last,) = two.again()
+    assert last.attempt == TRIES
+    assert last.again() == []
+
+
+def test_bytes_that_a_lost_worker_had_under_way_are_taken_back() -> None:
+    account, listener = _account(), RecordingListener()
+    account.tell(12, 0, listener)
+    account.moved(FileRecord("f00000", _FILE, _BLOB))
+    account.take_back(listener)
+    assert listener.bytes == 5
+
+
+def test_bytes_of_a_file_that_was_there_already_are_told_at_the_end() -> None:
+    account, listener = _account(2), RecordingListener()
+    account.tell(5, 0, listener)
+    account.moved(FileRecord("f00000", _FILE, _BLOB))
+    failure = FileFailure("f00001", FailureCode.CHANGED_MEANWHILE, "m")
+    account.found(account.failed(FileRecord("f00001", failure=failure)))
+    account.close(listener)
+    assert listener.bytes == 10
+
+
+_OTHER = dataclasses.replace(_FILE, inode=43)
+
+
+@pytest.mark.parametrize(
+    ("route", "planned", "record"),
+    [
+        (Route.UPLOAD, _FILE, FileRecord("a", None, _BLOB)),
+        (Route.UPLOAD, _FILE, FileRecord("a", _OTHER, _BLOB)),
+        (Route.UPLOAD, _FILE, FileRecord("a", _FILE, None)),
+        (Route.UPLOAD, _FILE, FileRecord("a", dataclasses.replace(_FILE, md5=None), _BLOB)),
+        (Route.UPLOAD, _FILE, FileRecord("a", _FILE, _BLOB, reused=6)),
+        (Route.DOWNLOAD, _BLOB, FileRecord("a", RemoteState(5, "other", _MD5), _FILE)),
+        (Route.DOWNLOAD, _BLOB, FileRecord("a", RemoteState(6, "0x8DC", _MD5), _FILE)),
+    ],
+)
+def test_a_record_of_another_version_than_the_plans_is_not_believed(
+    route: Route, planned: FileState, record: FileRecord
+) -> None:
+    account = ShardAccount(Shard(0, route, "d", "s", "t", (_action("a", source=planned),)))
+    with pytest.raises(FormatError):
+        account.moved(record)
+    # It still has to be moved, or to fail.
+    assert list(account.left) == ["a"]
+
+
+def test_a_record_of_the_planned_version_is_believed() -> None:
+    action = _action("a", source=dataclasses.replace(_FILE, md5=None))
+    account = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (action,)))
+    assert account.moved(FileRecord("a", _FILE, _BLOB, 2)) == (action, _FILE, _BLOB, 2)
+    assert not account.left
