@@ -89,13 +89,14 @@ class UploadJob(FileJob):
         self._blocks = SentBlocks(memory, store, name)
         self._trusting = True
         self._sends_again = False
+        self._info: BlobInfo | None = None
         self._condition = precondition_of(action)
 
     def open(self) -> int:
         self._source = SourceFile(self._path, self.action.source)
         self._size = self._source.state.size
         self._whole = hashlib.md5(usedforsecurity=False)
-        self._info: BlobInfo | None = None
+        self._info = None
         self._begun = 0
         # What went in blocks before goes on in blocks.
         self._in_blocks = self._size > self._single or self.action.delta or self.action.on_record > 0
