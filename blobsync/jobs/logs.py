@@ -7,7 +7,7 @@ the container are read. Both hold the same bytes, so that what was fetched from 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +27,7 @@ _LOG_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*/)*[A-Za-z0-9_][A-Za
 
 # The logs of users' programs: Azure ML's and our names, and those of Azure ML before 2021.
 _RANK_LOG = re.compile(
-    r"(?:task_(?P<task>\d+)/)?(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?\.txt"
+    r"(?:task_(?P<task>\d+)/|attempt_(?P<attempt>\d{1,6})/)?(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?\.txt"
     r"|azureml-logs/70_driver_log(?:_(?P<b>\d+))?\.txt|azureml-logs/00_stdout\.txt|azureml-logs/ps-(?P<c>\d+)_stdout\.txt)"
 )
 
@@ -93,14 +93,15 @@ class FetchedLogs:
 
     @property
     def leading(self) -> str | None:
-        """The log of rank 0, or the node's log if no rank started."""
-        ranked = sorted((rank_of(name), name) for name in self.names if rank_of(name) is not None)
+        """The log of rank 0, of its latest attempt, or the node's log if no rank started."""
+        ranked = sorted((rank_of(name), -attempt_of(name), name) for name in self.names if rank_of(name) is not None)
         told = [name for name in self.names if name.startswith("system_logs/node_")]
-        return ranked[0][1] if ranked else next(iter([*told, *self.names]), None)
+        return ranked[0][2] if ranked else next(iter([*told, *self.names]), None)
 
     def of_rank(self, rank: int) -> str | None:
-        """The log of one process, None where it has none yet."""
-        return next((name for name in self.names if (found := rank_of(name)) and found[1] == rank), None)
+        """The log of one process, of its latest attempt; None where it has none yet."""
+        found = [name for name in self.names if (known := rank_of(name)) and known[1] == rank]
+        return max(found, key=attempt_of, default=None)
 
     def tail(self, name: str, lines: int) -> list[str]:
         """The last lines of one log."""
@@ -117,25 +118,42 @@ def rank_of(name: str) -> tuple[int, int] | None:
     return int(match["task"] or 0), int(rank)
 
 
+def attempt_of(name: str) -> int:
+    """Which pod of its node wrote the log, on Kubernetes: 0 is the first one, and all other platforms."""
+    match = re.match(r"attempt_([0-9]{1,6})/", name)
+    return int(match[1]) if match else 0
+
+
 def fetch_logs(sources: Sequence[Callable[[], LogSource]], folder: Path, boundary: Path | None = None) -> FetchedLogs:
     """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice.
+
+    Logs of pods go with them: those of attempts before the latest one may be in the next source only.
 
     Nothing is written through a link that leads out of ``boundary`` (None: out of ``folder``). A log whose name must
     not become a file here is left where it is; the first of them is the ``problem``, the others are still fetched.
     """
     problem: BlobsyncError | None = None
+    known: set[str] = set()
     for make in sources:
         try:
             source = make()
-            files = source.files()
+            files = [log for log in source.files() if log.name not in known]
             refused = _continue_all(source, files, folder, boundary)
         except BlobsyncError as error:
             problem = problem or error
             continue
+        known.update(log.name for log in files)
         if files:
             problem = refused
+        if known and not _lacks_attempts(known):
             break
     return FetchedLogs(folder, tuple(sorted(_kept(folder))), problem)
+
+
+def _lacks_attempts(names: Collection[str]) -> bool:
+    """Whether there must have been attempts whose logs are not among these."""
+    found = set(map(attempt_of, names))
+    return bool(found) and len(found) <= max(found)
 
 
 def _kept(folder: Path) -> Iterator[str]:

@@ -172,3 +172,12 @@ def test_following_a_job_whose_setup_failed_shows_what_the_node_said(tmp_path: P
     source = Source({"system_logs/node_0.txt": b"setup failed: x\n"})
     lines = list(follow(lambda: fetch(tmp_path, source), lambda: True, lambda: None))
     assert lines == [("system_logs/node_0.txt", "setup failed: x")]
+
+
+def test_the_latest_attempt_of_a_rank_speaks_for_it_and_earlier_ones_come_from_the_container(tmp_path: Path) -> None:
+    late = {"attempt_2/user_logs/std_log.txt": b"third\n", "attempt_2/system_logs/node_0.txt": b"n\n"}
+    kept = {"user_logs/std_log.txt": b"first\n", "attempt_1/user_logs/std_log.txt": b"second\n", **late}
+    fetched = fetch(tmp_path, Source(late), Source(kept))
+    assert fetched.leading == fetched.of_rank(0) == "attempt_2/user_logs/std_log.txt"
+    assert {name for name in fetched.names if "user_logs" in name} == {name for name in kept if "user_logs" in name}
+    assert rank_of("attempt_2/user_logs/std_log_process_3.txt") == (0, 3)

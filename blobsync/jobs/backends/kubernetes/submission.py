@@ -36,16 +36,21 @@ class Submission:
     def carry_out(self, request: KubernetesRequest, secrets: Secrets, login: str) -> Outcome:
         """``login`` is the content of the pull secret."""
         try:
+            ref = self.ref()
             self._place.kubectl.check_versions()
             job = self._make_job(request)
-            ref = self.ref()
-            if job.released:
-                return Accepted(ref)
+        except DOUBTFUL as error:
+            return self._look_again(error)
+        except BlobsyncError as error:
+            return Refused(_submission_error(error))
+        if job.released:
+            return Accepted(ref)
+        try:
             for body in request.owned(job.uid, secrets, login):
                 self._make(body)
             self._place.patch_job(self._name, request.release(int(time.time())))
         except DOUBTFUL as error:
-            return self._look_again(request, error)
+            return self._look_again(error)
         except BlobsyncError as error:
             return self._refused(error)
         return Accepted(ref)
@@ -92,8 +97,8 @@ class Submission:
             if body["kind"] == "Secret":
                 self._place.replace(body)
 
-    def _look_again(self, request: KubernetesRequest, error: BlobsyncError) -> Outcome:
-        """An answer got lost. What is released runs; what is not never will, unless it is released now."""
+    def _look_again(self, error: BlobsyncError) -> Outcome:
+        """An answer got lost. What is released runs; what is not never will."""
         with suppress(BlobsyncError):
             job = self.find()
             if job and job.released:

@@ -1,0 +1,336 @@
+"""Jobs on Kubernetes: the installed blobsync, the real kubectl, and pods that run as processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from blobsync.jobs.board import Board
+from blobsync.jobs.home import home_of
+from blobsync.jobs.spec import JobRef
+from tests.e2e.test_jobs import SHOW, Lab
+from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.fakes.kubernetes import demand_valid
+from tests.servers.kube.cluster import RealCluster, stand_in
+from tests.servers.kube_fixture import kube_cluster
+from tests.servers.slurm_fixture import slurm_cluster
+
+__all__ = ["kube_cluster", "slurm_cluster"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes]
+
+IMAGE = os.environ.get("BLOBSYNC_TEST_IMAGE", "python:3.11-slim")
+# Keeps what it had done in the folder that is uploaded, and goes on from there.
+RESUMING = """\
+import os, time
+mark = "output/steps.txt"
+os.makedirs("output", exist_ok=True)
+done = open(mark).read().split() if os.path.exists(mark) else []
+print("begins after", len(done), flush=True)
+if not done:
+    with open(mark, "w") as file:
+        file.write("one ")
+    time.sleep(300)
+"""
+
+
+class KubeLab(Lab):
+    """A project with the cluster ``k8s``: a namespace of its own."""
+
+    namespace = ""
+
+    def kubernetes(self, name: str = "k8s", **more: Any) -> None:
+        given = {"namespace": self.namespace, "image": IMAGE, **more.pop("kubernetes", {})}
+        here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
+        entries = {
+            "code_path": {**here, "path": "mine/code.zip"},
+            "data_folder": {**here, "path": "mine/data", "mode": "download"},
+            "output_folder": {**here, "path": "mine/output", "mode": "upload"},
+        }
+        settings = {"gpu_per_node": 0, "config_param": entries, "runtime": {"sync_seconds": 1}, **more}
+        self.configure(name, "kubernetes", kubernetes=given, **settings)
+
+    @property
+    def board(self) -> Board:
+        return Board(self.project.root, {**os.environ, **self.project.environ})
+
+    def name_of(self, job_id: str) -> str:
+        return job_id.replace("_", "-")
+
+    def until_reason(self, job_id: str, words: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def told() -> bool:
+            found.update(self.job(job_id))
+            return words in (found["reason"] or "")
+
+        assert wait_until(told, seconds=60, pause=0.3), found
+        return found
+
+
+@pytest.fixture
+def lab(project: Project, container: Container, kube_cluster: RealCluster) -> KubeLab:
+    lab = KubeLab(project, container)
+    lab.namespace = kube_cluster.new_namespace()
+    code = {"show.py": SHOW.encode(), "resuming.py": RESUMING.encode()}
+    write_tree(project.root, {**code, "data/voc/a.txt": b"a picture"})
+    project.environ.update(kube_cluster.environ)
+    lab.kubernetes()
+    lab.run("-c", "k8s", "init")
+    return lab
+
+
+@contextmanager
+def command_lines_seen() -> Iterator[set[bytes]]:
+    """Every command line of this machine, and the environment of each kubectl, while it lasts."""
+    seen: set[bytes] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.03):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    line = path.read_bytes()
+                    seen.add(line)
+                    if b"kubectl" in line:
+                        seen.add(path.with_name("environ").read_bytes())
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_two_nodes_of_two_processes_each_get_their_words_and_their_folders(
+    lab: KubeLab, kube_cluster: RealCluster
+) -> None:
+    before = (kube_cluster.kubeconfig.read_bytes(), kube_cluster.kubeconfig.stat().st_mtime_ns)
+    lab.run("-c", "k8s", "u", "data")
+    lab.kubernetes(nodes=2)
+    awkward = ["two words", "$HOME", ";", "*", "$(id)", "--wait", "-n"]
+    with command_lines_seen() as seen:
+        job_id = lab.submit("k8s", "python3", "show.py", *awkward, gpus=4)
+        assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
+
+    facts = {rank: json.loads(lab.container.get(f"mine/output/facts/{rank}.json")) for rank in range(4)}
+    name = lab.name_of(job_id)
+    for rank, fact in facts.items():
+        env = fact["env"]
+        assert fact["argv"] == awkward and fact["data"] == "a picture"
+        assert (env["LIST"], env["MY_TOKEN"]) == ("a,b; c", "hush-hush")
+        assert (env["WORLD_SIZE"], env["LOCAL_RANK"], env["NODE_RANK"]) == ("4", str(rank % 2), str(rank // 2))
+        assert env["MASTER_ADDR"] == f"{name}-0.{name}" and env["JOB_COMPLETION_INDEX"] == str(rank // 2)
+    detail = lab.detail(job_id[-6:])
+    assert (detail["status"], detail["exit_code"], detail["tail"]) == ("Completed", 0, ["rank 0 is done"])
+    assert lab.run("logs", job_id, "--rank", "3").out == "rank 3 is done\n"
+    names = {Path(path).name for path in detail["logs"]}
+    assert {*(f"std_log_process_{rank}.txt" for rank in range(4)), "node_0.txt", "node_1.txt"} <= names
+
+    # Nothing secret is anywhere but in the Secret, which goes with the Job.
+    assert any(b"kubectl" in line for line in seen)
+    assert not [line for line in seen if b"hush-hush" in line and b"kubectl" in line]
+    assert not [line for line in seen if b"kubectl" in line and (b"sig=" in line or lab.container.key.encode() in line)]
+    shown = lab.run("-c", "k8s", "submit", "--dry-run", "python3", "show.py").out
+    assets = b"".join(path.read_bytes() for path in (lab.project.root / "assets").rglob("*.txt"))
+    job = json.dumps(kube_cluster.json("get", "jobs,configmaps,pods", "-n", lab.namespace))
+    for text in (shown, assets.decode(), job):
+        assert "hush-hush" not in text and lab.container.key not in text
+        assert not re.search(r"sig=[A-Za-z0-9%]{9}", text)
+    (secret,) = kube_cluster.json("get", "secrets", "-n", lab.namespace)["items"]
+    assert secret["metadata"]["ownerReferences"][0]["name"] == name
+    assert (kube_cluster.kubeconfig.read_bytes(), kube_cluster.kubeconfig.stat().st_mtime_ns) == before
+
+
+def test_a_program_that_fails_on_one_node_ends_the_job_with_its_code(lab: KubeLab) -> None:
+    lab.kubernetes(nodes=2)
+    job_id = lab.submit("k8s", '[ "$RANK" = 1 ] && exit 7; sleep 300', gpus=2)
+    job = lab.until(job_id)
+    assert (job["status"], job["exit_code"]) == ("Failed", 7)
+    assert job["reason"].startswith("node 1 (") and "ended with exit code 7, and the job ended with it" in job["reason"]
+    lab.run("-c", "k8s", "submit", "--wait", "exit 7", code=7)
+
+
+def test_the_printed_request_runs_once_its_secret_is_filled(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    plan = lab.ask("-c", "k8s", "submit", "--dry-run", "echo", "by hand")
+    objects = demand_valid(plan["plan"])
+    url = f"{lab.container.service}/{lab.container.account}/{lab.container.name}"
+    blank = json.loads(objects[0]["stringData"]["secrets.json"])
+    assert blank == {"env": {"MY_TOKEN": ""}, "sas": {url: ""}}
+    objects[0]["stringData"]["secrets.json"] = json.dumps({"env": {}, "sas": {url: lab.container.sas("racwl")}})
+    # The node archive is put beside the code by the first job that is submitted.
+    assert lab.until(lab.submit("k8s", "true"))["status"] == "Completed"
+    kube_cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+    name = lab.name_of(plan["job_id"])
+    kube_cluster.kubectl("wait", "--for=condition=complete", f"job/{name}", "-n", lab.namespace, "--timeout=60s")
+    log = kube_cluster.kubectl("logs", f"job/{name}", "-n", lab.namespace).stdout
+    assert "[std_log] by hand" in log.splitlines()
+
+
+def test_an_evicted_node_comes_back_with_what_it_had_uploaded(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    job_id = lab.submit("k8s", "python3", "resuming.py")
+    pod = kube_cluster.running(lab.name_of(job_id), 0, lab.namespace)
+    assert wait_until(lambda: "mine/output/steps.txt" in lab.container.names("mine/output/"), seconds=60)
+    kube_cluster.evict(pod, lab.namespace)
+    job = lab.until(job_id)
+    assert (job["status"], job["restarts"], job["exit_code"]) == ("Completed", 1, 0)
+    # The log of rank 0 is that of its latest try; that of the first one is there, too.
+    assert lab.run("logs", job_id).out == "begins after 1\n"
+    folder = lab.project.root / "assets" / job_id
+    assert (folder / "attempt_1/user_logs/std_log.txt").read_text() == "begins after 1\n"
+    assert (folder / "user_logs/std_log.txt").read_text() == "begins after 0\n"
+
+
+def test_an_eviction_among_several_nodes_ends_the_job_and_watch_submits_it_again(
+    lab: KubeLab, kube_cluster: RealCluster
+) -> None:
+    lab.kubernetes(nodes=2)
+    job_id = lab.submit("k8s", "[ -e data/go ] || sleep 300", gpus=2)
+    pod = kube_cluster.running(lab.name_of(job_id), 1, lab.namespace)
+    kube_cluster.evict(pod, lab.namespace)
+    job = lab.until(job_id)
+    assert job["status"] == "Failed"
+    assert job["reason"].startswith("node 1") and "was evicted (DisruptionTarget)" in job["reason"]
+    lab.container.put("mine/data/go", b"")
+    lab.run("watch", job_id, "--retry", "1")
+    (again,) = [each for each in lab.ask("q", "--max", "9")["jobs"] if each["resubmission_of"] == job_id]
+    assert again["status"] == "Completed"
+
+
+def test_what_keeps_a_job_from_running_is_told_with_the_next_command(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    cluster = stand_in(kube_cluster)
+    lab.kubernetes("big", gpu_per_node=64)
+    lab.kubernetes("wrong", kubernetes={"image": "nowhere.invalid/x:1"})
+    cluster.refuse_image("nowhere.invalid/x:1")
+    never, wrong = lab.submit("big", "true", gpus=64), lab.submit("wrong", "true")
+    job = lab.until_reason(never, "no node of the cluster fits: 0/3 nodes are available")
+    assert job["status"] == "Queued"
+    job = lab.until_reason(wrong, "its image cannot be pulled")
+    assert job["status"] == "Preparing" and "nowhere.invalid/x:1" in job["reason"]
+    assert f"kubectl describe pod {lab.name_of(wrong)}-0-" in job["reason"]
+    assert "cannot be pulled" in lab.run("q", wrong).out
+    lab.run("a", never, wrong)
+    assert {lab.until(each)["status"] for each in (never, wrong)} == {"Canceled"}
+    lab.run("a", never)
+
+
+def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    cluster = stand_in(kube_cluster)
+    lab.kubernetes("elsewhere", kubernetes={"namespace": "not-there"})
+    said = lab.run("-c", "elsewhere", "submit", "true", code=1)
+    assert "there is no such namespace" in said.err and "create namespace not-there" in said.err
+    for verb, resource, command in (
+        ("create", "jobs.batch", "auth can-i create jobs.batch -n"),
+        ("create", "secrets", "auth can-i create secrets -n"),
+    ):
+        cluster.deny(verb, resource)
+        try:
+            said = lab.run("-c", "k8s", "submit", "true", code=2)
+        finally:
+            cluster.allow_all()
+        assert "does not allow it" in said.err and command in said.err
+    lab.kubernetes("gone", kubernetes={"context": "no-such-context"})
+    said = lab.run("-c", "gone", "submit", "true", code=2)
+    assert "remove what was made" not in said.err
+    assert 'context "no-such-context" does not exist' in said.err and "kubectl config get-contexts" in said.err
+    left = cluster.json("get", "jobs,secrets,configmaps,services,pods", "-n", lab.namespace)["items"]
+    assert left == [] and lab.ask("q")["jobs"] == []
+
+
+def test_following_goes_on_when_the_server_was_away(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    cluster = stand_in(kube_cluster)
+    script = "n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); echo line $n; sleep 0.2; done; echo the end"
+    job_id = lab.submit("k8s", script)
+    pod = cluster.running(lab.name_of(job_id), 0, lab.namespace)
+    following = lab.project.start("logs", job_id, "-F")
+    time.sleep(4)
+    cluster.restart(down=3.0)
+    time.sleep(3)
+    cluster.kubectl("exec", pod, "-n", lab.namespace, "--", "touch", "/tmp/stop")
+    done = lab.project.finish(following)
+    lines = done.out.splitlines()
+    assert done.code == 0 and lines[-1] == "the end"
+    assert lines[:-1] == [f"line {number}" for number in range(1, len(lines))] and len(lines) > 20
+
+
+def test_abort_stops_a_running_job_and_a_shell_can_be_had_before(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    job_id = lab.submit("k8s", "trap 'echo stopped > output/note; exit 3' TERM; echo up; while :; do sleep 0.1; done")
+    lab.until(job_id, "Running")
+    assert wait_until(lambda: lab.run("logs", job_id).out == "up\n", seconds=60, pause=0.5)
+    board = lab.board
+    (record,) = board.find([job_id])
+    command = board.backend_of(record).ssh_command(record.ref)
+    inside = [word for word in command if word != "-it"][:-1]
+    told = subprocess.run(
+        [*inside, "cat /blobsync/files/job.json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **lab.project.environ},
+    )
+    assert json.loads(told.stdout)["run_id"] == job_id, told
+    lab.run("a", job_id)
+    assert lab.until(job_id)["status"] == "Canceled"
+    assert lab.container.get("mine/output/note") == b"stopped\n"
+    # Its pod is gone, and its log is not.
+    assert lab.run("logs", job_id).out.startswith("up\n")
+    summary = lab.ask("-c", "k8s", "summary")
+    assert summary["nodes_total"] >= 1
+
+
+@pytest.mark.slurm
+def test_a_job_moves_from_slurm_to_kubernetes_and_back(
+    lab: KubeLab, request: pytest.FixtureRequest, kube_cluster: RealCluster
+) -> None:
+    lab.project.environ.update(request.getfixturevalue("slurm_cluster").environ)
+    lab.project.environ["PATH"] = os.pathsep.join([lab.project.environ["PATH"], kube_cluster.environ["PATH"]])
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=2)
+    stop = lab.project.root.parent / "stop"
+    first = lab.submit("uni", "--nodes", "1", f"while [ ! -e {stop} ]; do sleep 0.1; done; echo came to an end")
+    lab.until(first, "Running")
+    second = lab.ask("resubmit", first, "-t", "k8s")["job_id"]
+    assert lab.until(first)["status"] == "Canceled"
+    lab.until(second, "Running")
+    third = lab.ask("resubmit", second, "-t", "uni")["job_id"]
+    assert lab.until(second)["status"] == "Canceled"
+    stop.touch()
+    assert lab.until(third)["status"] == "Completed"
+    assert lab.run("logs", third).out == "came to an end\n"
+
+
+def test_thirty_jobs_are_listed_with_three_requests(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    cluster = stand_in(kube_cluster)
+    made = lab.submit("k8s", "true")
+    lab.until(made)
+    board = lab.board
+    (record,) = board.find([made])
+    backend, home = board.backend_of(record), home_of(board.cluster("k8s"), board.environ)
+    bodies = []
+    for number in range(30):
+        spec = replace(record.spec, run_id=f"me_{number + 1}_{number:08x}", gpus_per_node=64)
+        job = dict(backend.plan(spec).request.job)
+        job["metadata"]["annotations"]["blobsync.dev/released"] = "1"
+        bodies.append(job)
+        board.history.add(spec, JobRef(spec.run_id, job["metadata"]["name"], record.ref.place), "kubernetes", home=home)
+    cluster.kubectl("create", "-f", "-", "--validate=false", stdin=yaml.safe_dump_all(bodies))
+    cluster.requests(clear=True)
+    jobs = lab.ask("q", "--max", "40")["jobs"]
+    asked = cluster.requests()
+    assert len(jobs) == 31 and len(asked) <= 3, asked
+    waiting = [job for job in jobs if job["status"] == "Queued"]
+    assert len(waiting) == 30
