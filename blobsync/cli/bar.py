@@ -45,7 +45,7 @@ def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
         done, total = progress.bytes, progress.bytes_expected
     share = min(max(done / total, 0.0), 1.0)
     lead = f"{step_verb(progress.phase)} {int(share * 100):3}%"
-    parts = _moving(progress, share)
+    parts = _moving(progress)
     text = _fitting(lead, parts, width)
     graph = min(width - len(text) - 3, _GRAPH_MOST)
     # Only if nothing else had to be dropped: numbers matter more.
@@ -73,12 +73,12 @@ def _looking(progress: Progress) -> _Parts:
     ]
 
 
-def _moving(progress: Progress, share: float) -> _Parts:
+def _moving(progress: Progress) -> _Parts:
     there = max(progress.bytes, 0)
     moved = max(there - progress.reused, 0)
     rate = moved / progress.seconds if progress.seconds > 0 else 0.0
     sizes = f"{size_text(there)} of {size_text(progress.bytes_expected)}" if progress.bytes_expected else ""
-    left = _seconds_left(progress, share, moved)
+    left = progress.seconds_left
     return [
         (3, sizes),
         (4, f"{progress.files:,}/{count_text(progress.files_expected, 'file')}"),
@@ -86,15 +86,6 @@ def _moving(progress: Progress, share: float) -> _Parts:
         (2, f"{size_text(int(rate))}/s" if sizes and rate >= 1 else ""),
         (0, f"{duration_text(left)} left" if left is not None else duration_text(progress.seconds)),
     ]
-
-
-def _seconds_left(progress: Progress, share: float, moved: int) -> float | None:
-    """As long as what is left takes at the speed so far; None where that is unknown. What was reused took no time."""
-    if not 0 < share < 1:
-        return None
-    if not progress.reused:
-        return progress.seconds * (1 - share) / share
-    return progress.seconds * (progress.bytes_expected - progress.bytes) / moved if moved else None
 
 
 def _fitting(lead: str, parts: _Parts, width: int) -> str:

@@ -96,10 +96,11 @@ class LineListener(_Counting):
             return
         self._told = now
         rate = max(self.bytes - self.reused, 0) / max(now - self.began, 1e-6)
+        left = self.progress(now).seconds_left
         text = self.words()
         if self.step == "moving" and rate > 0:
-            left = max(self.bytes_expected - self.bytes, 0) / rate
-            text += f", {size_text(int(rate))}/s, about {duration_text(left)} left"
+            text += f", {size_text(int(rate))}/s"
+            text += f", about {duration_text(left)} left" if left is not None else ""
         self.console.say(text)
 
     def note(self, text: str) -> None:

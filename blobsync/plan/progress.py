@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from blobsync.plan.remaining_time import RemainingTime
+
 if TYPE_CHECKING:
     # Every command loads this module.
     from blobsync.plan.transfer_plan import FileFailure
@@ -27,6 +29,7 @@ class Progress:
     ``files_expected`` is 0 nothing is known of the end, and only ``looked``, the names looked at so far, can be told.
     ``seconds`` is the time since this phase began. ``bytes`` can go back where a retry starts over; ``reused`` are
     those of them that did not have to move. ``rate`` is in bytes a second that move, over the last few seconds.
+    ``seconds_left`` is how long the rest of this phase will take, None where that is unknown or nothing is left.
     """
 
     phase: str
@@ -39,6 +42,7 @@ class Progress:
     failures: int = 0
     rate: float = 0.0
     reused: int = 0
+    seconds_left: float | None = None
 
 
 class ProgressCounter:
@@ -52,6 +56,7 @@ class ProgressCounter:
         self.reused = 0
         self.began = clock()
         self._samples: deque[tuple[float, int]] = deque()
+        self._remaining = RemainingTime()
 
     def phase(self, name: str) -> None:
         with self.lock:
@@ -63,6 +68,8 @@ class ProgressCounter:
                 # What was expected so far are the files that moved.
                 self.files = self.files_expected = self.bytes = self.bytes_expected = self.reused = 0
             began = name != self.step
+            if began:
+                self._remaining = RemainingTime(self.files, self.bytes - self.reused)
             self.step = name
             self.show(force=False, began=began)
 
@@ -80,6 +87,7 @@ class ProgressCounter:
     def bytes_moved(self, count: int) -> None:
         with self.lock:
             self.bytes += count
+            self._note()
             self.show(force=False)
 
     def bytes_reused(self, count: int) -> None:
@@ -92,6 +100,7 @@ class ProgressCounter:
         with self.lock:
             self.files += 1
             self.failures += failure is not None
+            self._note()
             self.show(force=False)
 
     def show(self, *, force: bool, began: bool = False) -> None:
@@ -111,7 +120,16 @@ class ProgressCounter:
             failures=self.failures,
             rate=self._rate(now),
             reused=self.reused,
+            seconds_left=self._seconds_left(),
         )
+
+    def _note(self) -> None:
+        self._remaining.add(self.clock() - self.began, self.files, self.bytes - self.reused)
+
+    def _seconds_left(self) -> float | None:
+        self._note()
+        files, size = self.files_expected - self.files, self.bytes_expected - self.bytes
+        return self._remaining.left(files, size) if files > 0 or size > 0 else None
 
     def _rate(self, now: float) -> float:
         """Bytes a second since the oldest sample that is not too old."""

@@ -14,6 +14,7 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.range_records import RangeRecords
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, PartOpener
+from blobsync.plan.remaining_time import interleaved
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, TransferPlan, TransferResult
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer import extras, receipts, settle
@@ -162,7 +163,7 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str)
     part = ledger.part
     task = MoveTask(
         part,
-        actions,
+        interleaved(actions),
         whole_folder=part.whole and len(actions) == len(part.actions),
         cap_mbps=run.plan.options.cap_mbps,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import time
 
 import pytest
@@ -92,6 +93,8 @@ def test_errors_carry_their_hint() -> None:
 def test_lines_now_and_then() -> None:
     err = io.StringIO()
     listener = LineListener(Console(out=io.StringIO(), err=err), every=0.0)
+    now = itertools.count()
+    listener.clock = lambda: float(next(now))
     listener.phase("surveying")
     listener.seen(5)
     listener.expect(2, 2_000_000)

@@ -11,10 +11,24 @@ from blobsync.cli.bar import TerminalLine, bar_text
 from blobsync.plan.progress import Progress
 
 _MOVING = Progress(
-    "moving", 12.0, files=1234, files_expected=8000, bytes=1_234_567_890, bytes_expected=34_567_890_123, failures=12
+    "moving",
+    12.0,
+    files=1234,
+    files_expected=8000,
+    bytes=1_234_567_890,
+    bytes_expected=34_567_890_123,
+    failures=12,
+    seconds_left=324.0,
 )
 _WORST = Progress(
-    "downloading", 9e5, files=10**9, files_expected=10**9, bytes=10**15 - 1, bytes_expected=10**15, failures=10**9
+    "downloading",
+    9e5,
+    files=10**9,
+    files_expected=10**9,
+    bytes=10**15 - 1,
+    bytes_expected=10**15,
+    failures=10**9,
+    seconds_left=9e8,
 )
 
 
@@ -49,10 +63,13 @@ def test_it_never_reaches_the_last_column(progress: Progress) -> None:
         (Progress("surveying", 2.0), "looking  2 s"),
         (Progress("surveying", 2.0, looked=3000), "looking  3,000 names, 1,500 a second, 2 s"),
         (Progress("deleting", 3.0, files_expected=8), "deleting   0%  0/8 files, 3 s"),
-        (Progress("deleting", 3.0, files=2, files_expected=8), "deleting  25%  2/8 files, 9 s left"),
-        (replace(_MOVING, bytes=-5, failures=0), "moving   0%  0 B of 34.6 GB, 1,234/8,000 files, 12 s"),
+        (Progress("deleting", 3.0, files=2, files_expected=8, seconds_left=9.0), "deleting  25%  2/8 files, 9 s left"),
         (
-            replace(_MOVING, bytes=40_000_000_000, failures=0),
+            replace(_MOVING, bytes=-5, failures=0, seconds_left=None),
+            "moving   0%  0 B of 34.6 GB, 1,234/8,000 files, 12 s",
+        ),
+        (
+            replace(_MOVING, bytes=40_000_000_000, failures=0, seconds_left=None),
             "moving 100%  40 GB of 34.6 GB, 1,234/8,000 files, 3.33 GB/s, 12 s",
         ),
     ],
@@ -63,9 +80,12 @@ def test_what_it_says_of_each_step(progress: Progress, text: str) -> None:
 
 
 def test_what_was_there_already_counts_for_the_share_and_not_for_the_speed() -> None:
-    begun = Progress("moving", 10.0, files_expected=1, bytes=600, bytes_expected=1000, reused=500)
+    begun = Progress("moving", 10.0, files_expected=1, bytes=600, bytes_expected=1000, reused=500, seconds_left=40.0)
     assert bar_text(begun, 60, plain=True) == "moving  60%  600 B of 1 KB, 0/1 file, 10 B/s, 40 s left"
-    assert bar_text(replace(begun, bytes=500), 50, plain=True) == "moving  50%  500 B of 1 KB, 0/1 file, 10 s"
+    assert (
+        bar_text(replace(begun, bytes=500, seconds_left=None), 50, plain=True)
+        == "moving  50%  500 B of 1 KB, 0/1 file, 10 s"
+    )
 
 
 def test_the_graph_is_as_full_as_the_work_is_done() -> None:

@@ -622,6 +622,16 @@ def test_the_way_back_of_a_part_swaps_its_ends_and_its_route(world: World) -> No
     assert [route.direction.value for route in Route] == ["u", "d", "u", "u"]
 
 
+def test_an_engine_gets_large_and_small_files_in_turns(world: World) -> None:
+    small, large = {f"a{number:02}": b"1" for number in range(40)}, {f"z{number}": b"2" * 70_000 for number in range(4)}
+    write(world, {**small, **large})
+    spy = Spy(DirectEngine)
+    assert carry(world, world.plan("u", "data/x"), {"direct": lambda: spy}).ok
+    (task,) = spy.tasks
+    places = [at for at, action in enumerate(task.actions) if action.size > 1]
+    assert [at // 11 for at in places] == [0, 1, 2, 3]
+
+
 def test_a_plan_says_what_each_engine_would_take(world: World) -> None:
     write(world, FILES)
     engine = world.plan("u", "data/x").engine

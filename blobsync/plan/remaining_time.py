@@ -1,0 +1,135 @@
+"""How long the rest of a transfer will take, from what the files and the bytes so far took. Pure but for its samples.
+
+A file costs a request, whatever its size, and its bytes cost time as well: counting one of the two is wrong as soon as
+small and large files come together. So the seconds for a file and for a byte are found by least squares over the
+stretches of the transfer so far, in which recent ones count more, and what is left is priced with them. Where the
+line has become faster or slower since, both prices are off by the same factor, which the last stretches tell.
+
+:func:`interleaved` puts files of all sizes early in the order, so that both prices are known soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    # Every command loads this module.
+    from blobsync.plan.transfer_plan import FileAction
+
+# Seconds: the shortest stretch, and the shortest time that counts as recent; of a long transfer a quarter does.
+_STRETCH = 0.25
+_RECENT = 5.0
+_RECENT_SHARE = 0.25
+# More stretches are joined in pairs.
+_MOST = 256
+# How much the price of what has not been seen apart is held to its even share.
+_RIDGE = 1e-3
+# The line may have become so many times faster or slower.
+_CHANGE = 20.0
+# Each class of sizes is so many times (as a power of two) larger than the one before.
+_CLASS_BITS = 3
+
+
+class _Stretch(NamedTuple):
+    """What was done in some seconds."""
+
+    seconds: float
+    files: float
+    size: float
+
+
+class RemainingTime:
+    """Told now and then how far a transfer is; says how many seconds are left.
+
+    ``add`` takes totals: seconds since it began, files done, bytes that moved; ``files`` and ``size`` are those with
+    which it began.
+    """
+
+    def __init__(self, files: int = 0, size: int = 0) -> None:
+        self._stretches: list[_Stretch] = []
+        self._at = _Stretch(0.0, files, size)
+
+    def add(self, seconds: float, files: int, size: int) -> None:
+        """So far it is by now; what comes too soon after the last is kept for the next."""
+        last = self._at
+        if seconds - last.seconds < _STRETCH:
+            return
+        # A retry takes bytes back: they are to be moved again, in time that counts.
+        self._stretches.append(_Stretch(seconds - last.seconds, max(files - last.files, 0), max(size - last.size, 0)))
+        self._at = _Stretch(seconds, files, size)
+        if len(self._stretches) > _MOST:
+            pairs = zip(self._stretches[::2], self._stretches[1::2], strict=False)
+            odd = self._stretches[-1:] if len(self._stretches) % 2 else []
+            self._stretches = [_joined(one, other) for one, other in pairs] + odd
+
+    def left(self, files: int, size: int) -> float | None:
+        """Seconds for so many more files and bytes; None where nothing is known yet."""
+        total = _sum(self._stretches)
+        if not total.files and not total.size:
+            return None
+        recent = self._recent(total.seconds)
+        file, byte = _prices(self._stretches, total)
+        expected = file * recent.files + byte * recent.size
+        change = recent.seconds / expected if expected > 0 else _CHANGE
+        return (file * max(files, 0) + byte * max(size, 0)) * min(max(change, 1 / _CHANGE), _CHANGE)
+
+    def _recent(self, elapsed: float) -> _Stretch:
+        wanted = max(_RECENT, _RECENT_SHARE * elapsed)
+        recent = _Stretch(0.0, 0, 0)
+        for stretch in reversed(self._stretches):
+            recent = _joined(recent, stretch)
+            if recent.seconds >= wanted and (recent.files or recent.size):
+                break
+        return recent
+
+
+def _prices(stretches: Sequence[_Stretch], total: _Stretch) -> tuple[float, float]:
+    """Seconds for a file and for a byte.
+
+    In units of all files and all bytes so far, so that both unknowns are shares of the time that passed.
+    """
+    if not total.files or not total.size:
+        return (total.seconds / total.files, 0.0) if total.files else (0.0, total.seconds / total.size)
+    ff = fs = ss = ft = st = 0.0
+    age = 0.0
+    for stretch in reversed(stretches):
+        age += stretch.seconds
+        # The first count a fifth of the last; a long one is as good as many short ones.
+        weight = total.seconds / ((age + _RECENT_SHARE * total.seconds) * stretch.seconds)
+        files, size = stretch.files / total.files, stretch.size / total.size
+        ff, fs, ss = ff + weight * files * files, fs + weight * files * size, ss + weight * size * size
+        ft, st = ft + weight * files * stretch.seconds, st + weight * size * stretch.seconds
+    half = total.seconds / 2
+    ridge = _RIDGE * (ff + ss)
+    ff, ss, ft, st = ff + ridge, ss + ridge, ft + ridge * half, st + ridge * half
+    determinant = ff * ss - fs * fs
+    file, byte = (ft * ss - st * fs) / determinant, (st * ff - ft * fs) / determinant
+    if file < 0:
+        file, byte = 0.0, st / ss
+    elif byte < 0:
+        file, byte = ft / ff, 0.0
+    return file / total.files, byte / total.size
+
+
+def _joined(one: _Stretch, other: _Stretch) -> _Stretch:
+    return _Stretch(one.seconds + other.seconds, one.files + other.files, one.size + other.size)
+
+
+def _sum(stretches: Sequence[_Stretch]) -> _Stretch:
+    return _Stretch(*(sum(column) for column in zip(*stretches, strict=True))) if stretches else _Stretch(0.0, 0, 0)
+
+
+def interleaved(actions: Sequence[FileAction]) -> Sequence[FileAction]:
+    """The same files, those of each class of sizes spread evenly over the whole, and the first of each early.
+
+    So the rate of any stretch is that of the whole, and a large file is not what everybody waits for at the end.
+    """
+    classes: dict[int, list[int]] = {}
+    for at, action in enumerate(actions):
+        classes.setdefault(action.size.bit_length() // _CLASS_BITS, []).append(at)
+    if len(classes) < 2:
+        return actions
+    # A lone file comes after a twentieth of the others: by then it is known what they take.
+    places = [((turn + 0.05) / len(each), at) for each in classes.values() for turn, at in enumerate(each)]
+    return [actions[at] for _, at in sorted(places)]

@@ -1,0 +1,190 @@
+"""The time that is left: right within a factor of 1.5 from a quarter of the way on, whatever moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from blobsync.base.reasons import Reason
+from blobsync.plan.remaining_time import RemainingTime, interleaved
+from blobsync.plan.transfer_plan import Action, FileAction
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+FACTOR = 1.5
+PIECE = 4 * MIB
+
+# How fast the line is (1: as at the beginning), by the share of the work that is done.
+Pace = Callable[[float], float]
+
+
+def files(*groups: tuple[int, int]) -> list[FileAction]:
+    """So many files of so many bytes, group after group."""
+    sizes = [size for count, size in groups for _ in range(count)]
+    return [FileAction(f"f{at:06}", Action.TRANSFER, Reason.NEW, size) for at, size in enumerate(sizes)]
+
+
+def steps(
+    order: Sequence[FileAction], file: float, byte: float, pace: Pace, noise: random.Random
+) -> Iterator[tuple[float, int, int]]:
+    """A transfer, piece by piece: seconds, files and bytes so far. ``file`` and ``byte`` are seconds for each."""
+    whole = sum(file + byte * action.size for action in order)
+    work = now = 0.0
+    moved = 0
+    for done, action in enumerate(order, 1):
+        pieces = max(1, -(-action.size // PIECE))
+        for piece in range(pieces):
+            size = min(PIECE, action.size - piece * PIECE)
+            cost = file / pieces + byte * size
+            work += cost
+            now += cost / pace(work / whole) * noise.uniform(0.75, 1.25)
+            moved += size
+            yield now, done - (piece + 1 < pieces), moved
+
+
+def worst(order: Sequence[FileAction], file: float, byte: float, pace: Pace = lambda _: 1.0, seed: int = 1) -> float:
+    """The factor by which the estimate is wrong at its worst, from a quarter of the time on until two seconds before
+    the end (or a fiftieth of the whole)."""
+    seen = list(steps(order, file, byte, pace, random.Random(seed)))
+    whole, size = seen[-1][0], sum(action.size for action in order)
+    remaining = RemainingTime()
+    factor = 1.0
+    # As often as a bar asks, and no more.
+    asked = 0.0
+    for now, done, moved in seen:
+        remaining.add(now, done, moved)
+        if now < asked:
+            continue
+        asked = now + whole / 200
+        left = whole - now
+        if now >= whole / 4 and left > max(2.0, whole / 50):
+            said = remaining.left(len(order) - done, size - moved)
+            assert said is not None and said > 0
+            factor = max(factor, said / left, left / said)
+    return factor
+
+
+SHAPES = {
+    "all small": files((20_000, 4 * KIB)),
+    "all large": files((40, 100 * MIB)),
+    "one file": files((1, 2 * GIB)),
+    "large ones first": files((20, 200 * MIB), (20_000, 4 * KIB)),
+    "large ones last": files((20_000, 4 * KIB), (20, 200 * MIB)),
+    "one giant last": files((20_000, 4 * KIB), (1, 4 * GIB)),
+    "one giant first": files((1, 4 * GIB), (20_000, 4 * KIB)),
+    "growing": files(*((200, KIB << power) for power in range(14))),
+    "shrinking": files(*((200, KIB << (13 - power)) for power in range(14))),
+    "empty ones and some large ones": files((5000, 0), (4, 256 * MIB)),
+    "empty ones only": files((5000, 0)),
+}
+# Seconds for a file and for a byte: a near server, a line of 40 ms, one of 1 MB/s, one where only requests count.
+LINES = {"near": (3e-3, 5e-9), "far": (40e-3 / 16, 1e-7), "thin": (1e-3, 1e-6), "requests": (20e-3, 1e-10)}
+
+
+@pytest.mark.parametrize("line", list(LINES))
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_it_is_right_within_a_factor_of_one_and_a_half_from_a_quarter_on(shape: str, line: str) -> None:
+    assert worst(interleaved(SHAPES[shape]), *LINES[line]) <= FACTOR
+
+
+@pytest.mark.parametrize("change", [3.0, 1 / 3])
+@pytest.mark.parametrize("shape", ["all small", "all large", "large ones last", "growing"])
+def test_it_follows_a_line_that_becomes_faster_or_slower(shape: str, change: float) -> None:
+    # After a tenth of the time.
+    begins = 0.1 / change / (0.9 + 0.1 / change)
+
+    def pace(share: float) -> float:
+        return 1.0 if share < begins else change
+
+    order = interleaved(SHAPES[shape])
+    size = sum(action.size for action in order)
+    for file, byte in LINES.values():
+        # Two minutes: what is recent is five seconds at least, so nothing shorter can be known so well.
+        longer = 120 / (len(order) * file + size * byte)
+        assert worst(order, file * longer, byte * longer, pace=pace) <= FACTOR
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_mixture_on_any_line(seed: int) -> None:
+    chance = random.Random(seed)
+    groups = [
+        (chance.choice((1, 3, 30, 300, 3000)), int(2 ** chance.uniform(0, 28))) for _ in range(chance.randint(1, 6))
+    ]
+    order = files(*((count if size < 16 * MIB else min(count, 30), size) for count, size in groups))
+    chance.shuffle(order)
+    file, byte = 10 ** chance.uniform(-3, -1.3), 10 ** chance.uniform(-9, -6)
+    assert worst(interleaved(order), file, byte, seed=seed) <= FACTOR
+
+
+def test_bytes_alone_would_be_wrong_where_small_and_large_files_come_together() -> None:
+    """What it is for: the same transfer, in the order of names, by bytes."""
+    order = SHAPES["large ones last"]
+    seen = list(steps(order, *LINES["near"], lambda _: 1.0, random.Random(1)))
+    whole, size = seen[-1][0], sum(action.size for action in order)
+    now, _, moved = next(step for step in seen if step[0] >= whole / 4)
+    assert now * (size - moved) / moved / (whole - now) > 3 * FACTOR
+
+
+def test_nothing_is_said_before_anything_is_known() -> None:
+    remaining = RemainingTime()
+    assert remaining.left(5, 100) is None
+    remaining.add(3.0, 0, 0)
+    assert remaining.left(5, 100) is None
+    remaining.add(4.0, 1, 0)
+    assert remaining.left(5, 0) == pytest.approx(20.0)
+
+
+def test_a_retry_that_takes_bytes_back_makes_it_longer_and_never_negative() -> None:
+    remaining = RemainingTime()
+    for second in range(1, 11):
+        remaining.add(float(second), 0, second * MIB)
+    before = remaining.left(1, 10 * MIB)
+    remaining.add(11.0, 0, 5 * MIB)
+    after = remaining.left(1, 15 * MIB)
+    assert before is not None and after is not None and after > before > 0
+
+
+def test_a_line_that_stands_still_makes_it_longer() -> None:
+    remaining = RemainingTime()
+    for second in range(1, 11):
+        remaining.add(float(second), second, second * MIB)
+    remaining.add(30.0, 10, 10 * MIB)
+    assert (remaining.left(10, 10 * MIB) or 0) > 20
+
+
+def test_a_long_transfer_is_kept_in_little_memory_and_still_right() -> None:
+    remaining = RemainingTime()
+    for tick in range(1, 100_000):
+        remaining.add(tick * 0.5, tick, tick * KIB)
+    assert len(remaining._stretches) <= 257
+    assert remaining.left(1000, 1000 * KIB) == pytest.approx(500.0, rel=0.05)
+
+
+# -- the order ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_the_order_loses_nothing_and_repeats_nothing(shape: str) -> None:
+    assert sorted(interleaved(SHAPES[shape]), key=lambda each: each.path) == SHAPES[shape]
+
+
+def test_every_stretch_of_the_order_is_like_the_whole() -> None:
+    order = interleaved(files((1000, 4 * KIB), (100, 100 * MIB)))
+    for start in range(0, 1100, 110):
+        large = sum(action.size > MIB for action in order[start : start + 110])
+        assert 9 <= large <= 11
+
+
+def test_a_lone_large_file_comes_early_but_not_first() -> None:
+    order = interleaved(files((1000, 4 * KIB), (1, GIB)))
+    (at,) = (index for index, action in enumerate(order) if action.size == GIB)
+    assert 10 < at < 100
+
+
+def test_files_of_one_size_stay_in_the_order_of_their_names() -> None:
+    same = files((50, 4 * KIB))
+    assert interleaved(same) is same
+    assert [each.path for each in interleaved(files((9, 5), (9, MIB))) if each.size == 5] == [
+        f"f{n:06}" for n in range(9)
+    ]
