@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import termios
 import time
 from typing import Any
 
 import pytest
 
-from tests.servers.kube.cluster import RealCluster, stand_in
+from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
 from tests.servers.kube_fixture import kube_cluster as kube_cluster
 
 pytestmark = pytest.mark.kubernetes
@@ -22,7 +28,7 @@ def space(kube_cluster: RealCluster) -> str:
 
 def job(name: str, script: str, *, size: int = 1, pod: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     """An Indexed Job whose container ``main`` runs a shell script."""
-    main = {"name": "main", "image": "stand-in/python:1", "command": ["sh", "-c", script]}
+    main = {"name": "main", "image": IMAGE, "command": ["sh", "-c", script]}
     more = dict(pod or {})
     main |= more.pop("main", {})
     template = {"subdomain": name, "restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "containers": [main]}
@@ -128,6 +134,24 @@ def test_exec_runs_a_command_in_the_pod(kube_cluster: RealCluster, space: str) -
     kube_cluster.until(lambda: not kube_cluster.pods("exec", space), "the pod is gone", 40.0)
 
 
+def test_exec_gives_a_terminal_to_who_has_one(kube_cluster: RealCluster, space: str) -> None:
+    kube_cluster.create(job("terminal", "sleep 30"), space)
+    pod = kube_cluster.running("terminal", 0, space)
+    outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 111, 0, 0))
+    words = kube_cluster.argv("exec", "-n", space, "-it", pod, "--", "sh", "-c", "stty size; read line; exit ${#line}")
+    environ = {**os.environ, **kube_cluster.environ}
+    with subprocess.Popen(words, stdin=inner, stdout=inner, stderr=inner, env=environ) as process:
+        os.close(inner)
+        shown = b""
+        while b"33 111" not in shown:
+            shown += os.read(outer, 1000)
+        os.write(outer, b"seven!!\n")
+        assert process.wait(20.0) == 7
+    os.close(outer)
+    kube_cluster.kubectl("delete", "job", "terminal", "-n", space, "--wait=false")
+
+
 def test_logs_are_followed_with_times_until_the_end(kube_cluster: RealCluster, space: str) -> None:
     kube_cluster.create(job("logs", "for i in 1 2 3 4 5; do echo $i; sleep 0.3; done"), space)
     pod = kube_cluster.running("logs", 0, space)
@@ -144,11 +168,16 @@ def test_logs_are_followed_with_times_until_the_end(kube_cluster: RealCluster, s
 
 def test_the_api_server_restarts_with_what_it_had(kube_cluster: RealCluster, space: str) -> None:
     cluster = stand_in(kube_cluster)
-    cluster.create(job("stays", "sleep 2; echo done"), space)
+    cluster.create(job("stays", "echo begun; sleep 2; echo done"), space)
+    follow = cluster.argv("logs", "-n", space, "-f", cluster.running("stays", 0, space))
+    environ = {**os.environ, **cluster.environ}
+    following = subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    assert following.stdout and following.stdout.readline() == "begun\n"
     before = cluster.json("get", "job", "stays", "-n", space)["metadata"]["uid"]
     started = time.monotonic()
     cluster.restart(down=0.5)
     assert time.monotonic() - started > 0.5
+    assert "done" not in following.communicate()[0], "what was followed is cut"
     assert cluster.json("get", "job", "stays", "-n", space)["metadata"]["uid"] == before
     ended(cluster, "stays", space)
-    assert cluster.kubectl("logs", "-n", space, "job/stays").stdout == "done\n"
+    assert cluster.kubectl("logs", "-n", space, "job/stays").stdout == "begun\ndone\n"

@@ -17,7 +17,11 @@ SCALE = 0.15
 @pytest.fixture(scope="session")
 def kube_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     if given := os.environ.get("BLOBSYNC_TEST_KUBECONFIG"):
-        yield RealCluster(Path(given))
+        real = RealCluster(Path(given))
+        try:
+            yield real
+        finally:
+            real.close()
         return
     if missing := missing_for_kubernetes():
         pytest.skip(missing)

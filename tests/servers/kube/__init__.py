@@ -6,6 +6,7 @@ for the session) or ``with KubeCluster(folder) as cluster`` (its own, with its o
     cluster.kubeconfig                a file (0600): CA, bearer token, context "stand-in", namespace "default"
     cluster.environ                   {"KUBECONFIG": ..., "PATH": ...}: for programs that call kubectl
     cluster.kubectl("get", "pods")    runs the real kubectl; .json("get", "jobs") parses its answer
+    cluster.image                     an image with sh and Python (BLOBSYNC_TEST_IMAGE on a real cluster)
     cluster.new_namespace()           makes an empty namespace with a name of its own, and returns the name
     cluster.pod("run-1", 0)           the newest pod of the Job "run-1" with index 0, as an object, or None
     cluster.running("run-1", 0)       waits until that pod runs, and returns its name

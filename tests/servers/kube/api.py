@@ -209,7 +209,9 @@ class Api:
         handler.send_header("Sec-WebSocket-Protocol", chosen)
         handler.end_headers()
         handler.close_connection = True
-        argv = tries[-1].enter(request.words)
+        # The terminal is the command's own, so that a shell has job control.
+        own = ["setsid", "--ctty", "--wait"] if request.flag("tty") else []
+        argv = tries[-1].enter([*own, *request.words])
         Session(handler.connection, argv, stdin=request.flag("stdin"), tty=request.flag("tty")).run()
 
 

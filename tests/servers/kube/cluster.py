@@ -21,6 +21,8 @@ from tests.servers.child import ServerProcess
 from tests.servers.kube.container_process import LAUNCHER
 from tests.servers.tls_azurite import make_certificate
 
+# Has sh and Python; on the stand-in every image is this machine.
+IMAGE = os.environ.get("BLOBSYNC_TEST_IMAGE", "python:3.12")
 _Result = TypeVar("_Result")
 # Two nodes with GPUs and one without: what fits and what does not can both be tried.
 NODES: tuple[dict[str, Any], ...] = ({"name": "n1"}, {"name": "n2"}, {"name": "cpu1", "gpus": 0})
@@ -55,16 +57,22 @@ class RealCluster:
         found = kubectl_path()
         assert found, "there is no kubectl"
         self._kubectl = found
+        self.image = IMAGE
+        self._made: list[str] = []
 
     @property
     def environ(self) -> dict[str, str]:
         path = os.pathsep.join([str(Path(self._kubectl).parent), os.environ.get("PATH", os.defpath)])
         return {"KUBECONFIG": str(self.kubeconfig), "PATH": path}
 
+    def argv(self, *words: str) -> list[str]:
+        """The command, for who starts it in another way; it needs ``environ``."""
+        return [self._kubectl, *words]
+
     def kubectl(self, *words: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run kubectl; ``check`` fails the test with what it said."""
         done = subprocess.run(
-            [self._kubectl, *words], input=stdin, capture_output=True, text=True, env={**os.environ, **self.environ}
+            self.argv(*words), input=stdin, capture_output=True, text=True, env={**os.environ, **self.environ}
         )
         assert not check or done.returncode == 0, f"kubectl {' '.join(words)}: {done.stdout}{done.stderr}"
         return done
@@ -78,7 +86,13 @@ class RealCluster:
     def new_namespace(self) -> str:
         name = f"t-{secrets.token_hex(5)}"
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        self._made.append(name)
         return name
+
+    def close(self) -> None:
+        """Remove what it made."""
+        if self._made:
+            self.kubectl("delete", "namespace", "--wait=false", *self._made)
 
     def pods(self, job: str, namespace: str = "default") -> list[dict[str, Any]]:
         """Those of a Job, the oldest first."""

@@ -38,7 +38,7 @@ class Session:
         given = subprocess.PIPE if stdin else subprocess.DEVNULL
         if tty:
             self._terminal, inner = pty.openpty()
-            self._process = subprocess.Popen(argv, stdin=inner, stdout=inner, stderr=inner, start_new_session=True)
+            self._process = subprocess.Popen(argv, stdin=inner, stdout=inner, stderr=inner)
             os.close(inner)
             self._outputs = {self._terminal: STDOUT}
             self._input: int | None = self._terminal
