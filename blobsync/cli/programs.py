@@ -33,6 +33,7 @@ def doctor(session: Session) -> Result:
 
     For each cluster (with -c: for that one) and each of its storage accounts: the credential with its expiry
     and rights, the clock, whether listing, reading and writing work (a probe blob, removed again); and azcopy.
+    It names what transfers that were killed left, with its size.
     A question mark stands before what could not be tried.
 
     \b
@@ -62,6 +63,7 @@ def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
     from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, load_cluster
     from blobsync.config.project_root import current_folder, find_project
     from blobsync.project.doctor import CheckResult, CheckStatus, examine
+    from blobsync.project.unfinished_downloads import examine_downloads
 
     root = find_project(current_folder(session.environ), session.environ)
     names: tuple[str | None, ...] = cluster_names(root)
@@ -79,6 +81,8 @@ def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
             if each not in told:
                 told.add(each)
                 yield cluster.name, each
+    for each in examine_downloads(root, session.environ):
+        yield "", each
 
 
 def _finding_lines(found: list[tuple[str, CheckResult]]) -> Iterator[str]:
@@ -86,7 +90,7 @@ def _finding_lines(found: list[tuple[str, CheckResult]]) -> Iterator[str]:
     for cluster, each in found:
         if (cluster, each.about) != before:
             before = (cluster, each.about)
-            yield f"{each.about}" if each.about == "azcopy" else f"{each.about} (cluster {cluster})"
+            yield f"{each.about} (cluster {cluster})" if cluster and each.about != "azcopy" else each.about
         yield f"  {_MARKS[each.status.value]}  {each.name}: {each.detail}"
         if each.hint:
             yield f"        -> {each.hint}"

@@ -1,24 +1,27 @@
-"""A large download that was killed goes on from what is on record, once that is checked, and from nothing else."""
+"""A large download goes on from what is on record, once that is checked, and from nothing else; and takes what is the
+same from the version before."""
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Container, Done, Project, read_tree, wait_until
-from tests.servers.fault_proxy import FaultHandle, fault_proxy
+from tests.e2e.world import Container, Done, Project, read_tree, sha256, wait_until, write_tree
+from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _MIB = 1 << 20
-_SIZE = 160 * _MIB
+_SIZE = 120 * _MIB
 _LARGE = random.Random(20261122).randbytes(_SIZE)
 _SLOWLY = ("--cap-mbps", "400")
+_DIRECT = ("d", "data", "--engine", "direct")
 
 
 @pytest.fixture
@@ -29,15 +32,9 @@ def counting(service: str) -> Iterator[FaultHandle]:
 
 
 @pytest.fixture
-def begun(project: Project, container: Container, counting: FaultHandle) -> Project:
-    """A project whose download of ``data/large`` was killed when half of it was here."""
+def ready(project: Project, container: Container, counting: FaultHandle) -> Project:
     container.put("data/large", _LARGE)
     project.configure(container, url=counting.url)
-    process = project.start("d", "data", "--engine", "direct", *_SLOWLY)
-    assert wait_until(lambda: counting.stats().downloaded >= _SIZE // 2, seconds=60, pause=0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    project.finish(process)
-    counting.reset()
     return project
 
 
@@ -49,23 +46,147 @@ def records(project: Project) -> list[Path]:
     return sorted((project.state / "downloads").glob("*"))
 
 
-def finishes(project: Project, container: Container, *words: str) -> Done:
+def on_disk(project: Project) -> int:
+    """How many bytes the part files hold."""
+    return sum(part.stat().st_blocks * 512 for part in parts(project))
+
+
+def stopped_at_half(project: Project, number: signal.Signals = signal.SIGKILL) -> Done:
+    process = project.start(*_DIRECT, *_SLOWLY)
+    assert wait_until(lambda: on_disk(project) >= _SIZE // 2, seconds=60, pause=0.005)
+    os.kill(process.pid, number)
+    return project.finish(process)
+
+
+def finishes(project: Project, body: bytes = _LARGE) -> Done:
     """The same command again: all of it is here, and nothing else."""
-    done = project.json("d", "data", "--engine", "direct", *words)
+    done = project.json(*_DIRECT)
     assert done.code == 0, str(done)
-    assert read_tree(project.data) == container.contents("data/")
+    assert read_tree(project.data) == {"large": sha256(body)}
     assert not records(project)
     return done
 
 
-def test_after_a_kill_at_half_the_rest_is_fetched(begun: Project, container: Container, counting: FaultHandle) -> None:
-    (part,) = parts(begun)
-    planned = begun.json("plan", "d", "data")
+def test_after_a_kill_at_half_the_rest_is_fetched(ready: Project, counting: FaultHandle) -> None:
+    stopped_at_half(ready)
+    (part,) = parts(ready)
+    planned = ready.json("plan", "d", "data")
     there = planned.data["bytes_on_record"]
-    assert planned.data["actions"][0]["on_record"] == there > 0.4 * _SIZE
-    assert "are there already" in begun.run("plan", "d", "data").out
+    assert planned.data["actions"][0]["on_record"] == there >= 0.4 * _SIZE
+    assert "are there already" in ready.run("plan", "d", "data").out
+    found = ready.json("doctor").data["findings"]
+    (told,) = [each["detail"] for each in found if each["about"] == "this project"]
+    assert re.match(rf"data/large is not finished: {there:,} of {_SIZE:,} bytes are here, in data/{part.name} \(", told)
     assert part.exists(), "looking changes nothing"
     counting.reset()
-    done = finishes(begun, container)
+    done = finishes(ready)
     assert counting.stats().downloaded <= 0.6 * _SIZE
     assert (done.data["bytes_reused"], done.data["bytes_transferred"]) == (there, _SIZE - there)
+
+
+def test_ctrl_c_says_what_is_kept(ready: Project, counting: FaultHandle) -> None:
+    stopped = stopped_at_half(ready, signal.SIGINT)
+    assert stopped.code == 130, str(stopped)
+    said = re.search(r"([\d,]+) bytes of unfinished files are kept, and the next run goes on from there", stopped.err)
+    assert said, str(stopped)
+    kept = int(said[1].replace(",", ""))
+    assert 0.4 * _SIZE <= kept < 0.8 * _SIZE
+    assert finishes(ready).data["bytes_reused"] == kept
+
+
+def test_another_version_between_starts_anew(ready: Project, container: Container, counting: FaultHandle) -> None:
+    stopped_at_half(ready)
+    other = random.Random(2).randbytes(_SIZE)
+    container.put("data/large", other)
+    counting.reset()
+    done = finishes(ready, other)
+    assert (done.data["bytes_reused"], done.data["bytes_transferred"]) == (0, _SIZE)
+
+
+def _overwritten(part: Path) -> None:
+    with part.open("r+b") as file:
+        for at in range(0, _SIZE, _MIB // 2):
+            file.seek(at)
+            file.write(b"not the blob's")
+
+
+def _linked(part: Path) -> None:
+    victim = part.parent.parent / "victim"
+    victim.write_bytes(bytes(_SIZE))
+    part.unlink()
+    part.symlink_to(victim)
+
+
+@pytest.mark.parametrize("tamper", [_overwritten, _linked], ids=["other bytes", "a link"])
+def test_a_part_file_that_somebody_changed_counts_for_nothing(
+    tamper: Callable[[Path], None], ready: Project, counting: FaultHandle
+) -> None:
+    stopped_at_half(ready)
+    (part,) = parts(ready)
+    tamper(part)
+    done = ready.json(*_DIRECT)
+    assert (done.code, done.data["bytes_reused"]) == (0, 0), str(done)
+    assert sha256((ready.data / "large").read_bytes()) == sha256(_LARGE)
+    if tamper is _linked:
+        assert (ready.root / "victim").read_bytes() == bytes(_SIZE)
+        part.unlink()
+    assert not parts(ready) and not records(ready)
+
+
+def test_a_line_that_was_cut_keeps_what_came(ready: Project, counting: FaultHandle) -> None:
+    counting.inject(Fault("reset_download", at=tuple(range(9, 500)), operations=("get blob",)))
+    process = ready.start(*_DIRECT, *_SLOWLY, "--json")
+    cut = ready.finish(process)
+    counting.inject()
+    assert cut.code in (1, 3), str(cut)
+    assert not (ready.data / "large").exists()
+    assert "bytes of unfinished files are kept" in cut.err
+    assert finishes(ready).data["bytes_reused"] > 0
+
+
+def test_two_downloads_of_one_file_at_once(ready: Project, counting: FaultHandle) -> None:
+    first = ready.start(*_DIRECT, *_SLOWLY, "--json")
+    assert wait_until(lambda: on_disk(ready) > _SIZE // 4, seconds=60, pause=0.005)
+    ended = [ready.json(*_DIRECT), ready.finish(first)]
+    assert sha256((ready.data / "large").read_bytes()) == sha256(_LARGE)
+    # Whoever is second finds that the file has appeared, and leaves it alone.
+    assert {0} <= {each.code for each in ended} <= {0, 1}, "\n".join(map(str, ended))
+    assert {code for each in ended if each.code for code in each.codes} <= {"changed_meanwhile"}
+    assert finishes(ready).data["transferred"] == 0
+
+
+def test_what_is_a_week_old_goes_with_the_next_command(
+    ready: Project, container: Container, counting: FaultHandle
+) -> None:
+    container.put("data/other/small", b"small")
+    stopped_at_half(ready)
+    assert ready.json("d", "data/other").code == 0
+    (record,) = records(ready)
+    assert parts(ready)
+    os.utime(record, (record.stat().st_mtime - 8 * 24 * 3600,) * 2)
+    container.put("data/other/more", b"more")
+    assert ready.json("d", "data/other").code == 0
+    assert not records(ready) and not parts(ready)
+
+
+@pytest.mark.parametrize("change", ["in one place", "appended"])
+def test_of_a_changed_file_only_the_changed_blocks_are_fetched(
+    change: str, project: Project, container: Container, counting: FaultHandle, tmp_path: Path
+) -> None:
+    project.configure(container, url=counting.url)
+    write_tree(project.data, {"large": _LARGE})
+    assert project.json("u", "data", "--engine", "direct").code == 0
+    # Somebody else changes it.
+    other = Project(tmp_path / "other", project.environ)
+    other.root.mkdir()
+    other.configure(container)
+    text = random.Random(3).randbytes(6 * _MIB)
+    new = _LARGE + text if change == "appended" else _LARGE[: 50 * _MIB] + text + _LARGE[56 * _MIB :]
+    write_tree(other.data, {"large": _LARGE})
+    assert other.json("u", "data", "--engine", "direct").code == 0
+    write_tree(other.data, {"large": new})
+    assert other.json("u", "data", "--engine", "direct").code == 0
+    counting.reset()
+    done = finishes(project, new)
+    assert counting.stats().downloaded <= 0.1 * len(new)
+    assert done.data["bytes_transferred"] + done.data["bytes_reused"] == len(new)
