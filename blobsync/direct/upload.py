@@ -86,7 +86,8 @@ class UploadJob(FileJob):
         self._single = single
         self._source: SourceFile | None = None
         self._reading = threading.Lock()
-        self._blocks = SentBlocks(memory, store, name)
+        self._memory = memory
+        self._sent: SentBlocks | None = None
         self._trusting = True
         self._sends_again = False
         self._info: BlobInfo | None = None
@@ -170,8 +171,15 @@ class UploadJob(FileJob):
 
     def abandon(self) -> None:
         """Nothing to remove: what was sent stays with the service, and the next run goes on from there."""
-        if self._info is None and self._blocks.bytes_kept:
-            self.run.report.file_kept(self.action, self._blocks.bytes_kept)
+        if self._info is None and self._sent is not None and self._sent.bytes_kept:
+            self.run.report.file_kept(self.action, self._sent.bytes_kept)
+
+    @property
+    def _blocks(self) -> SentBlocks:
+        """Of a file that goes in blocks; made by :meth:`open`."""
+        if self._sent is None:
+            self._sent = SentBlocks(self._memory, self._store, self._name)
+        return self._sent
 
     @property
     def _opened(self) -> SourceFile:

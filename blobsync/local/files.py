@@ -139,7 +139,8 @@ class LocalFolder:
 
         Raises ``LocalFileError``; ``..``, an absolute name or a link that leads out is one.
         """
-        parts, path = self._parts(relative), self._root / relative
+        # Text: a Path for each of many small files takes longer than to write it.
+        parts, path = self._parts(relative), f"{self._root}/{relative}"
         with naming(path):
             folder = self._parent(parts[:-1])
             try:

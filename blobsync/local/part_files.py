@@ -115,7 +115,7 @@ class PartFile:
         self,
         folder: FolderDescriptor,
         name: str,
-        path: Path,
+        path: Path | str,
         size: int,
         disk: Disk = DISK,
         *,
@@ -286,8 +286,9 @@ class PartFile:
         """Find out before the bytes move that the file system has no room for the name, or for such a size."""
         with suppress(FileNotFoundError):
             os.stat(self._name, dir_fd=self._folder.fd, follow_symlinks=False)
-        # Sparse: takes no space yet.
-        os.ftruncate(self._fd, size)
+        if size:
+            # Sparse: takes no space yet.
+            os.ftruncate(self._fd, size)
 
     def _link(self, name: str) -> bool:
         """Name the unnamed file in one step; False where something has this name already."""

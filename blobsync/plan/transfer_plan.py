@@ -144,7 +144,7 @@ class Part(Generic[_E]):
 
     def shown(self, action: FileAction) -> str:
         """The file of ``action`` as a user would type it."""
-        return "/".join(part for part in (self.path, action.path) if part)
+        return f"{self.path}/{action.path}" if self.path and action.path else self.path or action.path
 
     def shown_aside(self, action: FileAction) -> str:
         """The name aside as a user would type it."""

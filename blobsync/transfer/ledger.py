@@ -82,7 +82,8 @@ class Ledger:
         """The destination was looked at: verified, or a failure."""
         path = moved.action.path
         source = self._read(path, moved.source or moved.action.source)
-        moved = moved._replace(source=source)
+        if source is not moved.source:
+            moved = moved._replace(source=source)
         shown = self.part.shown(moved.action)
         failure = check_arrival(shown, moved, destination)
         if failure is None and isinstance(source, LocalState) and source.md5 is None:
@@ -92,7 +93,7 @@ class Ledger:
             if failure is not None:
                 self.failures[path] = failure
                 return
-            self.verified[path] = moved._replace(destination=destination)
+            self.verified[path] = moved if destination is moved.destination else moved._replace(destination=destination)
         self._remember(path, source, destination)
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:

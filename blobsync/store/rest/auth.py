@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import threading
 import time
 from collections.abc import Callable, Mapping
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Protocol
 from urllib.parse import quote
 
@@ -78,10 +78,10 @@ class SharedKeySigner:
         self._clock = clock
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
-        headers["x-ms-date"] = formatdate(self._clock(), usegmt=True)
+        headers["x-ms-date"] = _date(int(self._clock()))
         text = shared_key_string_to_sign(self.account, method, path, query, headers)
-        digest = hmac.new(self._key, text.encode(), hashlib.sha256).digest()
-        headers["Authorization"] = f"SharedKey {self.account}:{base64.b64encode(digest).decode()}"
+        digest = hmac.digest(self._key, text.encode(), "sha256")
+        headers["Authorization"] = f"SharedKey {self.account}:{binascii.b2a_base64(digest, newline=False).decode()}"
         return encode_query(query)
 
     def renew(self) -> bool:
@@ -121,7 +121,7 @@ class BearerSigner:
         self._ends = 0.0
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
-        headers["x-ms-date"] = formatdate(self._clock(), usegmt=True)
+        headers["x-ms-date"] = _date(int(self._clock()))
         headers["Authorization"] = f"Bearer {self.current()[0].reveal()}"
         return encode_query(query)
 
@@ -165,7 +165,8 @@ def shared_key_string_to_sign(
     own = {name.lower(): value for name, value in headers.items() if name[:5].lower() == "x-ms-"}
     lines += [f"{name}:{own[name]}" for name in sorted(own, key=_service_order)]
     lines.append(f"/{account}{path}")
-    lines += sorted(f"{name.lower()}:{value}" for name, value in query.items())
+    if query:
+        lines += sorted(f"{name.lower()}:{value}" for name, value in query.items())
     return "\n".join(lines)
 
 
@@ -174,6 +175,13 @@ def encode_query(query: Mapping[str, str]) -> str:
     return "&".join([f"{name}={quote(value, safe='')}" for name, value in query.items()])
 
 
+@lru_cache(maxsize=16)
+def _date(second: int) -> str:
+    """Once for all requests of a second."""
+    return formatdate(second, usegmt=True)
+
+
+@lru_cache(maxsize=256)
 def _service_order(header: str) -> str:
     # The service sorts like a dictionary: '-' is ignored, '_' comes before digits and letters.
     return header.replace("-", "").replace("_", " ")

@@ -7,6 +7,7 @@ Options: https://curl.se/libcurl/c/curl_easy_setopt.html, errors: https://curl.s
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 
@@ -21,6 +22,9 @@ _BUFFER = 64 * 1024
 _E_PROXY = 97
 # A sent body of this size is freed at once, not at the connection's next request.
 _LARGE = 64 * 1024
+
+# What no header may hold.
+_NO_HEADER = re.compile(r"[^\x00-\x7f]|[\r\n\0]")
 
 _TROUBLES = {
     pycurl.E_COULDNT_RESOLVE_HOST: Trouble.NO_HOST,
@@ -57,16 +61,16 @@ class CurlHandle:
         easy = self.easy
         # PUT without a body says so; and nothing may be added to what was signed.
         content = b"" if body is None and method in ("PUT", "POST") else body
-        fields = [_header(name, value) for name, value in headers.items()]
+        fields = _header_lines(headers)
         if content is None:
             easy.setopt(pycurl.HTTPGET, 1)
             easy.setopt(pycurl.NOBODY, method == "HEAD")
         else:
             easy.setopt(pycurl.NOBODY, 0)
             easy.setopt(pycurl.POSTFIELDS, content)
-            fields.append(b"Expect:")
+            fields.append("Expect:")
             if "Content-Type" not in headers:
-                fields.append(b"Content-Type:")
+                fields.append("Content-Type:")
         if method in ("GET", "HEAD"):
             easy.unsetopt(pycurl.CUSTOMREQUEST)
         else:
@@ -91,9 +95,15 @@ class CurlHandle:
 
     def headers(self) -> Headers:
         """Those of the last answer."""
-        start = max(index for index, line in enumerate(self.lines) if line.startswith(b"HTTP/"))
-        fields = (line.decode("latin-1").partition(":") for line in self.lines[start + 1 :])
-        return Headers([(name.strip(), value.strip()) for name, colon, value in fields if colon])
+        start = len(self.lines) - 1
+        while not self.lines[start].startswith(b"HTTP/"):
+            start -= 1
+        found = []
+        for line in b"".join(self.lines[start + 1 :]).decode("latin-1").split("\n"):
+            name, colon, value = line.partition(":")
+            if colon:
+                found.append((name.strip(), value.strip()))
+        return Headers(found)
 
     def was_resent(self) -> bool:
         """Whether the request may have been sent twice; asked once for each exchange.
@@ -172,10 +182,11 @@ def _hashed(folder: str | None) -> str | None:
     return folder if found else None
 
 
-def _header(name: str, value: str) -> bytes:
-    """One header as libcurl wants it: an empty one ends with a semicolon. Raises ``StorageError``."""
-    line = (f"{name}: {value}" if value else f"{name};").encode("latin-1", "replace")
+def _header_lines(headers: Mapping[str, str]) -> list[str]:
+    """As libcurl wants them: an empty one ends with a semicolon. Raises ``StorageError``."""
+    lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers.items()]
     # libcurl sends what it is given, and what follows a line break would be a header of its own.
-    if not line.isascii() or any(sign in line for sign in b"\r\n\0"):
+    if _NO_HEADER.search("".join(lines)):
+        name = next(name for name, value in headers.items() if _NO_HEADER.search(f"{name}{value}"))
         raise StorageError(f"the value of the header {name} has characters that are not allowed in a header")
-    return line
+    return lines

@@ -53,14 +53,20 @@ class Headers(Mapping[str, str]):
     """Header lines, found by name whatever its case; repeated ones are joined by a comma."""
 
     def __init__(self, lines: Sequence[tuple[str, str]]) -> None:
-        self._found: dict[str, tuple[str, str]] = {}
-        for name, value in lines:
-            low = name.lower()
-            known = self._found.get(low)
-            self._found[low] = (known[0], f"{known[1]}, {value}") if known else (name, value)
+        found: dict[str, tuple[str, str]] = {}
+        for line in lines:
+            low = line[0].lower()
+            known = found.get(low)
+            found[low] = line if known is None else (known[0], f"{known[1]}, {line[1]}")
+        self._found = found
 
     def __getitem__(self, name: str) -> str:
         return self._found[name.lower()][1]
+
+    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        """As of any mapping, without an exception for what is not there."""
+        known = self._found.get(name.lower())
+        return default if known is None else known[1]
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, _ in self._found.values())
