@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.world import Done, Project, wait_until
+from tests.e2e.world import Container, Done, Project, wait_until
+from tests.servers.slurm_cluster import SlurmCluster
+from tests.servers.slurm_fixture import slurm_cluster
+
+__all__ = ["slurm_cluster"]
 
 pytestmark = pytest.mark.e2e
 
@@ -80,11 +85,27 @@ class Jobs:
 
     project: Project
 
-    def configure(self, **more: Any) -> None:
-        file = self.project.root / "aux_data/aml/aml.yaml"
+    def configure(self, container: Container | None = None, **more: Any) -> None:
+        cluster: dict[str, Any] = {"platform": "local", "local": {"slots": 4, "gpus": 0}, **more}
+        if container:
+            account = {
+                "account_name": container.account,
+                "container_name": container.name,
+                "blob_endpoint": f"{container.service}/{container.account}",
+                "account_key": container.key,
+            }
+            self._write("aux_data/configs/box.yaml", account)
+            here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
+            cluster["config_param"] = {
+                "code_path": {**here, "path": "mine/code.zip"},
+                "output_folder": {**here, "path": "mine/output", "mode": "upload"},
+            }
+        self._write("aux_data/aml/aml.yaml", cluster)
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        file = self.project.root / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        cluster = {"platform": "local", "local": {"slots": 4, "gpus": 0}, **more}
-        file.write_text(yaml.safe_dump(cluster))
+        file.write_text(yaml.safe_dump(value))
         file.chmod(0o600)
 
     def run(self, *words: str, code: int = 0) -> Done:
@@ -218,3 +239,79 @@ def test_bounds_are_checked_before_anything_is_submitted(jobs: Jobs) -> None:
     assert jobs.ask("q")["jobs"] == []
     job_id = jobs.submit("true")
     assert "was not submitted with --elastic" in jobs.run("scale", job_id, "2", code=2).err
+
+
+def outputs(container: Container) -> dict[str, int]:
+    """What the nodes have uploaded, with its size."""
+    blobs = container.client.list_blobs(name_starts_with="mine/output/")
+    return {blob.name.removeprefix("mine/output/"): blob.size for blob in blobs}
+
+
+def test_any_launcher_is_told_the_bounds_and_every_node_brings_its_outputs(
+    jobs: Jobs, container: Container, tmp_path: Path
+) -> None:
+    jobs.configure(container)
+    jobs.run("init")
+    go_on = tmp_path / "go on"
+    words = ("--elastic", "2:3", "--", sys.executable, "launcher.py", str(go_on), "two words", "$HOME;")
+    job_id = jobs.submit(*words)
+    assert wait_until(lambda: len(jobs.programs(job_id, 0)) == len(jobs.programs(job_id, 1)) == 1, seconds=PATIENCE)
+    # One request after the other, before the first is carried out.
+    for nodes in ("3", "2", "3"):
+        jobs.run("scale", job_id, nodes)
+    assert "may have 2 to 3 nodes, not 1" in jobs.run("scale", job_id, "1", code=2).err
+    assert wait_until(lambda: len(jobs.programs(job_id, 2)) == 1, seconds=PATIENCE), jobs.explain()
+    go_on.touch()
+    job = jobs.until(job_id, "Completed", "Failed")
+    assert job["status"] == "Completed", jobs.explain()
+    sizes = outputs(container)
+    assert [sizes[f"{node}/result.bin"] for node in range(3)] == [1000] * 3
+    told = container.client.download_blob("mine/output/0/told.txt").readall().decode()
+    assert told == f"2|3|2:3|{go_on}|two words|$HOME;\n"
+    shown = jobs.run("q", job_id).out
+    assert "elastic, 2 to 3" in shown and len([line for line in shown.splitlines() if " wanted" in line]) >= 1
+    assert "has ended: Completed" in jobs.run("scale", job_id, "2", code=2).err
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["scaled", "down"])
+def test_on_slurm_a_node_that_is_lost_leaves_the_rest_at_work(
+    jobs: Jobs, container: Container, tmp_path: Path, slurm_cluster: SlurmCluster, way: str
+) -> None:
+    jobs.project.environ.update(slurm_cluster.environ)
+    runtime = {"python": sys.executable, "scratch": str(tmp_path / "scratch")}
+    jobs.configure(container, platform="slurm", gpu_per_node=0, runtime=runtime)
+    jobs.run("init")
+    go_on = tmp_path / "go on"
+    words = ("--elastic", "1:2", "--", sys.executable, "launcher.py", str(go_on))
+    shown = jobs.run("submit", "--dry-run", *words).out
+    assert "#SBATCH --nodes=1-2\n#SBATCH --no-kill\n" in shown and "--kill-on-bad-exit=0" in shown
+    job_id = jobs.submit(*words)
+    lost = ""
+    try:
+        assert wait_until(lambda: all(jobs.programs(job_id, node) for node in (0, 1)), seconds=PATIENCE), jobs.explain()
+        job = jobs.job(job_id)
+        assert (job["elastic"]["nodes"], job["elastic"]["wanted"]) == (2, 2)
+        if way == "scaled":
+            jobs.run("scale", job_id, "1")
+        else:
+            lost = job["hosts"][1]
+            slurm_cluster.client("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
+        assert wait_until(lambda: not jobs.programs(job_id, 1), seconds=PATIENCE)
+        assert jobs.job(job_id)["elastic"]["nodes"] == len(jobs.programs(job_id, 0)) == 1
+        assert "Slurm gives no more nodes" in jobs.run("scale", job_id, "2", code=2).err
+        go_on.touch()
+        job = jobs.until(job_id, "Completed", "Failed")
+        assert (job["status"], job["exit_code"]) == ("Completed", 0), jobs.explain()
+        assert outputs(container)["0/result.bin"] == 1000
+        assert (job["elastic"]["changes"][0]["nodes"], job["elastic"]["changes"][-1]["nodes"]) == (2, 1)
+    finally:
+        go_on.touch()
+        jobs.run("abort", job_id)
+        if lost:
+            # It may have registered again by itself.
+            with suppress(subprocess.CalledProcessError):
+                slurm_cluster.client("scontrol", "update", f"NodeName={lost}", "State=RESUME")
+            states = ("sinfo", "-h", "-N", "-p", "normal", "-o", "%T")
+            assert wait_until(lambda: slurm_cluster.client(*states).split() == ["idle", "idle"], seconds=PATIENCE)

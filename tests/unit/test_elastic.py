@@ -171,7 +171,7 @@ def test_every_rank_is_below_the_size_of_the_world() -> None:
         master_address(ELASTIC, {})
 
 
-@pytest.mark.parametrize(("rendezvous", "meeting"), [(20_000, 10_000), (39_999, 29_999), (29_400, 19_400), (5, 10_005)])
+@pytest.mark.parametrize(("rendezvous", "meeting"), [(20_000, 15_000), (39_999, 34_999), (29_400, 24_400), (5, 5_005)])
 def test_nodes_meet_beside_the_rendezvous(rendezvous: int, meeting: int) -> None:
     assert meeting_port(rendezvous) == meeting
 

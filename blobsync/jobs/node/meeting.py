@@ -34,7 +34,7 @@ _CONNECT_SECONDS = 5.0
 # A predecessor's connections may hold the port for a moment.
 BIND_SECONDS = 30.0
 _LINE_BYTES = 300
-_APART = 10_000
+_APART = 5_000
 _FROM_NODE = re.compile(r"hello ([A-Za-z0-9_-]{1,128}) ([0-9]{1,6})|done|beat")
 _FROM_FIRST = re.compile(r"runs ([0-9a-f]{1,64})|waits|over ([0-9]{1,3})|beat")
 
@@ -258,7 +258,7 @@ def _listen(port: int, seconds: float) -> socket.socket:
             if time.monotonic() >= until:
                 raise NotReadyError(
                     f"port {port}, where the job's nodes meet, cannot be used: {error.strerror}",
-                    hint="set MASTER_PORT in env to another port; the nodes meet 10,000 below it",
+                    hint="submit it again: another job gets another port",
                 ) from error
         time.sleep(1)
 

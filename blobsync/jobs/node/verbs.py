@@ -48,7 +48,7 @@ def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -
         alone = _wait_for_the_others(job, code)
         fine = keeper.stop()
         if member:
-            member.leave()
+            _leave(job, member, code if fine else code or OUTPUT_FAILED_EXIT)
         if not fine:
             return code or OUTPUT_FAILED_EXIT
         if alone and (code or job.stopped):
@@ -62,11 +62,14 @@ def _run(
 ) -> int:
     if member is None:
         return run_processes(job, held, log_of, ranks)
-    code = member.run(log_of, ranks[0])
+    return member.run(log_of, ranks[0])
+
+
+def _leave(job: NodeJob, member: Member, code: int) -> None:
+    member.leave()
     if job.node_rank == 0:
-        # A launcher that starts the nodes knows only that one of them failed, which need not have mattered.
+        # What starts the nodes knows only that one of them failed, which need not have mattered.
         write_text(job.run_dir / JOB_CODE, str(code))
-    return code
 
 
 def _wait_for_the_others(job: NodeJob, code: int) -> bool:

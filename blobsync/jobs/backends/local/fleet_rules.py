@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from blobsync.jobs.spec import OUTPUT_FAILED_EXIT
+
 # A node that was lost is started again so often, each time after twice as long (seconds).
 LOST_TIMES = 3
 FIRST_PAUSE_SECONDS = 1.0
@@ -19,7 +21,7 @@ class FleetNode:
     """One node: how often it was started and lost, whether it runs, and whether it was asked to end.
 
     ``code`` is what it ended with, negative after a signal as ``subprocess`` says it; None before. ``again_at`` is when
-    one that was lost is started again.
+    one that was lost is started again, ``unsaved`` whether it could not upload its outputs once.
     """
 
     starts: int = 0
@@ -28,6 +30,7 @@ class FleetNode:
     leaving: bool = False
     code: int | None = None
     again_at: float = 0.0
+    unsaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,16 @@ def next_steps(nodes: Mapping[int, FleetNode], wanted: int, now: float) -> Steps
     """What follows from the nodes as they are, when there are to be ``wanted``."""
     first = nodes.get(0, FleetNode())
     if first.code is not None and not first.runs and not _is_to_return(first):
-        return Steps(end=_leaving(nodes, 0), over=_as_in_a_shell(first.code))
+        code = _as_in_a_shell(first.code)
+        lost_output = not code and any(node.unsaved for node in nodes.values())
+        return Steps(end=_leaving(nodes, 0), over=OUTPUT_FAILED_EXIT if lost_output else code)
     start = [number for number in range(wanted) if _is_startable(nodes.get(number, FleetNode()), now)]
     return Steps(tuple(start), _leaving(nodes, wanted))
 
 
 def after_node(node: FleetNode, code: int, now: float) -> FleetNode:
     """A node that has just ended with ``code``."""
+    node = replace(node, unsaved=node.unsaved or code == OUTPUT_FAILED_EXIT)
     if node.leaving:
         # It did as it was told, and may be asked for again.
         return replace(node, runs=False, leaving=False, code=None)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobsync.base.errors import (
     BackendUnavailableError,
@@ -21,6 +22,7 @@ from blobsync.base.errors import (
     JobNotFoundError,
     LostContactError,
     SubmissionError,
+    UsageError,
 )
 from blobsync.jobs.backends.base import (
     Accepted,
@@ -36,14 +38,14 @@ from blobsync.jobs.backends.slurm import replies as slurm_replies
 from blobsync.jobs.backends.slurm.script import build_script
 from blobsync.jobs.login import LoginNode
 from blobsync.jobs.node_archive import travelling_sources
-from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State, run_name
 from blobsync.local.names import local_problem
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 # A submission whose response was lost is looked up in the accounting of this many days; sacct's own is today only.
 _LOOK_BACK = "now-7days"
 
-CAPABILITIES = frozenset({"array", "blame", "live_logs", "nodes", "requeue", "ssh"})
+CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class SlurmBackend:
             answers = self._login.exit_codes([_place(ref) for ref in lost], over)
             codes = {ref.run_id: answers[number] for number, ref in enumerate(lost)}
         return tuple(
-            slurm_replies.as_run_info(ref.run_id, found[ref.native_id])
+            _with_size(slurm_replies.as_run_info(ref.run_id, found[ref.native_id]))
             if ref.native_id in found
             else _from_exit_code(ref.run_id, codes[ref.run_id])
             for ref in refs
@@ -181,6 +183,30 @@ class SlurmBackend:
             # The message is the same for an unknown job.
             if self.get([ref])[0].state is State.UNKNOWN:
                 return Refused(JobNotFoundError(f"Slurm does not know {ref.native_id} ({ref.run_id})"))
+        except LostContactError as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+        """Only to fewer nodes: https://slurm.schedmd.com/faq.html#job_size. The first one, which has the script, stays.
+
+        Slurm kills what runs on the others at once.
+        """
+        try:
+            info = self.get([ref])[0]
+            if info.state is not State.RUNNING:
+                return Refused(JobError(f"{ref.run_id} is {info.state} on Slurm: only a job that runs can be scaled"))
+            if nodes > len(info.nodes):
+                text = f"Slurm gives no more nodes to a job that runs: {ref.run_id} has {len(info.nodes)}"
+                return Refused(UsageError(text, hint="blobsync resubmit starts it again with as many as are free"))
+            kept = ",".join(info.nodes[:nodes])
+            if nodes < len(info.nodes):
+                done = self._login.run(("scontrol", "update", f"JobId={_number(ref)}", f"NodeList={kept}"))
+                if done.returncode:
+                    error = JobError(f"Slurm did not scale {ref.run_id}: {slurm_replies.complaint(done.stderr)}")
+                    return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
         except LostContactError as error:
             return Unknown(error)
         except BlobsyncError as error:
@@ -230,6 +256,12 @@ class SlurmBackend:
         if done.returncode:
             raise _unavailable(command[0], done.stderr)
         return done.stdout.splitlines()
+
+
+def _with_size(info: RunInfo) -> RunInfo:
+    """A job that runs has the nodes that it is to have; nobody records when that changed."""
+    count = len(info.nodes)
+    return replace(info, changes=(NodeChange(time.time(), count, count),)) if info.state is State.RUNNING else info
 
 
 def _number(ref: JobRef) -> str:

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from blobsync.base.errors import ConfigError
-from blobsync.jobs.spec import FIRST_MASTER_PORT, MASTER_PORTS, OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, JobSpec, run_name
+from blobsync.jobs.spec import (
+    FIRST_MASTER_PORT,
+    JOB_CODE,
+    MASTER_PORTS,
+    OUTPUT_FAILED_EXIT,
+    SETUP_FAILED_EXIT,
+    JobSpec,
+    run_name,
+)
 
 # The submitting shell's variables that a job gets: only where programs are. Values of the job itself come
 # from its specification, because a comma in a value breaks --export.
@@ -40,9 +48,9 @@ RUN=$PWD
 echo "${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}" > slurm_job_id
 TASK=$RUN${{SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}}
 mkdir -p "$TASK/user_logs" "$TASK/system_logs"
-rm -rf "$TASK/exit_code" "$TASK/up"
+rm -rf "$TASK/exit_code" "$TASK/up"{old_code}
 mkdir "$TASK/up"
-export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1){reached}
 export MASTER_PORT=$(({first_port} + SLURM_JOB_ID % {ports}))
 export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
 PLACE=({place})
@@ -67,7 +75,7 @@ warn() {{
 trap warn USR1
 
 # Once per node: the last uploads, and nothing left behind.
-finish() {{
+finish() {{{recount}
     "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
         {start} finish "${{PLACE[@]}}" --code "$1"
 }}
@@ -85,14 +93,32 @@ trap 'kill -TERM "$child"' TERM
 while :; do
     wait "$child"; code=$?
     kill -0 "$child" 2>/dev/null || break
-done
+done{own_code}
 
 finish "$code" || {{ [ "$code" -ne 0 ] || code={output_failed}; }}
 ended "$code"
 """
 
 _SRUN = 'srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/{log}"'
+_ELASTIC_SRUN = (
+    'srun --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --open-mode=append --output="$TASK/user_logs/{log}"'
+)
 _MPIRUN = "mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
+
+
+# What an elastic job adds. srun ends with the highest code of all nodes, those that were lost on the way included; node
+# 0 says how the job ended. Then not all nodes may be there any more.
+_ELASTIC = {
+    "old_code": f' "$TASK/{JOB_CODE}"',
+    "own_code": f"""
+[ "$code" = {OUTPUT_FAILED_EXIT} ] || ! [ -s "$TASK/{JOB_CODE}" ] || code=$(cat "$TASK/{JOB_CODE}")""",
+    # The name of a node need not be that of a host; this is where Slurm itself reaches it.
+    "reached": r"""
+MASTER_ADDR=$(scontrol show node "$MASTER_ADDR" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p' | head -n1)""",
+    "recount": """
+    NOW=$(squeue -h -j "$SLURM_JOB_ID" -o %D)
+    ONCE_PER_NODE+=(--no-kill --kill-on-bad-exit=0 --nodes="$NOW" --ntasks="$NOW")""",
+}
 
 
 def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
@@ -113,15 +139,29 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     body = _BODY.format(
         place=" ".join(place),
         start=f'{python} -I "$RUN/bootstrap.py"',
-        launch=(_MPIRUN if mpirun else _SRUN).format(procs=spec.procs_per_node, log=_log_name(spec)),
+        launch=_launcher(spec, mpirun=mpirun).format(procs=spec.procs_per_node, log=_log_name(spec)),
         log=" --log" if mpirun else "",
-        ranks=spec.world_size,
+        ranks='"$SLURM_JOB_NUM_NODES"' if spec.is_elastic else spec.world_size,
         first_port=FIRST_MASTER_PORT,
         ports=MASTER_PORTS,
         setup_failed=SETUP_FAILED_EXIT,
         output_failed=OUTPUT_FAILED_EXIT,
+        **(_ELASTIC if spec.is_elastic else dict.fromkeys(_ELASTIC, "")),
     )
     return "\n".join([*lines, body])
+
+
+def _launcher(spec: JobSpec, *, mpirun: bool) -> str:
+    if mpirun and spec.is_elastic:
+        raise ConfigError("mpirun ends when a node is lost; an elastic job needs srun", key="slurm.launcher")
+    return _MPIRUN if mpirun else _ELASTIC_SRUN if spec.is_elastic else _SRUN
+
+
+def _size(spec: JobSpec) -> list[str]:
+    """With a number of tasks, Slurm gives an elastic job no more nodes than that needs."""
+    if spec.is_elastic:
+        return [f"nodes={spec.nodes}-{spec.max_nodes}", "no-kill"]
+    return [f"nodes={spec.nodes}", f"ntasks-per-node={spec.procs_per_node}"]
 
 
 def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
@@ -129,8 +169,7 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
     lines = [
         f"job-name={run_name(spec.run_id)}",
         f"comment={_quoted('comment', f'blobsync:{spec.cluster}')}",
-        f"nodes={spec.nodes}",
-        f"ntasks-per-node={spec.procs_per_node}",
+        *_size(spec),
         "requeue",
         "open-mode=append",
         "signal=B:USR1@60",

@@ -1,0 +1,184 @@
+"""Nodes of an elastic job as processes: when each starts its command, starts it again, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.jobs.node.meeting import Contact, MeetingPlace, News, meeting_port
+from blobsync.jobs.spec import JobSpec
+from tests.fakes.blob_service import serve
+from tests.fakes.jobs import Node, make_spec
+
+# Says that it runs, then does what it finds in the file "do": ends with a code, or goes on.
+COMMAND = """\
+import os, subprocess, sys, time
+open("ran", "a").write(os.environ["NODE_RANK"] + "\\n")
+if os.path.exists("stray"):
+    subprocess.Popen(["sleep", "300"], start_new_session=True)
+    os.rename("stray", "strayed")
+while not os.path.exists("do"):
+    time.sleep(0.02)
+code = int(open("do").read())
+os.remove("do")
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with serve() as service:
+        yield Node(tmp_path / "node", service, env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
+
+
+def free_port() -> int:
+    """One for a rendezvous, with the one where its nodes meet."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        meeting: int = one.getsockname()[1]
+    return meeting + 5_000 if meeting_port(meeting + 5_000) == meeting else meeting - 5_000
+
+
+def port_of(node: Node) -> int:
+    return meeting_port(int(node.env["MASTER_PORT"]))
+
+
+def elastic(node: Node, **changes: Any) -> JobSpec:
+    code = node.code({"command.py": COMMAND})
+    return make_spec(sys.executable, "command.py", code=code, min_nodes=2, max_nodes=3, **changes)
+
+
+def started(node: Node, number: int, spec: JobSpec, *more: str) -> subprocess.Popen[bytes]:
+    words = node.command("node", spec, "--node-rank", str(number), "--keep-root", "always", *more)
+    return subprocess.Popen(words, env=node.environ(), stderr=subprocess.DEVNULL)
+
+
+def until(there: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not there() and time.monotonic() < end:
+        time.sleep(0.02)
+    return there()
+
+
+def runs(node: Node) -> int:
+    """How often the command was started."""
+    with suppress(OSError):
+        return len((node.root / "ran").read_text().splitlines())
+    return 0
+
+
+def let_end(node: Node, code: int) -> None:
+    (node.root / "do.new").write_text(str(code))
+    (node.root / "do.new").rename(node.root / "do")
+
+
+def said(node: Node, number: int) -> str:
+    with suppress(OSError):
+        return (node.run / "system_logs" / f"node_{number}.txt").read_text()
+    return ""
+
+
+def test_node_0_waits_for_enough_nodes_and_ends_after_the_last_upload(node: Node) -> None:
+    with started(node, 0, elastic(node)) as first:
+        assert until(lambda: "waiting for 1 more nodes before the command starts" in said(node, 0))
+        time.sleep(0.3)
+        assert runs(node) == 0
+        other = Contact("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
+        assert until(lambda: runs(node) == 1 and bool(other.news.start))
+        let_end(node, 0)
+        assert until(lambda: other.news == News(over=0))
+        time.sleep(1.0)
+        assert first.poll() is None, "the other one is still uploading"
+        other.leave()
+        assert first.wait(20) == 0
+
+
+def test_node_0_starts_its_command_again_when_it_was_killed_and_ends_what_that_left_behind(node: Node) -> None:
+    spec = elastic(node, setup=("touch stray",))
+    with started(node, 0, spec) as first:
+        other = Contact("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
+        assert until(lambda: (node.root / "strayed").exists())
+        before, stray = other.news.start, programs(spec, "sleep")
+        assert len(stray) == 1
+        os.kill(programs(spec, "command.py")[0], signal.SIGKILL)
+        assert until(lambda: runs(node) == 2 and other.news.start not in ("", before))
+        assert programs(spec, "sleep") == []
+        let_end(node, 7)
+        assert until(lambda: other.news == News(over=7)), "it failed by itself, and is not started again"
+        other.leave()
+        assert first.wait(20) == 7
+    assert runs(node) == 2 and "the command was killed (137); starting it again" in said(node, 0)
+
+
+def programs(spec: JobSpec, word: str) -> list[int]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            ours = f"BLOBSYNC_NODE_OF={spec.run_id}/0".encode() in Path("/proc", name, "environ").read_bytes()
+            if ours and word.encode() in Path("/proc", name, "cmdline").read_bytes():
+                found.append(int(name))
+    return found
+
+
+def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it(node: Node) -> None:
+    with started(node, 1, elastic(node)) as other:
+        assert until(lambda: "waiting for node 0 before the command starts" in said(node, 1))
+        assert runs(node) == 0
+        place = MeetingPlace("me_1_0badcafe", port_of(node), 3)
+        place.say("runs a")
+        assert until(lambda: runs(node) == 1)
+        # Node 0 is lost, and so is the rendezvous: the command ends, and waits for it.
+        place.close()
+        let_end(node, 1)
+        assert until(lambda: "the command ended with 1 and node 0 is gone; waiting" in said(node, 1))
+        assert other.poll() is None and runs(node) == 1
+        place = MeetingPlace("me_1_0badcafe", port_of(node), 3)
+        place.say("runs b")
+        assert until(lambda: runs(node) == 2)
+        place.say("over 0")
+        let_end(node, 1)
+        assert other.wait(20) == 0, "the job has succeeded"
+        assert until(lambda: not place.present)
+        place.close()
+
+
+def test_a_node_that_comes_when_the_job_is_over_starts_nothing(node: Node) -> None:
+    place = MeetingPlace("me_1_0badcafe", port_of(node), 3)
+    place.say("over 0")
+    with started(node, 2, elastic(node)) as late:
+        assert late.wait(20) == 0
+    place.close()
+    assert runs(node) == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_that_waits_ends_when_it_is_asked_to(node: Node, number: int) -> None:
+    with started(node, number, elastic(node)) as waiting:
+        assert until(lambda: "waiting for" in said(node, number))
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(20) == 143
+    assert runs(node) == 0
+
+
+def test_a_node_that_comes_later_finds_what_the_others_have_uploaded(node: Node) -> None:
+    folder = node.folder_link("output", "upload")
+    node.service.put("mine/output/checkpoint.txt", b"step 7")
+    place = MeetingPlace("me_1_0badcafe", port_of(node), 3)
+    place.say("over 0")
+    for number, files in ((1, []), (2, ["checkpoint.txt"])):
+        spec = elastic(node, folders=(folder,), nodes=2)
+        node.root.mkdir(parents=True, exist_ok=True)
+        with started(node, number, spec, "--root", str(node.root / str(number))) as one:
+            assert one.wait(20) == 0
+        assert [path.name for path in (node.root / str(number) / "output").iterdir()] == files
+    place.close()
