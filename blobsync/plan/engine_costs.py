@@ -6,8 +6,8 @@ costs, on all cores; ``around`` is what blobsync does for it meanwhile: hashing,
 
 from __future__ import annotations
 
-# Measured on a busy machine, once. There direct's threads, which wait for one lock, took 1.068, 0.687 and 0.845 ms for a
-# file down, up over TLS and down over TLS; what stands here is set by hand, until the command runs on a quiet one.
+# Measured once, on a busy machine. There direct's threads, which wait for one lock, took 1.068, 0.687 and 0.845 ms for
+# a file down, up over TLS and down over TLS; those three are set by hand until the command runs on a quiet machine.
 COSTS: dict[tuple[str, str, bool], tuple[float, float, float]] = {
     ("direct", "up", False): (0.19, 0.429e-3, 4.81e-9),
     ("azcopy", "up", False): (0.11, 0.328e-3, 2.70e-9),
