@@ -70,7 +70,7 @@ def download(
     """Download files or folders to their place in the project.
 
     Transfers only what differs. A file appears complete or not at all, and a local edit is never replaced unless
-    you request it.
+    you request it. A large file that an earlier run did not finish is not fetched again from its beginning.
 
     \b
       blobsync d data/voc20                     into data/voc20, whatever is there already

@@ -132,11 +132,13 @@ class Rounds:
                 if word == "u" and self._chance.random() < 0.3:
                     self._change()
                     self._write(project)
+                elif word == "d" and self._chance.random() < 0.3:
+                    self._damage_part(project)
                 continue
             done = project.json(*words, seconds=300)
             if done.code == 0:
                 break
-        self._judge(word, done, found)
+        self._judge(project, word, done, found)
         stats = self._line.stats()
         self.account.moved[word] += stats.uploaded if word == "u" else stats.downloaded
         self.account.whole[word] += len(self._body)
@@ -152,7 +154,14 @@ class Rounds:
         project.finish(process)
         return hit
 
-    def _judge(self, word: str, done: Done | None, found: Callable[[], str]) -> None:
+    def _damage_part(self, project: Project) -> None:
+        """What a power cut, or somebody else, makes of the part file of a download."""
+        for part in project.data.glob(".blobsync-*.part"):
+            with part.open("r+b") as out:
+                out.seek(self._chance.randrange(max(1, part.stat().st_size)))
+                out.write(bytes(self._chance.randrange(1, _MIB)))
+
+    def _judge(self, project: Project, word: str, done: Done | None, found: Callable[[], str]) -> None:
         here = f"round {self.account.rounds + 1}, {word}"
         if done is None or done.code != 0:
             self.account.wrong.append(f"{here}: not done: {done}")
@@ -160,3 +169,5 @@ class Rounds:
             self.account.wrong.append(f"{here}: exit 0, but other bytes: {done}")
         elif self._container.names("data/", uncommitted=True) != ["data/a.bin"]:
             self.account.wrong.append(f"{here}: blocks are left over")
+        elif word == "d" and (left := [*project.data.glob(".*"), *project.state.glob("downloads/*")]):
+            self.account.wrong.append(f"{here}: {left} are left over")
