@@ -18,6 +18,7 @@ from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
 from tests.servers.kube_fixture import kube_cluster as kube_cluster
 
 pytestmark = pytest.mark.kubernetes
+_CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 _FINISHED = ("Complete", "Failed")
 
 
@@ -61,6 +62,28 @@ def test_a_job_of_two_indexes_runs_and_completes(kube_cluster: RealCluster, spac
     assert (found["status"]["succeeded"], found["status"]["completedIndexes"]) == (2, "0,1")
     for index, pod in enumerate(sorted(each["metadata"]["name"] for each in kube_cluster.pods("two", space))):
         assert kube_cluster.kubectl("logs", "-n", space, pod).stdout == f"rank {index} on two-{index}\n"
+
+
+def test_a_list_is_made_piece_by_piece_and_goes_with_its_owner(kube_cluster: RealCluster, space: str) -> None:
+    owner = kube_cluster.create(job("owner", "trap 'exit 0' TERM; while :; do sleep 0.1; done"), space)
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": owner["metadata"]["uid"]}
+    kinds: dict[str, dict[str, Any]] = {
+        "Secret": {},
+        "PersistentVolumeClaim": {"spec": _CLAIM},
+        "Service": {"spec": {"clusterIP": "None"}},
+    }
+    items = [
+        {"apiVersion": "v1", "kind": kind, "metadata": {"name": "owned", "ownerReferences": [reference]}, **more}
+        for kind, more in kinds.items()
+    ]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    made = kube_cluster.kubectl("create", "-n", space, "-f", "-", "-o", "name", stdin=text).stdout.split()
+    assert made == ["secret/owned", "persistentvolumeclaim/owned", "service/owned"]
+    kube_cluster.running("owner", 0, space)
+    kube_cluster.kubectl("delete", "job", "owner", "-n", space, "--cascade=foreground")
+    left = ("get", "pods,secrets,pvc,services", "-n", space, "--field-selector=metadata.name=owned", "-o", "name")
+    assert kube_cluster.kubectl(*left).stdout == ""
+    assert not kube_cluster.pods("owner", space)
 
 
 def test_words_reach_the_program_as_they_are(kube_cluster: RealCluster, space: str) -> None:

@@ -108,6 +108,9 @@ def discovery(path: str, accept: str) -> tuple[str, Any] | None:
     if path == "apis":
         plain = {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*each) for each in _GROUPS]}
         return (AGGREGATED, _aggregated(_GROUPS)) if whole else ("application/json", plain)
+    if path == "openapi/v2":
+        # kubectl asks for it when it reads a List; a document in protobuf that says nothing of any kind.
+        return "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", b""
     if path == "openapi/v3":
         return "application/json", {"paths": {root: {"serverRelativeURL": _openapi_url(root)} for root in _roots()}}
     if path.startswith("openapi/v3/") and path.removeprefix("openapi/v3/") in _roots():

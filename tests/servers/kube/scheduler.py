@@ -13,6 +13,7 @@ from tests.servers.kube.store import TERMINAL, Object, Store, age, stamp
 
 # How long a pod outlives its node: the collector of pods looks every 20 s, and a node may come back for 40 s.
 _ORPHANED_AFTER = 40.0
+_OWNED = ("Job", "Pod", "Secret", "Service", "ConfigMap", "PersistentVolumeClaim")
 _HOSTNAME = "kubernetes.io/hostname"
 
 
@@ -99,7 +100,7 @@ class Scheduler:
 
     def _collect(self) -> None:
         """End what all of whose owners are gone, and what waits in the foreground for what it owns."""
-        objects = [each for kind in ("Job", "Pod", "Secret", "Service", "ConfigMap") for each in self._store.list(kind)]
+        objects = [each for kind in _OWNED for each in self._store.list(kind)]
         known = {each["metadata"]["uid"]: each for each in objects}
         for each in objects:
             owners = [one["uid"] for one in each["metadata"].get("ownerReferences", [])]
