@@ -112,13 +112,18 @@ def mutants(rest: Sequence[str]) -> int:
 
 def soak(rest: Sequence[str]) -> int:
     """What takes too long for ``test``."""
-    parser = argparse.ArgumentParser(prog="./dev soak", description="The long tests; all of them take about an hour.")
+    parser = argparse.ArgumentParser(prog="./dev soak", description="The long tests; all of them take about two hours.")
     parser.add_argument("--seconds", type=int, default=660, help="of fuzzing, for all targets together (660)")
     parser.add_argument("--rounds", type=int, default=5, help="of each reliability trial (5; 0: none)")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="of both")
+    parser.add_argument("--changes", type=int, default=200, help="rounds of changes and kills of a large file (200)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="of all")
     options = parser.parse_args(rest)
     say(f"the seed is {options.seed}")
-    os.environ |= {"SOAK_SECONDS": str(options.seconds), "SOAK_SEED": str(options.seed)}
+    os.environ |= {
+        "SOAK_SECONDS": str(options.seconds),
+        "SOAK_ROUNDS": str(options.changes),
+        "SOAK_SEED": str(options.seed),
+    }
     workers = min(os.cpu_count() or 1, 4)
     fuzzed = run([PYTHON, "-m", "pytest", "-m", "soak", "-n", str(workers), "tests"])
     if not options.rounds:

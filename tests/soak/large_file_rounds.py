@@ -126,8 +126,8 @@ class Rounds:
         self._line.reset()
         words = (word, "data", "--engine", "direct")
         done: Done | None = None
-        for _ in range(_TRIES):
-            if self._chance.random() < 0.4 and self._killed(project, *words):
+        for left in reversed(range(_TRIES)):
+            if left and self._chance.random() < 0.4 and self._killed(project, *words):
                 self.account.kills += 1
                 if word == "u" and self._chance.random() < 0.3:
                     self._change()

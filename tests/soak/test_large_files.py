@@ -37,7 +37,7 @@ def test_no_round_of_changes_and_kills_ends_wrong(
         rounds = Rounds(SEED, (project, other), container, line)
         for _ in range(ROUNDS):
             rounds.go()
-            print(f"seed {SEED}: {rounds.account}", flush=True)
+            print(f"seed {SEED}: {rounds.account}", *rounds.account.wrong, flush=True)
             assert len(rounds.account.wrong) < 5, rounds.account.wrong
     assert not rounds.account.wrong, (SEED, rounds.account.wrong)
 
