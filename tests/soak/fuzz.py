@@ -22,14 +22,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 
 from blobsync.base.errors import BlobsyncError
-from tests.soak import answer_targets, file_targets, job_targets, name_targets, storage_targets
+from tests.soak import answer_targets, file_targets, job_targets, name_targets, spread_targets, storage_targets
 from tests.soak.mutation import inputs
 from tests.soak.target import Target
 
 KEPT = Path(__file__).resolve().parent / "kept"
 TARGETS = {
     target.name: target
-    for module in (storage_targets, answer_targets, file_targets, name_targets, job_targets)
+    for module in (storage_targets, answer_targets, file_targets, name_targets, job_targets, spread_targets)
     for target in module.TARGETS
 }
 
