@@ -16,6 +16,9 @@ def parse_json(text: str | bytes) -> Any:
     ``json`` raises ``RecursionError`` if values are nested some thousand levels deep.
     """
     try:
+        # A text is the common case, and the decoder need not be made anew for each.
+        if isinstance(text, str) and not text.startswith("\ufeff"):
+            return _DECODER.decode(text)
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -23,6 +26,9 @@ def parse_json(text: str | bytes) -> Any:
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from blobsync.base.environment import environment
@@ -24,6 +25,7 @@ _MODULE = "blobsync.spread.worker"
 # The rest of an environment may hold secrets, and a worker needs nothing of it.
 _KEPT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV"})
 _KEPT_PREFIXES = ("PYTHON", "LC_")
+_LINES = 500
 # Seconds in which a worker that was told to stop ends.
 _END_PATIENCE = 1.5
 
@@ -85,8 +87,10 @@ class Conversation:
     def carry(self, shard: Shard) -> Iterator[Answer]:
         """Hand over a shard; what the worker says of it, to its end. Raises ``WorkerLostError`` where it does not come
         to that."""
-        for line in shard_lines(shard):
-            self._process.send_line(line)
+        # Many lines at once: each write wakes the worker.
+        lines = shard_lines(shard)
+        while some := list(islice(lines, _LINES)):
+            self._process.send_line("\n".join(some))
         for answer in self._answers:
             if isinstance(answer, ShardDone):
                 return
