@@ -114,6 +114,7 @@ HANDED_OVER: Mapping[str, tuple[str, Any]] = {
     "config_param.*.datastore_name": ("aml", "other"),
     "config_param.*.mode": ("aml", "upload"),
     "config_param.*.include": ("aml", ["voc"]),
+    "config_param.*.ignore": ("slurm", ["*.tmp"]),
 }
 
 # Beside what is switched by a key, what it needs to be seen.
