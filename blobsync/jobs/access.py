@@ -9,9 +9,19 @@ from blobsync.base.errors import ConfigError, CredentialError
 from blobsync.base.locations import SasToken
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.spec import SERVICES, JobSpec, Secrets
+from blobsync.store.connect import mint_sas
 from blobsync.store.grants import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ordered_rights
 
 SasForAccount = Callable[[StorageAccount, str, int], SasToken]
+
+
+def sas_minter(cluster: Cluster, environ: Mapping[str, str]) -> SasForAccount:
+    """Makes SAS tokens with the credentials of a cluster's files."""
+
+    def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
+        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=cluster.flag("use_cli_auth"))
+
+    return mint
 
 
 def rights_needed(spec: JobSpec) -> Mapping[str, str]:

@@ -19,8 +19,9 @@ from blobsync.base.errors import (
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.model import Cluster, StorageAccount
+from blobsync.jobs.access import grant, sas_minter
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Backend, Recalling, Refused, Scaling, Surroundings, Unknown
+from blobsync.jobs.backends.base import Backend, Recalling, Refused, Renewing, Scaling, Surroundings, Unknown
 from blobsync.jobs.backends.local.run_files import remove_dead_secrets
 from blobsync.jobs.elastic import demand_scalable
 from blobsync.jobs.history import History, JobRecord
@@ -215,7 +216,20 @@ class Board:
                 continue
             for record, info in zip(group, infos, strict=True):
                 fresh[record.run_id] = self.history.update(record, info)
+            problems += [problem for record in group if (problem := self._renewed(record, backend))]
         return JobList(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
+
+    def _renewed(self, record: JobRecord, backend: Backend) -> str:
+        """Hand new secrets to a job whose SAS ends before long; returns why that failed."""
+        if not isinstance(backend, Renewing) or not backend.is_lapsing(record.ref):
+            return ""
+        try:
+            cluster = self.cluster_of(record)
+            _, secrets, _ = grant(record.spec, [cluster], sas_minter(cluster, self.environ))
+            backend.renew(record.ref, secrets)
+        except BlobsyncError as error:
+            return f"the SAS of {record.run_id} expires before long, and could not be renewed: {error.message}"
+        return ""
 
     def _look_up(self, record: JobRecord, backend: Backend) -> JobRecord:
         """Resolve a submission whose response was lost. Raises what the backend raises."""

@@ -6,14 +6,13 @@ import getpass
 import re
 import secrets as random_source
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, SubmissionUnknownError
-from blobsync.base.locations import SasToken
-from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobs.access import grant, known_accounts
+from blobsync.config.model import Cluster
+from blobsync.jobs.access import grant, known_accounts, sas_minter
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
@@ -22,7 +21,6 @@ from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import home_of
 from blobsync.jobs.node_archive import node_archive, publish
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
-from blobsync.store.connect import mint_sas
 
 
 class Submitted(NamedTuple):
@@ -146,7 +144,7 @@ def _hand_over(
 ) -> Submitted:
     backend, home = board.backend(cluster), home_of(cluster, board.environ)
     clusters = [cluster, *([origin] if origin else [])]
-    spec, secrets, warnings = grant(spec, clusters, _minter(board, cluster))
+    spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, board.environ))
     plan = backend.plan(spec)
     if spec.node_archive is not None:
         # It is beside the code, and the job has just been granted access to that: the account is known.
@@ -166,16 +164,3 @@ def _hand_over(
             hint=f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it",
         ) from outcome.error
     return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes)
-
-
-def _minter(board: Board, cluster: Cluster) -> Callable[[StorageAccount, str, int], SasToken]:
-    def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
-        return mint_sas(
-            account,
-            rights,
-            seconds,
-            environ=board.environ,
-            use_cli_auth=cluster.flag("use_cli_auth"),
-        )
-
-    return mint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -291,6 +292,30 @@ def test_abort_stops_a_running_job_and_a_shell_can_be_had_before(lab: KubeLab, k
     assert lab.run("logs", job_id).out.startswith("up\n")
     summary = lab.ask("-c", "k8s", "summary")
     assert summary["nodes_total"] >= 1
+
+
+def test_a_job_that_outlives_its_sas_is_handed_a_new_one(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    job_id = lab.submit("k8s", "sleep 300")
+    name, there = lab.name_of(job_id), ("-n", lab.namespace)
+    pod = kube_cluster.running(name, 0, lab.namespace)
+
+    def tokens() -> Any:
+        held = kube_cluster.json("get", "secret", name, *there)["data"]["secrets.json"]
+        return json.loads(base64.b64decode(held))["sas"]
+
+    first = tokens()
+    lab.run("q")
+    assert tokens() == first
+    kube_cluster.kubectl("annotate", "job", name, *there, "--overwrite", "blobsync.dev/released=1")
+    lab.run("q")
+    assert tokens() != first and tokens().keys() == first.keys()
+
+    def seen() -> bool:
+        inside = kube_cluster.kubectl("exec", pod, *there, "--", "cat", "/blobsync/secrets/secrets.json").stdout
+        return bool(json.loads(inside)["sas"] == tokens())
+
+    assert wait_until(seen, seconds=90, pause=0.5)
+    kube_cluster.kubectl("delete", "job", name, *there)
 
 
 @pytest.mark.slurm

@@ -179,6 +179,19 @@ class Scaling(Protocol):
 
 
 @runtime_checkable
+class Renewing(Protocol):
+    """A backend that can hand a job new secrets while it runs: a job may outlive its SAS."""
+
+    def is_lapsing(self, ref: JobRef) -> bool:
+        """Whether half of the time of its SAS has passed, as the latest :meth:`Backend.get` has shown."""
+        ...
+
+    def renew(self, ref: JobRef, secrets: Secrets) -> None:
+        """Put these in the place of the job's secrets. Safe to repeat."""
+        ...
+
+
+@runtime_checkable
 class Recalling(Protocol):
     """A backend that stores specifications, so it can find jobs that this project has no record of."""
 

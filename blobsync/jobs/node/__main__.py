@@ -52,7 +52,7 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
     demand_startable(spec, secrets)
     # Known to the redactor from here on.
     secret_env = {name: Secret(value) for name, value in secrets.env.items()}
-    places = JobPlaces(secrets.sas, environ)
+    places = JobPlaces(secrets.sas, environ, arguments.secrets)
     job = NodeJob(spec, secret_env, arguments, environ, _node_rank(arguments, spec, environ))
     if arguments.echo:
         with Echo(job.run_dir, job.node_rank, job.attempt):

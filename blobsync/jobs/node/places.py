@@ -12,6 +12,7 @@ from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.base.redaction import register_secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.jobs.node.mounted import MountedStore
+from blobsync.jobs.spec import Secrets
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.rest.append import RestAppendBlobs
 from blobsync.store.rest.auth import SasSigner
@@ -25,17 +26,17 @@ MOUNTED = "mounted:"
 class JobPlaces:
     """What reaches the containers of one job, each with the SAS that came with the job; one store each."""
 
-    def __init__(self, sas: Mapping[str, str], environ: Mapping[str, str]) -> None:
-        """``sas`` are tokens by container URL; ``environ`` is asked for proxies and CA bundles."""
+    def __init__(self, sas: Mapping[str, str], environ: Mapping[str, str], source: Path | None = None) -> None:
+        """``sas`` are tokens by container URL; ``environ`` is asked for proxies and CA bundles.
+
+        ``source`` is the file of secrets that they are from: a cluster may put others there while the job runs.
+        """
         self._sas = sas
+        self._source, self._read_at = source, _changed_at(source)
         # What the node's own Python has of libcurl may be of any age.
         self._environ = {"BLOBSYNC_TRANSPORT": "urllib3", **environ}
         self._connections: dict[str, BlobHttp] = {}
-        for text in sas.values():
-            # Register it first, so that no error shows it.
-            register_secret(text.strip().lstrip("?"))
-            with suppress(ValueError):
-                SasToken.parse(text)
+        _register(sas)
 
     def blobs(self, container: str, name: str) -> RemoteEnd:
         """A blob, or a folder of blobs. Of what is mounted, the mount is that blob or folder itself.
@@ -55,6 +56,7 @@ class JobPlaces:
 
     def sas(self, container: str) -> SasToken:
         """What opens the container. Raises ``CredentialError``."""
+        self._look_again()
         text = self._sas.get(container)
         if text is None:
             raise CredentialError(f"the job has no access to {container}", hint="submit it again: blobsync resubmit ID")
@@ -63,11 +65,38 @@ class JobPlaces:
         except ValueError as error:
             raise CredentialError(f"the SAS for {container} cannot be used: {error}") from error
 
+    def _look_again(self) -> None:
+        """Take new tokens from where the others were."""
+        changed = _changed_at(self._source)
+        if self._source is None or changed in (None, self._read_at):
+            return
+        with suppress(OSError, ValueError):
+            self._sas = Secrets.from_json(self._source.read_text(encoding="utf-8")).sas
+            _register(self._sas)
+            self._connections.clear()
+            self._read_at = changed
+
     def _connection(self, container: str) -> BlobHttp:
+        self._look_again()
         if container not in self._connections:
             signer = SasSigner(self.sas(container))
             self._connections[container] = BlobHttp(container_url(container), signer, environ=self._environ)
         return self._connections[container]
+
+
+def _changed_at(file: Path | None) -> int | None:
+    """When the file was written, to the nanosecond; None where there is none."""
+    with suppress(OSError):
+        return file.stat().st_mtime_ns if file else None
+    return None
+
+
+def _register(sas: Mapping[str, str]) -> None:
+    for text in sas.values():
+        # First of all, so that no error shows it.
+        register_secret(text.strip().lstrip("?"))
+        with suppress(ValueError):
+            SasToken.parse(text)
 
 
 def container_url(text: str) -> ContainerUrl:

@@ -31,16 +31,17 @@ from blobsync.jobs.backends.base import (
 )
 from blobsync.jobs.backends.kubernetes import replies
 from blobsync.jobs.backends.kubernetes.kubectl import Kubectl
-from blobsync.jobs.backends.kubernetes.naming import CANCELED_NOTE, object_name
+from blobsync.jobs.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.jobs.backends.kubernetes.place import Place, recorded_place
 from blobsync.jobs.backends.kubernetes.pod import CONTAINER
 from blobsync.jobs.backends.kubernetes.pod_logs import PodLogs
 from blobsync.jobs.backends.kubernetes.replies import KubernetesJob, Pod
-from blobsync.jobs.backends.kubernetes.request import build_kubernetes, pull_login
+from blobsync.jobs.backends.kubernetes.request import SECRETS_KEY, build_kubernetes, pull_login
 from blobsync.jobs.backends.kubernetes.settings import read_settings
 from blobsync.jobs.backends.kubernetes.submission import DOUBTFUL, Submission
 from blobsync.jobs.backends.kubernetes.summary import holders_of, read_cluster
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
+from blobsync.store.grants import JOB_SECONDS
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
 
@@ -68,6 +69,7 @@ class KubernetesBackend:
         self._places: dict[tuple[str, str], Place] = {}
         self._pod_logs: dict[Place, PodLogs] = {}
         self._read: dict[str, bytes] = {}
+        self._granted: dict[str, int] = {}
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
@@ -100,6 +102,7 @@ class KubernetesBackend:
         for place, group in by_place.items():
             names = [object_name(ref.run_id) for ref in group]
             jobs = replies.read_jobs(place.ours("Job", names))
+            self._granted.update({job.run_id: 0 if job.is_over else job.granted for job in jobs})
             found.update((info.run_id, info) for info in _infos(place, jobs, names))
         gone = "the cluster does not know it (any more)"
         return tuple(found.get(ref.run_id) or RunInfo(ref.run_id, State.UNKNOWN, reason=gone) for ref in refs)
@@ -133,7 +136,7 @@ class KubernetesBackend:
             job = replies.read_kubernetes_job(place.get("Job", name))
             if job.run_id != ref.run_id:
                 return Refused(JobNotFoundError(f"the cluster does not know {ref.run_id}"))
-            if job.conditions.keys() & {"Complete", "Failed"} or job.leaving:
+            if job.is_over or job.leaving:
                 return Accepted(ref)
             if job.suspended and not job.active:
                 # The clock of a Job that waits in a queue stands still.
@@ -160,6 +163,17 @@ class KubernetesBackend:
         except BlobsyncError as error:
             return Refused(error)
         return Accepted(ref)
+
+    def is_lapsing(self, ref: JobRef) -> bool:
+        granted = self._granted.get(ref.run_id, 0)
+        return bool(granted) and time.time() - granted > JOB_SECONDS / 2
+
+    def renew(self, ref: JobRef, secrets: Secrets) -> None:
+        """The nodes see it within a minute or two: the kubelet brings mounted Secrets up to date."""
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        secret = place.get("Secret", name)
+        place.replace({**secret, "stringData": {SECRETS_KEY: secrets.to_json()}})
+        place.patch_job(name, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
 
     def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
         place, name = self._place_of(ref), object_name(ref.run_id)

@@ -17,6 +17,7 @@ US = "blobsync"
 RUN_LABEL = "blobsync.dev/run"
 RUN_ID_NOTE = "blobsync.dev/run-id"
 RELEASED_NOTE = "blobsync.dev/released"
+RENEWED_NOTE = "blobsync.dev/renewed"
 CANCELED_NOTE = "blobsync.dev/canceled"
 CONTAINER_NOTE = "blobsync.dev/container"
 # https://kueue.sigs.k8s.io/docs/tasks/run/jobs/ and its issue 6492: a plain Job that may change its size.

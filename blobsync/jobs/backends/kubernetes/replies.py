@@ -16,6 +16,7 @@ from blobsync.jobs.backends.kubernetes.naming import (
     JOB_LABEL,
     QUEUE_LABEL,
     RELEASED_NOTE,
+    RENEWED_NOTE,
     RUN_ID_NOTE,
 )
 from blobsync.jobs.backends.kubernetes.pod import CONTAINER
@@ -78,6 +79,13 @@ class KubernetesJob:
     completed: float | None = None
     active: int = 0
     conditions: Mapping[str, tuple[str, str, float | None]] = field(default_factory=dict)
+    # When its secrets were handed over, for the last time.
+    granted: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return bool(self.conditions.keys() & {"Complete", "Failed"})
 
 
 def read_jobs(answer: Mapping[str, Any]) -> tuple[KubernetesJob, ...]:
@@ -110,6 +118,7 @@ def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
         completed=_when(status, "completionTime"),
         active=(_number(status, "active") or 0) + (_number(status, "terminating") or 0),
         conditions=conditions,
+        granted=max(_digits(_text(notes, RELEASED_NOTE)), _digits(_text(notes, RENEWED_NOTE))),
     )
 
 
@@ -318,7 +327,7 @@ def _number(body: Mapping[str, Any], *path: str) -> int | None:
 
 def _digits(value: object) -> int:
     text = str(value)
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else 0
 
 
 def _when(body: Mapping[str, Any], *path: str) -> float | None:

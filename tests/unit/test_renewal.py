@@ -1,0 +1,143 @@
+"""A job that outlives its SAS: who notices, what is handed over, and how a node comes to use it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import BackendUnavailableError, CredentialError
+from blobsync.base.process import Completed
+from blobsync.config.model import Cluster
+from blobsync.jobs.backends.base import Surroundings
+from blobsync.jobs.backends.kubernetes.backend import KubernetesBackend
+from blobsync.jobs.board import Board
+from blobsync.jobs.node.places import JobPlaces
+from blobsync.jobs.spec import FolderLink, JobRef, RunInfo, Secrets, State
+from blobsync.store.grants import JOB_SECONDS
+from tests.fakes.backend import FakeBackend
+from tests.fakes.jobs import make_spec
+from tests.fakes.runner import Call, ScriptedRunner
+from tests.unit.project_files import NO_ENVIRON, ProjectFiles
+
+CONTAINER = "https://acct.blob.core.windows.net/cont"
+RUN, NAME = "me_1_0badcafe", "me-1-0badcafe"
+REF = JobRef(RUN, NAME, "ctx/train")
+
+
+class Lapsing(FakeBackend):
+    """Its jobs need new secrets."""
+
+    def __init__(self, problem: BackendUnavailableError | None = None) -> None:
+        super().__init__()
+        self.renewed: list[tuple[str, Secrets]] = []
+        self.lapsing, self.problem = True, problem
+
+    def is_lapsing(self, ref: JobRef) -> bool:
+        return self.lapsing
+
+    def renew(self, ref: JobRef, secrets: Secrets) -> None:
+        if self.problem:
+            raise self.problem
+        self.renewed.append((ref.run_id, secrets))
+
+
+@pytest.fixture
+def board_with(tmp_path: Path) -> Callable[[Lapsing], Board]:
+    def make(fake: Lapsing) -> Board:
+        files = ProjectFiles(tmp_path)
+        key = base64.b64encode(b"k" * 32).decode()
+        files.account("acct", f"account_name: acct\ncontainer_name: cont\naccount_key: {key}\n")
+        files.cluster(
+            "platform: local\nenv: {MY_TOKEN: hush}\n"
+            "config_param:\n  code_path: {azure_blob_config_file: aux_data/configs/acct.yaml, path: code.zip}\n"
+            "  output_folder: {azure_blob_config_file: aux_data/configs/acct.yaml, path: out, mode: upload}\n"
+        )
+        board = Board(tmp_path, NO_ENVIRON, backends={"aml": fake})
+        spec = make_spec("sleep", "9", cluster="aml", secret_env=("MY_TOKEN",))
+        (folder,) = board.cluster("aml").folders
+        spec = replace(spec, folders=(FolderLink("output", str(folder.account.container), "out", "upload"),))
+        fake.jobs[spec.run_id] = RunInfo(spec.run_id, State.RUNNING)
+        board.history.add(spec, JobRef(spec.run_id, "1", ""), "fake")
+        return board
+
+    return make
+
+
+def test_looking_at_a_job_renews_what_ends_before_long(board_with: Callable[[Lapsing], Board]) -> None:
+    fake = Lapsing()
+    board = board_with(fake)
+    assert board.recent().problems == ()
+    ((run_id, secrets),) = fake.renewed
+    assert run_id == RUN and secrets.env == {"MY_TOKEN": "hush"}
+    assert list(secrets.sas) == [CONTAINER] and "sig=" in secrets.sas[CONTAINER]
+    fake.lapsing = False
+    board.recent()
+    assert len(fake.renewed) == 1
+
+
+def test_a_renewal_that_fails_is_told_and_the_state_is_shown(board_with: Callable[[Lapsing], Board]) -> None:
+    board = board_with(Lapsing(BackendUnavailableError("nobody answers")))
+    found = board.recent()
+    (record,) = found.records
+    assert record.info.state is State.RUNNING
+    assert found.problems == (f"the SAS of {RUN} expires before long, and could not be renewed: nobody answers",)
+
+
+def kubernetes(granted: float, calls: list[Call]) -> KubernetesBackend:
+    notes = {"blobsync.dev/run-id": RUN, "blobsync.dev/released": "1", "blobsync.dev/renewed": str(int(granted))}
+    job = {"metadata": {"name": NAME, "annotations": notes}, "spec": {"completions": 1}, "status": {"active": 1}}
+    secret = {"kind": "Secret", "metadata": {"name": NAME, "resourceVersion": "7"}, "data": {"secrets.json": "b2xk"}}
+
+    def answer(call: Call) -> Completed:
+        calls.append(call)
+        asked = call.argv[-1]
+        body = secret if f"/secrets/{NAME}" in " ".join(call.argv) else {"items": [job]} if "/jobs?" in asked else {}
+        return Completed(0, json.dumps(body), "")
+
+    cluster = Cluster("c", "c.yaml", Path("/p"), platform="kubernetes", values={"kubernetes": {"image": "i"}})
+    around = Surroundings("c", Path("/p"), Path("/p/s"), {}, {"PATH": ""}, ScriptedRunner(answer), cluster)
+    return KubernetesBackend(around, cluster)
+
+
+def test_half_of_the_time_of_a_sas_has_to_have_passed() -> None:
+    for passed, lapsing in ((JOB_SECONDS / 2 - 600, False), (JOB_SECONDS / 2 + 600, True)):
+        backend = kubernetes(time.time() - passed, [])
+        assert not backend.is_lapsing(REF), "nobody has looked yet"
+        backend.get([REF])
+        assert backend.is_lapsing(REF) is lapsing
+
+
+def test_a_new_version_of_the_secret_goes_by_standard_input() -> None:
+    calls: list[Call] = []
+    kubernetes(0, calls).renew(REF, Secrets({CONTAINER: "sig=SENTINEL"}))
+    (replaced,) = [call for call in calls if "replace" in call.argv]
+    body = json.loads(replaced.input or "")
+    assert Secrets.from_json(body["stringData"]["secrets.json"]).sas == {CONTAINER: "sig=SENTINEL"}
+    assert body["metadata"]["resourceVersion"] == "7", "somebody else's change is not overwritten"
+    assert not any("SENTINEL" in word for call in calls for word in call.argv)
+    assert any("blobsync.dev/renewed" in word for word in calls[-1].argv)
+
+
+def test_a_node_takes_a_new_sas_from_the_file_that_the_first_one_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.json"
+    file.write_text(Secrets({CONTAINER: "sv=1&sig=old"}).to_json())
+    places = JobPlaces({CONTAINER: "sv=1&sig=old"}, {}, file)
+    first = places.appendable(CONTAINER)
+    assert places.sas(CONTAINER).reveal().endswith("sig=old") and places.appendable(CONTAINER) is not first
+    file.write_text(Secrets({CONTAINER: "sv=1&sig=new"}).to_json())
+    os.utime(file, ns=(1, 1))
+    assert places.sas(CONTAINER).reveal().endswith("sig=new")
+    # What is written at this moment, or gone at the end of a job, changes nothing.
+    file.write_text("{")
+    assert places.sas(CONTAINER).reveal().endswith("sig=new")
+    file.unlink()
+    assert places.sas(CONTAINER).reveal().endswith("sig=new")
+    with pytest.raises(CredentialError):
+        places.sas("https://acct.blob.core.windows.net/other")
