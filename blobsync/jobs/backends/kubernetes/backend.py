@@ -156,8 +156,11 @@ class KubernetesBackend:
         The highest indexes go first, so that index 0 stays. Safe to repeat.
         """
         try:
-            change = {"spec": {"completions": nodes, "parallelism": nodes}}
-            self._place_of(ref).patch_job(object_name(ref.run_id), change)
+            place, name = self._place_of(ref), object_name(ref.run_id)
+            job = replies.read_kubernetes_job(place.get("Job", name))
+            if job.is_over or job.canceled or job.leaving or job.run_id != ref.run_id:
+                return Refused(JobError(f"{ref.run_id} does not run (any more)"))
+            place.patch_job(name, {"spec": {"completions": nodes, "parallelism": nodes}})
         except DOUBTFUL as error:
             return Unknown(error)
         except BlobsyncError as error:
