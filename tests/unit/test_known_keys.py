@@ -114,7 +114,6 @@ HANDED_OVER: Mapping[str, tuple[str, Any]] = {
     "config_param.*.datastore_name": ("aml", "other"),
     "config_param.*.mode": ("aml", "upload"),
     "config_param.*.include": ("aml", ["voc"]),
-    "config_param.*.ignore": ("slurm", ["*.tmp"]),
 }
 
 # Beside what is switched by a key, what it needs to be seen.
@@ -132,6 +131,7 @@ READ_IN: Mapping[str, str] = {
     "blob_mount_info.*.blob_mount_point": "config/entries.py",
     "blob_mount_info.*.azure_blob_config_file": "config/entries.py",
     "config_param.*.azure_blob_config_file": "config/entries.py",
+    "config_param.*.ignore": "jobs/node/keeper.py",
     "config_param.*.storage_type": "jobs/backends/aml/storage.py",
     "config_param.*.file_share": "jobs/backends/aml/storage.py",
     "config_param.*.blob_cache_timeout": "jobs/describe.py",
