@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.plain_json import parse_object
-from blobsync.base.redaction import redact_tree
+from blobsync.base.redaction import redact_each, redact_tree
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferResult
 from blobsync.store.ends import RemoteEnd
@@ -96,8 +96,8 @@ def _write(folder: Path, head: Mapping[str, object], lists: Mapping[str, Iterato
         out.write(json.dumps(redact_tree(head), indent=1)[:-2])
         for name, entries in lists.items():
             out.write(f',\n "{name}": [')
-            for count, entry in enumerate(entries):
-                out.write(("," if count else "") + "\n  " + json.dumps(redact_tree(entry)))
+            for count, entry in enumerate(redact_each(entries)):
+                out.write(("," if count else "") + "\n  " + json.dumps(entry))
             out.write("\n ]")
         out.write("\n}\n")
     os.replace(part, file)

@@ -16,7 +16,7 @@ import pytest
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import SasToken, Secret
-from blobsync.base.redaction import redact, redact_answer, redact_tree, redact_word, register_secret
+from blobsync.base.redaction import redact, redact_answer, redact_each, redact_tree, redact_word, register_secret
 from blobsync.cli.output import Console, Result
 
 # With every sign that URLs, JSON and HTML write in ways of their own.
@@ -213,3 +213,15 @@ def test_a_traceback_in_a_log_shows_no_secret() -> None:
         for name in ("blobsync", "urllib3"):
             logging.getLogger(name).removeHandler(handler)
         logger.setLevel(level)
+
+
+@pytest.mark.parametrize("at", [0, 63, 64, 150])
+@pytest.mark.parametrize("harmful", ["sig=" + "A1b2C3d4" * 5 + "A1%3D", "held-by-this-process-0001"])
+def test_each_of_many_values_is_redacted_wherever_the_secret_is(at: int, harmful: str) -> None:
+    register_secret("held-by-this-process-0001")
+    values = [{"path": f"f{number}", "more": ["x", number]} for number in range(200)]
+    values[at] = {"path": "f", "more": [f"a {harmful}", at]}
+    found = list(redact_each(values))
+    assert harmful not in str(found)
+    assert found == [redact_tree(value) for value in values]
+    assert [value for number, value in enumerate(found) if number != at] == values[:at] + values[at + 1 :]
