@@ -1,6 +1,7 @@
 """Where the CPU time of a small file goes: ``python -m benchmarks.where [--files N] [--size BYTES] [--tls]``.
 
-Moves the files up and down with the whole command, on the fast server, and prints what each stage takes per file.
+Moves the files up and down with the whole command, in one process, on the fast server: once as it is, for the time, and
+once under the profiler, for the shares. The profiler makes calls dearer, so that stages of many small ones look larger.
 """
 
 from __future__ import annotations
@@ -8,33 +9,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from benchmarks.emulator import ACCOUNT, Emulator
 from benchmarks.fast_server import fast_server
-from benchmarks.tools import Blobsync, Place
+from benchmarks.tools import Blobsync, Command, Place
 from benchmarks.trees import Tree
 
-_SAMPLED = Path(__file__).with_name("sampled.py")
-# A stage, and how a frame looks that belongs to it: the innermost frame with a stage counts.
+_PROFILED = Path(__file__).with_name("profiled.py")
+# A stage, and what is in the names of the functions that belong to it: the first that fits counts.
 _STAGES = (
-    ("start-up: imports", ("importlib._bootstrap",)),
     ("libcurl: sockets, TLS", ("curl_exchanges.py:_step", "curl_exchanges.py:sleep", "curl_transport.py")),
-    ("a request into libcurl, an answer out", ("rest/curl_",)),
-    ("requests, answers, retries", ("/rest/", "rest/", "store/")),
-    ("files: open, read, write, name", ("local/files.py", "local/part_files.py", "local/errors.py")),
+    ("a request into libcurl, an answer out", ("rest/curl_", "rest/transport.py")),
+    ("requests, signatures, answers, retries", ("rest/", "store/", "base64.py", "hmac.py", "urllib/parse.py")),
+    ("files: open, read, write, name", ("local/files.py", "local/part_files.py", "local/errors.py", "local/names.py")),
+    ("MD5", ("direct/upload.py:order", "direct/download.py:landed")),
+    ("the lane and its jobs", ("direct/", "pathlib.py")),
     ("the walk", ("local/tree.py",)),
-    ("the index", ("local/index.py",)),
-    ("engine, MD5", ("direct/",)),
-    ("ledger, receipt, fresh look", ("transfer/",)),
-    ("planning", ("plan/", "local/", "project/", "base/")),
-    ("command line, configuration", ("cli/", "config/")),
+    ("the index", ("local/index.py", "local/last_seen.py")),
+    ("ledger, receipt, log", ("transfer/", "base/redaction.py", "json/", "local/transfer_log.py")),
+    ("planning", ("plan/", "spread/", "local/", "base/")),
 )
+_REST = "start-up: the interpreter, imports, configuration, command line"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -42,68 +43,77 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--size", type=int, default=16 * 1024)
     parser.add_argument("--tls", action="store_true")
-    parser.add_argument("--lines", type=int, default=0, help="add so many functions that were seen most")
+    parser.add_argument("--lines", type=int, default=0, help="add so many functions that took most")
     options = parser.parse_args(argv)
     tree = Tree(options.files, options.size)
     # What was there last time is kept: ext4 is slow to make files where it has just removed as many.
     kept = Path(tempfile.gettempdir()) / "blobsync-where"
-    scratch = Path(tempfile.mkdtemp(dir=kept)) if kept.mkdir(exist_ok=True) is None else kept
+    kept.mkdir(exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=kept))
     ours = Blobsync(scratch)
     with fast_server(tls=options.tls) as server:
-        box = server.new_container()
-        for way in ("up", "down"):
-            local = scratch / way / "data" / "tree"
-            local.parent.mkdir(parents=True)
-            if way == "up":
-                tree.link(kept / "trees", local)
-            command = ours.command(way, Place(f"{server.url}/{ACCOUNT}", box, "base/tree", local, single=False))
-            words = command.argv[len(ours.program) :]
-            _print(way, options, _run(words, command.cwd, server, scratch / f"{way}.json"))
+        cpu: dict[str, tuple[float, float, int]] = {}
+        for turn in ("plain", "profiled"):
+            box = server.new_container()
+            for way in ("up", "down"):
+                local = scratch / f"{turn}-{way}" / "data" / "tree"
+                local.parent.mkdir(parents=True)
+                if way == "up":
+                    tree.link(kept / "trees", local)
+                command = ours.command(way, Place(f"{server.url}/{ACCOUNT}", box, "base/tree", local, single=False))
+                # What other processes do is not seen from here.
+                words = [*command.argv[len(ours.program) :], "--processes", "1"]
+                output = scratch / f"{way}.json"
+                if turn == "plain":
+                    cpu[way] = _run(command, [*ours.program, *words], server)
+                    continue
+                _run(command, [sys.executable, str(_PROFILED), str(output), *words], server)
+                _print(way, options, cpu[way], json.loads(output.read_text(encoding="utf-8")))
 
 
-def _run(words: list[str], cwd: Path | None, server: Emulator, output: Path) -> dict[str, Any]:
-    # Pages of what was written before are not to be written now.
+def _run(command: Command, argv: list[str], server: Emulator) -> tuple[float, float, int]:
+    """Seconds in the program and in the kernel, and context switches."""
     os.sync()
+    # As installed: modules are compiled once.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
-        [sys.executable, str(_SAMPLED), str(output), *words],
-        cwd=cwd,
-        env={**os.environ, **server.environ},
+        argv,
+        cwd=command.cwd,
+        env={**environ, **server.environ},
         check=True,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    found: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
-    return found
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
+    return after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, switches
 
 
-def _print(way: str, options: argparse.Namespace, found: dict[str, Any]) -> None:
+def _print(way: str, options: argparse.Namespace, cpu: tuple[float, float, int], taken: dict[str, float]) -> None:
+    user, system, switches = cpu
     stages: dict[str, float] = defaultdict(float)
-    lines: dict[str, float] = defaultdict(float)
-    for stack, seconds in found["seen"]:
-        stages[_stage(stack)] += seconds
-        lines[stack.partition(" ")[0]] += seconds
-    user, system, files = found["user"], found["system"], options.files
-    each = 1000 / files
-    # What was not seen: the sampler itself, and the ends of threads.
-    stages["the rest, the sampler included"] += user + system - sum(stages.values())
-    print(f"\n{files:,} files of {options.size:,} bytes, {way}{', TLS' if options.tls else ''}: ms of CPU a file")
+    for function, seconds in taken.items():
+        stages[_stage(function)] += seconds
+    each = (user + system) * 1000 / options.files
+    share = each / sum(taken.values())
+    print(
+        f"\n{options.files:,} files of {options.size:,} bytes, {way}{', TLS' if options.tls else ''}: ms of CPU a file"
+    )
     for stage, seconds in _most(stages):
-        print(f"  {seconds * each:.4f}  {stage}")
-    print(f"  {(user + system) * 1000 / files:.4f}  in all: {user:.2f} s user, {system:.2f} s system,", end=" ")
-    print(f"{found['switches'] / files:.1f} context switches a file")
-    for line, seconds in _most(lines)[: options.lines]:
-        print(f"    {seconds * each:.4f}  {line}")
+        print(f"  {seconds * share:.4f}  {stage}")
+    print(f"  {each:.4f}  in all: {user:.2f} s user, {system:.2f} s system,", end=" ")
+    print(f"{switches / options.files:.1f} context switches a file", flush=True)
+    for function, seconds in _most(taken)[: options.lines]:
+        print(f"    {seconds * share:.4f}  {function}")
 
 
 def _most(found: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(found.items(), key=lambda one: one[1], reverse=True)
 
 
-def _stage(stack: str) -> str:
-    for frame in stack.split(" "):
-        for stage, signs in _STAGES:
-            if any(sign in frame for sign in signs):
-                return stage
-    return "the rest, the sampler included"
+def _stage(function: str) -> str:
+    return next((stage for stage, signs in _STAGES if any(sign in function for sign in signs)), _REST)
 
 
 if __name__ == "__main__":
