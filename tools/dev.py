@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -42,6 +43,7 @@ FOR_TESTS = {
 }
 FOR_BENCHMARKS = {"rclone": "rclone"}
 LIBSECRET = "libsecret-1-0"
+TORCH = "torch==2.13.0"
 
 
 def main(words: Sequence[str]) -> int:
@@ -65,6 +67,8 @@ def main(words: Sequence[str]) -> int:
             given.command, {}
         )
         set_up(programs)
+        if given.command == "setup" or os.environ.get("CI"):
+            add_torch()
         return COMMANDS[given.command](rest)
     except SetupError as error:
         print(f"dev: {error}", file=sys.stderr)
@@ -170,6 +174,24 @@ def set_up(programs: Mapping[str, str]) -> None:
         say("going on without azcopy; tests that need it are skipped, transfers use the direct engine")
         return
     stamp.write_text(now)
+
+
+def add_torch() -> None:
+    """For the tests with a real torchrun, where pip offers a build for CPUs alone; the other one has gigabytes."""
+    there = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    if subprocess.run([PYTHON, "-c", there]).returncode == 0:
+        return
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    asked = subprocess.run(
+        [*pip, "--dry-run", "--no-deps", "--report", "-", TORCH], cwd=ROOT, capture_output=True, text=True
+    )
+    version = json.loads(asked.stdout)["install"][0]["metadata"]["version"] if asked.returncode == 0 else ""
+    if not version.endswith("+cpu"):
+        say(f"pip offers no {TORCH} for CPUs alone: the tests with a real torchrun are skipped")
+        return
+    say(f"installing torch {version} for the tests of elastic jobs")
+    if run([*pip, f"torch=={version}"]):
+        say("going on without torch; the tests with a real torchrun are skipped")
 
 
 def fingerprint() -> str:
