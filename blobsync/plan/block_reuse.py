@@ -67,7 +67,6 @@ def _is_ours(listed: BlockList, basis: RemoteState) -> bool:
     return (
         bool(basis.etag)
         and listed.etag == basis.etag
-        and bool(blocks)
         and all(block.sha256 is not None for block in blocks)
         and sum(block.size for block in blocks) == basis.size
     )

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import AccessDeniedError, StorageError
+from blobsync.base.reasons import Reason
 from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal
 from blobsync.plan.block_edges import block_size
+from blobsync.plan.partial_uploads import bytes_spared, for_engine
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan
+from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan
 from blobsync.store.block_ids import block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
@@ -489,3 +491,19 @@ def test_small_files_are_not_looked_up(world: World) -> None:
     write(world, b"x" * 2 * MIB)
     assert not planned(world)[1].on_record
     assert not (world.root / "blocks.sqlite").exists()
+
+
+def test_a_plan_for_azcopy_counts_the_files_that_are_there_in_part() -> None:
+    whole = FileAction("a", Action.TRANSFER, Reason.NEW, 100)
+    begun, changed = replace(whole, path="b", on_record=40), replace(whole, path="c", delta=True)
+    both: PlanPart = Part(
+        "data/x", Route.UPLOAD, Path("up"), Path("to"), IndexKey("", "", ""), actions=(whole, begun, changed)
+    )
+    assert bytes_spared([both]) == 140
+    assert for_engine((both,), "direct") == ((both,), ())
+    assert for_engine((replace(both, actions=(whole,)),), "azcopy")[1] == ()
+    (part,), (said,) = for_engine((both,), "azcopy")
+    assert part.actions == (whole, replace(whole, path="b"), replace(whole, path="c"))
+    assert said.startswith("2 files are there in part, and azcopy moves all of it again")
+    (said,) = for_engine((replace(both, actions=(begun,)),), "azcopy")[1]
+    assert said.startswith("1 file is there in part")
