@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination
-from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import action
+from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination, written_before
+from tests.fakes.store import MemoryStore, Request
+from tests.fakes.tasks import action, copy, download, upload
 
 ONE, TWO = b"1" * 16, b"2" * 16
 HERE = LocalState(10, 1, 1, 1, ONE)
@@ -165,3 +166,59 @@ def test_files_are_read_by_as_many_threads_as_there_are_processors_but_two_at_le
 ) -> None:
     assert reading_threads(processors) == threads
     assert reading_threads() >= 2
+
+
+# -- what somebody wrote and nobody told ----------------------------------------------------------------------
+
+
+def test_a_blob_with_the_content_of_the_file_was_written_before(tmp_path: Path) -> None:
+    store = MemoryStore()
+    (tmp_path / "a").write_bytes(b"content")
+    (planned,) = (task := upload(tmp_path, store, "p")).actions
+    assert written_before(task.part, planned) is None
+    store.add("p/a", b"other!!")
+    assert written_before(task.part, planned) is None
+    store.add("p/a", b"content", with_md5=False)
+    assert written_before(task.part, planned) is None
+    store.add("p/a", b"content")
+    found = written_before(task.part, planned)
+    assert found is not None
+    assert (found.action, found.destination) == (planned, None)
+    assert found.source is not None and found.source.md5 == hashlib.md5(b"content").digest()
+    (tmp_path / "a").unlink()
+    assert written_before(task.part, planned) is None
+
+
+def test_a_file_with_the_content_of_the_blob_was_written_before(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.add("p/a", b"content")
+    (planned,) = (task := download(store, "p", tmp_path, ["a"])).actions
+    assert written_before(task.part, planned) is None
+    (tmp_path / "a").write_bytes(b"other!!")
+    assert written_before(task.part, planned) is None
+    (tmp_path / "a").write_bytes(b"content")
+    assert written_before(task.part, planned) == (planned, planned.source, None, 0)
+    assert written_before(task.part, replace(planned, source=None)) is None
+    aside = replace(planned, target="b")
+    assert written_before(task.part, aside) is None
+
+
+def test_what_cannot_be_looked_at_is_not_certain(tmp_path: Path) -> None:
+    store = MemoryStore()
+    (tmp_path / "a").write_bytes(b"content")
+    (planned,) = (task := upload(tmp_path, store, "p")).actions
+    store.add("p/a", b"content")
+
+    def refuse(request: Request) -> None:
+        raise StorageError("out of order", status=500)
+
+    store.before = refuse
+    assert written_before(task.part, planned) is None
+
+
+def test_two_blobs_without_md5_are_not_known_to_be_equal() -> None:
+    one, two = MemoryStore("one"), MemoryStore("two")
+    one.add("p/a", b"content", with_md5=False)
+    (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
+    two.add("p/a", b"other!!", with_md5=False)
+    assert written_before(task.part, planned) is None
