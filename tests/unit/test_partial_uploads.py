@@ -504,6 +504,6 @@ def test_a_plan_for_azcopy_counts_the_files_that_are_there_in_part() -> None:
     assert for_engine((replace(both, actions=(whole,)),), "azcopy")[1] == ()
     (part,), (said,) = for_engine((both,), "azcopy")
     assert part.actions == (whole, replace(whole, path="b"), replace(whole, path="c"))
-    assert said.startswith("2 files are there in part, and azcopy moves all of it again")
+    assert said.startswith("2 files are at the destination in part, and azcopy moves all of it again")
     (said,) = for_engine((replace(both, actions=(begun,)),), "azcopy")[1]
-    assert said.startswith("1 file is there in part")
+    assert said.startswith("1 file is at the destination in part")
