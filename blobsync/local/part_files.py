@@ -32,8 +32,6 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Errors of file systems and old kernels without O_TMPFILE.
 _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS})
 
-# Errors of file systems, old kernels and containers without copy_file_range.
-_NO_COPY = frozenset({errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF})
 _CHUNK = 1 << 20
 
 # On file systems without locks (some network mounts), only files untouched for a day count as left over.
@@ -63,14 +61,9 @@ def _copy(source: int, destination: int, count: int, offset: int) -> int:
 
     copy_file_range(2) shares them where the file system can (btrfs, XFS), and copies them in the kernel elsewhere.
     """
-    try:
+    # Linux alone has it, and not for every two files. What else is wrong, reading and writing tells as well.
+    with suppress(AttributeError, OSError):
         return os.copy_file_range(source, destination, count, offset, offset)
-    except AttributeError:
-        # Linux alone has it.
-        pass
-    except OSError as error:
-        if error.errno not in _NO_COPY:
-            raise
     return os.pwrite(destination, os.pread(source, min(count, _CHUNK), offset), offset)
 
 

@@ -21,6 +21,8 @@ from blobsync.local.part_files import (
     DISK,
     Disk,
     FolderDescriptor,
+    KeptName,
+    NotKeptError,
     PartFile,
     remove_leftover,
     remove_leftovers,
@@ -311,3 +313,166 @@ def test_a_staged_file_that_cannot_be_moved_is_let_go_of(tmp_path: Path) -> None
     finally:
         staged.unlink()
     assert names(tmp_path) == []
+
+
+def kept_part(folder: Path, *, unnamed: bool = True, size: int = 4) -> KeptName:
+    """What a run that was stopped leaves."""
+    one = part(folder, size=size, unnamed=unnamed)
+    one.write_at(0, b"left")
+    kept = one.keep()
+    assert one.keep() == kept
+    one.leave()
+    return kept
+
+
+def reopened(folder: Path, kept: KeptName, *, size: int = 4, disk: Disk = DISK) -> PartFile:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    return PartFile(FolderDescriptor(fd, unnamed=True), "a", folder / "a", size, disk, kept=kept)
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_what_is_kept_is_found_again(tmp_path: Path, *, unnamed: bool) -> None:
+    with no_descriptor_stays_open():
+        kept = kept_part(tmp_path, unnamed=unnamed)
+        assert names(tmp_path) == [kept.name] and is_temporary(kept.name)
+        assert not is_locked(tmp_path / kept.name)
+        one = reopened(tmp_path, kept)
+        assert is_locked(tmp_path / kept.name)
+        assert list(one.chunks(0, 4, 3)) == [b"lef", b"t"]
+        assert list(one.chunks(1, 2, 3)) == [b"ef"]
+        one.write_at(2, b"ST")
+        one.commit(None)
+        del one
+    assert names(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"leST"
+
+
+def test_what_is_kept_and_then_discarded_is_gone(tmp_path: Path) -> None:
+    kept = kept_part(tmp_path)
+    with no_descriptor_stays_open():
+        reopened(tmp_path, kept).discard()
+    assert names(tmp_path) == []
+
+
+def test_what_was_left_is_not_discarded_any_more(tmp_path: Path) -> None:
+    one = part(tmp_path)
+    one.keep()
+    one.leave()
+    one.discard()
+    assert len(names(tmp_path)) == 1
+
+
+def test_what_is_left_replaces_nothing_that_was_removed_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    was = state(tmp_path / "a")
+    one = part(tmp_path)
+    (tmp_path / "a").unlink()
+    with pytest.raises(PreconditionFailedError):
+        one.commit(was)
+    assert names(tmp_path) == []
+
+
+def test_a_cleanup_spares_what_is_kept(tmp_path: Path) -> None:
+    kept, other = kept_part(tmp_path), kept_part(tmp_path)
+    assert remove_leftovers(tmp_path, {kept.name}) == 1
+    assert names(tmp_path) == [kept.name]
+    assert other.name != kept.name
+
+
+def test_a_kept_file_replaces_only_what_was_expected(tmp_path: Path) -> None:
+    one = reopened(tmp_path, kept_part(tmp_path))
+    (tmp_path / "a").write_bytes(b"made meanwhile")
+    with pytest.raises(PreconditionFailedError):
+        one.commit(None)
+    assert names(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"made meanwhile"
+    one = reopened(tmp_path, kept_part(tmp_path))
+    one.commit(state(tmp_path / "a"))
+    assert names(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"left"
+
+
+def test_the_final_name_is_that_of_the_file_itself_whatever_took_its_temporary_name(tmp_path: Path) -> None:
+    kept = kept_part(tmp_path)
+    one = reopened(tmp_path, kept)
+    os.rename(tmp_path / kept.name, tmp_path / "aside")
+    (tmp_path / kept.name).write_bytes(b"evil")
+    one.commit(None)
+    assert (tmp_path / "a").read_bytes() == b"left"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file.unlink(),
+        lambda file: os.truncate(file, 3),
+        lambda file: os.truncate(file, 5),
+        lambda file: file.chmod(0o664),
+        lambda file: file.chmod(0o646),
+        lambda file: os.link(file, file.with_name("second")),
+        lambda file: (file.rename(file.with_name("second")), file.write_bytes(b"left")),
+        lambda file: (file.rename(file.with_name("second")), file.symlink_to("second")),
+        lambda file: [step(file) for step in (os.unlink, os.mkfifo)],
+        lambda file: [step(file) for step in (os.unlink, os.mkdir)],
+    ],
+    ids=["gone", "shorter", "longer", "group", "others", "second name", "another", "link", "pipe", "folder"],
+)
+def test_what_is_not_as_it_was_left_is_not_opened(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    kept = kept_part(tmp_path)
+    change(tmp_path / kept.name)
+    there = names(tmp_path)
+    with no_descriptor_stays_open(), pytest.raises(NotKeptError):
+        reopened(tmp_path, kept)
+    assert names(tmp_path) == there
+
+
+def test_what_another_process_writes_to_is_not_opened(tmp_path: Path) -> None:
+    kept = kept_part(tmp_path)
+    one = reopened(tmp_path, kept)
+    with no_descriptor_stays_open(), pytest.raises(NotKeptError):
+        reopened(tmp_path, kept)
+    one.discard()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_the_file_of_another_user_is_not_opened(tmp_path: Path) -> None:
+    kept = kept_part(tmp_path)
+    os.chown(tmp_path / kept.name, 12345, -1)
+    with no_descriptor_stays_open(), pytest.raises(NotKeptError):
+        reopened(tmp_path, kept)
+
+
+def two_at_most(source: int, destination: int, count: int, offset: int) -> int:
+    return os.pwrite(destination, os.pread(source, min(count, 2), offset), offset)
+
+
+@pytest.mark.parametrize("copy", [DISK.copy, two_at_most])
+def test_bytes_of_another_file_come_to_the_same_place(
+    tmp_path: Path, copy: Callable[[int, int, int, int], int]
+) -> None:
+    (tmp_path / "old").write_bytes(b"0123456789")
+    with (tmp_path / "old").open("rb") as old:
+        one = part(tmp_path, size=10, disk=Disk(copy=copy))
+        assert one.copy_from(old.fileno(), 3, 5)
+        assert not one.copy_from(old.fileno(), 8, 5)
+        one.commit(None)
+    assert (tmp_path / "a").read_bytes() == b"\0\0\0" + b"3456789"
+
+
+def test_a_disk_that_is_full_while_bytes_are_copied_is_told(tmp_path: Path) -> None:
+    def full(source: int, destination: int, count: int, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    one = part(tmp_path, size=10, disk=Disk(copy=full))
+    with pytest.raises(LocalFileError, match="No space"):
+        one.copy_from(0, 0, 5)
+    one.discard()
+
+
+def test_where_the_kernel_copies_nothing_the_bytes_are_read_and_written(tmp_path: Path) -> None:
+    # From a file that is open for writing only there is nothing to be copied, and nothing to be read.
+    (tmp_path / "old").write_bytes(b"0123456789")
+    with (tmp_path / "old").open("rb") as old, (tmp_path / "to").open("ab") as appended:
+        # copy_file_range(2): EBADF for a destination that is appended to.
+        assert DISK.copy(old.fileno(), appended.fileno(), 4, 0) == 4
+    assert (tmp_path / "to").read_bytes() == b"0123"
