@@ -32,7 +32,6 @@ __all__ = ["kube_cluster", "slurm_cluster"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes]
 
-IMAGE = os.environ.get("BLOBSYNC_TEST_IMAGE", "python:3.11-slim")
 # Keeps what it had done in the folder that is uploaded, and goes on from there.
 RESUMING = """\
 import os, time
@@ -349,7 +348,7 @@ def test_thirty_jobs_are_listed_with_three_requests(lab: KubeLab, kube_cluster: 
     for number in range(30):
         spec = replace(record.spec, run_id=f"me_{number + 1}_{number:08x}", gpus_per_node=64)
         job = dict(backend.plan(spec).request.job)
-        job["metadata"]["annotations"]["blobsync.dev/released"] = "1"
+        job["metadata"]["annotations"]["blobsync.dev/released"] = str(int(time.time()))
         bodies.append(job)
         board.history.add(spec, JobRef(spec.run_id, job["metadata"]["name"], record.ref.place), "kubernetes", home=home)
     cluster.kubectl("create", "-f", "-", "--validate=false", stdin=yaml.safe_dump_all(bodies))
