@@ -24,7 +24,7 @@ from blobsync.jobs.spec import JobRef
 from tests.e2e.test_jobs import SHOW, Lab
 from tests.e2e.world import Container, Project, wait_until, write_tree
 from tests.fakes.kubernetes import demand_valid
-from tests.servers.kube.cluster import RealCluster, stand_in
+from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
 from tests.servers.kube_fixture import kube_cluster
 from tests.servers.slurm_fixture import slurm_cluster
 
