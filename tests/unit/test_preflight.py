@@ -48,7 +48,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {"vc": "input", "blob_mount_point": "/blob", **ENTRY, "config_param": {"data_folder": "/blob/d"}},
         "platform: is missing",
     ),
-    "a platform for later": ({**LOCAL, **SLURM, "platform": "kubernetes"}, "unknown platform 'kubernetes'"),
+    "Kubernetes without an image": ({**LOCAL, **SLURM, "platform": "kubernetes"}, "a pod needs an image"),
     "no code": ({**SLURM, "config_param": {}}, "does not say where the code is"),
     "Slurm without shared_root": ({**SLURM, "ssh": "me@login"}, "mode link needs slurm.shared_root"),
     "a misspelt section": ({**SLURM, "ssh": "me@login", "slrum": {"shared_root": "/x"}}, "needs slurm.shared_root"),
@@ -66,6 +66,10 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "GPUs that do not fill nodes": ({**SLURM, "num_gpu": 6, "gpu_per_node": 4}, "do not fill whole nodes"),
     "no GPUs, and a gres of some": ({**SLURM, "num_gpu": 0, "slurm": {"gres": "gpu:4"}}, "-n 0 requests no GPU"),
     "several nodes here": ({**LOCAL, "nodes": 2}, "this machine is one node"),
+    "an elastic job by mpirun": (
+        {**SLURM, "min_nodes": 1, "max_nodes": 2, "slurm": {"launcher": "mpirun"}},
+        "mpirun ends when a node is lost",
+    ),
     "an array that is elastic": (
         {**SLURM, "min_nodes": 1, "max_nodes": 2, "slurm": {"array": "0-3"}},
         "an elastic job cannot be an array",
@@ -112,6 +116,7 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "for_folder": "a job that moves from another cluster",
     "_secret": "the file says so itself: an account file with auth and without what it names is a mistake",
     "secrets_path": "without code_path the job is refused for that",
+    "create_backend": "the platform is checked when the file is read",
     "_whole": "the type of the key is checked when the file is read",
 }
 
