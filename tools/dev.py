@@ -57,6 +57,7 @@ def main(words: Sequence[str]) -> int:
     commands.add_parser("check", help="ruff, mypy and the tests of the code's shape")
     commands.add_parser("bench", help="measure blobsync beside azcopy and others: [--quick] and more", add_help=False)
     commands.add_parser("mutants", help="change a module in small ways, and tell what no test notices", add_help=False)
+    commands.add_parser("docs", help="build the documentation site into build/docs; a warning is an error")
     commands.add_parser("soak", help="fuzzing and many rounds of bad luck: [--seconds N] and more", add_help=False)
     commands.add_parser("setup", help="only make everything ready")
     given, rest = parser.parse_known_args(words)
@@ -100,6 +101,10 @@ def check(rest: Sequence[str]) -> int:
     """The linters, and the tests that read the code instead of running it."""
     shape = [f"tests/test_{name}.py" for name in ("layering", "budgets", "hygiene")]
     return lint() or run([PYTHON, "-m", "pytest", "-q", *shape])
+
+
+def docs(rest: Sequence[str]) -> int:
+    return run([PYTHON, "-m", "tools.docs_site"])
 
 
 def bench(rest: Sequence[str]) -> int:
@@ -150,6 +155,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": demo,
     "test": test,
     "check": check,
+    "docs": docs,
     "bench": bench,
     "mutants": mutants,
     "soak": soak,
@@ -165,7 +171,7 @@ def set_up(programs: Mapping[str, str]) -> None:
         return
     make_venv()
     say(f"installing blobsync and what its tests need into {shown(VENV)}")
-    must([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", f"{ROOT}[test]"])
+    must([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", f"{ROOT}[docs,test]"])
     install = (
         "from blobsync.emulator import Emulator; Emulator(note=lambda text: print('dev:', text, flush=True)).install()"
     )

@@ -1,0 +1,34 @@
+"""``python -m tools.docs_site [FOLDER]``: builds the site (default: build/docs)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.docs_site.sources import ROOT, write_sources
+
+
+def main(words: list[str]) -> int:
+    """Build into the named folder: ``source`` and ``html`` below it are replaced."""
+    target = Path(words[0]) if words else ROOT / "build" / "docs"
+    source, html = target / "source", target / "html"
+    for folder in (source, html):
+        shutil.rmtree(folder, ignore_errors=True)
+    write_sources(source)
+    code = build(source, html)
+    if code == 0:
+        print(f"open {html / 'index.html'}")
+    return code
+
+
+def build(source: Path, html: Path) -> int:
+    """Sphinx's exit code: with these options a link that leads nowhere, or a page without a place, is an error."""
+    strict = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
+    places = ["--conf-dir", str(Path(__file__).parent), "--doctree-dir", str(html.with_name("doctrees")), "--fresh-env"]
+    return subprocess.run([sys.executable, "-m", "sphinx", *strict, *places, str(source), str(html)]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

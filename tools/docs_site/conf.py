@@ -1,0 +1,16 @@
+"""Sphinx's settings. Nothing of the site is fetched from elsewhere, when it is built or when it is read."""
+
+from __future__ import annotations
+
+project = "blobsync"
+extensions = ["myst_parser"]
+# Links to headings, as GitHub makes them: down to the fourth level.
+myst_heading_anchors = 4
+html_theme = "furo"
+html_title = "blobsync"
+html_show_copyright = False
+html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {"footer_icons": []}
+# Shell sessions and trees of folders are in blocks without a language.
+highlight_language = "none"

@@ -1,0 +1,16 @@
+"""Where each page of the site stands: one of four kinds.
+
+A tutorial teaches by doing, a how-to page solves one problem, the reference tells all of one subject, an explanation
+says why. A page of ``docs/`` without a place here fails the build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# Heading in the navigation -> names of pages, without ``.md``.
+KINDS: Mapping[str, Sequence[str]] = {
+    "How-to": ("migrating-from-act", "code-archive", "jobs", "kubernetes", "aml"),
+    "Reference": ("commands", "configuration", "credentials", "failure-codes", "python", "azcopy", "changelog"),
+    "Explanation": ("concepts", "security", "reliability", "performance", "contributing"),
+}

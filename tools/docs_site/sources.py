@@ -1,0 +1,46 @@
+"""Collects what the site is built from: the pages of ``docs/``, those of the top folder, and those made from code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from tools.docs_site.navigation import KINDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Pages of the top folder, and what they are called on the site.
+_TOP_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+_TOP_FILES = ("LICENSE",)
+
+
+def write_sources(source: Path) -> None:
+    """Everything that Sphinx reads, into a new folder."""
+    shutil.copytree(ROOT / "docs", source)
+    for page in source.rglob("*.md"):
+        page.write_text(moved_links(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, page_name in _TOP_PAGES.items():
+        text = moved_links((ROOT / name).read_text(encoding="utf-8"))
+        (source / page_name).write_text(text, encoding="utf-8")
+    for name in _TOP_FILES:
+        shutil.copy(ROOT / name, source / name)
+    index = source / "index.md"
+    index.write_text(index.read_text(encoding="utf-8") + navigation(), encoding="utf-8")
+
+
+def moved_links(text: str) -> str:
+    """A page's links: on the site, the pages of ``docs/`` and of the top folder lie side by side."""
+    text = re.sub(r"\]\((?:\.\./|docs/)", "](", text)
+    for name, page_name in _TOP_PAGES.items():
+        text = text.replace(f"]({name}", f"]({page_name}")
+    return text
+
+
+def navigation() -> str:
+    """What puts each page under the heading of its kind."""
+    blocks = []
+    for kind, pages in KINDS.items():
+        listed = "\n".join(pages)
+        blocks.append(f"\n```{{toctree}}\n:hidden:\n:caption: {kind}\n\n{listed}\n```\n")
+    return "".join(blocks)
