@@ -31,6 +31,7 @@ SLURM: Mapping[str, Any] = {"platform": "slurm", "config_param": {**CODE, "data_
 LOCAL: Mapping[str, Any] = {"platform": "local", "config_param": {"data_folder": {**ENTRY, "path": "d"}}}
 ITP = {**PLAIN, "platform": "itp"}
 SING = {**PLAIN, "platform": "singularity", "singularity_instance_type": "Singularity.ND40_v2"}
+KUBE = {**SLURM, "platform": "kubernetes", "kubernetes": {"image": "i", "namespace": "train"}}
 NO_DELETE = {"azure_blob_config_file": "aux_data/configs/noright.yaml", "path": "d"}
 DISPATCH = {"data_folder": {**ENTRY, "path": "d"}, "data/coco_folder": {**ENTRY, "path": "c"}}
 
@@ -48,7 +49,9 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {"vc": "input", "blob_mount_point": "/blob", **ENTRY, "config_param": {"data_folder": "/blob/d"}},
         "platform: is missing",
     ),
-    "Kubernetes without an image": ({**LOCAL, **SLURM, "platform": "kubernetes"}, "a pod needs an image"),
+    "Kubernetes without an image": ({**KUBE, "kubernetes": {"namespace": "train"}}, "a pod needs an image"),
+    "Kubernetes with mounts in no namespace": ({**KUBE, "kubernetes": {"image": "i"}}, "finds the secret of a mount"),
+    "Kubernetes with a wrong amount": ({**KUBE, "kubernetes": {"image": "i", "memory": "64 GB"}}, "is not an amount"),
     "no code": ({**SLURM, "config_param": {}}, "does not say where the code is"),
     "Slurm without shared_root": ({**SLURM, "ssh": "me@login"}, "mode link needs slurm.shared_root"),
     "a misspelt section": ({**SLURM, "ssh": "me@login", "slrum": {"shared_root": "/x"}}, "needs slurm.shared_root"),
@@ -110,13 +113,13 @@ DECIDING = (
 )
 NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "describe": "the command and its options are wrong",
+    "create_backend": "the platform is checked when the file is read",
     "_published": "the container is asked",
     "_mint": "a job that moves from another cluster",
     "_secret_env": "a job that moves from another cluster",
     "for_folder": "a job that moves from another cluster",
     "_secret": "the file says so itself: an account file with auth and without what it names is a mistake",
     "secrets_path": "without code_path the job is refused for that",
-    "create_backend": "the platform is checked when the file is read",
     "_whole": "the type of the key is checked when the file is read",
 }
 
@@ -158,7 +161,9 @@ def test_what_submit_refuses_is_told_beforehand(tmp_path: Path, values: Mapping[
 
 
 @pytest.mark.parametrize(
-    "values", [LOCAL, SLURM, PLAIN, ITP, SING], ids=["local", "slurm", "aml", "itp", "singularity"]
+    "values",
+    [LOCAL, SLURM, KUBE, PLAIN, ITP, SING],
+    ids=["local", "slurm", "kubernetes", "aml", "itp", "singularity"],
 )
 def test_a_sound_file_is_not_refused(tmp_path: Path, values: Mapping[str, Any]) -> None:
     assert refusals(project(tmp_path, values), NO_ENVIRON) == ()
