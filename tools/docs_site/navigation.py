@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 # Heading in the navigation -> names of pages, without ``.md``.
 KINDS: Mapping[str, Sequence[str]] = {
+    "Tutorial": ("tutorial",),
     "How-to": ("migrating-from-act", "code-archive", "jobs", "kubernetes", "aml"),
     "Reference": ("commands", "configuration", "credentials", "failure-codes", "python", "azcopy", "changelog"),
     "Explanation": ("concepts", "security", "reliability", "performance", "contributing"),
