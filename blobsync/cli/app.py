@@ -71,6 +71,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
         "Set-up",
         (
             Word(("config",), "settings", "Check the configuration files, or create them."),
+            Word(("convert",), "convert", "Write files of Batch AI or Philly as a cluster file and a command."),
             Word(("doctor",), "programs", "Check everything that transfers need, and show how to fix it."),
             Word(("azcopy",), "programs", "Install azcopy, or show which one is used."),
             Word(("emulator",), "settings", "Start or stop a local blob server."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,6 +34,10 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, or any 
 CommandArgument = Annotated[
     list[str], typer.Argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
 ]
+OptionalCommand = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="CMD...", help="The command with its own options, or one quoted shell line."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
 def submit(
     session: Session,
-    cmd: CommandArgument,
+    cmd: OptionalCommand = None,
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="The number of nodes.")] = None,
     name: Annotated[str, typer.Option("--name", help="A name to show instead of the command.")] = "",
     single: Annotated[bool, typer.Option("--single", help="One process per node, not one per GPU.")] = False,
@@ -64,6 +69,12 @@ def submit(
     qos: Annotated[str | None, typer.Option("--qos", help="Slurm: the quality of service.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="Slurm: the time limit, 2-12:00:00.")] = None,
     gres: Annotated[str | None, typer.Option("--gres", help="Slurm: generic resources, gpu:a100:4.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="JOB", help="Run a job file of Azure Batch AI instead of CMD.")
+    ] = None,
+    cluster_file: Annotated[
+        Path | None, typer.Option("--cluster-file", metavar="FILE", help="With --file: Batch AI's cluster file.")
+    ] = None,
 ) -> Result:
     """Run a command on the cluster, with the code of the last init and the project's folders in place.
 
@@ -72,18 +83,44 @@ def submit(
       blobsync -c eu -n 16 submit --name big python train.py
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
       blobsync submit --elastic 1:4 -- torchrun train.py      then: blobsync scale ID 3
+      blobsync -c uni submit --file job.json --cluster-file cluster.json
     """
     asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
     asked["elastic"] = elastic
     asked |= {"array": array, "partition": partition, "qos": qos, "time": time, "gres": gres}
-    jobs = session.project().jobs
+    words, jobs = _of_file(session, cmd, file, cluster_file, asked)
     if dry_run:
-        plan = jobs.plan(cmd, **asked)
+        plan = jobs.plan(words, **asked)
         note_all(session, plan.warnings)
         return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines())
-    submitted = jobs.submit(cmd, **asked)
+    submitted = jobs.submit(words, **asked)
     note_all(session, submitted.warnings)
     return _waited(session, jobs, submitted.record) if wait else _accepted([submitted])
+
+
+def _of_file(
+    session: Session, cmd: list[str] | None, file: Path | None, cluster_file: Path | None, asked: SubmitKeywords
+) -> tuple[Sequence[str], Jobs]:
+    """The command and the jobs of the project; those of a job file, where one is given."""
+    if file is None:
+        if cluster_file:
+            raise UsageError(
+                "--cluster-file belongs to --file", hint=f"blobsync submit --file JOB --cluster-file {cluster_file}"
+            )
+        return cmd or (), session.project().jobs
+    if cmd:
+        raise UsageError("--file and a command are two jobs", hint="use only one of them")
+    from blobsync.config.loader import load_cluster
+    from blobsync.config.new_cluster import flattened
+    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.jobs.batchai.files import read_for
+
+    root = find_project(current_folder(session.environ), session.environ)
+    base = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
+    found = read_for(base, file, cluster_file, session.environ)
+    note_all(session, found.notes)
+    asked["nodes"] = asked.get("nodes") or found.nodes
+    return found.argv, session.project(changes=flattened(found.values)).jobs
 
 
 def local(session: Session, cmd: CommandArgument) -> Result:

@@ -71,11 +71,14 @@ class Session:
         merged = dict(parse_overrides(self.param)) if self.param else {}
         return {**merged, "num_gpu": self.num_gpu} if self.num_gpu is not None else merged
 
-    def project(self, *, copies: bool = False, cluster: str | None = None) -> Project:
+    def project(
+        self, *, copies: bool = False, cluster: str | None = None, changes: Mapping[str, Any] | None = None
+    ) -> Project:
         """The project around the current folder, through the chosen cluster.
 
-        ``copies``: the command accepts ``-f``; ``cluster`` is another cluster than
-        that of ``-c``. Raises ``ConfigError`` and ``UsageError``; the files' warnings go to the listener.
+        ``copies``: the command accepts ``-f``; ``cluster`` is another cluster than that of ``-c``; ``changes`` are made
+        to its file before those of ``-p``. Raises ``ConfigError`` and ``UsageError``; the files' warnings go to the
+        listener.
         """
         from blobsync.project.api import Project
 
@@ -84,7 +87,7 @@ class Session:
         project = Project.open(
             cluster=cluster or self.cluster,
             from_cluster=self.from_cluster,
-            overrides=self.overrides(),
+            overrides={**(changes or {}), **self.overrides()},
             environ=self.environ,
         )
         project.listener = self.listener

@@ -176,6 +176,17 @@ RUNTIME: Mapping[str, Key] = {
     "sync_seconds": WHOLE,
 }
 
+# What jobs of Azure Batch AI relied on, as `convert batchai` writes it; paths hold variables of the job.
+BATCHAI: Mapping[str, Key] = {
+    "toolkit": TEXT,
+    "std_out_err": TEXT,
+    "inputs": FREE_MAPPING,
+    "outputs": FREE_MAPPING,
+    "workers": WHOLE,
+    "parameter_servers": WHOLE,
+    "communication_backend": TEXT,
+}
+
 _ACT: Mapping[str, Key] = {
     "azure_blob_config_file": TEXT,
     "datastore_name": TEXT,
@@ -254,6 +265,7 @@ _OURS: Mapping[str, Key] = {
     "secret_env": TEXTS,
     "runtime": Key(Kind.MAPPING, keys=RUNTIME),
     "local": Key(Kind.MAPPING, keys=LOCAL),
+    "batchai": Key(Kind.MAPPING, keys=BATCHAI),
     "slurm": Key(Kind.MAPPING, keys=SLURM),
     "kubernetes": Key(Kind.MAPPING, keys=KUBERNETES),
     "singularity": FREE_MAPPING,

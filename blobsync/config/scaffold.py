@@ -1,20 +1,21 @@
 """``config new``: the first files of a project, with every line explained.
 
 The files either work at once (``emulator``: with ``blobsync emulator start``) or contain
-placeholders in angle brackets, which ``config check`` reports.
+placeholders in angle brackets, which ``config check`` reports. ``convert`` writes its files through here, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.environment import environment
-from blobsync.base.errors import LocalFileError
+from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.locations import Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
+from blobsync.config.new_cluster import NewFile
 from blobsync.config.project_root import PROJECT_MARK, demand_own
 
 EMULATOR_CONTAINER = "demo"
@@ -122,6 +123,23 @@ def new_project(
     except OSError as error:
         raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
     return NewFiles(tuple(written), tuple(kept))
+
+
+def write_files(root: Path, files: Sequence[NewFile]) -> None:
+    """Write all of them. Raises ``UsageError`` before anything is written if one exists, ``LocalFileError`` later."""
+    for file in files:
+        _refuse_link(root, file.name)
+        if os.path.lexists(root / file.name):
+            raise UsageError(f"{file.name} exists already", hint="choose another name: --name NAME")
+    for file in files:
+        path = root / file.name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with open(os.open(path, flags, 0o600 if file.is_private else 0o644), "w", encoding="utf-8") as stream:
+                stream.write(file.text)
+        except OSError as error:
+            raise LocalFileError(f"cannot write {file.name}: {error.strerror}", path=file.name) from error
 
 
 def _refuse_link(root: Path, name: str) -> None:

@@ -21,7 +21,7 @@ _DEFAULT_MODES = {"local": "link", "slurm": "link"}
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
 
 # Keys of the cluster file that the node reads.
-_FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed")
+_FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed", "batchai")
 
 _TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 

@@ -15,6 +15,7 @@ from blobsync.config.check import check_project
 from blobsync.config.job_notes import IDLE, NESTED_HINT, ONLY_ON, enclosing
 from blobsync.config.known_keys import (
     ACCOUNT,
+    BATCHAI,
     CLUSTER,
     DOCKER,
     FOLDER,
@@ -161,6 +162,8 @@ READ_IN: Mapping[str, str] = {
     "docker.password": "jobs/backends/kubernetes/backend.py",
     "slurm.shared_root": "jobs/describe.py",
     "local": "jobs/backends/local/backend.py",
+    "batchai": "jobs/describe.py",
+    **{f"batchai.{key}": "jobs/node/batchai.py" for key in BATCHAI},
     "local.slots": "jobs/backends/local/backend.py",
     "local.gpus": "jobs/backends/local/backend.py",
     "runtime": "jobs/board.py",
@@ -183,6 +186,7 @@ def every_key() -> set[str]:
         "slurm": SLURM,
         "kubernetes": KUBERNETES,
         "local": LOCAL,
+        "batchai": BATCHAI,
         "config_param.*": FOLDER,
         "blob_mount_info.*": MOUNT,
     }

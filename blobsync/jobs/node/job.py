@@ -16,6 +16,7 @@ from pathlib import Path
 from blobsync.base.locations import Secret
 from blobsync.base.redaction import redact
 from blobsync.jobs.node.arguments import NodeArguments
+from blobsync.jobs.node.batchai import NodePlace, batchai_variables, kept_command, settings
 from blobsync.jobs.node.ranks import NotReadyError, Ranks, rank_variables
 from blobsync.jobs.node.torchrun import elastic_variables
 from blobsync.jobs.spec import MARK, FolderLink, JobSpec, Secrets
@@ -110,15 +111,20 @@ class NodeJob:
         if self.spec.is_elastic:
             env.update(elastic_variables(self.spec, ranks, self.environ, env))
             env[MARK] = self.mark
+        if (given := settings(self.spec)) is not None:
+            shared, temp = self.run_dir / "shared", self.beside("batchai")
+            place = NodePlace(self.root, shared, temp, self.attempt)
+            env.update(batchai_variables(self.spec, given, ranks, place, env))
         env.setdefault("PYTHONUNBUFFERED", "1")
         return env
 
     def command(self) -> tuple[str, ...]:
         """The user's argument vector as it was given; one argument with white space in it is a shell line."""
         argv, prefix = self.spec.argv, str(self.spec.options.get("command_prefix", ""))
+        command = (*shlex.split(prefix), *argv)
         if self.is_shell_line:
-            return shell_line(f"{prefix} {argv[0]}".strip())
-        return (*shlex.split(prefix), *argv)
+            command = shell_line(f"{prefix} {argv[0]}".strip())
+        return command if settings(self.spec) is None else kept_command(command)
 
     @property
     def is_shell_line(self) -> bool:

@@ -17,6 +17,7 @@ from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessErro
 from blobsync.base.process import SubprocessRunner
 from blobsync.base.redaction import redact
 from blobsync.code.unpack import unpack_archive
+from blobsync.jobs.node.batchai import make_directories, settings
 from blobsync.jobs.node.folders import KEPT, keep_downloads, place_folders
 from blobsync.jobs.node.job import NodeJob, read_text, shell_line, write_text
 from blobsync.jobs.node.machine import describe_machine
@@ -114,6 +115,8 @@ def _place_code(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> No
 
 def _run_setup(job: NodeJob) -> None:
     env = job.user_environment(ranks_of_node(job.spec, job.node_rank)[0])
+    if settings(job.spec) is not None:
+        make_directories(env, job.spec.procs_per_node)
     for line in job.spec.setup:
         job.say("setup: " + line)
         try:

@@ -1,0 +1,121 @@
+"""``convert batchai`` and ``convert philly``: files of services that are gone, as a cluster file and a command."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blobsync.cli.options import SETTINGS, command
+from blobsync.cli.output import Result
+from blobsync.cli.session import Session
+
+if TYPE_CHECKING:
+    from blobsync.config.model import Cluster
+    from blobsync.jobs.batchai.files import Conversion
+
+NameOption = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="The new cluster. Default: the name of FILE.")
+]
+PlatformOption = Annotated[
+    str, typer.Option("--platform", metavar="PLATFORM", help="Where its jobs run: local, slurm, kubernetes, aml, ...")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the files, write none.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    group = typer.Typer(**SETTINGS, help="Write files of services that are gone as a cluster file and a command.")
+    command(group, "batchai")(convert_batch_ai)
+    command(group, "philly")(convert_philly_file)
+    app.add_typer(group, name="convert")
+
+
+def convert_batch_ai(
+    session: Session,
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file of Batch AI, API 2018-05-01.")],
+    cluster_file: Annotated[Path | None, typer.Argument(metavar="CLUSTER", help="The cluster's file.")] = None,
+    name: NameOption = None,
+    platform: PlatformOption = "slurm",
+    dry_run: DryRunOption = False,
+) -> Result:
+    """Write a job file of Azure Batch AI as a cluster file, account files and a command.
+
+    With -c, the new cluster file is that cluster's with the job's keys on top. What has no effect is named, with its
+    line; what cannot be honoured is refused. 'blobsync submit --file JOB' runs such a file without writing anything.
+
+    \b
+      blobsync convert batchai job.json
+      blobsync -c uni convert batchai job.json cluster.json --name mnist
+    """
+    from blobsync.jobs.batchai.files import convert_batchai
+
+    root = _root(session)
+    base = _base(session, root, platform)
+    found = convert_batchai(base, name or job.stem, job, cluster_file, session.environ)
+    return _written(session, root, found, dry_run=dry_run)
+
+
+def convert_philly_file(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A cluster file of Philly.")],
+    name: NameOption = None,
+    platform: PlatformOption = "slurm",
+    dry_run: DryRunOption = False,
+) -> Result:
+    """Write a cluster file of Philly as one of blobsync: account files in place of mount points, and a platform.
+
+    \b
+      blobsync convert philly aux_data/aml/philly.yaml --name uni --platform slurm
+    """
+    from blobsync.jobs.batchai.files import convert_philly
+
+    root = _root(session)
+    found = convert_philly(root, file, name or f"{file.stem}-{platform}", _known(platform), session.environ)
+    return _written(session, root, found, dry_run=dry_run)
+
+
+def _root(session: Session) -> Path:
+    from blobsync.config.project_root import current_folder, find_project
+
+    return find_project(current_folder(session.environ), session.environ)
+
+
+def _known(platform: str) -> str:
+    from blobsync.base.errors import UsageError
+    from blobsync.config.known_keys import PLATFORMS
+
+    if platform not in PLATFORMS:
+        raise UsageError(f"--platform {platform!a} is not one of {', '.join(PLATFORMS)}")
+    return platform
+
+
+def _base(session: Session, root: Path, platform: str) -> Cluster:
+    """The cluster of ``-c``; without it, one that has nothing but a platform."""
+    from blobsync.config.loader import load_cluster
+    from blobsync.config.model import Cluster
+
+    if session.cluster is None:
+        return Cluster("new", "the new cluster file", root, platform=_known(platform))
+    return load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
+
+
+def _written(session: Session, root: Path, found: Conversion, *, dry_run: bool) -> Result:
+    from blobsync.config.scaffold import write_files
+
+    for note in found.notes:
+        session.listener.note(note)
+    if not dry_run:
+        write_files(root, found.files)
+    line = shlex.join(found.command)
+    names = [file.name for file in found.files]
+    lines = [text for file in found.files for text in _shown(file.name, file.text, hidden=file.is_private)]
+    data = {"files": names, "command": list(found.command), "notes": list(found.notes), "written": not dry_run}
+    return Result(data, [*(lines if dry_run else [f"wrote {name}" for name in names]), f"next: {line}"])
+
+
+def _shown(name: str, text: str, *, hidden: bool) -> list[str]:
+    """A file as it would be; of one that may hold a key, the name alone."""
+    return [f"# {name}", *([] if hidden else text.splitlines())]

@@ -1,0 +1,296 @@
+"""What a Batch AI job file and its cluster file say, as values. Pure, but for reading the two files."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from blobsync.base.locations import Secret
+from blobsync.jobs.batchai.reader import JsonPart, inner_properties, open_json
+from blobsync.jobs.batchai.toolkits import Toolkit, read_toolkit
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ID = re.compile(r"[A-Za-z0-9_]+")
+_SHARE_URL = re.compile(r"https://([a-z0-9]+)\.file\.[^/]+/([^/?#]+)/?")
+# As .NET writes a time (7.00:00:00), and as ISO 8601 does (P7D, PT1H30M).
+_NET = re.compile(r"(?:(\d{1,6})\.)?(\d{1,2}):(\d{2}):(\d{2})(?:\.\d+)?")
+_ISO = re.compile(r"P(?:(\d{1,6})W)?(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?")
+_ANSWERS = (
+    *("toolType", "jobOutputDirectoryPathSegment", "creationTime", "provisioningState", "executionState"),
+    *("provisioningStateTransitionTime", "executionStateTransitionTime", "executionInfo"),
+)
+_CLUSTER_ANSWERS = (
+    *("allocationState", "allocationStateTransitionTime", "creationTime", "currentNodeCount", "errors"),
+    *("nodeStateCounts", "provisioningState", "provisioningStateTransitionTime"),
+)
+_KEY_VAULT = "names a secret of a Key Vault, which blobsync does not ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One volume, at ``$AZ_BATCHAI_MOUNT_ROOT/<path>`` or ``$AZ_BATCHAI_JOB_MOUNT_ROOT/<path>``.
+
+    ``kind`` is ``blob`` for a container, else what it was in words; ``share`` is the name of a file share. ``options``
+    are the mount options of a container. ``where`` is its place in its file, for messages.
+    """
+
+    path: str
+    kind: str
+    where: JsonPart = field(repr=False, compare=False)
+    account: str = ""
+    container: str = ""
+    share: str = ""
+    key: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobDirectory:
+    """An input or output directory: its id and its path, with variables. ``suffix`` is for outputs only."""
+
+    id: str
+    path: str
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The container that the job runs in, and its registry."""
+
+    name: str
+    server: str = ""
+    username: str = ""
+    password: Secret | None = None
+    shm_size: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAiJob:
+    """A job file with its cluster file: nothing left to check, but what the place where it runs has to say.
+
+    ``setup`` are shell lines for each node; ``seconds`` the time limit, None where there is none. ``notes`` name what
+    has no effect, or another one.
+    """
+
+    nodes: int
+    toolkit: Toolkit
+    std_prefix: str
+    file: JsonPart = field(repr=False, compare=False)
+    volumes: tuple[Volume, ...] = ()
+    inputs: tuple[JobDirectory, ...] = ()
+    outputs: tuple[JobDirectory, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    setup: tuple[str, ...] = ()
+    image: Image | None = None
+    seconds: int | None = None
+    priority: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def read_job_file(job: Path, cluster: Path | None, environ: Mapping[str, str]) -> BatchAiJob:
+    """Read both files. Raises ``ConfigError`` with the line of the first thing that is wrong or cannot be honoured."""
+    whole = open_json(job, environ)
+    properties = inner_properties(whole)
+    volumes, setup, notes = _read_cluster(cluster, environ) if cluster else ((), (), ())
+    for name in _ANSWERS:
+        properties.ignore(name, "the service reported it")
+    if (target := properties.part("cluster")) is not None:
+        target.ignore("id", "the job runs on the cluster of -c")
+    if (preparation := properties.part("jobPreparation")) is not None:
+        setup = (*setup, preparation.demanded("commandLine"))
+    nodes = properties.whole("nodeCount")
+    if nodes is None:
+        raise properties.error("", "needs nodeCount")
+    found = BatchAiJob(
+        nodes=nodes,
+        toolkit=read_toolkit(properties, nodes),
+        std_prefix=properties.demanded("stdOutErrPathPrefix"),
+        file=properties,
+        volumes=_distinct((*volumes, *_volumes(properties.part("mountVolumes")))),
+        inputs=_directories(properties, "inputDirectories", "path"),
+        outputs=_directories(properties, "outputDirectories", "pathPrefix"),
+        env=_environment(properties),
+        secrets=_secrets(properties),
+        setup=setup,
+        image=_image(properties.part("containerSettings")),
+        seconds=_time_limit(properties.part("constraints")),
+        priority=_priority(properties),
+    )
+    whole.demand_all_read()
+    return replace(found, notes=(*notes, *whole.read.notes))
+
+
+def _read_cluster(
+    path: Path, environ: Mapping[str, str]
+) -> tuple[tuple[Volume, ...], tuple[str, ...], tuple[str, ...]]:
+    """The volumes, the setup lines and the notes of a cluster file."""
+    whole = open_json(path, environ)
+    properties = inner_properties(whole)
+    for name in ("vmSize", "vmPriority", "scaleSettings", "virtualMachineConfiguration", "userAccountSettings"):
+        properties.ignore(name, "blobsync creates no machines here; the cluster of -c has its own")
+    properties.ignore("subnet", "blobsync creates no machines here; the cluster of -c has its own")
+    for name in _CLUSTER_ANSWERS:
+        properties.ignore(name, "the service reported it")
+    volumes: tuple[Volume, ...] = ()
+    setup: tuple[str, ...] = ()
+    if (node := properties.part("nodeSetup")) is not None:
+        volumes = tuple(_volumes(node.part("mountVolumes")))
+        node.ignore("performanceCountersSettings", "Application Insights gets nothing from blobsync")
+        if (task := node.part("setupTask")) is not None:
+            setup = (_setup_task(task),)
+    whole.demand_all_read()
+    return volumes, setup, tuple(whole.read.notes)
+
+
+def _setup_task(task: JsonPart) -> str:
+    """The cluster's setup task as a line that runs before each job."""
+    for name in ("stdOutErrPathPrefix", "stdOutErrPathSuffix"):
+        task.ignore(name, "the node's log (system_logs) has what it prints")
+    if any(True for _ in task.parts("secrets")):
+        raise task.error("secrets", "a setup task has no secrets of its own here", hint="use secrets of the job")
+    task.note("commandLine", "runs before each job, not once per machine, and as the job's user, not as root")
+    env = _environment(task)
+    values = "".join(f"export {name}={shlex.quote(value)}; " for name, value in env.items())
+    return f"{values}{task.demanded('commandLine')}"
+
+
+def _volumes(part: JsonPart | None) -> Iterator[Volume]:
+    if part is None:
+        return
+    for one in part.parts("azureBlobFileSystems"):
+        if one.has("mountOptions"):
+            one.ignore("mountOptions", "blobsync mounts with its own options (blob_cache_timeout of a folder entry)")
+        account, container = one.demanded("accountName"), one.demanded("containerName")
+        yield Volume(_mount_path(one), "blob", one, account, container, key=_key(one))
+    for one in part.parts("azureFileShares"):
+        match = _SHARE_URL.fullmatch(one.demanded("azureFileUrl"))
+        if not match:
+            raise one.error("azureFileUrl", "is not https://ACCOUNT.file.core.windows.net/SHARE")
+        for name in ("fileMode", "directoryMode"):
+            one.ignore(name, "the folder entry in its place has its own permissions")
+        one.ignore("accountName", "the folder entry in its place names the account")
+        one.ignore("credentials", "the folder entry in its place names the account")
+        yield Volume(_mount_path(one), f"Azure file share {match[2]}", one, match[1], share=match[2])
+    for one in part.parts("fileServers"):
+        server = one.part("fileServer")
+        name = (server.demanded("id") if server else "").rpartition("/")[2]
+        for key in ("sourceDirectory", "mountOptions"):
+            one.ignore(key, "the folder entry in its place has its own path")
+        yield Volume(_mount_path(one), f"NFS file server {name}".strip(), one)
+    for one in part.parts("unmanagedFileSystems"):
+        one.ignore("mountCommand", "blobsync mounts no file systems; the folder entry in its place is used")
+        yield Volume(_mount_path(one), "file system of its own", one)
+
+
+def _mount_path(part: JsonPart) -> str:
+    given = part.demanded("relativeMountPath")
+    path = posixpath.normpath(given.strip("/")) if given.strip("/") else ""
+    if not path or path in (".", "..") or path.startswith("../") or "\\" in path:
+        raise part.error("relativeMountPath", "must be a path below the mount root, such as data")
+    return path
+
+
+def _key(part: JsonPart) -> Secret | None:
+    credentials = part.part("credentials")
+    if credentials is None:
+        return None
+    credentials.refuse("accountKeySecretReference", _KEY_VAULT, hint="write accountKey, or an account file of blobsync")
+    key = credentials.text("accountKey")
+    return Secret(key) if key else None
+
+
+def _distinct(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
+    """Volumes of the cluster and of the job share one root here."""
+    seen: dict[str, Volume] = {}
+    for volume in volumes:
+        known = seen.setdefault(volume.path, volume)
+        if known != volume:
+            raise volume.where.error(
+                "relativeMountPath",
+                f"is {volume.path}, where another volume is mounted already: here both roots are one folder",
+                hint="rename one of the two",
+            )
+    return tuple(seen.values())
+
+
+def _directories(part: JsonPart, name: str, path: str) -> tuple[JobDirectory, ...]:
+    found: dict[str, JobDirectory] = {}
+    for one in part.parts(name):
+        identity = one.demanded("id")
+        if not _ID.fullmatch(identity):
+            raise one.error("id", "becomes part of a variable: use letters, digits and _")
+        if identity in found:
+            raise one.error("id", f"is {identity}, which another directory has")
+        suffix = one.text("pathSuffix") if path == "pathPrefix" else ""
+        found[identity] = JobDirectory(identity, one.demanded(path), suffix)
+    return tuple(found.values())
+
+
+def _environment(part: JsonPart) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in part.parts("environmentVariables"):
+        if not one.has("value"):
+            raise one.error("", "needs value")
+        found[_name(one)] = one.text("value")
+    return found
+
+
+def _secrets(part: JsonPart) -> dict[str, Secret]:
+    found: dict[str, Secret] = {}
+    for one in part.parts("secrets"):
+        one.refuse("valueSecretReference", _KEY_VAULT, hint="write value, or secret_env in the cluster file")
+        found[_name(one)] = Secret(one.demanded("value"))
+    return found
+
+
+def _name(part: JsonPart) -> str:
+    name = part.demanded("name")
+    if not _VARIABLE.fullmatch(name):
+        raise part.error("name", "cannot be the name of an environment variable")
+    return name
+
+
+def _image(part: JsonPart | None) -> Image | None:
+    if part is None:
+        return None
+    registry = part.part("imageSourceRegistry")
+    if registry is None:
+        raise part.error("", "needs imageSourceRegistry")
+    username, password = "", ""
+    if (credentials := registry.part("credentials")) is not None:
+        credentials.refuse("passwordSecretReference", _KEY_VAULT, hint="write password, or docker in the cluster file")
+        username, password = credentials.demanded("username"), credentials.demanded("password")
+    return Image(
+        registry.demanded("image"),
+        registry.text("serverUrl"),
+        username,
+        Secret(password) if password else None,
+        part.text("shmSize"),
+    )
+
+
+def _priority(part: JsonPart) -> str:
+    """Microsoft's own examples say ``priority``, its specification ``schedulingPriority``."""
+    given = [part.one_of(name, "low", "normal", "high") for name in ("schedulingPriority", "priority")]
+    return given[0] or given[1]
+
+
+def _time_limit(part: JsonPart | None) -> int | None:
+    text = part.text("maxWallClockTime") if part else ""
+    if not part or not text:
+        return None
+    if match := _NET.fullmatch(text):
+        days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+        total = days * 86_400 + hours * 3600 + minutes * 60 + seconds
+    elif match := _ISO.fullmatch(text):
+        weeks, days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+        total = (weeks * 7 + days) * 86_400 + hours * 3600 + minutes * 60 + seconds
+    else:
+        total = 0
+    if not total:
+        raise part.error("maxWallClockTime", "is no time: write P7D, PT1H30M or 7.00:00:00")
+    return total

@@ -1,0 +1,193 @@
+"""The values of one JSON file: each is asked for by its name, and what nobody asked for is found at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blobsync.base.errors import ConfigError, ConfigNotFoundError
+from blobsync.config.nearest import nearest
+from blobsync.config.typed import is_placeholder
+from blobsync.config.yaml_lines import Document, KeyPath, read_document
+
+# By these names `az batchai job create` put the user's account into a file.
+# https://github.com/Azure/BatchAI, documentation/using-azure-cli-20.md
+ACCOUNT_MARK, ACCOUNT_VARIABLE = "<AZURE_BATCHAI_STORAGE_ACCOUNT>", "AZURE_BATCHAI_STORAGE_ACCOUNT"
+
+
+@dataclass(slots=True)
+class ReadKeys:
+    """What was asked for so far, and what has to be told about the rest."""
+
+    paths: set[KeyPath] = field(default_factory=set)
+    asked: dict[KeyPath, set[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPart:
+    """One object of a JSON file. Errors are ``ConfigError`` with file, line and key; no value that may be secret is
+    quoted."""
+
+    document: Document = field(repr=False)
+    path: KeyPath
+    values: Mapping[str, Any] = field(repr=False)
+    environ: Mapping[str, str] = field(repr=False)
+    read: ReadKeys = field(repr=False)
+
+    def error(self, name: str, message: str, *, hint: str | None = None) -> ConfigError:
+        """What is wrong with a key, or (empty name) with this object."""
+        return self.document.error((*self.path, *([name] if name else [])), message, hint=hint)
+
+    def told(self, name: str, reason: str) -> str:
+        """A sentence about a key, with its line."""
+        path = (*self.path, name)
+        origin = self.document.origin(path)
+        return f"{origin.file}:{origin.line}: {'.'.join(path)}: {reason}"
+
+    def note(self, name: str, reason: str) -> None:
+        """The key is known and read, but something has to be told about it."""
+        self.read.notes.append(self.told(name, reason))
+
+    def ignore(self, name: str, reason: str) -> None:
+        """Name a key, with all that is below it, that has no effect here."""
+        if self._take(name) is not None:
+            self.read.paths.add((*self.path, name, "*"))
+            self.note(name, f"has no effect: {reason}")
+
+    def refuse(self, name: str, reason: str, *, hint: str | None = None) -> None:
+        """Raise where the key is there."""
+        if self._take(name) is not None:
+            raise self.error(name, reason, hint=hint)
+
+    def has(self, name: str) -> bool:
+        """Whether the key is there, and not null."""
+        return self.values.get(name) is not None
+
+    def text(self, name: str, default: str = "") -> str:
+        """A text; one that is missing is ``default``."""
+        raw = self._take(name)
+        if raw is None:
+            return default
+        if not isinstance(raw, str):
+            raise self.error(name, "must be a text")
+        if ACCOUNT_MARK in raw:
+            raw = raw.replace(ACCOUNT_MARK, self._account(name))
+        if is_placeholder(raw):
+            raise self.error(name, "still has the example's placeholder: fill in your own")
+        if any(ord(letter) < 32 and letter not in "\t\n" for letter in raw):
+            raise self.error(name, "contains a control character")
+        return raw
+
+    def demanded(self, name: str) -> str:
+        """A text that must be there."""
+        if not (text := self.text(name)):
+            raise self.error("" if not self.has(name) else name, f"needs {name}")
+        return text
+
+    def one_of(self, name: str, *choices: str) -> str:
+        """One of these words, in any case; empty where the key is missing."""
+        text = self.text(name)
+        found = {choice.lower(): choice for choice in choices}.get(text.lower(), "")
+        if text and not found:
+            raise self.error(name, f"is not one of {', '.join(choices)}")
+        return found
+
+    def whole(self, name: str, default: int | None = None) -> int | None:
+        """A whole number of at least 1."""
+        raw = self._take(name)
+        if raw is None:
+            return default
+        if not isinstance(raw, int) or isinstance(raw, bool):
+            raise self.error(name, "must be a whole number")
+        if not 1 <= raw <= 65_536:
+            raise self.error(name, f"is {raw}, and must be from 1 to 65,536")
+        return raw
+
+    def part(self, name: str) -> JsonPart | None:
+        """An object; None where it is missing."""
+        raw = self._take(name)
+        if raw is None:
+            return None
+        if not isinstance(raw, Mapping):
+            raise self.error(name, "must be an object")
+        return JsonPart(self.document, (*self.path, name), raw, self.environ, self.read)
+
+    def parts(self, name: str) -> Iterator[JsonPart]:
+        """The objects of a list."""
+        raw = self._take(name)
+        if raw is None:
+            return
+        if not isinstance(raw, list):
+            raise self.error(name, "must be a list")
+        for number, item in enumerate(raw):
+            path = (*self.path, name, str(number))
+            if not isinstance(item, Mapping):
+                raise self.document.error(path, "must be an object")
+            self.read.paths.add(path)
+            yield JsonPart(self.document, path, item, self.environ, self.read)
+
+    def demand_all_read(self) -> None:
+        """Raise for the first key that nobody asked for: it may be a word that is spelled wrongly."""
+        for path in _leaves(self.values, self.path):
+            if path not in self.read.paths and not self._is_covered(path):
+                known = self.read.asked.get(path[:-1], set())
+                guess = nearest(path[-1], known)
+                hint = f"did you mean '{guess}'?" if guess else "remove it, if the job does not need it"
+                raise self.document.error(path, "is no key of Batch AI's API 2018-05-01", hint=hint)
+
+    def _is_covered(self, path: KeyPath) -> bool:
+        return any((*path[:size], "*") in self.read.paths for size in range(1, len(path) + 1))
+
+    def _take(self, name: str) -> Any:
+        path = (*self.path, name)
+        self.read.paths.add(path)
+        self.read.asked.setdefault(self.path, set()).add(name)
+        return self.values.get(name)
+
+    def _account(self, name: str) -> str:
+        account = self.environ.get(ACCOUNT_VARIABLE, "")
+        if not account:
+            hint = f"export {ACCOUNT_VARIABLE}=..., or write the name of the account"
+            raise self.error(name, f"needs the environment variable {ACCOUNT_VARIABLE}", hint=hint)
+        return account
+
+
+def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Every key below, objects before what they hold."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, below in items:
+        yield (*path, str(name))
+        yield from _leaves(below, (*path, str(name)))
+
+
+def open_json(path: Path, environ: Mapping[str, str]) -> JsonPart:
+    """The object that a file holds. Raises ``ConfigError`` and ``ConfigNotFoundError``."""
+    document = read_document(path, str(path))
+    if not document.values:
+        raise ConfigError("is empty", file=str(path))
+    return JsonPart(document, (), document.values, environ, ReadKeys())
+
+
+def inner_properties(part: JsonPart) -> JsonPart:
+    """``properties``, where all that counts stands; a whole request or answer of the API is taken, too."""
+    inner = part
+    for name in ("parameters", "parameters"):
+        if inner.has(name) and not inner.has("properties"):
+            found = inner.part(name)
+            inner = found or inner
+    for outer in (part,) if inner is part else (part, inner):
+        outer.ignore("$schema", "it only names the schema of the file")
+        for name in ("resourceGroupName", "workspaceName", "experimentName", "jobName", "clusterName"):
+            outer.ignore(name, "Batch AI's resources are gone")
+        for name in ("subscriptionId", "api-version", "id", "name", "type", "location", "tags"):
+            outer.ignore(name, "Batch AI's resources are gone")
+        outer.ignore("responses", "they are answers of the service")
+    found = inner.part("properties")
+    if found is None:
+        raise ConfigNotFoundError(
+            "has no properties: is it a file of Batch AI?", file=part.document.file, hint="docs/batchai.md shows one"
+        )
+    return found

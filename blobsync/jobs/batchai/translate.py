@@ -1,0 +1,261 @@
+"""A Batch AI job on one of blobsync's clusters: keys of a cluster file, and one command. Pure.
+
+Both of Batch AI's mount roots become the job's own root, where the folder entry ``<relativeMountPath>_folder`` is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blobsync.config.model import AML_PLATFORMS, Cluster, FolderEntry
+from blobsync.config.typed import FOLDER_SUFFIX
+from blobsync.jobs.batchai.job_file import BatchAiJob, JobDirectory, Volume
+
+# Where folders are links to the project's, a container's content has to be brought.
+_LINKING = ("local", "slurm")
+_ROOTS = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^/$]+(?:/[^/$]+)*)")
+# Open MPI 4 and 5 start more processes than there are cores only if they are told to.
+_OVERSUBSCRIBE = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+_REGISTRY_VARIABLE = "BLOBSYNC_REGISTRY_PASSWORD"
+# By so much Slurm prefers a job of normal priority; users may only lower it.
+# https://slurm.schedmd.com/sbatch.html#OPT_nice
+_LOW = "--nice=1000"
+
+
+@dataclass(frozen=True, slots=True)
+class NewAccount:
+    """An account file that has to be there: its name, and the volume whose container it opens."""
+
+    file: str
+    volume: Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """``values`` are keys of a cluster file, ``argv`` the command, ``nodes`` its ``--nodes`` (None: one machine).
+
+    ``accounts`` are files that ``values`` name and that do not exist yet; ``notes`` what has no effect, or another one.
+    """
+
+    values: Mapping[str, Any] = field(repr=False)
+    argv: tuple[str, ...]
+    nodes: int | None = None
+    accounts: tuple[NewAccount, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def translate_job(
+    job: BatchAiJob, cluster: Cluster, known_accounts: Mapping[tuple[str, str], str], *, writes: bool = False
+) -> Translation:
+    """The job on ``cluster``. ``known_accounts`` are account files by account and container.
+
+    ``writes``: the answer becomes a file, in which no secret stands, and which may still have to be filled in; else
+    everything must be there. Raises ``ConfigError`` with the line of what cannot be honoured on this platform.
+    """
+    notes = list(job.notes)
+    folders, accounts = _folders(job, cluster, known_accounts, notes, writes=writes)
+    _demand_volumes(job, {*folders, *cluster.prefixes})
+    values: dict[str, Any] = {
+        "batchai": _batchai(job),
+        **({"config_param": {f"{name}{FOLDER_SUFFIX}": entry for name, entry in folders.items()}} if folders else {}),
+        **_setup(job, cluster),
+        **({"timeout": str(job.seconds)} if job.seconds else {}),
+        **_docker(job, cluster, notes, writes=writes),
+    }
+    env = {name: _plain(value) for name, value in job.env.items()}
+    for name, secret in job.secrets.items():
+        env[name] = f"${{BLOBSYNC_{name}}}" if writes else _plain(secret.reveal())
+        if writes:
+            notes.append(job.file.told("secrets", f"{name} is not copied: export BLOBSYNC_{name}=..."))
+    if job.secrets:
+        values["secret_env"] = [*cluster.texts("secret_env"), *job.secrets]
+    argv, nodes = _spread(job, cluster, values, env, notes)
+    _prioritise(job, cluster, values, notes)
+    if env:
+        values["env"] = env
+    return Translation(values, argv, nodes, tuple(accounts), tuple(notes))
+
+
+def _plain(text: str) -> str:
+    """As a cluster file writes it: blobsync must not replace ``${NAME}``; the job's shell does."""
+    return text.replace("${", "$${")
+
+
+def _batchai(job: BatchAiJob) -> dict[str, Any]:
+    kit = job.toolkit
+    counts = {"workers": kit.workers, "parameter_servers": kit.servers}
+    return {
+        "toolkit": kit.name,
+        "std_out_err": _plain(_own_path(job.std_prefix, "")),
+        "inputs": {one.id: _plain(one.path) for one in job.inputs},
+        "outputs": {one.id: _plain(_own_path(one.path, one.suffix)) for one in job.outputs},
+        **{name: count for name, count in counts.items() if count},
+        **({"communication_backend": kit.backend} if kit.backend else {}),
+    }
+
+
+def _own_path(prefix: str, suffix: str) -> str:
+    """With the job's id in the place of ``jobOutputDirectoryPathSegment``."""
+    tail = suffix.strip("/")
+    return f"{prefix.rstrip('/')}/$BLOBSYNC_RUN_ID" + (f"/{tail}" if tail else "")
+
+
+def _folders(
+    job: BatchAiJob,
+    cluster: Cluster,
+    known: Mapping[tuple[str, str], str],
+    notes: list[str],
+    *,
+    writes: bool,
+) -> tuple[dict[str, Any], list[NewAccount]]:
+    """The folder entries that the cluster does not have yet, and the account files that they need."""
+    folders: dict[str, Any] = {}
+    accounts: list[NewAccount] = []
+    for volume in job.volumes:
+        entry = cluster.folder(volume.path)
+        if entry is not None:
+            _demand_same(volume, entry, cluster)
+        elif volume.kind == "blob":
+            file = known.get((volume.account, volume.container))
+            if file is None:
+                file = f"aux_data/configs/{volume.account}-{volume.container}.yaml"
+                if not writes:
+                    hint = f"blobsync convert batchai {job.file.document.file} writes {file}"
+                    raise volume.where.error("containerName", "no file in aux_data/configs/ opens it", hint=hint)
+                accounts.append(NewAccount(file, volume))
+            folders[volume.path] = {"azure_blob_config_file": file, "path": "", **_mode(job, volume, cluster)}
+        else:
+            folders[volume.path] = _stand_in(volume, cluster, notes, writes=writes)
+    return folders, accounts
+
+
+def _demand_same(volume: Volume, entry: FolderEntry, cluster: Cluster) -> None:
+    account = entry.account
+    if volume.kind == "blob" and (volume.account, volume.container) != (account.account_name, account.container_name):
+        raise volume.where.error(
+            "containerName",
+            f"is {volume.account}/{volume.container}, and {entry.key} of {cluster.file} is"
+            f" {account.account_name}/{account.container_name}",
+            hint="change relativeMountPath, or the folder entry",
+        )
+
+
+def _stand_in(volume: Volume, cluster: Cluster, notes: list[str], *, writes: bool) -> dict[str, Any]:
+    """The folder entry in the place of what blobsync cannot mount; the user names it."""
+    entry = f"{volume.path}{FOLDER_SUFFIX}"
+    why = f"is a volume that blobsync cannot mount ({volume.kind})"
+    if not writes:
+        hint = f"{entry}: {{azure_blob_config_file: FILE, path: FOLDER}} in config_param"
+        raise volume.where.error("relativeMountPath", f"{why}: {cluster.file} needs {entry} in its place", hint=hint)
+    notes.append(volume.where.told("relativeMountPath", f"{why}: fill in {entry}, which stands in its place"))
+    path = f"<a folder of your container for {volume.path}>"
+    return {"azure_blob_config_file": "aux_data/configs/storage.yaml", "path": path}
+
+
+def _mode(job: BatchAiJob, volume: Volume, cluster: Cluster) -> dict[str, str]:
+    if cluster.platform not in _LINKING:
+        return {}
+    outputs = [job.std_prefix, *(one.path for one in job.outputs)]
+    is_written = any(_volume_of(path, {volume.path}) for path in outputs)
+    is_read = any(_volume_of(one.path, {volume.path}) for one in job.inputs)
+    return {"mode": "mount" if is_written and is_read else "upload" if is_written else "download"}
+
+
+def _volume_of(path: str, names: set[str]) -> str:
+    """The volume that a path lies in; empty where it is none of these."""
+    match = _ROOTS.match(path)
+    found = [name for name in names if match and f"{match[1]}/".startswith(f"{name}/")]
+    return max(found, key=len, default="")
+
+
+def _demand_volumes(job: BatchAiJob, names: set[str]) -> None:
+    """What lies below a mount root lies in a volume: what would be written beside them is lost with the node."""
+    for key, number, path in _paths(job):
+        if "MOUNT_ROOT" in path and not _volume_of(path, names):
+            known = ", ".join(sorted(names)) or "none"
+            raise job.file.document.error(
+                (*job.file.path, key, *number),
+                f"lies in no volume of the job or its cluster ({known})",
+                hint="give the cluster's file as well, or a folder entry of that name",
+            )
+
+
+def _paths(job: BatchAiJob) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    yield "stdOutErrPathPrefix", (), job.std_prefix
+    lists: tuple[tuple[str, str, tuple[JobDirectory, ...]], ...] = (
+        ("inputDirectories", "path", job.inputs),
+        ("outputDirectories", "pathPrefix", job.outputs),
+    )
+    for key, inner, directories in lists:
+        for number, one in enumerate(directories):
+            yield key, (str(number), inner), one.path
+
+
+def _setup(job: BatchAiJob, cluster: Cluster) -> dict[str, str]:
+    lines = (*cluster.texts("setup"), *map(_plain, job.setup)) if job.setup else ()
+    return {"setup": " && ".join(f"(\n{line}\n)" for line in lines) if len(lines) > 1 else lines[0]} if lines else {}
+
+
+def _docker(job: BatchAiJob, cluster: Cluster, notes: list[str], *, writes: bool) -> dict[str, Any]:
+    image = job.image
+    if image is None:
+        return {}
+    if cluster.platform in _LINKING:
+        what = f"jobs on {cluster.platform} run without a container: the programs of {image.name} must be there"
+        notes.append(job.file.told("containerSettings", what))
+    docker = {"image": image.name, "address": re.sub(r"^https?://|/+$", "", image.server), "username": image.username}
+    docker["shm_size"] = image.shm_size
+    if image.password and writes:
+        docker["password"] = f"${{{_REGISTRY_VARIABLE}}}"
+        what = f"the registry's password is not copied: export {_REGISTRY_VARIABLE}=..."
+        notes.append(job.file.told("containerSettings", what))
+    elif image.password:
+        docker["password"] = image.password.reveal()
+    return {"docker": {name: text for name, text in docker.items() if text}}
+
+
+def _spread(
+    job: BatchAiJob, cluster: Cluster, values: dict[str, Any], env: dict[str, str], notes: list[str]
+) -> tuple[tuple[str, ...], int | None]:
+    """The command and the number of nodes; how many processes run on each goes to ``values``."""
+    kit, platform = job.toolkit, cluster.platform
+    is_here = platform == "local"
+    nodes = 1 if is_here else job.nodes
+    line = (kit.line,) if any(letter.isspace() for letter in kit.line.strip()) else ("bash", "-c", kit.line)
+    if is_here and job.nodes > 1:
+        notes.append(job.file.told("nodeCount", "this machine is one node: all processes run here"))
+    if kit.servers and nodes > 1 and platform != "slurm":
+        why = f"parameter servers need nodes that share a folder, unlike those of {platform}"
+        raise job.file.error("tensorFlowSettings", why)
+    if kit.uses_mpi and kit.processes > 1 and platform in ("local", "kubernetes"):
+        if nodes > 1:
+            why = f"is {nodes}, and MPI cannot start processes on other nodes of {platform}"
+            raise job.file.error("nodeCount", why)
+        values["multi_process"] = False
+        env.update(_OVERSUBSCRIBE)
+        return ("mpirun", "-n", str(kit.processes), "bash", "-c", kit.line), None if is_here else 1
+    values["multi_process"] = True
+    values["process_count_per_node"] = kit.processes_on_each(nodes)
+    if kit.uses_mpi and kit.processes > 1 and platform == "slurm" and not cluster.text("slurm.launcher"):
+        values["slurm"] = {"launcher": "mpirun"}
+    if kit.uses_mpi and platform in AML_PLATFORMS:
+        values["launcher"] = "mpi"
+    return line, None if is_here else nodes
+
+
+def _prioritise(job: BatchAiJob, cluster: Cluster, values: dict[str, Any], notes: list[str]) -> None:
+    if job.priority in ("", "normal"):
+        return
+    if cluster.platform == "slurm" and job.priority == "low":
+        values.setdefault("slurm", {})["args"] = [*cluster.texts("slurm.args"), _LOW]
+        return
+    name = "schedulingPriority" if job.file.has("schedulingPriority") else "priority"
+    way = {"slurm": "name a qos", "kubernetes": "name kubernetes: {priority_class}", "itp": "write priority: NUMBER"}
+    instead = f": {way[cluster.platform]} in the cluster file" if cluster.platform in way else ""
+    notes.append(job.file.told(name, f"{job.priority} has no effect on {cluster.platform}{instead}"))

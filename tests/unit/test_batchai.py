@@ -1,0 +1,329 @@
+"""Job files of Batch AI: each key is used, named or refused; each toolkit is the request that it stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.base.errors import BlobsyncError, ConfigError
+from blobsync.base.locations import Secret
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.jobs.batchai.files import convert_batchai
+from blobsync.jobs.batchai.job_file import read_job_file
+from blobsync.jobs.batchai.translate import Translation, translate_job
+from blobsync.jobs.node.batchai import NodePlace, batchai_variables, task_of
+from blobsync.jobs.node.ranks import Ranks, ranks_of_node
+from blobsync.jobs.spec import JobSpec
+
+ROOT = "$AZ_BATCHAI_JOB_MOUNT_ROOT"
+BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
+PYTHON = {"pythonScriptFilePath": f"{ROOT}/logs/train.py"}
+
+
+def cluster_of(platform: str, *folders: str, **values: Any) -> Cluster:
+    entries = tuple(FolderEntry(name, BOX, f"mine/{name}") for name in folders)
+    return Cluster("eu", "aux_data/aml/eu.yaml", Path("/p"), folders=entries, platform=platform, values=values)
+
+
+def job_of(**properties: Any) -> dict[str, Any]:
+    share = {"azureFileUrl": "https://acct.file.core.windows.net/logs", "relativeMountPath": "logs"}
+    return {
+        "nodeCount": 2,
+        "stdOutErrPathPrefix": f"{ROOT}/logs",
+        "mountVolumes": {"azureFileShares": [share]},
+        **properties,
+    }
+
+
+def written(folder: Path, properties: Mapping[str, Any], name: str = "job.json") -> Path:
+    path = folder / name
+    path.write_text(json.dumps({"properties": properties}, indent=1))
+    return path
+
+
+def translated(folder: Path, properties: Mapping[str, Any], platform: str = "slurm", **values: Any) -> Translation:
+    job = read_job_file(written(folder, properties), None, {})
+    return translate_job(job, cluster_of(platform, "logs", **values), {("acct", "data"): "aux_data/configs/d.yaml"})
+
+
+RUN = f"python {ROOT}/logs/train.py"
+TF_LINE = f'case "$BLOBSYNC_TASK_TYPE" in master) exec {RUN} m ;; worker) exec {RUN} w ;; ps) exec {RUN} p ;; esac'
+TF = {"masterCommandLineArgs": "m", "workerCommandLineArgs": "w", "parameterServerCommandLineArgs": "p"}
+
+# Settings -> the command on two Slurm nodes, processes on each, and whether MPI starts them.
+TOOLKITS: Mapping[str, tuple[dict[str, Any], str, int, bool]] = {
+    "chainer": ({"chainerSettings": {**PYTHON, "commandLineArgs": "-g"}}, f"{RUN} -g", 1, True),
+    "horovod": ({"horovodSettings": {**PYTHON, "processCount": 8}}, RUN, 4, True),
+    "interpreter": (
+        {"horovodSettings": {**PYTHON, "pythonInterpreterPath": "/opt/my python"}},
+        f'"/opt/my python" {ROOT}/logs/train.py',
+        1,
+        True,
+    ),
+    "cntk": ({"cntkSettings": {**PYTHON, "languageType": "Python", "processCount": 4}}, RUN, 2, True),
+    "brainscript": (
+        {"cntkSettings": {"configFilePath": "$AZ_BATCHAI_INPUT_C/x.cntk", "languageType": "BrainScript"}},
+        "cntk configFile=$AZ_BATCHAI_INPUT_C/x.cntk",
+        1,
+        True,
+    ),
+    "pytorch": ({"pyTorchSettings": {**PYTHON, "communicationBackend": "gloo", "processCount": 4}}, RUN, 2, False),
+    "pytorch-mpi": ({"pyTorchSettings": {**PYTHON, "communicationBackend": "MPI"}}, RUN, 1, True),
+    "mpi": ({"customMpiSettings": {"commandLine": "./a | tee b", "processCount": 6}}, "./a | tee b", 3, True),
+    "caffe": ({"caffeSettings": {"configFilePath": "s.txt", "commandLineArgs": "-gpu all"}},
+              "caffe train --solver=s.txt -gpu all", 1, True),
+    "caffe2": ({"caffe2Settings": {**PYTHON, "commandLineArgs": "--shard_id $AZ_BATCHAI_TASK_INDEX"}},
+               f"{RUN} --shard_id $AZ_BATCHAI_TASK_INDEX", 1, False),
+    "custom": ({"customToolkitSettings": {"commandLine": "echo 'hi'"}},
+               """[ "$RANK" != 0 ] || bash -c 'echo '"'"'hi'"'"''""", 1, False),
+    "tensorflow": ({"tensorFlowSettings": {**PYTHON, **TF}}, TF_LINE, 2, False),
+    "tensorflow-many": ({"tensorFlowSettings": {**PYTHON, **TF, "workerCount": 3, "parameterServerCount": 2}},
+                        TF_LINE, 3, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOOLKITS)
+def test_each_toolkit_is_the_request_that_it_stands_for(name: str, tmp_path: Path) -> None:
+    settings, line, each, mpi = TOOLKITS[name]
+    found = translated(tmp_path, job_of(**settings))
+    assert (found.argv, found.nodes) == ((line,), 2)
+    assert found.values["process_count_per_node"] == each and found.values["multi_process"] is True
+    assert (found.values.get("slurm") == {"launcher": "mpirun"}) is mpi
+
+
+def test_on_this_machine_all_processes_run_under_one_mpirun(tmp_path: Path) -> None:
+    found = translated(tmp_path, job_of(chainerSettings=PYTHON), "local")
+    assert found.argv == ("mpirun", "-n", "2", "bash", "-c", RUN) and found.nodes is None
+    assert found.values["multi_process"] is False
+    assert "job.json:3: properties.nodeCount: this machine is one node" in "\n".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "line"),
+    [
+        ({"chainerSettings": PYTHON, "nodeCuont": 3}, "properties.nodeCuont: is no key", 16),
+        ({"secrets": [{"name": "A", "valueSecretReference": {}}]}, "secrets.0.valueSecretReference: names", 16),
+        ({}, "properties: needs one of cntkSettings", 2),
+        ({"chainerSettings": {}, "horovodSettings": {}}, "horovodSettings: stands beside chainerSettings", 14),
+        ({"chainerSettings": {**PYTHON, "processCount": 3}}, "properties.chainerSettings.processCount: is 3", 15),
+        ({"chainerSettings": PYTHON, "nodeCount": "2"}, "properties.nodeCount: must be a whole number", 3),
+        ({"chainerSettings": PYTHON, "nodeCount": -1}, "properties.nodeCount: is -1", 3),
+        ({"chainerSettings": "x"}, "properties.chainerSettings: must be an object", 13),
+        ({"chainerSettings": {"pythonScriptFilePath": "<fill in>"}}, "still has the example's placeholder", 14),
+        ({"chainerSettings": PYTHON, "constraints": {"maxWallClockTime": "soon"}}, "maxWallClockTime: is no time", 17),
+        ({"chainerSettings": PYTHON, "inputDirectories": [{"id": "a b", "path": "/x"}]}, "0.id: becomes part", 18),
+        ({"chainerSettings": PYTHON, "stdOutErrPathPrefix": f"{ROOT}/lost"}, "lies in no volume of the job", 4),
+        ({"chainerSettings": PYTHON, "environmentVariables": [{"name": "A=B", "value": "1"}]}, "0.name: cannot be", 18),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_honoured_is_named_with_its_line(change: Any, key: str, line: int, tmp_path: Path) -> None:
+    properties = job_of(**change)
+    if "secrets" in change:
+        properties["chainerSettings"] = PYTHON
+    with pytest.raises(ConfigError) as caught:
+        translated(tmp_path, properties)
+    assert key in str(caught.value) and f"job.json:{line}" in str(caught.value), caught.value
+    assert caught.value.exit_code == 2 and "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"properties": {"a": 1, "a": 2}}', '{"properties": []}', "[" * 500, '{"a": 1}', "\0"],
+)  # fmt: skip
+def test_hostile_json_is_one_sentence(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(text)
+    with pytest.raises(BlobsyncError) as caught:
+        read_job_file(path, None, {})
+    assert caught.value.exit_code == 2 and "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("P7D", 604_800), ("PT1H30M", 5400), ("7.00:00:00", 604_800), ("00:10:00", 600)]
+)
+def test_time_limits_are_read_in_both_forms(text: str, seconds: int, tmp_path: Path) -> None:
+    properties = job_of(chainerSettings=PYTHON, constraints={"maxWallClockTime": text})
+    assert translated(tmp_path, properties).values["timeout"] == str(seconds)
+
+
+def test_a_volume_without_a_folder_entry_is_refused_with_the_entry_to_write(tmp_path: Path) -> None:
+    job = read_job_file(written(tmp_path, job_of(chainerSettings=PYTHON)), None, {})
+    with pytest.raises(ConfigError, match=r"Azure file share logs.*eu.yaml needs logs_folder in its place"):
+        translate_job(job, cluster_of("slurm"), {})
+
+
+def test_containers_become_folder_entries_of_the_accounts_that_are_there(tmp_path: Path) -> None:
+    blobs = [{"accountName": "acct", "containerName": "data", "relativeMountPath": "data", "credentials": {}}]
+    volumes = {**job_of()["mountVolumes"], "azureBlobFileSystems": blobs}
+    properties = job_of(customToolkitSettings={"commandLine": "true"}, mountVolumes=volumes)
+    entry = translated(tmp_path, properties).values["config_param"]["data_folder"]
+    assert entry == {"azure_blob_config_file": "aux_data/configs/d.yaml", "path": "", "mode": "download"}
+    properties["outputDirectories"] = [{"id": "MODEL", "pathPrefix": f"{ROOT}/data", "pathSuffix": "m"}]
+    found = translated(tmp_path, properties)
+    assert found.values["config_param"]["data_folder"]["mode"] == "upload"
+    assert found.values["batchai"]["outputs"] == {"MODEL": f"{ROOT}/data/$BLOBSYNC_RUN_ID/m"}
+    blobs[0]["containerName"] = "other"
+    with pytest.raises(ConfigError, match="no file in aux_data/configs/ opens it"):
+        translated(tmp_path, properties)
+
+
+def test_secrets_are_submitted_and_never_written(tmp_path: Path) -> None:
+    registry = {"image": "i", "serverUrl": "https://r.io/", "credentials": {"username": "u", "password": "hush-hush"}}
+    properties = job_of(
+        chainerSettings=PYTHON,
+        secrets=[{"name": "PIN", "value": "very-hidden"}],
+        environmentVariables=[{"name": "KEPT", "value": "${HOME}"}],
+        containerSettings={"imageSourceRegistry": registry, "shmSize": "2g"},
+    )
+    found = translated(tmp_path, properties)
+    assert found.values["env"]["PIN"] == "very-hidden" and found.values["secret_env"] == ["PIN"]
+    assert found.values["env"]["KEPT"] == "$${HOME}"
+    docker = {"image": "i", "address": "r.io", "username": "u", "shm_size": "2g", "password": "hush-hush"}
+    assert found.values["docker"] == docker
+    made = convert_batchai(cluster_of("slurm"), "new", tmp_path / "job.json", None, {})
+    text = "".join(file.text for file in made.files)
+    assert "very-hidden" not in text and "hush-hush" not in text and "${BLOBSYNC_PIN}" in text
+    assert "BLOBSYNC_PIN=" in "\n".join(made.notes) and "very-hidden" not in repr(found) + repr(made)
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, below in items:
+        yield from _leaves(below, (*path, str(name)))
+    if not isinstance(value, (dict, list)):
+        yield ".".join(path), str(value)
+
+
+# The keys of Microsoft's examples of PUT job and PUT cluster (azure-rest-api-specs), with values of our own.
+CLUSTER_BODY = {
+    "clusterName": "c1",
+    "parameters": {
+        "properties": {
+            "scaleSettings": {"manual": {"nodeDeallocationOption": "requeue", "targetNodeCount": 1}},
+            "userAccountSettings": {"adminUserName": "joe", "adminUserPassword": "pw-of-joe"},
+            "nodeSetup": {
+                "mountVolumes": {
+                    "fileServers": [{"fileServer": {"id": "/x/fileservers/fs1"}, "relativeMountPath": "nfs"}],
+                    "azureFileShares": [
+                        {
+                            "relativeMountPath": "azfiles",
+                            "directoryMode": "0777",
+                            "accountName": "acct",
+                            "azureFileUrl": "https://acct.file.core.windows.net/share1",
+                            "credentials": {"accountKey": "a2V5LW9mLWFjY3Q="},
+                        }
+                    ],
+                },
+                "setupTask": {"commandLine": "apt-get install x", "stdOutErrPathPrefix": "/tmp"},
+            },
+            "vmPriority": "dedicated",
+            "vmSize": "STANDARD_NC6",
+        }
+    },
+}
+JOB_BODY = {
+    "jobName": "j1",
+    "api-version": "2018-05-01",
+    "parameters": {
+        "properties": {
+            "stdOutErrPathPrefix": "$AZ_BATCHAI_MOUNT_ROOT/azfiles",
+            "cluster": {"id": "/subscriptions/0/clusters/c1"},
+            "nodeCount": 1,
+            "customToolkitSettings": {"commandLine": "date | tee $AZ_BATCHAI_OUTPUT_OUTPUTS/now.txt"},
+            "inputDirectories": [{"id": "INPUT", "path": "$AZ_BATCHAI_MOUNT_ROOT/azfiles/input"}],
+            "priority": "high",
+            "containerSettings": {"imageSourceRegistry": {"image": "ubuntu"}},
+            "outputDirectories": [
+                {"pathPrefix": "$AZ_BATCHAI_MOUNT_ROOT/azfiles/", "id": "OUTPUTS", "pathSuffix": "files"}
+            ],
+            "jobPreparation": {"commandLine": "pip install y"},
+            "constraints": {"maxWallClockTime": "P7D"},
+        }
+    },
+    "responses": {"200": {"body": {"id": "/x"}}},
+}
+
+
+def test_the_examples_of_the_interface_are_converted_without_a_word_lost(tmp_path: Path) -> None:
+    for name, body in (("job", JOB_BODY), ("cluster", CLUSTER_BODY)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(body, indent=1))
+    made = convert_batchai(cluster_of("slurm"), "new", tmp_path / "job.json", tmp_path / "cluster.json", {})
+    notes = "\n".join(made.notes)
+    told = [note.split(": ")[1] for note in made.notes]
+    text = "".join(file.text for file in made.files) + " ".join(made.command)
+    lost = []
+    for path, value in [*_leaves(JOB_BODY), *_leaves(CLUSTER_BODY)]:
+        core = value.rstrip("/").replace("P7D", "604800").rpartition("/")[2]
+        if not any(path == one or path.startswith(f"{one}.") for one in told) and core not in text + notes:
+            lost.append(path)
+    assert lost == []
+    assert "pw-of-joe" not in text + notes and "a2V5LW9mLWFjY3Q=" not in text + notes
+    assert made.command == (
+        "blobsync",
+        "-c",
+        "new",
+        "submit",
+        "--nodes",
+        "1",
+        "date | tee $AZ_BATCHAI_OUTPUT_OUTPUTS/now.txt",
+    )
+
+
+# -- on the node --------------------------------------------------------------------------------------------------
+
+PLACE = NodePlace(Path("/r"), Path("/run/shared"), Path("/t/batchai"), "0")
+
+
+def _variables(spec: JobSpec, ranks: Ranks, **env: str) -> dict[str, str]:
+    given = spec.options["batchai"]
+    return batchai_variables(spec, given, ranks, PLACE, {"MASTER_ADDR": "n1", "MASTER_PORT": "3000", **env})
+
+
+def test_a_process_finds_the_variables_of_batch_ai() -> None:
+    options = {
+        "toolkit": "chainer",
+        "std_out_err": f"{ROOT}/logs/$BLOBSYNC_RUN_ID",
+        "inputs": {"DATA": "${AZ_BATCHAI_MOUNT_ROOT}/data", "OWN": "$HOME/x"},
+        "outputs": {"MODEL": f"{ROOT}/logs/$BLOBSYNC_RUN_ID/m"},
+    }
+    spec = JobSpec("me_1_x", ("true",), "eu", "slurm", nodes=2, gpus_per_node=4, options={"batchai": options},
+                   env={"MINE": "$AZ_BATCHAI_INPUT_DATA/a", "OTHER": "$PATH"})  # fmt: skip
+    found = _variables(spec, ranks_of_node(spec, 1)[0])
+    assert {name: found[name] for name in sorted(found) if name.startswith(("AZ_", "MINE", "OTHER"))} == {
+        "AZ_BATCHAI_INPUT_DATA": "/r/data",
+        "AZ_BATCHAI_INPUT_OWN": "$HOME/x",
+        "AZ_BATCHAI_JOB_MOUNT_ROOT": "/r",
+        "AZ_BATCHAI_JOB_TEMP": "/t/batchai",
+        "AZ_BATCHAI_JOB_TEMP_DIR": "/t",
+        "AZ_BATCHAI_MOUNT_ROOT": "/r",
+        "AZ_BATCHAI_MPI_HOST_FILE": "/t/batchai/hostfile",
+        "AZ_BATCHAI_NUM_GPUS": "4",
+        "AZ_BATCHAI_NUM_GPUS_PER_NODE": "4",
+        "AZ_BATCHAI_OUTPUT_MODEL": "/r/logs/me_1_x/m",
+        "AZ_BATCHAI_SHARED_JOB_TEMP": "/run/shared",
+        "AZ_BATCHAI_STDOUTERR_DIR": "/r/logs/me_1_x",
+        "AZ_BATCHAI_TASK_INDEX": "1",
+        "MINE": "/r/data/a",
+        "OTHER": "$PATH",
+    }
+
+
+def test_tasks_of_tensorflow_are_the_same_cluster_to_all_processes() -> None:
+    options = {"toolkit": "tensorflow", "workers": 3, "parameter_servers": 1}
+    spec = JobSpec("me_1_x", ("true",), "eu", "slurm", nodes=2, procs_per_node=3, options={"batchai": options})
+    processes = [ranks for node in (0, 1) for ranks in ranks_of_node(spec, node)]
+    tasks = [task_of(options, ranks, 2) for ranks in processes]
+    assert [(task.kind, task.index) for task in tasks] == [
+        *[("master", 0), ("worker", 2), ("ps", 0)],
+        *[("worker", 1), ("idle", 0), ("idle", 0)],
+    ]
+    all_found = [_variables(spec, ranks, AZ_BATCH_HOST_LIST="n1,n2") for ranks in processes]
+    (cluster,) = {json.dumps(json.loads(found["TF_CONFIG"])["cluster"]) for found in all_found}
+    assert json.loads(cluster) == {"ps": ["n1:3001"], "worker": ["n1:3002", "n2:3004", "n1:3006"]}
+    assert all_found[3]["AZ_BATCHAI_WORKER_HOSTS"] == "n1:3002,n2:3004,n1:3006"
+    assert json.loads(all_found[0]["TF_CONFIG"])["task"] == {"type": "master", "index": 0}
+    assert all_found[3]["AZ_BATCHAI_TASK_INDEX"] == "1" and all_found[2]["AZ_BATCHAI_PS_HOSTS"] == "n1:3001"
