@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.source import ROOT
+from blobsync.cli.app import SECTIONS
+from tests.source import ROOT, modules
 from tools.docs_site.__main__ import build
 from tools.docs_site.navigation import KINDS
+from tools.docs_site.variables import FOR_USERS, IN_JOBS, IN_THE_EMULATOR
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +55,36 @@ def test_a_bad_link_a_bad_heading_and_a_page_without_a_place_fail_the_build(
     assert build(source, tmp_path / "html") != 0
     told = capfd.readouterr().err
     assert "'nowhere.md'" in told and "nowhere'" in told and "lost.md: WARNING: document isn't included" in told
+
+
+_OURS = re.compile(r"(BLOBSYNC|AML|XDG|SSL|REQUESTS|AZURE_STORAGE)(_[A-Z]+)+")
+
+
+def _variables_in_code() -> set[str]:
+    found = set()
+    for node in (node for module in modules() for node in ast.walk(module.tree)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _OURS.fullmatch(node.value):
+            found.add(node.value)
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ"):
+            found |= _text(node.slice)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("environ.get"):
+            found |= _text(node.args[0])
+    return found
+
+
+def _text(node: ast.expr) -> set[str]:
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+
+def test_the_list_of_environment_variables_is_that_of_the_code() -> None:
+    assert _variables_in_code() == set(FOR_USERS) | IN_JOBS | IN_THE_EMULATOR
+
+
+def test_each_command_has_a_heading_in_the_reference_and_a_manual_page(html: Path) -> None:
+    page = (html / "reference" / "options.html").read_text(encoding="utf-8")
+    manual = html.with_name("man")
+    for word in (word for _, words in SECTIONS for word in words):
+        assert f"<h2>{', '.join(word.names)}<a" in page
+        assert (manual / f"blobsync-{word.names[0]}.1").is_file()
+    text = (manual / "blobsync-u.1").read_text(encoding="utf-8")
+    assert ".SH EXAMPLES\n.nf\nblobsync u data/voc20 " in text and "\\fB\\-\\-cap\\-mbps N\\fR" in text

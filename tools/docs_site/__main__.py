@@ -7,16 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.docs_site.man_pages import write_man_pages
 from tools.docs_site.sources import ROOT, write_sources
 
 
 def main(words: list[str]) -> int:
-    """Build into the named folder: ``source`` and ``html`` below it are replaced."""
+    """Build into the named folder: ``source``, ``html`` and ``man`` below it are replaced."""
     target = Path(words[0]) if words else ROOT / "build" / "docs"
-    source, html = target / "source", target / "html"
-    for folder in (source, html):
+    source, html, manual = target / "source", target / "html", target / "man"
+    for folder in (source, html, manual):
         shutil.rmtree(folder, ignore_errors=True)
     write_sources(source)
+    write_man_pages(manual)
     code = build(source, html)
     if code == 0:
         print(f"open {html / 'index.html'}")

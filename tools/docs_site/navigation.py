@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 KINDS: Mapping[str, Sequence[str]] = {
     "Tutorial": ("tutorial",),
     "How-to": ("migrating-from-act", "code-archive", "jobs", "kubernetes", "aml"),
-    "Reference": ("commands", "configuration", "credentials", "failure-codes", "python", "azcopy", "changelog"),
+    "Reference": (
+        *("commands", "reference/options", "configuration", "reference/keys", "reference/environment", "credentials"),
+        *("failure-codes", "python", "azcopy", "changelog"),
+    ),
     "Explanation": ("concepts", "security", "reliability", "performance", "contributing"),
 }

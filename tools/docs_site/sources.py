@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from tools.docs_site.navigation import KINDS
+from tools.docs_site.reference import write_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,6 +26,7 @@ def write_sources(source: Path) -> None:
         (source / page_name).write_text(text, encoding="utf-8")
     for name in _TOP_FILES:
         shutil.copy(ROOT / name, source / name)
+    write_reference(source / "reference")
     index = source / "index.md"
     index.write_text(index.read_text(encoding="utf-8") + navigation(), encoding="utf-8")
 

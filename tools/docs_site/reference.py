@@ -1,0 +1,92 @@
+"""Reference pages made from the code: they cannot say what it does not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from blobsync.config import known_keys
+from tools.docs_site.command_tree import CommandHelp, commands, root_command
+from tools.docs_site.variables import FOR_USERS
+
+_FILES: Mapping[str, Mapping[str, known_keys.Key]] = {
+    "Storage account file: aux_data/configs/*.yaml": known_keys.ACCOUNT,
+    "Workspace file: aux_data/aml/config.json": known_keys.WORKSPACE,
+    "Cluster file: aux_data/aml/NAME.yaml": known_keys.CLUSTER,
+    "Your own file: ~/.config/blobsync": known_keys.USER,
+}
+
+
+def write_reference(folder: Path) -> None:
+    """The pages, into a folder that is made."""
+    folder.mkdir()
+    for name, text in (("options", options_page()), ("keys", keys_page()), ("environment", environment_page())):
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def options_page() -> str:
+    """Every command with its options; those that all take stand once, at the top."""
+    root = root_command()
+    lines = ["# All commands and options", "", "Examples with their output are in [commands](../commands.md).", ""]
+    lines += ["## Options of all commands", "", *_table(("option", "meaning"), root.rows)]
+    for each in commands():
+        own = [row for row in each.rows if row not in root.rows]
+        lines += ["", f"## {', '.join(each.names)}", "", f"    {each.usage}", "", *_paragraphs(each)]
+        lines += _table(("option", "meaning"), own) if own else []
+    return "\n".join(lines) + "\n"
+
+
+def _paragraphs(each: CommandHelp) -> Iterator[str]:
+    for text in each.text:
+        yield from (_plain(text), "")
+    if each.examples:
+        yield from (*(f"    {line}" for line in each.examples), "")
+
+
+def keys_page() -> str:
+    """Every key of every file with its type."""
+    lines = ["# All configuration keys", "", "What each of them does is in [configuration](../configuration.md).", ""]
+    for title, keys in _FILES.items():
+        lines += [f"## {title}", "", *_table(("key", "type"), list(_key_rows(keys, ""))), ""]
+    return "\n".join(lines)
+
+
+def _key_rows(keys: Mapping[str, known_keys.Key], above: str) -> Iterator[tuple[str, str]]:
+    for name, key in keys.items():
+        kind = " or ".join(key.choices) if key.choices else key.kind.value
+        yield f"{above}{name}", f"{kind}; a secret" if key.secret else kind
+        inner = f"{above}{name}.NAME." if key.kind is known_keys.Kind.FOLDERS else f"{above}{name}."
+        yield from _key_rows(key.keys or {}, inner)
+
+
+def environment_page() -> str:
+    """Every variable that blobsync reads."""
+    lines = [
+        "# Environment variables",
+        "",
+        "What blobsync reads from its environment. What the program of a job finds there is in [jobs](../jobs.md);",
+        "variables of proxies (`HTTPS_PROXY` and so on) and of logins (`AZURE_CLIENT_ID` and so on) are in",
+        "[credentials](../credentials.md).",
+        "",
+        "| variable | meaning |",
+        "|---|---|",
+        *(f"| `{name}` | {meaning} |" for name, meaning in FOR_USERS.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(heads: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
+    cells = [f"| `{_in_cell(left)}` | {_in_cell(_plain(right))} |" for left, right in rows]
+    return [f"| {heads[0]} | {heads[1]} |", "|---|---|", *cells]
+
+
+def _in_cell(text: str) -> str:
+    """A bar would end the cell, also within code."""
+    return text.replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """As Markdown that shows these characters."""
+    for mark in ("\\", "`", "*", "_", "<", "[", "$"):
+        text = text.replace(mark, f"\\{mark}")
+    return text

@@ -1,0 +1,49 @@
+"""Every environment variable that blobsync itself reads, outside jobs and in them.
+
+A test compares these with the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Name -> what it does, for whoever runs blobsync.
+FOR_USERS: Mapping[str, str] = {
+    "AML_CONFIG_PATH": "the cluster file, where `-c` does not name one",
+    "AZURE_STORAGE_KEY": "may be used as `${AZURE_STORAGE_KEY}` in a storage account file",
+    "AZURE_STORAGE_SAS_TOKEN": "may be used as `${AZURE_STORAGE_SAS_TOKEN}` in a storage account file",
+    "BLOBSYNC_ALLOWED_VARIABLES": "more variables that a project file may use as `${NAME}`; commas or spaces between",
+    "BLOBSYNC_AZCOPY": "the azcopy to use",
+    "BLOBSYNC_AZCOPY_SOURCE": "where `azcopy install` gets the archive: a file or an address",
+    "BLOBSYNC_AZURITE": "a folder into which npm installed azurite, for `emulator start`",
+    "BLOBSYNC_ENGINE": "the engine, where `--engine` does not choose one",
+    "BLOBSYNC_LOGIN": "`device-code` logs in with a code that you enter on another device",
+    "BLOBSYNC_SAFE_PROJECTS": "more projects of other users that you trust; `:` between the paths",
+    "BLOBSYNC_TRANSPORT": "`curl` or `urllib3`: what sends requests",
+    "BLOBSYNC_TRUSTED_HOSTS": "more hosts that may get a credential; commas or spaces between them",
+    "CUDA_VISIBLE_DEVICES": "the GPUs of this machine that `platform: local` gives to jobs",
+    "HOME": "where your own files are",
+    "PATH": "where programs are: azcopy, Node.js, kubectl, those of nodes",
+    "REQUESTS_CA_BUNDLE": "certificates to trust, where `SSL_CERT_FILE` is not set",
+    "SSL_CERT_FILE": "certificates to trust, in place of the system's",
+    "SUDO_UID": "under sudo: whose project folders are trusted besides root's",
+    "TERM": "`dumb`: no progress bar",
+    "USER": "the name of a job's owner",
+    "XDG_CONFIG_HOME": "where your own configuration file is; default `~/.config`",
+    "XDG_DATA_HOME": "where azcopy and the emulator are installed; default `~/.local/share`",
+    "XDG_STATE_HOME": "where blobsync remembers; default `~/.local/state`",
+}
+
+# Set by blobsync or a cluster for the parts of a job; what programs of a job see is in docs/jobs.md.
+IN_JOBS = frozenset(
+    {
+        *("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_CONTAINER", "AZURE_STORAGE_AUTH_TYPE"),
+        *("AZURE_STORAGE_BLOB_ENDPOINT", "AZ_BATCH_HOST_LIST", "AZ_BATCH_MASTER_NODE", "BLOBSYNC_ATTEMPT"),
+        *("BLOBSYNC_EVICTIONS", "BLOBSYNC_FAILURES", "BLOBSYNC_HOSTS", "BLOBSYNC_MAX_NODES", "BLOBSYNC_MIN_NODES"),
+        *("BLOBSYNC_NODE_OF", "BLOBSYNC_SCRATCH", "CONDA_PYTHON_EXE", "MASTER_PORT", "SLURMD_NODENAME"),
+        *("SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"),
+    }
+)
+
+# From blobsync to the emulator that it starts.
+IN_THE_EMULATOR = frozenset({"BLOBSYNC_EMULATOR_IDLE_SECONDS", "BLOBSYNC_EMULATOR_WITH_PARENT"})
