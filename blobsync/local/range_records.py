@@ -248,7 +248,9 @@ def _header(fields: dict[str, Any]) -> UnfinishedDownload:
         raise ValueError("another version")
     of = UnfinishedDownload(**fields)
     demand_types(of)
-    if not os.path.isabs(of.destination) or "\x00" in of.destination or not is_own_temporary(of.part):
+    # Raises ``ValueError`` for what no file can be called: half of a character.
+    name = os.fsencode(of.destination)
+    if not os.path.isabs(name) or b"\0" in name or not is_own_temporary(of.part):
         raise ValueError("no path of a part file")
     return of
 

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError
@@ -22,8 +23,11 @@ from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
 from blobsync.jobs.backends.local.run_files import RunFiles
 from blobsync.jobs.history import History
 from blobsync.jobs.spec import JobRef, State
+from blobsync.local.range_records import RangeRecords, RecordedRange, UnfinishedDownload
+from blobsync.local.state_dir import open_state_dir
 from blobsync.plan.saved_plan import load
 from blobsync.plan.transfer_plan import Action, Direction
+from blobsync.project.unfinished_downloads import examine_downloads
 from tests.cli.test_reports import _plan as make_plan
 from tests.fakes.jobs import make_spec
 from tests.soak.target import Target, text
@@ -215,6 +219,50 @@ def _run_state(scratch: Path) -> Callable[[bytes], None]:
     return run
 
 
+_PART = ".blobsync-0badcafe.part"
+_UNFINISHED = UnfinishedDownload("/p/data/a", "https://a/b/data/a", "0x8DC", 1 << 20, _PART, 42)
+_RANGES = b"80000 400 " + b"0f" * 32 + b"\n0 400 " + b"1e" * 32 + b"\n200 400 " + b"2d" * 32 + b"\n"
+
+
+def _range_records(scratch: Path) -> Callable[[bytes], None]:
+    environ = {"XDG_STATE_HOME": str(scratch)}
+    records = RangeRecords(open_state_dir(scratch, environ))
+    one = RecordedRange(0, 1 << 20, bytes(32))
+
+    def run(data: bytes) -> None:
+        record = records.take(_UNFINISHED.destination, make=True)
+        assert record is not None
+        record.close()
+        (file,) = scratch.rglob("*.ranges")
+        file.write_bytes(data)
+        listed = list(records.all())
+        list(examine_downloads(scratch, environ))
+        record = records.take(_UNFINISHED.destination, make=False)
+        assert record is not None
+        if record.of is not None:
+            assert listed == [(record.of, record.bytes)]
+        # Each range is inside the file, and after the one before.
+        end = 0
+        for each in record.ranges:
+            assert record.of is not None and end <= each.start < each.start + each.length <= record.of.size
+            end = each.start + each.length
+        record.close()
+        # Nothing is planned, so that no part file goes but one that is not there.
+        records.tidy((), lambda _: True)
+        file.write_bytes(data)
+        record = records.take(_UNFINISHED.destination, make=False)
+        assert record is not None and record.begin(_UNFINISHED)
+        record.add(one)
+        record.close()
+        assert list(records.all()) == [(_UNFINISHED, one.length)]
+
+    return run
+
+
+def _record_text() -> bytes:
+    return json.dumps({"blobsync_ranges": 1, **asdict(_UNFINISHED)}).encode() + b"\n" + _RANGES
+
+
 _YAML = (
     b": ",
     b"- ",
@@ -289,4 +337,5 @@ TARGETS = (
         (b'{"state": "Completed", "exit_code": 0, "started": 1.0, "ended": 2.0, "gpus": ["0"]}',),
         tree=True,
     ),
+    Target("range-records", _range_records, (_record_text(),), (b"\\u0000", b"\\ud800", b"\n", b"0 1 " + b"ab" * 32)),
 )

@@ -111,6 +111,7 @@ def test_a_line_that_is_none_counts_for_nothing(
         {"part": "a"},
         {"destination": "data/a"},
         {"destination": "/a\0b"},
+        {"destination": "/a\ud800b"},
         {"size": "1000"},
         {"inode": None},
         {"more": 1},
