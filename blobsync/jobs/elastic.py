@@ -102,6 +102,7 @@ def demand_scalable(spec: JobSpec, state: State, nodes: int) -> None:
         told = "its platform chooses its size" if spec.min_nodes else "it was not submitted with --elastic"
         raise UsageError(f"{spec.run_id} cannot be scaled: {told}", hint=_EXAMPLE)
     if nodes not in bounds:
-        raise UsageError(f"{spec.run_id} may have {bounds}, not {nodes}", hint=f"--elastic {bounds.least}:{nodes}")
+        wider = f"--elastic {max(1, min(bounds.least, nodes))}:{max(bounds.most, nodes)}"
+        raise UsageError(f"{spec.run_id} may have {bounds}, not {nodes}", hint=f"submit it with {wider}")
     if state.is_final:
         raise UsageError(f"{spec.run_id} has ended: {state}", hint="blobsync resubmit starts it again")

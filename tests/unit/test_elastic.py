@@ -86,6 +86,13 @@ def test_a_job_is_not_asked_for_what_it_cannot_have(spec: JobSpec, state: State,
         demand_scalable(spec, state, nodes)
 
 
+@pytest.mark.parametrize(("nodes", "wider"), [(1, "1:3"), (5, "2:5")])
+def test_a_refused_size_names_the_bounds_that_would_have_it(nodes: int, wider: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        demand_scalable(replace(ELASTIC, nodes=2, min_nodes=2, max_nodes=3), State.RUNNING, nodes)
+    assert caught.value.hint == f"submit it with --elastic {wider}"
+
+
 def test_a_service_keeps_the_bounds_for_itself() -> None:
     assert bounds_of(ELASTIC) == Bounds(1, 4) and ELASTIC.has_many_logs
     on_itp = replace(ELASTIC, platform="itp")
