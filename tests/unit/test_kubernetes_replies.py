@@ -299,6 +299,18 @@ JOBS = "/apis/batch/v1/namespaces/train/jobs"
         ),
         ("Error from server (Unauthorized): no", BackendDeniedError, "does not allow it", "log in again"),
         (
+            "error: You must be logged in to the server (Unauthorized)",
+            BackendDeniedError,
+            "does not allow it: You must be logged in",
+            "log in again",
+        ),
+        (
+            'Error from server (Forbidden): jobs.batch "b" is forbidden: exceeded quota: few, used: count/jobs.batch=9',
+            BackendDeniedError,
+            "does not allow it: jobs.batch",
+            "kubectl --context=ctx describe quota few -n train",
+        ),
+        (
             'Error from server (NotFound): namespaces "train" not found',
             KubernetesRefusal,
             "there is no such namespace",

@@ -18,6 +18,7 @@ from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.spec import JobSpec, Secrets
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID
 from tests.fakes.kubernetes import demand_valid, plan
+from tests.servers.kube.volumes import expanded
 
 NAME = "me-1795248518-272a2739"
 COPIED = {
@@ -199,12 +200,22 @@ def test_the_cluster_file_says_what_pods_ask_for(tmp_path: Path) -> None:
         ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "operator: Exists takes no value"),
         ({"ttl_days": 99_999}, "must be at most"),
         ({"image": "two words"}, "is not the name of an image"),
+        ({"queue": "q" * 64}, "is not the name of one of Kueue's local queues"),
     ],
 )
 def test_what_the_server_would_refuse_is_refused_here(tmp_path: Path, given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence) as refused:
         plan(tmp_path, config_param=COPIED, kubernetes=given)
     assert f"kubernetes.{next(iter(given))}" in str(refused.value) and "aml.yaml" in str(refused.value)
+
+
+def test_the_kubelet_puts_nothing_into_the_words_of_the_cluster_file(tmp_path: Path) -> None:
+    made = plan(tmp_path, config_param=COPIED, runtime={"scratch": "/tmp/$(MASTER_ADDR)/$$"})
+    (main,) = pod_of(made)["containers"]
+    env = {entry["name"]: entry.get("value", "") for entry in main["env"]}
+    assert expanded(env["BLOBSYNC_SCRATCH"], {"MASTER_ADDR": "wrong"}) == "/tmp/$(MASTER_ADDR)/$$"
+    # Its own script has variables of the shell only.
+    assert [expanded(word, {"child": "wrong"}) for word in main["command"]] == main["command"]
 
 
 def test_a_job_without_an_image_is_refused(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ class KubernetesBackend:
         try:
             place, name = self._place_of(ref), object_name(ref.run_id)
             job = replies.read_kubernetes_job(place.get("Job", name))
-            if job.is_over or job.canceled or job.leaving or job.run_id != ref.run_id:
+            if job.is_ending or job.run_id != ref.run_id:
                 return Refused(JobError(f"{ref.run_id} does not run (any more)"))
             place.patch_job(name, {"spec": {"completions": nodes, "parallelism": nodes}})
         except DOUBTFUL as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -38,6 +39,9 @@ OLDEST_SERVER = 31
 _REQUEST_SECONDS, _PROGRAM_SECONDS = 60, 120.0
 
 _REASON = re.compile(r"Error from server \((\w+)\): ?(.*)", re.DOTALL)
+# kubectl has words of its own for 401: k8s.io/kubectl/pkg/cmd/util/helpers.go
+_LOGGED_OUT = "You must be logged in to the server"
+_QUOTA = re.compile(r"exceeded quota: ([a-z0-9.-]+)")
 _WRAPPED = re.compile(r"^error when (?:creating|retrieving|deleting)[^:]*: ")
 # The server answered, but perhaps after it had done what was asked.
 _DOUBTFUL = frozenset({"InternalError", "Timeout", "ServerTimeout", "ServiceUnavailable"})
@@ -81,7 +85,7 @@ class Kubectl:
 
     def shown(self, *words: str) -> str:
         """The same for people, whether or not kubectl is here."""
-        return " ".join(["kubectl", *([f"--context={self._context}"] if self._context else []), *words])
+        return shlex.join(["kubectl", *([f"--context={self._context}"] if self._context else []), *words])
 
     def current_context(self) -> str:
         """The context that is used. Raises ``BackendUnavailableError`` where there is none."""
@@ -93,9 +97,14 @@ class Kubectl:
         return done.stdout.strip()
 
     def current_namespace(self) -> str:
-        """The namespace that the context names, else ``default``."""
+        """The namespace that the context names, else ``default``. Raises ``BackendUnavailableError`` without a context.
+
+        kubectl itself would ask whoever listens on port 8080 of this machine.
+        """
         done = self._run("config", "view", "--minify", "-o", "jsonpath={..namespace}")
-        return "" if done.returncode else done.stdout.strip() or "default"
+        if done.returncode:
+            raise self._no_cluster(f"kubectl has no such context: {_last_line(done.stderr)}")
+        return done.stdout.strip() or "default"
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -174,6 +183,8 @@ class Kubectl:
         match = _REASON.search(stderr)
         if not match:
             said = _last_line(stderr)
+            if _LOGGED_OUT in stderr:
+                return self._denied(verb, what, "Unauthorized", said)
             if re.search(r"is invalid", stderr):
                 return KubernetesRefusal("Invalid", f"the cluster refused the request: {_joined(stderr)}")
             if _NOT_REACHED.search(stderr):
@@ -183,22 +194,29 @@ class Kubectl:
         if reason in _DOUBTFUL:
             return BackendFailingError(f"the cluster failed: {said}", hint="try again")
         if reason in ("Forbidden", "Unauthorized"):
-            return BackendDeniedError(f"the cluster does not allow it: {said}", hint=self._may_i(verb, what, reason))
+            return self._denied(verb, what, reason, said)
         if reason == "NotFound" and "namespaces" in said:
             return KubernetesRefusal(reason, f"there is no such namespace: {said}", self._make_namespace(said))
         if reason == "NotFound":
             return JobNotFoundError(f"the cluster does not know it: {said}")
         return KubernetesRefusal(reason, f"the cluster refused the request: {said}", self._look_hint(reason))
 
-    def _may_i(self, verb: str, what: str, reason: str) -> str:
+    def _denied(self, verb: str, what: str, reason: str, said: str) -> BackendDeniedError:
+        hint = self._may_i(verb, what)
         if reason == "Unauthorized":
-            return "log in again: az aks get-credentials, kubelogin, or what your cluster's provider says"
+            hint = "log in again: az aks get-credentials, kubelogin, or what your cluster's provider says"
+        elif quota := _QUOTA.search(said):
+            hint = f"see what is used up: {self.shown('describe', 'quota', quota[1])}{_in_namespace(what)}"
+        return BackendDeniedError(f"the cluster does not allow it: {said}", hint=hint)
+
+    def _may_i(self, verb: str, what: str) -> str:
         words = what.strip("/").split("/")
         resource = next((word for word in ("secrets", "configmaps", "services", "pods", "events") if word in words), "")
         resource = resource or ("nodes" if "nodes" in words else "jobs.batch")
         verbs = {"read": "list", "replace": "update"}
-        place = f" -n {words[words.index('namespaces') + 1]}" if "namespaces" in words[:-1] else ""
-        return f"see what you may do: {self.shown('auth', 'can-i', verbs.get(verb, verb), resource)}{place}"
+        return (
+            f"see what you may do: {self.shown('auth', 'can-i', verbs.get(verb, verb), resource)}{_in_namespace(what)}"
+        )
 
     def _make_namespace(self, said: str) -> str:
         match = re.search(r'namespaces "([a-z0-9-]+)"', said)
@@ -232,6 +250,12 @@ def find_kubectl(environ: Mapping[str, str], python: str = sys.executable) -> st
     if not found:
         raise BackendUnavailableError("kubectl was not found", hint=_INSTALL)
     return found
+
+
+def _in_namespace(path: str) -> str:
+    """The option of kubectl for the namespace of a path."""
+    words = path.strip("/").split("/")
+    return f" -n {words[words.index('namespaces') + 1]}" if "namespaces" in words[:-1] else ""
 
 
 def _minor(version: object) -> int | None:

@@ -27,7 +27,7 @@ _PLURALS = {
     "Service": "services",
 }
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_CONTEXT = re.compile(r"[^\x00-\x1f\x7f]{1,253}")
+_CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
 
 
 class Place:

@@ -67,7 +67,7 @@ def pod_template(
 def _container(
     spec: JobSpec, name: str, settings: KubernetesSettings, mounts: Sequence[Mount], several: bool
 ) -> dict[str, Any]:
-    command = ["/bin/sh", "-c", _FIRST, "blobsync", settings.python, "-I", f"{_FILES}/bootstrap.py", "node"]
+    command = ["/bin/sh", "-c", _FIRST, "blobsync", _literal(settings.python), "-I", f"{_FILES}/bootstrap.py", "node"]
     command += ["--job", f"{_FILES}/job.json", "--secrets", f"{_SECRETS}/secrets.json"]
     command += ["--run-dir", f"{_WORK}/run", "--echo"]
     command += ["--keep-root", settings.keep_root, "--sync-seconds", str(settings.sync_seconds)]
@@ -91,7 +91,7 @@ def _container(
 
 def _environment(spec: JobSpec, name: str, settings: KubernetesSettings, several: bool) -> list[dict[str, Any]]:
     """What the node needs to know; the job's own variables are in its specification, secret ones in the Secret."""
-    plain = {"BLOBSYNC_SCRATCH": settings.scratch or _WORK}
+    plain = {"BLOBSYNC_SCRATCH": _literal(settings.scratch or _WORK)}
     if several:
         # The master is index 0: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
         plain["MASTER_ADDR"] = f"{name}-0.{name}"
@@ -101,6 +101,14 @@ def _environment(spec: JobSpec, name: str, settings: KubernetesSettings, several
     for key, note in (("BLOBSYNC_FAILURES", FAILURES_NOTE), ("BLOBSYNC_EVICTIONS", IGNORED_NOTE)):
         entries.append({"name": key, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{note}']"}}})
     return entries
+
+
+def _literal(text: str) -> str:
+    """The kubelet puts variables in for ``$(NAME)`` and ``$`` for ``$$``, in command lines and in variables.
+
+    https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
+    """
+    return text.replace("$", "$$")
 
 
 def _limits(spec: JobSpec, settings: KubernetesSettings) -> Mapping[str, str]:

@@ -87,6 +87,12 @@ class KubernetesJob:
         """Whether it has ended, in whatever way."""
         return bool(self.conditions.keys() & {"Complete", "Failed"})
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has ended or what it ends with is decided, while its last pods are being ended."""
+        decided = self.conditions.keys() & {"SuccessCriteriaMet", "FailureTarget"}
+        return self.is_over or self.canceled or self.leaving or bool(decided)
+
 
 def read_jobs(answer: Mapping[str, Any]) -> tuple[KubernetesJob, ...]:
     """The jobs of a list whose id is one, newest first."""

@@ -19,6 +19,8 @@ _MOST_DAYS = 3650
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+# It is the value of a label.
+_QUEUE = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 _QUALIFIED = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
@@ -26,7 +28,7 @@ _QUANTITY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[mkMGTPE]|[KMGTPE]i|e[0-9]{1,2})?
 # docker's sizes count in powers of two: https://docs.docker.com/reference/cli/docker/container/run/
 _DOCKER_SIZE = re.compile(r"([0-9]+)([bkmg]?)")
 _BINARY = {"b": "", "k": "Ki", "m": "Mi", "g": "Gi", "": ""}
-_CONTEXT = re.compile(r"[^\x00-\x1f\x7f]{1,253}")
+_CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
 _IMAGE = re.compile(r"[A-Za-z0-9][\x21-\x7e]{0,511}")
 
 
@@ -80,7 +82,7 @@ def read_settings(cluster: Cluster, settings: Mapping[str, Any]) -> KubernetesSe
         node_selector=_node_selector(given),
         tolerations=tuple(_toleration(given, value) for value in _listed(cluster.value("kubernetes.tolerations"))),
         priority_class=given.text("priority_class", _SUBDOMAIN, "the name of a priority class"),
-        queue=given.text("queue", _SUBDOMAIN, "the name of one of Kueue's local queues"),
+        queue=given.text("queue", _QUEUE, "the name of one of Kueue's local queues"),
         cpu=given.text("cpu", _QUANTITY, "a number of CPUs: 4, 500m"),
         memory=given.text("memory", _QUANTITY, "an amount of memory: 64Gi"),
         shm_size=given.text("shm_size", _QUANTITY, "an amount of memory: 16Gi") or _docker_shm(given),
