@@ -180,6 +180,17 @@ def test_files_of_which_nobody_spoke() -> None:
     assert ours.ledger.unreported(every) == [every[3]]
 
 
+def test_what_the_next_run_goes_on_from_is_of_the_files_that_are_not_there() -> None:
+    every = [action(name, OLD, None) for name in "abcd"]
+    ours = Books(tuple(every))
+    for size, one in enumerate(every, 1):
+        ours.ledger.kept[one.path] = 10**size
+    ours.ledger.moved(Moved(every[0], destination=BLOB))
+    ours.ledger.moved(Moved(every[1]))
+    ours.ledger.failed(every[2], FAILED)
+    assert ours.ledger.kept_bytes == 1_000 + 10_000
+
+
 def test_files_that_nobody_planned_take_no_part() -> None:
     known, unchanged = action("a", OLD, None), replace(action("b", OLD, BLOB), action=Action.UNCHANGED)
     ours = Books((known, unchanged))
