@@ -16,7 +16,7 @@ from blobsync.base.locations import SasToken
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.crew import Crew, Trade
 from blobsync.direct.download import DownloadJob
-from blobsync.direct.lane import Lane
+from blobsync.direct.lane import HANDS, Lane
 from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
 from blobsync.direct.sent_blocks import BlockMemory
@@ -29,7 +29,7 @@ from blobsync.plan.block_edges import ONE_REQUEST
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.store.protocol import BlobStore
+from blobsync.store.protocol import BlobStore, Orders
 from blobsync.transfer.engines import MoveReport, MoveTask
 
 BUFFERS = 128 * MIB
@@ -150,18 +150,33 @@ def _upload(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: Lin
 def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) -> None:
     """Small files in a lane where there are enough of them, all others in the pool, at the same time."""
     small = [action for action in run.task.actions if _is_small(action)] if run.task.cap_mbps is None else []
-    orders = way.single.orders() if way.single is not None and len(small) >= max(1, fewest_for_lane) else None
+    opener = _orders_of(way.single) if len(small) >= max(1, fewest_for_lane) else None
     shifts: list[tuple[Trade, int]] = []
     large: Iterable[FileAction] = run.task.actions
-    if orders is not None:
+    if opener is not None:
         width = Width(_share(_LANE_START, processes), _share(_LANE_MOST, processes))
-        shifts.append((Lane(run, map(way.job, small), orders, width), 1))
+        shifts.append((Lane(run, map(way.job, small), opener, width), HANDS))
         large = [action for action in run.task.actions if not _is_small(action)]
     pieces = sum(1 + action.size // way.tuning.range for action in large)
     if pieces:
         threads = min(_share(way.tuning.threads, processes), pieces)
         shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
     Crew(run.stop).work(*shifts)
+
+
+def _orders_of(store: BlobStore | None) -> Callable[[], Orders] | None:
+    """What opens connections for many requests at a time; None where the store has no such thing."""
+    first = store.orders() if store is not None else None
+    if store is None or first is None:
+        return None
+    ready = [first]
+
+    def another() -> Orders:
+        made = ready.pop() if ready else store.orders()
+        assert made is not None, "a store that has had them once has them always"
+        return made
+
+    return another
 
 
 def _share(connections: int, processes: int) -> int:

@@ -1,14 +1,17 @@
 """Small files: one thread that has many of them under way, where a thread for each would cost three times the CPU time.
 
 A small file is one request. The time goes into handing the interpreter's lock from thread to thread, and into waking
-them, not into the bytes.
+them, not into the bytes. On a disk that lets a thread wait (a network file system), more threads help: each has
+requests of its own under way.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.direct.pool import FileJob, RunState, Stopped
@@ -19,23 +22,73 @@ from blobsync.store.protocol import BlobInfo, Orders
 _NOTICE = 0.2
 # Files that are opened before the connections are looked at again.
 _AT_ONCE = 8
+# Threads for a disk that keeps one waiting. It is slow where most of so many files wait so long each (seconds): a busy
+# processor delays some, too.
+HANDS = 8
+_SLOW_FILE = 0.001
+_ENOUGH_TO_TELL = 16
+
+
+class _Clocks(NamedTuple):
+    """Seconds that passed, and seconds of CPU that this thread took."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> _Clocks:
+        return cls(time.perf_counter(), time.thread_time())
 
 
 class Lane:
-    """Moves jobs of one piece each. One thread drives ``orders``, and closes them at the end."""
+    """Moves jobs of one piece each. The first of its threads works at once, the others if the disk is slow.
 
-    def __init__(self, run: RunState, jobs: Iterable[FileJob], orders: Orders, width: Width) -> None:
+    Each drives what ``open_orders`` gives it, and closes that at the end.
+    """
+
+    def __init__(self, run: RunState, jobs: Iterable[FileJob], open_orders: Callable[[], Orders], width: Width) -> None:
         self._run = run
         self._waiting = iter(jobs)
-        self._orders = orders
+        self._open_orders = open_orders
         self._width = width
         self._again: deque[FileJob] = deque()
         self._open: set[FileJob] = set()
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._hands = 0
+        self._over = False
+        self._slow = False
+        self._files = self._slow_files = 0
+        self._throttled = 0
 
     def labour(self) -> None:
         """See :class:`blobsync.direct.crew.Trade`."""
-        orders = self._orders
+        if not self._is_needed():
+            return
+        try:
+            self._work(self._open_orders())
+        finally:
+            with self._changed:
+                # The first to find nothing left to begin: nobody needs help any more.
+                self._over = True
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """See :class:`blobsync.direct.crew.Trade`."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _is_needed(self) -> bool:
+        with self._changed:
+            self._hands += 1
+            if self._hands == 1:
+                return True
+            while not (self._slow or self._over or self._run.stop.is_set()):
+                self._changed.wait()
+            return not self._over and not self._run.stop.is_set()
+
+    def _work(self, orders: Orders) -> None:
+        throttled = 0
         try:
             while not self._run.stop.is_set():
                 more = self._begin_some(orders)
@@ -46,12 +99,12 @@ class Lane:
                 for job, end in orders.ended(0 if more else _NOTICE):
                     assert isinstance(job, FileJob)
                     self._ended(job, end)
-                    self._width.finished(orders.throttled)
+                    with self._lock:
+                        self._throttled += orders.throttled - throttled
+                        throttled = orders.throttled
+                        self._width.finished(self._throttled)
         finally:
             orders.close()
-
-    def wake(self) -> None:
-        """See :class:`blobsync.direct.crew.Trade`: nobody waits long."""
 
     def abandon(self) -> None:
         """See :class:`blobsync.direct.crew.Trade`."""
@@ -63,7 +116,7 @@ class Lane:
     def _begin_some(self, orders: Orders) -> bool:
         """Begin a few; whether there is room, and work, for more."""
         for _ in range(_AT_ONCE):
-            if orders.under_way >= self._width.now:
+            if orders.under_way >= max(1, self._width.now // (HANDS if self._slow else 1)):
                 return False
             job = self._next()
             if job is None:
@@ -82,9 +135,12 @@ class Lane:
         error: BaseException | None = self._run.hopeless
         if error is None:
             try:
+                began = _Clocks.now()
                 pieces = job.open()
                 assert pieces == 1, "only what goes in one piece is given to a lane"
-                orders.begin(job, job.order())
+                order = job.order()
+                self._waited_for_disk(began)
+                orders.begin(job, order)
                 return
             except (BlobsyncError, Stopped) as caught:
                 error = caught
@@ -96,10 +152,26 @@ class Lane:
             error = job.refused(end)
         else:
             try:
+                began = _Clocks.now()
                 job.landed(end)
+                self._waited_for_disk(began)
             except (BlobsyncError, Stopped) as caught:
                 error = caught
         self._close(job, error)
+
+    def _waited_for_disk(self, began: _Clocks) -> None:
+        """Whether one thread is enough shows after a few files; more of them are for good."""
+        if self._slow:
+            return
+        now = _Clocks.now()
+        self._slow_files += (now.wall - began.wall) - (now.cpu - began.cpu) > _SLOW_FILE
+        self._files += 1
+        if self._files >= _ENOUGH_TO_TELL:
+            if 2 * self._slow_files > self._files:
+                with self._changed:
+                    self._slow = True
+                    self._changed.notify_all()
+            self._files = self._slow_files = 0
 
     def _close(self, job: FileJob, error: BaseException | None) -> None:
         again = self._run.finish(job, error)
