@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +90,34 @@ def test_each_command_has_a_heading_in_the_reference_and_a_manual_page(html: Pat
         assert (manual / f"blobsync-{word.names[0]}.1").is_file()
     text = (manual / "blobsync-u.1").read_text(encoding="utf-8")
     assert ".SH EXAMPLES\n.nf\nblobsync u data/voc20 " in text and "\\fB\\-\\-cap\\-mbps N\\fR" in text
+
+
+_QUESTIONS = {
+    "how do I restore a deleted blob": "how-to/restore-a-deleted-blob",
+    "share a folder": "how-to/share-a-folder",
+    "limit the bandwidth": "how-to/limit-bandwidth",
+    "how to move from azcopy": "how-to/from-azcopy",
+    "move from rclone": "how-to/from-rclone",
+    "move from DVC": "how-to/from-dvc",
+    "migrate from ACT": "migrating-from-act",
+    "use a proxy": "how-to/use-a-proxy",
+    "cluster without internet": "how-to/without-internet",
+    "many storage accounts": "how-to/many-accounts",
+    "how do I use it in CI": "how-to/in-ci",
+}
+
+
+def test_ten_questions_are_answered_in_the_first_three_pages_that_the_search_finds(html: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("the search of the site runs in a browser, or in Node.js")
+    script = ROOT / "tests/data/search_site.js"
+    done = subprocess.run([node, script, html, *_QUESTIONS, "carrier pigeon"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *found, none = [list(dict.fromkeys(hits)) for hits in json.loads(done.stdout)]
+    wrong = {
+        question: hits[:5]
+        for (question, page), hits in zip(_QUESTIONS.items(), found, strict=True)
+        if page not in hits[:3]
+    }
+    assert (wrong, none) == ({}, [])

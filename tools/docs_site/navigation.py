@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 # Heading in the navigation -> names of pages, without ``.md``.
 KINDS: Mapping[str, Sequence[str]] = {
     "Tutorial": ("tutorial",),
-    "How-to": ("migrating-from-act", "code-archive", "jobs", "kubernetes", "aml"),
+    "How-to": (
+        *("how-to/restore-a-deleted-blob", "how-to/share-a-folder", "how-to/limit-bandwidth", "how-to/many-accounts"),
+        *("how-to/use-a-proxy", "how-to/without-internet", "how-to/in-ci", "how-to/from-azcopy", "how-to/from-rclone"),
+        *("how-to/from-dvc", "migrating-from-act", "code-archive", "jobs", "kubernetes", "aml"),
+    ),
     "Reference": (
         *("commands", "reference/options", "configuration", "reference/keys", "reference/environment", "credentials"),
         *("failure-codes", "python", "azcopy", "changelog"),
