@@ -79,7 +79,8 @@ def _text(node: ast.expr) -> set[str]:
 
 
 def test_the_list_of_environment_variables_is_that_of_the_code() -> None:
-    assert _variables_in_code() == set(FOR_USERS) | IN_JOBS | IN_THE_EMULATOR
+    listed = set(FOR_USERS) | IN_JOBS | IN_THE_EMULATOR
+    assert _variables_in_code() == listed, "tools/docs_site/variables.py lists them"
 
 
 def test_each_command_has_a_heading_in_the_reference_and_a_manual_page(html: Path) -> None:

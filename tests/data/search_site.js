@@ -5,7 +5,7 @@ const path = require("path");
 const vm = require("vm");
 
 const [folder, ...questions] = process.argv.slice(2);
-const page = { addEventListener() {}, documentElement: { dataset: { content_root: "./" } }, querySelector: () => null };
+const page = { addEventListener() {}, documentElement: { dataset: { content_root: "./" } }, querySelector: () => null, getElementById: () => null };
 const kept = { setItem() {}, getItem: () => null, removeItem() {} };
 const browser = vm.createContext({ document: page, localStorage: kept, SPHINX_HIGHLIGHT_ENABLED: false, URLSearchParams, console });
 browser.window = browser;

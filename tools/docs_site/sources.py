@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -20,9 +19,10 @@ def write_sources(source: Path) -> None:
     """Everything that Sphinx reads, into a new folder."""
     shutil.copytree(ROOT / "docs", source)
     for page in source.rglob("*.md"):
-        page.write_text(moved_links(page.read_text(encoding="utf-8")), encoding="utf-8")
+        above = "../" * len(page.relative_to(source).parent.parts)
+        page.write_text(moved_links(page.read_text(encoding="utf-8"), f"{above}../", above), encoding="utf-8")
     for name, page_name in _TOP_PAGES.items():
-        text = moved_links((ROOT / name).read_text(encoding="utf-8"))
+        text = moved_links((ROOT / name).read_text(encoding="utf-8"), "docs/", "")
         (source / page_name).write_text(text, encoding="utf-8")
     for name in _TOP_FILES:
         shutil.copy(ROOT / name, source / name)
@@ -31,11 +31,14 @@ def write_sources(source: Path) -> None:
     index.write_text(index.read_text(encoding="utf-8") + navigation(), encoding="utf-8")
 
 
-def moved_links(text: str) -> str:
-    """A page's links: on the site, the pages of ``docs/`` and of the top folder lie side by side."""
-    text = re.sub(r"\]\((?:\.\./|docs/)", "](", text)
+def moved_links(text: str, before: str, now: str) -> str:
+    """A page's links: on the site, the pages of ``docs/`` and of the top folder lie side by side.
+
+    Links that begin with ``before`` begin with ``now`` there.
+    """
+    text = text.replace(f"]({before}", f"]({now}")
     for name, page_name in _TOP_PAGES.items():
-        text = text.replace(f"]({name}", f"]({page_name}")
+        text = text.replace(f"]({now}{name}", f"]({now}{page_name}")
     return text
 
 
