@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import BackendUnavailableError, ConfigError
+from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError
 from blobsync.base.process import Completed
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Accepted, Refused, Scaling, Surroundings
@@ -54,6 +54,14 @@ def test_nobody_is_asked_where_kubectl_has_no_context() -> None:
     place = Place(a_kubectl("", Completed(1, "", said)), "")
     with pytest.raises(BackendUnavailableError, match="no such context: current-context must exist"):
         place.get("Job", NAME)
+
+
+def test_a_list_that_is_forbidden_names_the_right_to_what_was_listed() -> None:
+    said = 'Error from server (Forbidden): pods is forbidden: User "u" cannot list resource "pods"'
+    place = Place(a_kubectl("", Completed(1, "", said)), "train")
+    with pytest.raises(BackendDeniedError) as denied:
+        place.ours("Pod", [NAME])
+    assert (denied.value.hint or "").endswith("kubectl auth can-i list pods -n train")
 
 
 def is_patch(call: Call) -> bool:

@@ -210,7 +210,7 @@ class Kubectl:
         return BackendDeniedError(f"the cluster does not allow it: {said}", hint=hint)
 
     def _may_i(self, verb: str, what: str) -> str:
-        words = what.strip("/").split("/")
+        words = what.partition("?")[0].strip("/").split("/")
         resource = next((word for word in ("secrets", "configmaps", "services", "pods", "events") if word in words), "")
         resource = resource or ("nodes" if "nodes" in words else "jobs.batch")
         verbs = {"read": "list", "replace": "update"}
