@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -233,3 +234,101 @@ def test_a_record_without_its_part_file_goes(records: RangeRecords, data: Path) 
     os.unlink(data / what.part)
     records.tidy((), lambda _: True)
     assert list(records.all()) == []
+
+
+def test_a_range_that_is_lost_counts_no_more_and_what_comes_in_its_place_does(
+    records: RangeRecords, data: Path
+) -> None:
+    what = of(data)
+    record = begin(records, what, each(0, 100), each(100, 50))
+    record.lost(each(0, 100))
+    assert record.bytes == 50
+    record.add(each(0, 100, "new"))
+    assert record.bytes == 150
+    record.close()
+    assert again(records, what).ranges == (each(0, 100, "new"), each(100, 50))
+
+
+@pytest.mark.parametrize(
+    ("blob", "etag", "size", "is_it"),
+    [
+        ("https://x/y/a", "0x1", 1000, True),
+        ("https://x/y/b", "0x1", 1000, False),
+        ("https://x/y/a", "0x2", 1000, False),
+        ("https://x/y/a", "0x1", 1001, False),
+    ],
+)
+def test_a_record_is_of_one_version_of_one_blob(data: Path, blob: str, etag: str, size: int, is_it: bool) -> None:
+    assert of(data).is_of(blob, etag, size) is is_it
+
+
+def test_a_record_is_its_owners_alone(records: RangeRecords, data: Path, tmp_path: Path) -> None:
+    begin(records, of(data)).close()
+    assert file_of(records, tmp_path).stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_record_neither_counts_nor_hides_one(records: RangeRecords, data: Path, tmp_path: Path) -> None:
+    what = of(data)
+    begin(records, what, each(0, 10)).close()
+    file = file_of(records, tmp_path)
+    file.with_name("0.ranges").mkdir()
+    file.with_name("note.txt").write_bytes(file.read_bytes())
+    assert list(records.all()) == [(what, 10)]
+    records.tidy((), lambda _: True, 1e12)
+    assert sorted(os.listdir(file.parent)) == ["0.ranges", "note.txt"]
+
+
+def test_where_a_record_cannot_be_written_nothing_counts_as_on_record(
+    records: RangeRecords, data: Path, tmp_path: Path
+) -> None:
+    what = of(data)
+    begin(records, what, each(0, 10)).close()
+    file = file_of(records, tmp_path)
+    before = file.read_bytes()
+    record = RangeRecord(os.open(file, os.O_RDONLY), str(file))
+    record.add(each(10, 10))
+    assert record.bytes == 10
+    assert not record.begin(what)
+    assert (record.ranges, record.bytes) == ((), 0)
+    record.close()
+    record.close()
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(("age", "stays"), [(604_800, True), (604_801, False)])
+def test_a_record_goes_after_a_week(
+    records: RangeRecords, data: Path, tmp_path: Path, *, age: int, stays: bool
+) -> None:
+    what = of(data)
+    begin(records, what, each(0, 10)).close()
+    os.utime(file_of(records, tmp_path), (1000, 1000))
+    records.tidy((), lambda _: True, 1000.0 + age)
+    assert [found for found, _ in records.all()] == ([what] if stays else [])
+
+
+def test_the_age_of_a_record_is_that_by_the_real_clock(records: RangeRecords, data: Path, tmp_path: Path) -> None:
+    what = of(data)
+    begin(records, what, each(0, 10)).close()
+    records.tidy((), lambda _: True)
+    assert list(records.all()) == [(what, 10)]
+    os.utime(file_of(records, tmp_path), (1000, 1000))
+    records.tidy((), lambda _: True)
+    assert list(records.all()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists descriptors")
+def test_no_descriptor_of_a_record_stays_open(records: RangeRecords, data: Path) -> None:
+    what = of(data)
+    open_record = begin(records, what, each(0, 10))
+    # What other tests left to the garbage collector must not be closed in between.
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    assert records.take(what.destination, make=True) is None
+    assert list(records.all()) == [(what, 10)]
+    records.tidy([what.destination], lambda _: False)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    open_record.close()
+    records.tidy([what.destination], lambda _: True)
+    assert len(os.listdir("/proc/self/fd")) <= before - 1
+    records.tidy([what.destination], lambda _: False)
+    assert len(os.listdir("/proc/self/fd")) <= before - 1
