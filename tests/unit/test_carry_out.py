@@ -562,6 +562,24 @@ def test_a_receipt_that_cannot_be_written_is_said_and_no_failure(world: World) -
     assert heard.notes == [f"no receipt was written to {nowhere}: {os.strerror(2)}"]
 
 
+def test_what_a_failed_file_leaves_for_the_next_run_is_said(world: World) -> None:
+    write(world, {"a": b"aaa", "b": b"bb"})
+
+    class KeepsOne:
+        name = "direct"
+
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            one, other = task.actions
+            report.file_kept(one, 2)
+            report.file_failed(one, FileFailure("data/x/a", FailureCode.STORAGE_ERROR, "no"))
+            DirectEngine().move(task._replace(actions=[other]), report, listener)
+
+    heard = Heard()
+    result = carry(world, world.plan("u", "data/x"), {"direct": KeepsOne}, heard=heard)
+    assert codes(result) == {"data/x/a": "storage_error"}
+    assert heard.notes == ["2 bytes of unfinished files are kept, and the next run goes on from there"]
+
+
 def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> None:
     write(world, FILES)
 
@@ -594,9 +612,16 @@ def test_what_failed_before_an_interrupt_is_in_its_receipt(world: World, tmp_pat
     receipts = tmp_path / "receipts"
     receipts.mkdir()
     plan = world.plan("u", "data/x", options=AZCOPY)
-    with pytest.raises(TransferCancelledError):
+    with pytest.raises(TransferCancelledError) as stopped:
         carry(world, plan, {"azcopy": Interrupted}, heard=heard, receipts=receipts)
     (receipt,) = receipts.iterdir()
+    outcome = stopped.value.outcome
+    assert isinstance(outcome, TransferResult)
+    assert (outcome.azcopy_job_ids, outcome.receipt, codes(outcome)) == (
+        ("job-1",),
+        receipt,
+        {"data/x/a": "azcopy_failed"},
+    )
     assert json.loads(receipt.read_text())["failures"] == [{"path": "data/x/a", "code": "azcopy_failed"}]
     assert heard.done == [("data/x/a", "azcopy_failed")]
 
