@@ -1,0 +1,228 @@
+"""Job files of Batch AI from the command line: an MPI program in Chainer's place, on this machine and on two nodes."""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.world import Container, Done, Project, wait_until
+from tests.servers.slurm_fixture import slurm_cluster
+
+__all__ = ["slurm_cluster"]
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.mpi,
+    pytest.mark.skipif(
+        shutil.which("mpirun") is None, reason="Open MPI is not installed here (Debian: apt-get install openmpi-bin)"
+    ),
+]
+ON_SLURM = pytest.param("uni", marks=pytest.mark.slurm)
+PATIENCE = 120.0
+
+# Adds up its rank over all processes with the MPI library itself, and says what it found.
+TRAIN = """\
+import ctypes, json, os, sys
+
+mpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+world = ctypes.byref(ctypes.c_byte.in_dll(mpi, "ompi_mpi_comm_world"))
+mpi.MPI_Init(None, None)
+rank, size, mine, total = (ctypes.c_int() for _ in range(4))
+mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+mpi.MPI_Comm_size(world, ctypes.byref(size))
+mine.value = rank.value + 1
+integer, add = (ctypes.byref(ctypes.c_byte.in_dll(mpi, name)) for name in ("ompi_mpi_int", "ompi_mpi_op_sum"))
+assert mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, integer, add, world) == 0
+# Each line in one piece: two streams meet in one log.
+sys.stdout.write(f"rank {rank.value} of {size.value} adds up to {total.value}\\n")
+sys.stdout.flush()
+sys.stderr.write(f"trained by {rank.value}\\n")
+if rank.value == 0:
+    names = [name for name in os.environ if name.startswith("AZ_BATCHAI_")]
+    with open(sys.argv[2] + "/model.json", "w") as model:
+        json.dump({"total": total.value, "env": {name: os.environ[name] for name in names}}, model)
+mpi.MPI_Finalize()
+"""
+
+
+@dataclass
+class Lab:
+    """A project with a cluster ``here`` (this machine) and ``uni`` (two nodes of Slurm), which share two folders."""
+
+    project: Project
+    container: Container
+
+    def write(self, name: str, value: Any) -> None:
+        path = self.project.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value, indent=1) if name.endswith(".json") else yaml.safe_dump(value))
+        path.chmod(0o600)
+
+    def configure(self, name: str, platform: str, **more: Any) -> None:
+        account = {
+            "account_name": self.container.account,
+            "container_name": self.container.name,
+            "blob_endpoint": f"{self.container.service}/{self.container.account}",
+            "account_key": self.container.key,
+        }
+        self.write("aux_data/configs/box.yaml", account)
+        here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
+        entries = {
+            "code_path": {**here, "path": "mine/code.zip"},
+            "logs_folder": {**here, "path": "mine/logs", "mode": "upload"},
+        }
+        runtime = {"python": sys.executable, "scratch": str(self.project.root.parent / "scratch")}
+        cluster = {"platform": platform, "config_param": entries, "runtime": runtime, **more}
+        self.write(f"aux_data/aml/{name}.yaml", cluster)
+
+    def recipe(self, **changes: Any) -> dict[str, Any]:
+        """The recipe for distributed Chainer: a share for logs, a container with the scripts, an output by its id."""
+        library = ctypes.util.find_library("mpi")
+        return {
+            "nodeCount": 2,
+            "chainerSettings": {
+                "pythonScriptFilePath": "$AZ_BATCHAI_JOB_MOUNT_ROOT/data/chainer/train.py",
+                "pythonInterpreterPath": sys.executable,
+                "commandLineArgs": f"{library} $AZ_BATCHAI_OUTPUT_MODEL",
+            },
+            "stdOutErrPathPrefix": "$AZ_BATCHAI_JOB_MOUNT_ROOT/logs",
+            "mountVolumes": {
+                "azureFileShares": [
+                    {"azureFileUrl": "https://acct.file.core.windows.net/logs", "relativeMountPath": "logs"}
+                ],
+                "azureBlobFileSystems": [
+                    {
+                        "accountName": self.container.account,
+                        "containerName": self.container.name,
+                        "relativeMountPath": "data",
+                    }
+                ],
+            },
+            "outputDirectories": [
+                {"id": "MODEL", "pathPrefix": "$AZ_BATCHAI_JOB_MOUNT_ROOT/logs", "pathSuffix": "model"}
+            ],
+            "jobPreparation": {"commandLine": "test -s $AZ_BATCHAI_MPI_HOST_FILE && test -d $AZ_BATCHAI_OUTPUT_MODEL"},
+            "containerSettings": {"imageSourceRegistry": {"image": "chainermn:openMPI"}},
+            **changes,
+        }
+
+    def run(self, *words: str, code: int = 0) -> Done:
+        done = self.project.run(*words)
+        assert done.code == code, str(done)
+        return done
+
+    def end(self, job_id: str) -> str:
+        """Wait for the end of a job; its state."""
+
+        def state() -> str:
+            jobs = self.run("--json", "q", "--max", "100").data["jobs"]
+            return str(next(job["status"] for job in jobs if job["job_id"] == job_id))
+
+        assert wait_until(lambda: state() in ("Completed", "Failed", "Canceled"), seconds=PATIENCE, pause=1.0)
+        return state()
+
+
+@pytest.fixture
+def lab(project: Project, container: Container, request: pytest.FixtureRequest) -> Lab:
+    lab = Lab(project, container)
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    lab.configure("here", "local", local={"slots": 4, "gpus": 0}, env=root)
+    lab.configure("uni", "slurm", gpu_per_node=0, env=root, slurm={"export": list(root)})
+    container.put("chainer/train.py", TRAIN.encode())
+    project.environ.update(root)
+    if request.node.get_closest_marker("slurm"):
+        project.environ.update(request.getfixturevalue("slurm_cluster").environ)
+    lab.run("-c", "here", "init")
+    return lab
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
+    lab.write("job.json", {"properties": lab.recipe()})
+    done = lab.run("--json", "-c", cluster, "submit", "--file", "job.json")
+    assert "containerSettings: jobs on" in done.err
+    job_id = done.data["job_id"]
+    assert lab.end(job_id) == "Completed", lab.run("q", job_id)
+
+    model = json.loads(lab.container.get(f"mine/logs/{job_id}/model/model.json"))
+    assert model["total"] == 1 + 2
+    env = model["env"]
+    assert env["AZ_BATCHAI_OUTPUT_MODEL"] == f"{env['AZ_BATCHAI_JOB_MOUNT_ROOT']}/logs/{job_id}/model"
+    assert env["AZ_BATCHAI_STDOUTERR_DIR"] == f"{env['AZ_BATCHAI_MOUNT_ROOT']}/logs/{job_id}"
+    names = [name for name in lab.container.names(f"mine/logs/{job_id}/") if name.endswith(".txt")]
+    kept = b"".join(lab.container.get(name) for name in names if "/stdout" in name)
+    lines = {"rank 0 of 2 adds up to 3", "rank 1 of 2 adds up to 3"}
+    assert lines == set(kept.decode().splitlines())
+    errors = b"".join(lab.container.get(name) for name in names if "/stderr" in name)
+    assert {"trained by 0", "trained by 1"} <= set(errors.decode().splitlines())
+    logs = "".join(lab.run("logs", job_id, "--rank", str(rank)).out for rank in ((0,) if cluster == "here" else (0, 1)))
+    assert lines <= set(logs.splitlines())
+
+
+def test_what_cannot_be_honoured_stops_before_anything_runs(lab: Lab) -> None:
+    vault = [{"name": "PIN", "valueSecretReference": {"secretUrl": "https://v.example/s"}}]
+    lab.write("job.json", {"properties": lab.recipe(secrets=vault)})
+    done = lab.run("-c", "here", "submit", "--file", "job.json", code=2)
+    assert "valueSecretReference: names a secret of a Key Vault" in done.err and "job.json:" in done.err
+    lab.write("job.json", {"properties": lab.recipe()})
+    assert "two jobs" in lab.run("-c", "here", "submit", "--file", "job.json", "true", code=2).err
+    assert "belongs to --file" in lab.run("-c", "here", "submit", "--cluster-file", "c.json", code=2).err
+    assert lab.run("--json", "q").data["jobs"] == []
+
+
+def test_parameter_servers_end_when_the_workers_have(lab: Lab) -> None:
+    say = "-c 'import os, time; print(os.environ[\"TF_CONFIG\"], flush=True); {}'"
+    settings = {
+        "pythonInterpreterPath": sys.executable,
+        "pythonScriptFilePath": "-u",
+        "masterCommandLineArgs": say.format("time.sleep(1)"),
+        "workerCommandLineArgs": say.format("pass"),
+        "parameterServerCommandLineArgs": say.format("time.sleep(600)"),
+    }
+    recipe = lab.recipe(tensorFlowSettings=settings)
+    del recipe["chainerSettings"]
+    lab.write("job.json", {"properties": recipe})
+    job_id = lab.run("--json", "-c", "here", "submit", "--file", "job.json").data["job_id"]
+    assert lab.end(job_id) == "Completed", lab.run("q", job_id)
+    tasks = {
+        name: json.loads(lab.container.get(f"mine/logs/{job_id}/stdout-{name}.txt"))["task"]
+        for name in ("wk-0", "wk-1", "ps-0")
+    }
+    assert tasks == {
+        "wk-0": {"type": "master", "index": 0},
+        "wk-1": {"type": "worker", "index": 1},
+        "ps-0": {"type": "ps", "index": 0},
+    }
+
+
+def test_a_converted_file_is_the_same_job(lab: Lab) -> None:
+    lab.write("job.json", {"properties": lab.recipe()})
+    made = lab.run("--json", "-c", "here", "convert", "batchai", "job.json", "--name", "chain").data
+    assert made["files"] == ["aux_data/aml/chain.yaml"] and lab.run("config", "check", "-c", "chain")
+    job_id = lab.run("--json", *made["command"][1:]).data["job_id"]
+    assert lab.end(job_id) == "Completed", lab.run("q", job_id)
+    assert json.loads(lab.container.get(f"mine/logs/{job_id}/model/model.json"))["total"] == 3
+    assert "exists already" in lab.run("-c", "here", "convert", "batchai", "job.json", "--name", "chain", code=2).err
+
+
+def test_a_file_of_philly_becomes_one_of_this_platform(lab: Lab) -> None:
+    philly = {
+        "vc": "v",
+        "blob_mount_point": "/blob",
+        "azure_blob_config_file": "aux_data/configs/box.yaml",
+        "config_param": {"code_path": "/blob/mine/code.zip", "output_folder": "/blob/mine/output"},
+    }
+    lab.write("aux_data/aml/philly.yaml", philly)
+    made = lab.run("--json", "convert", "philly", "aux_data/aml/philly.yaml", "--name", "new", "--platform", "local")
+    assert "vc: has no effect" in made.err
+    entry = yaml.safe_load((lab.project.root / "aux_data/aml/new.yaml").read_text())["config_param"]["output_folder"]
+    assert entry == {"azure_blob_config_file": "aux_data/configs/box.yaml", "path": "mine/output"}
+    job_id = lab.run("--json", "-c", "new", "-p", "{multi_process: false}", "submit", "echo ran").data["job_id"]
+    assert lab.end(job_id) == "Completed" and lab.run("logs", job_id).out == "ran\n"
