@@ -205,7 +205,8 @@ def test_parameter_servers_end_when_the_workers_have(lab: Lab) -> None:
 def test_a_converted_file_is_the_same_job(lab: Lab) -> None:
     lab.write("job.json", {"properties": lab.recipe()})
     made = lab.run("--json", "-c", "here", "convert", "batchai", "job.json", "--name", "chain").data
-    assert made["files"] == ["aux_data/aml/chain.yaml"] and lab.run("config", "check", "-c", "chain")
+    assert made["files"] == ["aux_data/aml/chain.yaml"]
+    lab.run("config", "check", "-c", "chain")
     job_id = lab.run("--json", *made["command"][1:]).data["job_id"]
     assert lab.end(job_id) == "Completed", lab.run("q", job_id)
     assert json.loads(lab.container.get(f"mine/logs/{job_id}/model/model.json"))["total"] == 3
