@@ -56,12 +56,18 @@ def test_nobody_is_asked_where_kubectl_has_no_context() -> None:
         place.get("Job", NAME)
 
 
+def test_nobody_is_asked_without_a_context_where_the_cluster_file_names_a_namespace() -> None:
+    place = Place(a_kubectl("", Completed(1, "", "error: current-context is not set")), "train")
+    with pytest.raises(BackendUnavailableError, match="kubectl has no current context"):
+        place.get("Job", NAME)
+
+
 def test_a_list_that_is_forbidden_names_the_right_to_what_was_listed() -> None:
     said = 'Error from server (Forbidden): pods is forbidden: User "u" cannot list resource "pods"'
-    place = Place(a_kubectl("", Completed(1, "", said)), "train")
+    place = Place(a_kubectl("prod", Completed(1, "", said)), "train")
     with pytest.raises(BackendDeniedError) as denied:
         place.ours("Pod", [NAME])
-    assert (denied.value.hint or "").endswith("kubectl auth can-i list pods -n train")
+    assert (denied.value.hint or "").endswith("auth can-i list pods -n train")
 
 
 def is_patch(call: Call) -> bool:

@@ -75,6 +75,7 @@ class Kubectl:
         self._context = context
         self._note = note
         self._program = ""
+        self._has_context = bool(context)
 
     # -- words ------------------------------------------------------------------------------------------------------
 
@@ -164,6 +165,10 @@ class Kubectl:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _ask(self, *words: str, input: str | None = None) -> Completed:
+        if not self._has_context:
+            # Without one kubectl asks whoever listens on port 8080 of this machine.
+            self.current_context()
+            self._has_context = True
         return self._run(f"--request-timeout={_REQUEST_SECONDS}s", *words, input=input)
 
     def _run(self, *words: str, input: str | None = None) -> Completed:
