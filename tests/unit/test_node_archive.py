@@ -29,8 +29,8 @@ from tests.fakes.bootstrap import python_of
 from tests.fakes.store import MemoryStore, Request
 
 DIGEST = "0123456789abcdef" * 4
-# What only the computer needs that submits; azure-identity among them.
-NOT_FOR_NODES = ("cli", "azcopy", "emulator", "project", "jobs/backends", "jobs/submit.py", "store/azure_identity.py")
+# What only the computer needs that submits.
+NOT_FOR_NODES = ("cli", "azcopy", "emulator", "project", "jobs/backends", "jobs/submit.py")
 
 
 @pytest.fixture(scope="module")

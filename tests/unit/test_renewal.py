@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import BackendUnavailableError, CredentialError
+from blobsync.base.locations import Secret
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster
 from blobsync.jobs.backends.base import Surroundings
@@ -141,3 +142,55 @@ def test_a_node_takes_a_new_sas_from_the_file_that_the_first_one_came_from(tmp_p
     assert places.sas(CONTAINER).reveal().endswith("sig=new")
     with pytest.raises(CredentialError):
         places.sas("https://acct.blob.core.windows.net/other")
+
+
+# -- the identity of the pod --------------------------------------------------------------------------------------
+
+POD = {"AZURE_CLIENT_ID": "client", "AZURE_TENANT_ID": "tenant", "AZURE_FEDERATED_TOKEN_FILE": "/var/run/token"}
+ENDS = 1_800_000_000.0
+SAS = "sv=2023-11-03&se=2027-01-15T08:00:00Z&sr=c&sp=rl&sig=c2VudGluZWw="
+
+
+def authorization(places: JobPlaces, container: str = CONTAINER) -> str:
+    """What a request to the container would show: a bearer token, or nothing beside the SAS in its URL."""
+    headers: dict[str, str] = {}
+    places.appendable(container)._http.signer.sign("GET", "/cont/a", {}, headers)
+    return headers.get("Authorization", "")
+
+
+def by_identity(moment: float, sas: dict[str, str], environ: dict[str, str]) -> JobPlaces:
+    return JobPlaces(sas, environ, identity=lambda _: lambda: (Secret("pod-token"), moment + 3600), now=lambda: moment)
+
+
+def test_the_identity_of_the_pod_takes_over_when_the_sas_has_ended() -> None:
+    moments = [ENDS - 3600]
+    places = JobPlaces(
+        {CONTAINER: SAS}, POD, identity=lambda _: lambda: (Secret("pod-token"), 4e9), now=lambda: moments[-1]
+    )
+    assert authorization(places) == ""
+    moments.append(ENDS - 1)
+    assert authorization(places) == "Bearer pod-token"
+
+
+@pytest.mark.parametrize("missing", POD)
+def test_without_a_whole_identity_the_sas_is_used_to_its_end(missing: str) -> None:
+    environ = {name: value for name, value in POD.items() if name != missing}
+    assert authorization(by_identity(ENDS + 1, {CONTAINER: SAS}, environ)) == ""
+
+
+def test_the_identity_of_the_pod_is_shown_to_azure_only() -> None:
+    elsewhere = "https://blobs.example.com/cont"
+    places = by_identity(ENDS + 1, {elsewhere: SAS}, POD)
+    assert authorization(places, elsewhere) == ""
+    with pytest.raises(CredentialError, match="the job has no access to"):
+        authorization(places, "https://other.example.com/cont")
+    assert authorization(places, "https://acct.blob.core.windows.net/other") == "Bearer pod-token"
+
+
+def test_an_image_without_azure_identity_is_told_so() -> None:
+    def provide() -> tuple[Secret, float]:
+        raise ImportError("No module named 'azure'")
+
+    places = JobPlaces({CONTAINER: SAS}, POD, identity=lambda _: provide, now=lambda: ENDS + 1)
+    with pytest.raises(CredentialError, match="has no azure-identity"):
+        authorization(places)

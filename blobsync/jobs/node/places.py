@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import CredentialError
-from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.base.redaction import register_secret
-from blobsync.base.trusted_hosts import host_of
+from blobsync.base.trusted_hosts import Service, host_of, may_get_login
 from blobsync.jobs.node.mounted import MountedStore
 from blobsync.jobs.spec import Secrets
+from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.rest.append import RestAppendBlobs
-from blobsync.store.rest.auth import SasSigner
+from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.store import RestBlobStore
 
 # What a container is called that is a folder, or a file, of this node.
 MOUNTED = "mounted:"
 
+# What a pod with a workload identity has in its environment:
+# https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html
+_WORKLOAD_IDENTITY = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE")
+# A SAS is not used for its last minute: a request may take that long.
+_LAST_SECONDS = 60
+
 
 class JobPlaces:
     """What reaches the containers of one job, each with the SAS that came with the job; one store each."""
 
-    def __init__(self, sas: Mapping[str, str], environ: Mapping[str, str], source: Path | None = None) -> None:
+    def __init__(
+        self,
+        sas: Mapping[str, str],
+        environ: Mapping[str, str],
+        source: Path | None = None,
+        *,
+        identity: Callable[[Mapping[str, str]], TokenProvider] = token_provider,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """``sas`` are tokens by container URL; ``environ`` is asked for proxies and CA bundles.
 
-        ``source`` is the file of secrets that they are from: a cluster may put others there while the job runs.
+        ``source`` is the file of secrets that they are from: a cluster may put others there while the job runs. Once a
+        SAS has ended the node's own ``identity`` is used, where it has one; ``now`` is in seconds since 1970.
         """
+        self._identity, self._now = identity, now
+        self._by_identity: set[str] = set()
         self._sas = sas
         self._source, self._read_at = source, _changed_at(source)
         # What the node's own Python has of libcurl may be of any age.
@@ -78,10 +97,37 @@ class JobPlaces:
 
     def _connection(self, container: str) -> BlobHttp:
         self._look_again()
-        if container not in self._connections:
-            signer = SasSigner(self.sas(container))
+        by_identity = self._needs_identity(container)
+        if container not in self._connections or by_identity != (container in self._by_identity):
+            signer: Signer = self._identity_of_node() if by_identity else SasSigner(self.sas(container))
             self._connections[container] = BlobHttp(container_url(container), signer, environ=self._environ)
+            (self._by_identity.add if by_identity else self._by_identity.discard)(container)
         return self._connections[container]
+
+    def _needs_identity(self, container: str) -> bool:
+        """Whether the SAS has ended, and the node has an identity that may be shown to the container's host."""
+        if not all(self._environ.get(name) for name in _WORKLOAD_IDENTITY):
+            return False
+        with suppress(CredentialError):
+            ends = self.sas(container).expires_at
+            if ends is None or ends.timestamp() - _LAST_SECONDS > self._now():
+                return False
+        # The specification says where, and nobody on this node knows who wrote that.
+        return may_get_login(container, Service.STORAGE, tuple)
+
+    def _identity_of_node(self) -> Signer:
+        provide = self._identity(self._environ)
+
+        def token() -> tuple[Secret, float]:
+            try:
+                return provide()
+            except ImportError as error:
+                raise CredentialError(
+                    "the job's SAS has ended, and its Python has no azure-identity to use the pod's identity",
+                    hint="install azure-identity in the image, or run any blobsync command: it renews the SAS",
+                ) from error
+
+        return BearerSigner(token)
 
 
 def _changed_at(file: Path | None) -> int | None:
