@@ -42,7 +42,14 @@ def job(*conditions: tuple[str, str, str], notes: Mapping[str, str] | None = Non
     ]
     released = {"blobsync.dev/run-id": RUN, "blobsync.dev/released": "1", **(notes or {})}
     return {
-        "metadata": {"name": NAME, "uid": "u", "creationTimestamp": CREATED, "annotations": released, "labels": {}},
+        "metadata": {
+            "name": NAME,
+            "namespace": "train",
+            "uid": "u",
+            "creationTimestamp": CREATED,
+            "annotations": released,
+            "labels": {},
+        },
         "spec": {"completions": 2, "suspend": False, **spec},
         "status": {"startTime": CREATED, "active": 2, "conditions": held},
     }
@@ -140,7 +147,10 @@ def test_a_job_that_waits_says_why_in_one_sentence() -> None:
     told = info(job(), pod(0), pod(1, "Pending", node="", conditions=unfit))
     assert (told.state, told.reason) == (
         State.QUEUED,
-        "node 1: no node of the cluster fits: 0/3 nodes are available: 3 no",
+        (
+            "node 1: no node of the cluster fits: 0/3 nodes are available: 3 no;"
+            f" see kubectl describe pod {NAME}-1-axyzw -n train"
+        ),
     )
     back_off = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}}
     name = f"{NAME}-0-axyzw"
@@ -149,7 +159,7 @@ def test_a_job_that_waits_says_why_in_one_sentence() -> None:
     )
     assert told.state is State.PREPARING
     assert told.reason == (
-        f"its image cannot be pulled: Failed to pull image x: not found; see kubectl describe pod {name}"
+        f"its image cannot be pulled: Failed to pull image x: not found; see kubectl describe pod {name} -n train"
     )
     told = info(job(), events={NAME: "exceeded quota: gpus"})
     assert (told.state, told.reason) == (State.QUEUED, "no pod could be made: exceeded quota: gpus")

@@ -81,6 +81,11 @@ class KubernetesJob:
     conditions: Mapping[str, tuple[str, str, float | None]] = field(default_factory=dict)
     # When its secrets were handed over, for the last time.
     granted: int = 0
+    namespace: str = ""
+
+    def look_at(self, pod: Pod) -> str:
+        """The command that shows everything of one of its pods."""
+        return f"see kubectl describe pod {pod.name} -n {self.namespace or 'default'}"
 
     @property
     def is_over(self) -> bool:
@@ -124,6 +129,7 @@ def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
         completed=_when(status, "completionTime"),
         active=(_number(status, "active") or 0) + (_number(status, "terminating") or 0),
         conditions=conditions,
+        namespace=_text(body, "metadata", "namespace"),
         granted=max(_digits(_text(notes, RELEASED_NOTE)), _digits(_text(notes, RENEWED_NOTE))),
     )
 
@@ -274,11 +280,11 @@ def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, s
     for pod in waiting:
         which = f"node {pod.index}: " if job.nodes > 1 else ""
         if pod.unschedulable:
-            return f"{which}no node of the cluster fits: {pod.unschedulable}"
+            return f"{which}no node of the cluster fits: {pod.unschedulable}; {job.look_at(pod)}"
         if pod.waiting in _IMAGE_REASONS:
             # The back-off says less than the error before it.
             said = events.get(pod.name) or pod.said or pod.waiting
-            return f"{which}its image cannot be pulled: {said}; see kubectl describe pod {pod.name}"
+            return f"{which}its image cannot be pulled: {said}; {job.look_at(pod)}"
         if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
             return f"{which}{pod.waiting}: {pod.said or events.get(pod.name, '')}".rstrip(": ")
         if pod.name in events:
