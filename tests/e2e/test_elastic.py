@@ -186,6 +186,7 @@ def jobs(project: Project) -> Iterator[Jobs]:
 @with_torch
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.soak  # The same in pods is in test_elastic_kubernetes.py.
 def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_is_killed(jobs: Jobs) -> None:
     # torchrun waits less long for a node that has gone; who holds the rendezvous is added.
     jobs.configure(env={"PET_RDZV_CONF": "last_call_timeout=1,join_timeout=300,keep_alive_interval=2"})
@@ -275,7 +276,7 @@ def test_any_launcher_is_told_the_bounds_and_every_node_brings_its_outputs(
 
 @pytest.mark.slurm
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", ["scaled", "down"])
+@pytest.mark.parametrize("way", ["scaled", pytest.param("down", marks=pytest.mark.soak)])
 def test_on_slurm_a_node_that_is_lost_leaves_the_rest_at_work(
     jobs: Jobs, container: Container, tmp_path: Path, slurm_cluster: SlurmCluster, way: str
 ) -> None:

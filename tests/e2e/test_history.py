@@ -16,7 +16,8 @@ pytestmark = pytest.mark.e2e
 
 
 def _grows(container: Container, before: int) -> bool:
-    return len(container.names("data/")) > before
+    # Several: the answers to the last ones are still on their way.
+    return len(container.names("data/")) > before + 8
 
 
 def newest(project: Project) -> str:
@@ -74,7 +75,7 @@ def test_transfers_copies_removals_and_mirrors_are_told(project: Project, contai
 
 
 def test_how_a_transfer_ended_is_told_also_after_a_kill(project: Project, container: Container) -> None:
-    write_tree(project.data, {f"f{number}.bin": bytes([number]) * 200_000 for number in range(60)})
+    write_tree(project.data, {f"f{number}.bin": bytes([number]) * 100_000 for number in range(80)})
     for stop, result in ((signal.SIGINT, "cancelled"), (signal.SIGKILL, "killed")):
         # A line for each: what was on its way when the first ended would be before the second.
         with delay_proxy(container.service, round_trip_ms=40, mbps=2) as slow:
