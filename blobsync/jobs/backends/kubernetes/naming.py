@@ -20,7 +20,7 @@ RELEASED_NOTE = "blobsync.dev/released"
 RENEWED_NOTE = "blobsync.dev/renewed"
 CANCELED_NOTE = "blobsync.dev/canceled"
 CONTAINER_NOTE = "blobsync.dev/container"
-# https://kueue.sigs.k8s.io/docs/tasks/run/jobs/ and its issue 6492: a plain Job that may change its size.
+# https://kueue.sigs.k8s.io/docs/tasks/run/jobs/; the note lets a plain Job change its size (no run has shown it).
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC_NOTE = "kueue.x-k8s.io/elastic-job"
 
