@@ -3,31 +3,24 @@
 The index only saves time. If it is lost, corrupt or locked, files are compared by their MD5
 again; different files are never treated as equal.
 
-One SQLite file per project, used by several processes at once. The rollback journal is kept (not WAL):
-project folders live on network file systems, where WAL's shared memory does not work
-(https://www.sqlite.org/wal.html, "Disadvantages").
+One SQLite file per project, used by several processes at once.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local import last_seen
+from blobsync.local.state_database import StateDatabase
 
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 _SCHEMA_VERSION = 2
-# Versions whose tables can be kept: what came later is only added.
-_COMPATIBLE = (0, 1, _SCHEMA_VERSION)
-_LOCK_PATIENCE_SECONDS = 30.0
 # Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
 _BATCH = 500
 
@@ -42,7 +35,6 @@ CREATE TABLE IF NOT EXISTS pairs (
     mtime_ns INTEGER, ctime_ns INTEGER, inode INTEGER, source_etag TEXT, etag TEXT NOT NULL,
     PRIMARY KEY (root, path)) WITHOUT ROWID;
 """
-_ALL_TABLES = ("pairs", "roots", "seen", "listings")
 
 
 class Record(NamedTuple):
@@ -61,11 +53,17 @@ class Index:
     """Opens on first use. ``on_trouble`` is told in one sentence when the file had to be given up."""
 
     def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
-        self._file = file
-        self._on_trouble = on_trouble
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._file = StateDatabase(
+            file,
+            _SCHEMA + last_seen.SCHEMA,
+            _SCHEMA_VERSION,
+            lambda why: on_trouble(f"the index {why}; comparing by content instead"),
+            extends=(1,),
+            synchronous="NORMAL",
+        )
+        # Of one connection: another one may have another file before it.
         self._roots: dict[tuple[str, str], int] = {}
+        self._roots_of: sqlite3.Connection | None = None
 
     def pair(self, source: str, remote: str) -> PairIndex:
         """The records between two roots: a project-relative folder (or container URL) and a blob URL."""
@@ -73,12 +71,7 @@ class Index:
 
     def close(self) -> None:
         """Let go of the file; the next use opens it again."""
-        with self._lock:
-            if self._connection is not None:
-                with suppress(sqlite3.Error):
-                    self._connection.close()
-            self._connection = None
-            self._roots.clear()
+        self._file.close()
 
     def _get(self, key: tuple[str, str], paths: Sequence[str]) -> dict[str, Record]:
         def read(db: sqlite3.Connection) -> dict[str, Record]:
@@ -93,41 +86,41 @@ class Index:
                 found.update((row[0], _record(row)) for row in rows)
             return found
 
-        return self._do(read) or {}
+        return self._file.read(read) or {}
 
     def _put(self, key: tuple[str, str], records: Mapping[str, Record]) -> None:
         rows = [_row(path, record) for path, record in records.items() if _storable(path)]
 
         def write(db: sqlite3.Connection) -> None:
-            with _transaction(db):
-                root = self._root(db, key, make=True)
-                db.executemany(
-                    "INSERT OR REPLACE INTO pairs (root, path, size, md5, mtime_ns, ctime_ns, inode, source_etag,"
-                    " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    [(root, *row) for row in rows],
-                )
-                assert root is not None
-                last_seen.drop(db, root, list(records))
+            root = self._root(db, key, make=True)
+            assert root is not None
+            db.executemany(
+                "INSERT OR REPLACE INTO pairs (root, path, size, md5, mtime_ns, ctime_ns, inode, source_etag,"
+                " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(root, *row) for row in rows],
+            )
+            last_seen.drop(db, root, [path for path in records if _storable(path)])
 
-        self._do(write)
+        self._file.write(write)
 
     def _forget(self, key: tuple[str, str], paths: Iterable[str]) -> None:
         gone = [path for path in paths if _storable(path)]
 
         def write(db: sqlite3.Connection) -> None:
-            with _transaction(db):
-                root = self._root(db, key, make=False)
-                if root is None:
-                    return
-                db.executemany("DELETE FROM pairs WHERE root = ? AND path = ?", [(root, path) for path in gone])
-                last_seen.drop(db, root, gone)
+            root = self._root(db, key, make=False)
+            if root is None:
+                return
+            db.executemany("DELETE FROM pairs WHERE root = ? AND path = ?", [(root, path) for path in gone])
+            last_seen.drop(db, root, gone)
 
-        self._do(write)
+        self._file.write(write)
 
     def _pages(
         self, key: tuple[str, str], folder: str, page: Callable[[sqlite3.Connection, int, str, str], list[_Row]]
     ) -> Iterator[_Row]:
         """Rows below ``folder`` in the order of their paths, which come first; between pages others may write."""
+        if not _storable(folder):
+            return
         start, end = last_seen.below(folder)
 
         def rows_after(path: str) -> list[_Row] | None:
@@ -138,22 +131,26 @@ class Index:
             start = rows[-1][0]
 
     def _store_listing(self, key: tuple[str, str], folder: str, rows: list[last_seen.SeenRow], at: float) -> None:
-        def write(db: sqlite3.Connection) -> None:
-            with _transaction(db):
-                root = self._root(db, key, make=True)
-                assert root is not None
-                last_seen.store(db, root, folder, [row for row in rows if _storable(row[0])], at)
+        if not _storable(folder):
+            return
 
-        self._do(write)
+        def write(db: sqlite3.Connection) -> None:
+            root = self._root(db, key, make=True)
+            assert root is not None
+            last_seen.store(db, root, folder, [row for row in rows if _storable(row[0])], at)
+
+        self._file.write(write)
 
     def _read(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
         def read(db: sqlite3.Connection) -> _T | None:
             root = self._root(db, key, make=False)
             return None if root is None else ask(db, root)
 
-        return self._do(read)
+        return self._file.read(read)
 
     def _root(self, db: sqlite3.Connection, key: tuple[str, str], *, make: bool) -> int | None:
+        if db is not self._roots_of:
+            self._roots, self._roots_of = {}, db
         if key not in self._roots:
             if make:
                 db.execute("INSERT OR IGNORE INTO roots (source, remote) VALUES (?, ?)", key)
@@ -162,43 +159,6 @@ class Index:
                 return None
             self._roots[key] = int(row[0])
         return self._roots[key]
-
-    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
-        """Run ``work``; on a broken file start a new one and try once more, else go on without."""
-        with self._lock:
-            for attempt in (1, 2):
-                try:
-                    return work(self._open())
-                except sqlite3.OperationalError as error:
-                    # Locked for too long, disk full, read-only: the file itself may be fine.
-                    self.close()
-                    self._on_trouble(f"the index {self._file} cannot be used ({error}); comparing by content instead")
-                    return None
-                except sqlite3.DatabaseError as error:
-                    self.close()
-                    if attempt == 1:
-                        self._set_aside(error)
-        return None
-
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            connection = sqlite3.connect(
-                self._file, timeout=_LOCK_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._connection = connection
-            connection.execute("PRAGMA synchronous = NORMAL")
-            if connection.execute("PRAGMA user_version").fetchone()[0] != _SCHEMA_VERSION:
-                with _transaction(connection):
-                    _make_tables(connection)
-        return self._connection
-
-    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
-        broken = self._file.with_name(f"{self._file.name}.broken-{int(time.time())}")
-        with suppress(OSError):
-            self._file.replace(broken)
-        self._on_trouble(
-            f"the index {self._file} was damaged ({error}) and is kept as {broken.name}; comparing by content instead"
-        )
 
 
 class PairIndex:
@@ -237,40 +197,15 @@ class PairIndex:
 
     def blob_as_last_listed(self, path: str) -> RemoteState | None:
         """The same for one blob; None where none is believed to be."""
+        if not _storable(path):
+            return None
         return self._index._read(self._key, lambda db, root: last_seen.known_blob(db, root, path))
 
     def listed_at(self, folder: str) -> float | None:
         """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
+        if not _storable(folder):
+            return None
         return self._index._read(self._key, lambda db, root: last_seen.listed_at(db, root, folder))
-
-
-class _transaction:
-    """BEGIN IMMEDIATE: a reader that turns writer half-way could be refused without waiting."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            self._db.execute("COMMIT")
-        else:
-            with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-
-
-def _make_tables(db: sqlite3.Connection) -> None:
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version not in _COMPATIBLE:
-        # Another version's index: starting over costs only time.
-        for table in _ALL_TABLES:
-            db.execute(f"DROP TABLE IF EXISTS {table}")
-    for statement in (_SCHEMA + last_seen.SCHEMA).split(";"):
-        if statement.strip():
-            db.execute(statement)
-    db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
 
 
 def _storable(path: str) -> bool:

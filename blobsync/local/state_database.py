@@ -9,25 +9,38 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 _T = TypeVar("_T")
 
-_LOCK_PATIENCE_SECONDS = 10.0
+_LOCK_PATIENCE_SECONDS = 30.0
 
 
 class StateDatabase:
     """Opens on first use; for several threads and processes. Nothing here raises.
 
-    ``schema`` are the statements that make the tables of ``version``; a file of another version starts anew.
-    ``on_trouble`` is told why the file cannot be used, or that it was damaged and which name it has now.
+    ``schema`` are the statements that make the tables of ``version``; a file of another version starts anew, unless it
+    is one of those in ``extends``, to which the schema only adds. ``on_trouble`` is told why the file cannot be used,
+    or that it was damaged and which name it has now. ``synchronous`` is SQLite's: with ``OFF`` nothing waits for the
+    disk, and a loss of power may damage the file.
     """
 
-    def __init__(self, file: Path, schema: str, version: int, on_trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        file: Path,
+        schema: str,
+        version: int,
+        on_trouble: Callable[[str], None],
+        *,
+        extends: Collection[int] = (),
+        synchronous: str = "OFF",
+    ) -> None:
         self._file = file
+        self._extends = extends
+        self._synchronous = synchronous
         self._schema = schema
         self._version = version
         self._on_trouble = on_trouble
@@ -88,8 +101,8 @@ class StateDatabase:
                 self._file, timeout=_LOCK_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
             )
             self._connection = connection
-            # Nothing waits for the disk: what a killed process handed to the system is there.
-            connection.execute("PRAGMA synchronous = OFF")
+            # Also with OFF, what a killed process handed to the system is there.
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             if connection.execute("PRAGMA user_version").fetchone()[0] != self._version:
                 self._make_tables(connection)
         return self._connection
@@ -97,8 +110,9 @@ class StateDatabase:
     def _make_tables(self, db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")
         tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        if db.execute("PRAGMA user_version").fetchone()[0] != self._version:
-            for (name,) in tables:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version != self._version:
+            for (name,) in () if version in self._extends else tables:
                 db.execute(f'DROP TABLE "{name}"')
             for statement in self._schema.split(";"):
                 db.execute(statement)

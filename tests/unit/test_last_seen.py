@@ -119,3 +119,16 @@ def test_an_index_without_listings_keeps_its_records(tmp_path: Path) -> None:
     pair = Index(file).pair("data", "http://x/1")
     assert set(pair.get(["a"])) == {"a"}
     assert pair.listed_at("") is None
+
+
+def test_names_that_are_not_utf8_are_never_remembered_and_do_no_harm(tmp_path: Path) -> None:
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    listed(pair, "bad\udcff", {}, [])
+    found = pair.differences("")
+    found.seen("a\udcff", state(1))
+    found.seen("b", state(1))
+    pair.remember_listing("", found, 1.0)
+    pair.put({"bad\udcff": record(1), "b": record(1)})
+    pair.forget(["bad\udcff"])
+    assert remembered(pair) == {"b": state(1)} and remembered(pair, "bad\udcff") == {}
+    assert pair.blob_as_last_listed("bad\udcff") is None and pair.listed_at("bad\udcff") is None

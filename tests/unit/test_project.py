@@ -74,9 +74,9 @@ def test_closing_lets_go_of_connections_and_files(opened: Opened) -> None:
     with opened.project as project:
         assert project.upload("data/a").ok
         index = project._open_context.index
-        holding = (opened.store.closed, index._connection is None)
+        holding = (opened.store.closed, index._file._connection is None)
     assert holding == (0, False)
-    assert (opened.store.closed, index._connection is None) == (1, True)
+    assert (opened.store.closed, index._file._connection is None) == (1, True)
     project.close()
     assert opened.store.closed == 1
 
