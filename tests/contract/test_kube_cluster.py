@@ -106,7 +106,7 @@ if [ $JOB_COMPLETION_INDEX = 0 ]; then
     exec python3 -c 'import socket; s = socket.create_server((socket.gethostname(), {port})); c = s.accept()[0]
 print(c.recv(9).decode())'
 fi
-for i in $(seq 50); do
+for i in $(seq 300); do
     python3 -c 'import socket
 socket.create_connection(("dns-0.dns", {port}), 1).sendall(b"hello")' 2>/dev/null && exit 0
     sleep 0.2

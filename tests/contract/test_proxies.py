@@ -306,7 +306,7 @@ def test_a_server_ends_with_its_parent(upstream: RecordingServer, tmp_path: Path
     program.write_text(
         "import time\n"
         "from tests.servers.fault_proxy import FaultHandle\n"
-        f"handle = FaultHandle('fault_proxy', ['--upstream', {upstream.url!r}])\n"
+        f"handle = FaultHandle('fault_proxy', ['--upstream', {upstream.url!r}, '--faults', '[]'])\n"
         "print(handle.port, flush=True)\n"
         "time.sleep(60)\n"
     )

@@ -77,7 +77,7 @@ class Kubelet:
         return [*self._store.list("Secret"), *self._store.list("ConfigMap")]
 
     def _hosts(self, pod: Object, pods: list[Object]) -> str:
-        """The names that the cluster's DNS would answer, for this pod."""
+        """The names that the cluster's DNS would answer, for this pod; its own comes from its run."""
         lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
         namespace = pod["metadata"]["namespace"]
         for service in self._store.list("Service", namespace):
@@ -92,9 +92,6 @@ class Kubelet:
                     short.insert(0, f"{each['spec']['hostname']}.{name}")
                 ends = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")
                 lines.append(" ".join([address, *(f"{one}{end}" for one in short for end in ends)]))
-        spec = pod["spec"]
-        if address := pod["status"].get("podIP"):
-            lines.append(f"{address} {spec.get('hostname', pod['metadata']['name'])}")
         return "\n".join(lines) + "\n"
 
 
@@ -107,7 +104,9 @@ class PodRun:
         self._folder.mkdir(parents=True)
         self.address = machine.address()
         self._hosts = self._folder / "hosts"
-        self._hosts.write_text("127.0.0.1 localhost\n", encoding="utf-8")
+        # A kubelet writes it before the containers start: a program may look up its own name at once.
+        self._own_name = f"{self.address} {pod['spec'].get('hostname', pod['metadata']['name'])}\n"
+        self._hosts.write_text(f"127.0.0.1 localhost\n{self._own_name}", encoding="utf-8")
         self._stop, self._lost = threading.Event(), threading.Event()
         self._grace = 0.0
         self._waiting: dict[str, dict[str, str]] = {}
@@ -148,6 +147,7 @@ class PodRun:
 
     def refresh(self, hosts: str, files: str) -> None:
         """Bring the hosts file up to date, and the mounted Secrets when ``files`` is not what it was."""
+        hosts += self._own_name
         if self._known_hosts != hosts:
             # In place, as it is mounted; longer first, so that nobody reads a part.
             with open(self._hosts, "r+b") as file:
