@@ -15,7 +15,8 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,14 +36,19 @@ INPUTS = (
 
 # Debian package -> program that shows it is there. azcopy wants libsecret's library; the rest is for tests.
 FOR_TESTS = {
+    "docker.io": "dockerd",
     "git": "git",
     "openmpi-bin": "mpirun",
+    "openssh-server": "sshd",
     "slurm-wlm": "slurmctld",
     "unzip": "unzip",
     "zip": "zip",
 }
 FOR_BENCHMARKS = {"rclone": "rclone"}
 LIBSECRET = "libsecret-1-0"
+# Debian asks this file before it starts what a package serves, as an sshd that everybody reaches:
+# https://www.debian.org/doc/debian-policy/ch-opersys.html#interfacing-with-init-scripts
+START_POLICY = Path("/usr/sbin/policy-rc.d")
 TORCH = "torch==2.13.0"
 
 
@@ -254,14 +260,30 @@ def apt_install(packages: Sequence[str]) -> bool:
     say(f"installing with apt-get: {' '.join(packages)}")
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     argv = ["apt-get", "-qq", "-y", "-o", "DPkg::Lock::Timeout=120", "install", "--no-install-recommends", *packages]
-    for before in ([], ["apt-get", "-qq", "update"]):
-        if before:
-            subprocess.run(before, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        done = subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if done.returncode == 0:
-            return True
+    with nothing_started():
+        for before in ([], ["apt-get", "-qq", "update"]):
+            if before:
+                subprocess.run(before, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            done = subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            if done.returncode == 0:
+                return True
     print(done.stderr.strip(), file=sys.stderr)
     return False
+
+
+@contextmanager
+def nothing_started() -> Iterator[None]:
+    """Meanwhile packages that are installed start no service: tests start their own, on ports of 127.0.0.1."""
+    if START_POLICY.exists():
+        # What this machine decided is not ours to change.
+        yield
+        return
+    START_POLICY.write_text("#!/bin/sh\nexit 101\n")
+    START_POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        START_POLICY.unlink()
 
 
 def run(argv: Sequence[str | Path]) -> int:

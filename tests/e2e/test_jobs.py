@@ -391,30 +391,6 @@ def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) 
 
 
 @pytest.mark.slurm
-def test_a_cluster_is_driven_through_a_login_node(lab: Lab, tmp_path: Path) -> None:
-    """``ssh`` is played by a script that runs the command in another home, as sshd does."""
-    home = tmp_path / "their-home"
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.parent.mkdir()
-    home.mkdir()
-    ssh.write_text(
-        f'#!/bin/sh\n[ "$3 $4" = "-- me@login" ] || exit 255\nshift 4\ncd {home} && HOME={home} exec sh -c "$*"\n'
-    )
-    ssh.chmod(0o755)
-    lab.project.environ["PATH"] = f"{ssh.parent}:{os.environ['PATH']}"
-    shared = {"gpu_per_node": 0, "ssh": "me@login", "slurm": {"shared_root": str(lab.project.root)}}
-    lab.configure("uni", "slurm", **shared)
-    job_id = lab.submit("uni", "python3", "show.py", "a b; $HOME", gpus=2)
-    assert lab.until(job_id)["status"] == "Completed"
-    assert json.loads(lab.container.get("mine/output/facts/1.json"))["argv"] == ["a b; $HOME"]
-    assert lab.run("logs", job_id, "--rank", "1").out == "rank 1 is done\n"
-    assert (home / ".blobsync" / "jobs" / job_id / "job.sh").exists()
-    lab.configure("uni", "slurm", **{**shared, "ssh": "me@elsewhere"})
-    done = lab.run("--json", "-c", "uni", "summary", code=2)
-    assert done.codes == {"backend_unavailable"} and "me@elsewhere" in done.errors[0]["message"]
-
-
-@pytest.mark.slurm
 def test_the_program_is_warned_before_the_time_limit(lab: Lab) -> None:
     script = (
         "import signal, sys, time\n"

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from tests.servers.ports import free_ports
+
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
 READY_SECONDS = 60.0
 
@@ -74,7 +76,7 @@ class SlurmCluster:
         self.config = base / "slurm.conf"
         # Counted only: no device files are behind them.
         (base / "gres.conf").write_text("Name=card Count=4\n")
-        ports = _free_ports(3)
+        ports = free_ports(3)
         self.config.write_text(
             _CONF.format(
                 host=socket.gethostname().split(".")[0],
@@ -154,14 +156,3 @@ class SlurmCluster:
 
 def _find(name: str) -> str | None:
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
