@@ -36,6 +36,7 @@ INPUTS = (
 
 # Debian package -> program that shows it is there. azcopy wants libsecret's library; the rest is for tests.
 FOR_TESTS = {
+    "chromium": "chromium",
     "docker.io": "dockerd",
     "git": "git",
     "openmpi-bin": "mpirun",
@@ -177,7 +178,18 @@ def set_up(programs: Mapping[str, str]) -> None:
         return
     make_venv()
     say(f"installing blobsync and what its tests need into {shown(VENV)}")
-    must([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", f"{ROOT}[docs,test]"])
+    must(
+        [
+            PYTHON,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--editable",
+            f"{ROOT}[docs,test,web]",
+        ]
+    )
     install = (
         "from blobsync.emulator import Emulator; Emulator(note=lambda text: print('dev:', text, flush=True)).install()"
     )

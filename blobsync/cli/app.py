@@ -70,6 +70,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
     (
         "Set-up",
         (
+            Word(("web",), "web", "Show the project, its transfers and jobs in the browser."),
             Word(("config",), "settings", "Check the configuration files, or create them."),
             Word(("convert",), "convert", "Write files of Batch AI or Philly as a cluster file and a command."),
             Word(("doctor",), "programs", "Check everything that transfers need, and show how to fix it."),

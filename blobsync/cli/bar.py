@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from typing import TextIO
 
-from blobsync.cli.output import count_text, duration_text, size_text
+from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.plan.progress import Progress
 
 # A line that fills the last column may wrap, and a wrapped line cannot be erased.

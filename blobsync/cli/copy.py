@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.consent import with_consent
 from blobsync.cli.options import OptionalPaths, command
-from blobsync.cli.output import Result, count_text, size_text
+from blobsync.cli.output import Result
 from blobsync.cli.reports import files_shown, plan_data, plan_lines, plan_summary, result_data, result_lines
 from blobsync.cli.session import Session
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS

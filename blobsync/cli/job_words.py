@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from blobsync.cli.output import count_text
+from blobsync.base.amounts import count_text
 
 if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import UsageError
 from blobsync.cli.options import OptionalPaths, PathsArgument, command
-from blobsync.cli.output import Result, count_text, size_text
+from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 from blobsync.store.grants import LINK, LINK_LIFETIME, READ_BLOB
 

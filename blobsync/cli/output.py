@@ -169,32 +169,3 @@ def start_logging(verbose: int) -> None:
 def forget_stdout() -> None:
     """For when the reader of a pipe is gone: writes nothing more, and avoids an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def size_text(size: int) -> str:
-    """``1.5 MB``: powers of ten, as disks and Azure count."""
-    value = float(size)
-    for unit in ("B", "KB", "MB", "GB"):
-        # Three digits: 999.6 would be rounded to a thousand.
-        if value < 999.5:
-            return f"{int(value)} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
-
-
-def count_text(count: int, noun: str) -> str:
-    """``1 file``, ``1,234 files``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def took_text(seconds: float) -> str:
-    """How long something took: ``0.07 s``, and from ten seconds on as :func:`duration_text`."""
-    return f"{seconds:.2f} s" if seconds < 10 else duration_text(seconds)
-
-
-def duration_text(seconds: float) -> str:
-    """``25 s``, ``3 min``, ``1 h 20 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

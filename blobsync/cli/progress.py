@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.cli.bar import TerminalLine, bar_text, step_verb
-from blobsync.cli.output import Console, count_text, duration_text, size_text
+from blobsync.cli.output import Console
 from blobsync.plan.progress import WORKING, ProgressCounter
 
 if TYPE_CHECKING:

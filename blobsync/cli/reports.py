@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.reasons import Reason
-from blobsync.cli.output import count_text, size_text, took_text
 from blobsync.plan.transfer_plan import (
     Action,
     FileAction,

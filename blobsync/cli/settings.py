@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ConfigError, EmulatorError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.options import SETTINGS, OptionalPaths, command
-from blobsync.cli.output import Result, count_text
+from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:

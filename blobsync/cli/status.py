@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.errors import BlobsyncError
 from blobsync.cli.consent import with_consent
 from blobsync.cli.options import OptionalPaths, command
-from blobsync.cli.output import Result, count_text, duration_text, size_text
+from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:

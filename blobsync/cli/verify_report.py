@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blobsync.base.amounts import size_text
 from blobsync.base.failure_codes import ExitCode
-from blobsync.cli.output import size_text
 from blobsync.cli.reports import more_line
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ import time
 
 import pytest
 
+from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.redaction import redact
 from blobsync.cli.display import choose_listener
-from blobsync.cli.output import Console, Result, count_text, duration_text, size_text
+from blobsync.cli.output import Console, Result
 from blobsync.cli.progress import BarListener, LineListener, QuietListener
 from blobsync.cli.session import Session
 from blobsync.plan.transfer_plan import FileFailure

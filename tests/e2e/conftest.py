@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.conftest import Azurite
 from tests.e2e.tally import Tally
+from tests.e2e.web_server import chromium
 from tests.e2e.world import Container, Project
 
 
@@ -58,6 +60,13 @@ def with_azcopy(project: Project, azcopy_path: Path) -> Project:
 @pytest.fixture
 def tally(record_property: Callable[[str, object], None]) -> Tally:
     return Tally(record_property)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, without a window."""
+    with chromium() as found:
+        yield found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

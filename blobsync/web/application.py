@@ -1,0 +1,91 @@
+"""The pages, behind the gate, as one ASGI application."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import ExitCode
+from blobsync.base.redaction import redact
+from blobsync.web.desk import Desk, desk_of, form_of, visit_of
+from blobsync.web.events import live_parts
+from blobsync.web.gate import Gate, cookie_name
+from blobsync.web.pages import all_routes
+from blobsync.web.render import FOLDER, page
+
+_log = logging.getLogger(__name__)
+
+
+def web_application(desk: Desk) -> Gate:
+    """Everything that ``blobsync web`` serves."""
+    own = [
+        Route("/login", _show_login, methods=["GET"]),
+        Route("/login", _log_in, methods=["POST"]),
+        Route("/logout", _log_out, methods=["POST"]),
+        Route("/live", _alive),
+        Route("/whoami", _known),
+        Mount("/static", StaticFiles(directory=FOLDER / "static")),
+    ]
+    app = Starlette(
+        routes=[*own, *all_routes()],
+        exception_handlers={BlobsyncError: _refused_by_us, HTTPException: _no_such_page, Exception: _our_fault},
+    )
+    app.state.desk = desk
+    return Gate(app, desk.logins)
+
+
+def _show_login(request: Request) -> Response:
+    return page(request, "login.html", login_file=str(desk_of(request).logins.file), wrong=False)
+
+
+def _log_in(request: Request) -> Response:
+    desk = desk_of(request)
+    visit = desk.logins.exchange(form_of(request).get("login_token", "").strip())
+    if visit is None:
+        return page(request, "login.html", status=403, login_file=str(desk.logins.file), wrong=True)
+    answer = RedirectResponse("/", 303)
+    answer.set_cookie(cookie_name(request.headers["host"]), visit.cookie, httponly=True, samesite="strict")
+    return answer
+
+
+def _log_out(request: Request) -> Response:
+    desk_of(request).logins.forget(visit_of(request))
+    return RedirectResponse("/login", 303)
+
+
+def _alive(request: Request) -> Response:
+    """For pages that have nothing to follow but whether the server is there."""
+    return live_parts(request, dict)
+
+
+def _known(request: Request) -> Response:
+    """For a page that lost its stream: whether it may go on."""
+    return Response(status_code=200)
+
+
+def _refused_by_us(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BlobsyncError)
+    status = 404 if error.exit_code == ExitCode.NOTHING_MATCHED else 400
+    return _problem(request, status, redact(error.message), redact(error.hint or ""))
+
+
+def _no_such_page(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _problem(request, error.status_code, error.detail, "")
+
+
+def _our_fault(request: Request, error: Exception) -> Response:
+    _log.info("a bug", exc_info=error)
+    what = f"a bug in blobsync: {type(error).__name__}: {redact(str(error))}"
+    return _problem(request, 500, what, "please report it with the output of blobsync -vv web")
+
+
+def _problem(request: Request, status: int, message: str, hint: str) -> Response:
+    return page(request, "problem.html", status=status, message=message, hint=hint)

@@ -1,0 +1,48 @@
+"""Parts of a page that change while one looks: the server renders them, ``live.js`` puts them in their places.
+
+The stream is server-sent events; each has a JSON object: the id of an element -> its new content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from blobsync.base.redaction import redact_answer
+from blobsync.web.desk import desk_of
+
+# Seconds between two looks, and after which a line is sent although nothing changed.
+_EVERY = 0.4
+_AT_LEAST = 10.0
+_TICK = 0.1
+
+
+def live_parts(request: Request, look: Callable[[], Mapping[str, str]], every: float = _EVERY) -> StreamingResponse:
+    """A stream of what ``look`` returns, each part when it is new; ``look`` runs in a thread of its own.
+
+    A part named ``load`` is no content: the browser goes to that address of ours.
+    """
+
+    async def stream() -> AsyncIterator[str]:
+        sent: dict[str, str] = {}
+        silent = _AT_LEAST
+        stopping = desk_of(request).is_stopping
+        while not stopping():
+            parts = await run_in_threadpool(look)
+            new = {name: redact_answer(text) for name, text in parts.items() if sent.get(name) != text}
+            sent.update(parts)
+            if new or silent >= _AT_LEAST:
+                yield f"data: {json.dumps(new)}\n\n"
+                silent = 0.0
+            waited = 0.0
+            while waited < every and not stopping():
+                await asyncio.sleep(_TICK)
+                waited += _TICK
+            silent += waited
+
+    return StreamingResponse(stream(), media_type="text/event-stream")

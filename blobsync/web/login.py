@@ -1,0 +1,115 @@
+"""Who may look: one-time tokens, the cookies that they are exchanged for, and the file that holds the next token."""
+
+from __future__ import annotations
+
+import hmac
+import html
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blobsync.base.errors import LocalFileError
+
+_BYTES = 32
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _fresh() -> str:
+    return secrets.token_urlsafe(_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One browser that has logged in. ``cookie`` says who it is, ``form_token`` that a form came from our own page."""
+
+    cookie: str = field(default_factory=_fresh, repr=False)
+    form_token: str = field(default_factory=_fresh, repr=False)
+
+    def wrote(self, form_token: str) -> bool:
+        """Whether a form with this token is from a page that this browser got from us."""
+        return hmac.compare_digest(self.form_token.encode(), form_token.encode())
+
+
+class LoginFile:
+    """The file that a browser opens to log in: for its owner only, it leads to the page with the token of the moment.
+
+    The token is behind the ``#``: it is in no command line, and browsers send it to no server.
+    """
+
+    def __init__(self, path: Path, address: str) -> None:
+        """``address`` is ``http://127.0.0.1:PORT``."""
+        self.path = path
+        self._address = address
+
+    def link(self, token: str) -> str:
+        """The address that logs a browser in."""
+        return f"{self._address}/login#{token}"
+
+    def write(self, token: str) -> None:
+        """Replace the file. Raises ``LocalFileError``."""
+        link = html.escape(self.link(token))
+        text = (
+            '<!doctype html>\n<meta charset="utf-8">\n<meta name="referrer" content="no-referrer">\n'
+            f'<meta http-equiv="refresh" content="0; url={link}">\n<title>blobsync</title>\n'
+            f'<p><a href="{link}">Open blobsync</a></p>\n'
+        )
+        part = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+        try:
+            with open(os.open(part, _NEW_FILE, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(part, self.path)
+        except OSError as error:
+            raise LocalFileError(f"{self.path}: {error.strerror}", path=str(self.path)) from error
+
+    def remove(self) -> None:
+        """No token of it is good for anything any more."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+class Logins:
+    """The browsers that have logged in to this server, and the token that lets the next one in, once."""
+
+    def __init__(self, file: LoginFile) -> None:
+        self._file = file
+        self._visits: dict[str, Visit] = {}
+        self.token = ""
+        self._renew()
+
+    @property
+    def link(self) -> str:
+        """The address that logs the next browser in."""
+        return self._file.link(self.token)
+
+    @property
+    def file(self) -> Path:
+        """The file that does."""
+        return self._file.path
+
+    def exchange(self, token: str) -> Visit | None:
+        """A visit for the token of the moment, which is good for nothing after it; None for any other text."""
+        if not hmac.compare_digest(self.token.encode(), token.encode()):
+            return None
+        self._renew()
+        visit = Visit()
+        self._visits[visit.cookie] = visit
+        return visit
+
+    def find(self, cookie: str) -> Visit | None:
+        """The visit that has this cookie."""
+        return self._visits.get(cookie)
+
+    def forget(self, visit: Visit) -> None:
+        """Log out."""
+        self._visits.pop(visit.cookie, None)
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._visits.clear()
+        self._file.remove()
+
+    def _renew(self) -> None:
+        self.token = _fresh()
+        self._file.write(self.token)

@@ -1,0 +1,16 @@
+"""New job."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from blobsync.web.render import page
+
+
+def _show(request: Request) -> Response:
+    return page(request, "new_job.html")
+
+
+ROUTES = (Route("/new-job", _show),)

@@ -1,0 +1,16 @@
+"""Project."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from blobsync.web.render import page
+
+
+def _show(request: Request) -> Response:
+    return page(request, "project.html")
+
+
+ROUTES = (Route("/", _show),)

@@ -1,0 +1,28 @@
+"""The places of the navigation, in its order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class NavigationPlace(NamedTuple):
+    """One of them: its name, its address, its module in ``pages``, and the name of its picture in ``icons.svg``."""
+
+    name: str
+    path: str
+    module: str
+    icon: str
+
+
+PLACES = (
+    NavigationPlace("Project", "/", "project", "folder"),
+    NavigationPlace("Transfers", "/transfers", "transfers", "arrows"),
+    NavigationPlace("Jobs", "/jobs", "jobs", "list"),
+    NavigationPlace("New job", "/new-job", "new_job", "plus"),
+    NavigationPlace("Clusters", "/clusters", "clusters", "nodes"),
+)
+
+
+def place_of(address: str) -> NavigationPlace:
+    """Where an address belongs: to the place whose own it begins with; to the first one otherwise."""
+    return next((each for each in PLACES[1:] if f"{address}/".startswith(f"{each.path}/")), PLACES[0])

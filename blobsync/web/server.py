@@ -1,0 +1,146 @@
+"""Starts the server: on 127.0.0.1 or a Unix socket of the user's own, and shows it to the browser."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import webbrowser
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from blobsync.base.errors import UsageError
+from blobsync.web.application import web_application
+from blobsync.web.desk import Desk, Source
+from blobsync.web.login import LoginFile, Logins
+
+USUAL_PORT = 8737
+_LOOPBACK = "127.0.0.1"
+# Seconds that answers under way get when the server is stopped.
+_PATIENCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where to listen: a port (0: a free one; None: the usual one, or a free one), or a Unix socket."""
+
+    port: int | None = None
+    path: Path | None = None
+
+    def open(self) -> socket.socket:
+        """The socket, listening. Raises ``UsageError`` if the place is taken."""
+        if self.path is not None:
+            return _unix(self.path)
+        wanted = USUAL_PORT if self.port is None else self.port
+        try:
+            return _tcp(wanted)
+        except OSError as error:
+            if self.port is None:
+                return _tcp(0)
+            raise UsageError(
+                f"cannot listen on port {wanted}: {error.strerror}", hint="without --port a free one is found"
+            ) from error
+
+
+def _tcp(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((_LOOPBACK, port))
+        made.listen(128)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _unix(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        _remove_dead(path)
+        made.bind(str(path))
+        made.listen(128)
+    except OSError as error:
+        made.close()
+        why = "a program listens there" if error.errno == errno.EADDRINUSE else error.strerror
+        raise UsageError(f"cannot listen on {path}: {why}", hint="--socket takes the path of a new file") from error
+    finally:
+        os.umask(before)
+    return made
+
+
+def _remove_dead(path: Path) -> None:
+    """A socket file whose server was killed; whatever else is there stays, and binding fails."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+def show_in_browser(address: str, environ: Mapping[str, str]) -> bool:
+    """Open ``address`` where there is a browser with a window; False where there is none."""
+    if (
+        not any(environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+        and os.uname().sysname == "Linux"
+    ):
+        return False
+    try:
+        return webbrowser.open(address)
+    except webbrowser.Error:
+        return False
+
+
+def serve_pages(
+    source: Source, listening: Listening, folder: Path, open_browser: Callable[[str], bool]
+) -> Iterator[str]:
+    """Serve until Ctrl-C; yields what to tell the user. ``folder`` is for the file that logs the browser in.
+
+    ``open_browser`` gets the address of that file, and says whether there is a browser.
+    """
+    place = listening.open()
+    port = place.getsockname()[1] if listening.path is None else USUAL_PORT
+    name = f"login-{port if listening.path is None else os.getpid()}.html"
+    logins = Logins(LoginFile(folder / name, f"http://{_LOOPBACK}:{port}"))
+    servers: list[uvicorn.Server] = []
+    desk = Desk(source, logins, lambda: servers[0].should_exit)
+    config = uvicorn.Config(
+        web_application(desk),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=_PATIENCE,
+    )
+    servers.append(uvicorn.Server(config))
+    try:
+        yield from _greeting(logins, listening, port, shown=open_browser(logins.file.as_uri()))
+        servers[0].run(sockets=[place])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        logins.close()
+        place.close()
+        if listening.path is not None:
+            listening.path.unlink(missing_ok=True)
+    yield "stopped"
+
+
+def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:
+    there = f"{_LOOPBACK}:{port}" if listening.path is None else str(listening.path)
+    if shown:
+        yield "your browser opens the page; if it does not, open this file or this link, which works once:"
+    else:
+        yield "open this file or this link, which works once:"
+    yield f"  {logins.file.as_uri()}"
+    yield f"  {logins.link}"
+    yield "from another machine, type this there first, then open the link there:"
+    yield f"  ssh -L {port}:{there} {os.environ.get('USER', 'USER')}@{os.uname().nodename}"
+    yield "Ctrl-C stops it"
