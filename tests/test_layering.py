@@ -189,7 +189,7 @@ def test_names_from_outside_become_paths_through_one_gate() -> None:
 # by the first row alone, below descriptors; all others write files that they name themselves.
 WRITERS: dict[str, str] = {
     **dict.fromkeys(("local.files", "local.part_files"), "what comes from outside: downloads and logs"),
-    "config.trusted_links": "what the user agreed to, in the user's own configuration",
+    "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
     "local.range_records": "which ranges of a download are there",
     **dict.fromkeys(("plan.saved_plan", "base.told"), "the same"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from blobsync.base.environment import environment
@@ -71,6 +72,23 @@ def read_own(file: Path) -> str | None:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError("is not UTF-8 text", file=str(file)) from error
+
+
+def write_own(file: Path, text: str) -> None:
+    """Replace the whole file, readable for the user alone, and make its folder. Raises ``ConfigError``."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="ascii") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(fd)
+        temporary.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise ConfigError(f"cannot be written: {error.strerror}", file=str(file)) from error
 
 
 def _refuse_strangers(status: os.stat_result, path: Path) -> None:

@@ -72,6 +72,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
         (
             Word(("web",), "web", "Show the project, its transfers and jobs in the browser."),
             Word(("config",), "settings", "Check the configuration files, or create them."),
+            Word(("login",), "login", "Store your own SAS or account key, outside the project."),
             Word(("convert",), "convert", "Write files of Batch AI or Philly as a cluster file and a command."),
             Word(("doctor",), "programs", "Check everything that transfers need, and show how to fix it."),
             Word(("azcopy",), "programs", "Install azcopy, or show which one is used."),

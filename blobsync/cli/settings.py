@@ -1,9 +1,8 @@
-"""``config check``, ``config new`` and ``emulator``."""
+"""``config check``, ``config trust-link`` and ``emulator``; the words of ``config`` are registered here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ConfigError, EmulatorError
 from blobsync.base.failure_codes import ExitCode
+from blobsync.cli.new_config import config_new
 from blobsync.cli.options import SETTINGS, OptionalPaths, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
@@ -82,28 +82,6 @@ def _warnings(item: CheckedFile, refused: Sequence[BlobsyncError], problems: Seq
         f"{error.message}: submit refuses it, transfers do not" + (f"; {error.hint}" if error.hint else "")
         for error in new
     ]
-
-
-def config_new(
-    session: Session,
-    emulator: Annotated[bool, typer.Option("--emulator", help="Configure for 'blobsync emulator start'.")] = False,
-) -> Result:
-    """Write the first configuration files of a project into the current folder; never changes one that is there.
-
-    \b
-      blobsync config new               then fill in what is in <angle brackets>
-      blobsync config new --emulator    works at once, with 'blobsync emulator start'
-    """
-    from blobsync.config.scaffold import new_project
-
-    account = _emulator(session).own_account() if emulator else None
-    made = new_project(Path.cwd(), emulator=account, environ=session.environ)
-    lines = [f"wrote {name}" for name in made.written] + [f"kept {name} as it is" for name in made.kept]
-    steps = (
-        "blobsync emulator start" if emulator else "fill in what is in <angle brackets>, then: blobsync config check"
-    )
-    lines.append(f"next: {steps}")
-    return Result({"written": list(made.written), "kept": list(made.kept)}, lines)
 
 
 def config_trust_link(

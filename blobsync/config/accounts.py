@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import shlex
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from blobsync.base.locations import SasToken, Secret
 from blobsync.base.told import DailyWarning
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
+from blobsync.config.logins import StoredLogin, load_login
 from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
 from blobsync.config.typed import Checker, is_placeholder
 from blobsync.config.user_config import load_user_config
@@ -26,19 +29,32 @@ from blobsync.config.yaml_lines import Document, KeyPath, read_document
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-name
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_CREDENTIAL_KEYS = {"sas": "sas_token", "key": "account_key"}
 
 
 class AccountFile:
-    """One account file, read and checked. ``account`` is None where ``problems`` is not empty."""
+    """One account file, read and checked, with the user's login where it holds no credential.
 
-    def __init__(self, path: Path, shown: str, environ: Mapping[str, str]) -> None:
-        document = read_document(path, shown)
+    ``account`` is None where ``problems`` is not empty. ``takes_login``: no credential is in the file.
+    """
+
+    def __init__(self, path: Path, shown: str, environ: Mapping[str, str], document: Document | None = None) -> None:
+        """``document`` stands for the file's content, where there is no file yet."""
+        self._environ = environ
+        self._is_new = document is not None
+        document = document or read_document(path, shown)
         self._checker = Checker(document, environ, lambda: load_user_config(environ).allowed_variables)
         self._values = self._checker.check(ACCOUNT)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
-        self.warnings.extend(warn_if_others_can_read(path, document, (("account_key",), ("sas_token",))))
+        if not self._is_new:
+            self.warnings.extend(warn_if_others_can_read(path, document, (("account_key",), ("sas_token",))))
+        self.takes_login = not self._values.keys() & {"account_key", "sas_token"}
+        self.holds_secret = any(_is_literal_secret(document.get((key,))) for key in ("account_key", "sas_token"))
         account = self._read(shown)
+        # Where its container is, even if the login for it is missing; None where anything else is wrong.
+        self.without_login = None if self.problems else account
+        account = self._with_login(account)
         self.account = None if self.problems else account
 
     def _read(self, shown: str) -> StorageAccount:
@@ -59,7 +75,7 @@ class AccountFile:
             account_key=self._key(),
             sas_token=self._sas(),
             auth=self._auth(),
-            from_environment=frozenset(
+            from_outside=frozenset(
                 kind
                 for kind, key in (("key", "account_key"), ("sas", "sas_token"))
                 if (key,) in self._checker.from_environment
@@ -121,10 +137,36 @@ class AccountFile:
 
     def _auth(self) -> str | None:
         auth = self._values.get("auth")
-        needs = {"sas": "sas_token", "key": "account_key"}.get(str(auth))
-        if needs and needs not in self._values and not any(problem.key == needs for problem in self.problems):
+        needs = _CREDENTIAL_KEYS.get(str(auth))
+        if self.takes_login or not needs or needs in self._values:
+            return auth
+        if not any(problem.key == needs for problem in self.problems):
             self._checker.problem(("auth",), f"is '{auth}', but there is no {needs}")
         return auth
+
+    def _with_login(self, account: StorageAccount) -> StorageAccount:
+        """Most files that hold no credential are for an identity; then the user's own decides nothing."""
+        if self.problems or not self.takes_login or account.auth == "identity":
+            return account
+        try:
+            login = load_login(account.container, self._environ)
+        except ConfigError as error:
+            self.problems.append(error)
+            return account
+        if account.auth and (login is None or login.kind != account.auth):
+            self._checker.problem(
+                ("auth",),
+                f"is '{account.auth}', but there is no {_CREDENTIAL_KEYS[account.auth]}, here or in your logins",
+                hint=f"store your own: blobsync login {shlex.quote(account.file)}",
+            )
+        return account if login is None else signed_in(account, login)
+
+
+def signed_in(account: StorageAccount, login: StoredLogin) -> StorageAccount:
+    """``account`` with a credential that its file does not hold."""
+    sas = login.secret if isinstance(login.secret, SasToken) else None
+    key = login.secret if isinstance(login.secret, Secret) else None
+    return replace(account, sas_token=sas, account_key=key, from_outside=frozenset({login.kind}))
 
 
 def _endpoint_problem(endpoint: str, account: str) -> str | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
+from blobsync.config.account_files import ACCOUNT_FOLDER, account_file_names
 from blobsync.config.accounts import AccountFile
-from blobsync.config.known_keys import ACCOUNT
 from blobsync.config.loader import (
     CLUSTER_FOLDER,
     CLUSTER_VARIABLE,
@@ -22,9 +22,6 @@ from blobsync.config.loader import (
     shown_path,
 )
 from blobsync.config.model import AML_PLATFORMS, Cluster
-from blobsync.config.yaml_lines import read_document
-
-ACCOUNT_FOLDER = "aux_data/configs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +92,16 @@ def _check_cluster(
 
 
 def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
-    """Account files that no cluster names are checked as well; Philly's other files lie there too."""
-    folder = root / ACCOUNT_FOLDER
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.suffix not in (".yaml", ".yml"):
-            continue
-        shown = shown_path(root, path)
+    """Account files that no cluster names are checked as well."""
+    for shown in account_file_names(root):
+        path = root / shown
         try:
-            if not ACCOUNT.keys() & read_document(path, shown).values.keys():
-                continue
             found = AccountFile(path, shown, environ)
         except ConfigError as error:
             yield CheckedFile(shown, (error,))
         else:
-            yield CheckedFile(shown, tuple(found.problems), tuple(found.warnings + _not_ignored(root, path, shown)))
+            unsafe = _not_ignored(root, path, shown) if found.holds_secret else []
+            yield CheckedFile(shown, tuple(found.problems), tuple(found.warnings + unsafe))
 
 
 def _check_workspaces(root: Path, checked: list[CheckedFile], environ: Mapping[str, str]) -> Iterator[CheckedFile]:

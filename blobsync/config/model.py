@@ -32,8 +32,8 @@ class StorageAccount:
     """One storage account file: a container and the right to use it.
 
     ``file`` is how the cluster file named it, for messages. ``auth`` forces one credential (``sas``, ``key``
-    or ``identity``); None means the first that is there, in this order. ``from_environment`` are the credentials
-    (``sas``, ``key``) that the file takes from environment variables.
+    or ``identity``); None means the first that is there, in this order. ``from_outside`` are the credentials
+    (``sas``, ``key``) that the file does not hold itself: of environment variables, of ``blobsync login``.
     """
 
     file: str
@@ -43,7 +43,7 @@ class StorageAccount:
     account_key: Secret | None = None
     sas_token: SasToken | None = None
     auth: str | None = None
-    from_environment: frozenset[str] = frozenset()
+    from_outside: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"<StorageAccount {self.file!r}: {self.container}, {self.credential}>"

@@ -7,7 +7,7 @@ placeholders in angle brackets, which ``config check`` reports. ``convert`` writ
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,13 +67,17 @@ account_key: {key}
 blob_endpoint: {endpoint}
 """
 
-_IGNORE = """\
-# keys and passwords
-aux_data/configs/
+_RECORDS = """\
 # blobsync's records of this machine
 .blobsync/
+"""
+_DATA = """\
 # data, results and job logs are stored in blobs
-/data/
+"""
+_IGNORE = f"""\
+# keys and passwords
+aux_data/configs/
+{_RECORDS}{_DATA}/data/
 /output/
 /assets/
 """
@@ -119,18 +123,38 @@ def new_project(
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w") as stream:
                 stream.write(text)
             written.append(name)
-        (written if _add_ignore_lines(root / ".gitignore") else kept).append(".gitignore")
+        (written if _add_ignore_lines(root / ".gitignore", _IGNORE) else kept).append(".gitignore")
     except OSError as error:
         raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
     return NewFiles(tuple(written), tuple(kept))
 
 
+def demand_new(root: Path, names: Iterable[str], hint: str) -> None:
+    """Raise ``UsageError`` if one of them exists, ``LocalFileError`` for one behind a link out of the project."""
+    for name in names:
+        _refuse_link(root, name)
+        if os.path.lexists(root / name):
+            raise UsageError(f"{name} exists already", hint=hint)
+
+
+def ignore_data(root: Path, folders: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Name the data, and blobsync's records, in the project's ``.gitignore``; True if that changed.
+
+    Raises ``LocalFileError``, and ``ForeignProjectError`` where ``aux_data/`` is there and another user's.
+    """
+    if (root / PROJECT_MARK).is_dir():
+        demand_own(root, environ)
+    _refuse_link(root, ".gitignore")
+    names = "".join(f"/{name}/\n" for name in (*folders, "assets"))
+    try:
+        return _add_ignore_lines(root / ".gitignore", _RECORDS + _DATA + names)
+    except OSError as error:
+        raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
 def write_files(root: Path, files: Sequence[NewFile]) -> None:
     """Write all of them. Raises ``UsageError`` before anything is written if one exists, ``LocalFileError`` later."""
-    for file in files:
-        _refuse_link(root, file.name)
-        if os.path.lexists(root / file.name):
-            raise UsageError(f"{file.name} exists already", hint="choose another name: --name NAME")
+    demand_new(root, [file.name for file in files], "choose another name: --name NAME")
     for file in files:
         path = root / file.name
         try:
@@ -170,14 +194,14 @@ def example_files(emulator: EmulatorAccount | None = None) -> tuple[tuple[str, s
     )
 
 
-def _add_ignore_lines(path: Path) -> bool:
+def _add_ignore_lines(path: Path, wanted_lines: str) -> bool:
     """Append the lines that are missing; True when the file changed."""
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     present = set(old.splitlines())
-    wanted = [line for line in _IGNORE.splitlines() if not line.startswith("#")]
+    wanted = [line for line in wanted_lines.splitlines() if not line.startswith("#")]
     if present.issuperset(wanted):
         return False
-    lines = [line for line in _IGNORE.splitlines() if line not in present]
+    lines = [line for line in wanted_lines.splitlines() if line not in present]
     gap = "" if not old or old.endswith("\n") else "\n"
     path.write_text(old + gap + "\n".join(lines) + "\n", encoding="utf-8")
     return True

@@ -10,12 +10,11 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError
-from blobsync.base.user_data import config_home, read_own
+from blobsync.base.user_data import config_home, read_own, write_own
 
 
 class OutsideLink(NamedTuple):
@@ -45,17 +44,7 @@ def save_trusted_links(project: Path, links: Iterable[OutsideLink], environ: Map
     file = trusted_links_file(environ)
     known = {name: list(each) for name, each in _read(environ).items()} | {_name(project): sorted(links)}
     projects = {name: [list(link) for link in each] for name, each in known.items() if each}
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="ascii") as stream:
-            json.dump({"blobsync_trusted_links": 1, "projects": projects}, stream, indent=1)
-        temporary.replace(file)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise ConfigError(f"cannot be written: {error.strerror}", file=str(file)) from error
+    write_own(file, json.dumps({"blobsync_trusted_links": 1, "projects": projects}, indent=1))
 
 
 def _name(project: Path) -> str:

@@ -93,6 +93,28 @@ def examine(
     yield _azcopy(environ, find_azcopy)
 
 
+def examine_login(
+    account: StorageAccount,
+    path: str,
+    *,
+    environ: Mapping[str, str] | None = None,
+    connect: ConnectRest | None = None,
+) -> tuple[CheckResult, ...]:
+    """What the credential of ``account`` allows below the blob folder ``path``.
+
+    Raises ``CredentialError`` where the container cannot be listed with it; the failures among the results are
+    about reading and writing.
+    """
+    environ = environment(environ)
+    connect = connect or _connector(environ, use_cli_auth=False)
+    now = datetime.now(timezone.utc)
+    found = tuple(examine_account(account, path, connect=connect, now=now, environ=environ))
+    refused = [each for each in found if each.status is CheckStatus.FAIL and each.name not in ("reading", "writing")]
+    if refused:
+        raise CredentialError(f"{account.file}: {refused[0].detail}", hint=refused[0].hint)
+    return found
+
+
 def examine_account(
     account: StorageAccount,
     path: str,

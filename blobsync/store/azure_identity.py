@@ -47,7 +47,7 @@ def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False) ->
         except ClientAuthenticationError as error:
             raise LoginRequiredError(
                 "no Azure identity is signed in for the storage account",
-                hint="run az login, or put account_key or sas_token in the storage account file",
+                hint="run az login, or store a SAS or an account key: blobsync login",
             ) from error
         return Secret(token.token), float(token.expires_on)
 

@@ -87,10 +87,10 @@ def check_host(account: StorageAccount, credential: str, environ: Mapping[str, s
             f"{account.file}: blob_endpoint is plain http, which would expose the credential on the network to {host}",
             hint="use https://; plain http is allowed for this machine (127.0.0.1) only",
         )
-    if credential != "identity" and credential not in account.from_environment:
+    if credential != "identity" and credential not in account.from_outside:
         return
     if not may_get_login(endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts):
-        what = "your login" if credential == "identity" else "a secret of your environment"
+        what = "your login" if credential == "identity" else "a secret from outside the project"
         raise CredentialError(
             f"{account.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: "
             f"{what} is not sent there",
@@ -104,7 +104,7 @@ def check_copy(source: StorageAccount, destination: StorageAccount, environ: Map
     In a copy the destination's service reads the source with a SAS.
     """
     granting = source.granting_credential
-    if granting != "identity" and granting not in source.from_environment:
+    if granting != "identity" and granting not in source.from_outside:
         return
     if not may_get_login(destination.blob_endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts):
         host = host_of(destination.blob_endpoint) or "that host"

@@ -114,7 +114,7 @@ def test_a_key_of_the_environment_does_not_go_to_a_host_that_a_project_names(
     for words in (("ls", "data"), ("url", "data/a")):
         done = logged_in.json(*words)
         assert (done.code, done.codes) == (2, {"credential_invalid"}), done
-        assert "a secret of your environment is not sent there" in done.errors[0]["message"]
+        assert "a secret from outside the project is not sent there" in done.errors[0]["message"]
     assert recorder.requests == []
 
 

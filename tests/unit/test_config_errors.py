@@ -227,7 +227,10 @@ ACCOUNT_MISTAKES = {
         BASE + "blob_endpoint: http://127.0.0.1:10000\n",
         f"{ACCT}:3: blob_endpoint: must end with the account name after an IP address: http://127.0.0.1:10000/acct",
     ),
-    "a credential that is not there": (BASE + "auth: key\n", f"{ACCT}:3: auth: is 'key', but there is no account_key"),
+    "a credential that is not there": (
+        BASE + "auth: key\n",
+        f"{ACCT}:3: auth: is 'key', but there is no account_key, here or in your logins",
+    ),
     "an unknown credential": (
         BASE + "auth: token\n",
         f"{ACCT}:3: auth: 'token' is not one of sas, key, identity",

@@ -197,13 +197,13 @@ def test_variables_stand_in_credentials_and_in_env(project: ProjectFiles) -> Non
     account = cluster.folders[0].account
     assert account.account_key is not None
     assert account.account_key.reveal() == "c2VjcmV0"
-    assert account.from_environment == {"key"}
+    assert account.from_outside == {"key"}
 
 
 def test_a_literal_credential_is_not_of_the_environment(project: ProjectFiles) -> None:
     project.account("acct", "account_name: acct\ncontainer_name: cont\naccount_key: c2VjcmV0\n")
     project.cluster("azure_blob_config_file: aux_data/configs/acct.yaml\nconfig_param: {data_folder: p}\n")
-    assert load(project).folders[0].account.from_environment == frozenset()
+    assert load(project).folders[0].account.from_outside == frozenset()
 
 
 def test_overrides_are_merged_deeply(project: ProjectFiles) -> None:

@@ -77,7 +77,7 @@ def test_no_sas_made_with_a_login_is_handed_to_a_strange_service() -> None:
     strange = replace(BARE, blob_endpoint="https://evil.example")
     with pytest.raises(CredentialError, match="names evil"):
         check_copy(BARE, strange, {"HOME": "/nonexistent"})
-    outside = replace(BARE, account_key=KEY, from_environment=frozenset({"key"}))
+    outside = replace(BARE, account_key=KEY, from_outside=frozenset({"key"}))
     with pytest.raises(CredentialError, match="names evil"):
         check_copy(outside, strange, {"HOME": "/nonexistent"})
     check_copy(BARE, BARE, {})

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import ConfigError, UsageError
+from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile, first_of
-from blobsync.config.check import ACCOUNT_FOLDER
 from blobsync.config.job_notes import IDLE
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.loader import CLUSTER_FOLDER, ClusterFile

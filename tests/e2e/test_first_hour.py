@@ -1,0 +1,135 @@
+"""From an empty folder to the first upload, and to a colleague's clone: on a real terminal, against real Azurite."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.terminal import CTRL_C, Terminal, on_terminal
+from tests.e2e.world import Container, Project, blobsync_command, command_lines, every_text_below, hashes, write_tree
+
+pytestmark = pytest.mark.e2e
+
+
+def _wait(terminal: Terminal, question: str) -> None:
+    """Until it is asked: the cursor stands behind the question."""
+    terminal.wait_for(lambda seen: any(line.startswith(question) and line.endswith(":") for line in seen.answer()[-1:]))
+
+
+def _answer(terminal: Terminal, question: str, keys: str) -> None:
+    _wait(terminal, question)
+    before = len(terminal.answer())
+    terminal.type(keys + "\n")
+    terminal.wait_for(lambda seen: len(seen.answer()) > before)
+
+
+def _with_input(project: Project, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [blobsync_command(), *words],
+        cwd=project.root,
+        env={**os.environ, **project.environ},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def _logins(project: Project) -> Path:
+    return Path(project.environ["HOME"], ".config/blobsync/logins.json")
+
+
+def _nobody_else_can_see(project: Project, secret: str) -> None:
+    """Nothing in the project holds it; the user's own file does, for its owner alone."""
+    part = secret.partition("sig=")[2][:20].encode() or secret.encode()
+    assert [file for file, text in every_text_below(project.root) if part in text] == []
+    assert _logins(project).stat().st_mode & 0o777 == 0o600 and part in _logins(project).read_bytes()
+
+
+def test_a_dialogue_leads_to_the_first_upload_and_a_clone_needs_one_step(
+    project: Project, container: Container, tmp_path: Path
+) -> None:
+    sas = container.sas("rwdl")
+    part = sas.partition("sig=")[2][:20]
+    with on_terminal(project, "config", "new") as terminal:
+        _answer(terminal, "storage account", "https://acct.blob.core.windows.net/?sv=1&sig=x")
+        _answer(terminal, "storage account", f"{container.service}/{container.account}/{container.name}")
+        _answer(terminal, f"container [{container.name}]", "")
+        _answer(terminal, "log in with", "token")
+        _answer(terminal, "log in with", "sas")
+        _answer(terminal, "folders of this project", "data")
+        _answer(terminal, "their place in the container [project]", "me/first")
+        _answer(terminal, "SAS for", "nonsense")
+        _wait(terminal, "SAS for")
+        assert not [line for line in command_lines(terminal.process.pid) if "sig=" in line]
+        terminal.type(sas + "\n")
+        terminal.finish()
+    shown = "\n".join(terminal.answer())
+    assert terminal.code == 0, str(terminal)
+    assert "nonsense" not in shown and part not in shown, shown
+    assert "wrote aux_data/configs/storage.yaml:" in shown and "  auth: sas" in shown
+    assert "writing: works: a blob was written, read and removed" in shown
+    assert "next: blobsync plan u data" in shown
+    _nobody_else_can_see(project, sas)
+    files = {"a": b"one", "b/c": b"two"}
+    write_tree(project.data, files)
+    assert project.run("u", "data").code == 0
+    assert container.contents("me/first/data/") == hashes(files)
+
+    # What git has of it, in the hands of somebody else.
+    git = ["git", "-c", "user.name=me", "-c", "user.email=me@localhost"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], cwd=project.root, check=True, capture_output=True)
+    clone = Project(tmp_path / "clone", {"HOME": str(tmp_path / "other")})
+    Path(clone.environ["HOME"]).mkdir()
+    subprocess.run(["git", "clone", "-q", str(project.root), str(clone.root)], check=True, capture_output=True)
+    done = clone.json("d", "data")
+    assert (done.code, done.codes) == (2, {"config_invalid"}), done
+    assert done.errors[0]["hint"] == "store your own: blobsync login aux_data/configs/storage.yaml"
+    assert not clone.data.exists()
+    assert _with_input(clone, f"{container.sas('rl')}\n", "login", "aux_data/configs/storage.yaml").returncode == 0
+    assert clone.run("d", "data").code == 0
+    assert (clone.data / "b/c").read_bytes() == b"two"
+
+
+def test_a_login_is_asked_for_unseen_tried_stored_and_forgotten(project: Project, container: Container) -> None:
+    words = ("config", "new", "--account", f"{container.service}/{container.account}", "--container", container.name)
+    made = _with_input(project, "", *words, "--auth", "key", "--folders", "data", "--base", "x", "--json")
+    assert made.returncode == 0 and '"login_stored": false' in made.stdout, made
+    again = project.json(*words)
+    assert (again.code, again.codes) == (2, {"usage"}) and "exists already" in again.errors[0]["message"]
+
+    wrong = _with_input(project, "d3Jvbmc=", "login")
+    assert wrong.returncode == 2 and "d3Jvbmc" not in wrong.stdout + wrong.stderr
+    assert not _logins(project).exists(), "a key that opens nothing is not stored"
+    other_kind = _with_input(project, container.sas(), "login")
+    assert other_kind.returncode == 2 and "says auth: key" in other_kind.stderr
+    with on_terminal(project, "login") as terminal:
+        _wait(terminal, "account key for")
+        terminal.type(CTRL_C)
+        terminal.finish()
+    assert terminal.code == 130 and not _logins(project).exists()
+    with on_terminal(project, "login", columns=60) as terminal:
+        _answer(terminal, "account key for", container.key)
+        terminal.finish()
+    shown = "\n".join(terminal.answer())
+    assert terminal.code == 0 and container.key not in terminal.drawn_over.decode(), str(terminal)
+    assert "stored your key for" in shown and "listing: works" in shown
+    _nobody_else_can_see(project, container.key)
+    write_tree(project.data, {"a": b"one"})
+    assert project.run("u", "data").code == 0 and container.contents("x/data/") == hashes({"a": b"one"})
+    assert project.json("login", "--list").data["logins"][0]["auth"] == "key"
+    assert project.json("login", "--forget").data["forgotten"] is True
+    assert project.json("ls", "data").codes == {"config_invalid"}
+
+
+def test_the_rights_of_a_narrow_sas_are_told(project: Project, container: Container) -> None:
+    where = ("--account", f"{container.service}/{container.account}", "--container", container.name, "--json")
+    made = _with_input(project, container.sas("rl"), "config", "new", *where, "--auth", "sas", "--stdin")
+    assert made.returncode == 0 and "no right to write, delete" in made.stdout, made
+    expired = _with_input(project, container.sas("rl", hours=-1), "login")
+    assert expired.returncode == 2 and "expired" in expired.stderr, expired
+    assert project.json("login", "--list").data["logins"][0]["auth"] == "sas", "the one that works is kept"
