@@ -62,6 +62,7 @@ The module that calls other code converts its exceptions to these, always with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from blobsync.base.failure_codes import ExitCode, FailureCode
@@ -174,7 +175,27 @@ class PlanFileError(PlanError):
 
 
 class NothingMatchedError(BlobsyncError):
+    """``nearby`` looks for the most similar name that is there, None where there is none: it takes a request."""
+
     code = FailureCode.NOTHING_MATCHED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        path: str | None = None,
+        nearby: Callable[[], str | None] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, path=path)
+        self.nearby = nearby
+
+    def suggest(self) -> None:
+        """Name in the hint what is nearby."""
+        found = self.nearby() if self.nearby else None
+        if found is not None:
+            self.hint = f"did you mean {found}?" + (f" {self.hint}" if self.hint else "")
+        self.nearby = None
 
 
 class CredentialError(BlobsyncError):

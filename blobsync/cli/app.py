@@ -130,6 +130,15 @@ class CommandTree(TyperGroup):
         super().__init__(**settings)
         self.commands = _Commands()
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As usual; an unknown word ends with the command that it most likely meant."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            from blobsync.cli.suggestions import command_hint
+
+            known = {name: word.help for _, words in SECTIONS for word in words for name in word.names}
+            raise UsageError(f"no such command '{args[0]}'", hint=command_hint(args[0], known))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The command list of ``--help``; both the list and the lines come from the table above."""
         for title, words in SECTIONS:

@@ -12,7 +12,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.consent import with_consent
-from blobsync.cli.options import OptionalPaths, command
+from blobsync.cli.options import NO_CLUSTER, TWO_CLUSTERS, OptionalPaths, command
 from blobsync.cli.output import Result
 from blobsync.cli.reports import files_shown, plan_data, plan_lines, plan_summary, result_data, result_lines
 from blobsync.cli.session import Session
@@ -32,10 +32,10 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before deleti
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    command(app, "u", bundle=TRANSFER_OPTIONS)(upload)
-    command(app, "d", bundle=TRANSFER_OPTIONS)(download)
-    command(app, "plan", bundle=TRANSFER_OPTIONS, looks=True)(plan)
-    command(app, "apply")(apply)
+    command(app, "u", bundle=TRANSFER_OPTIONS, takes=TWO_CLUSTERS)(upload)
+    command(app, "d", bundle=TRANSFER_OPTIONS, takes=TWO_CLUSTERS)(download)
+    command(app, "plan", bundle=TRANSFER_OPTIONS, looks=True, takes=TWO_CLUSTERS)(plan)
+    command(app, "apply", takes=NO_CLUSTER)(apply)
     command(app, "verify", looks=True)(verify)
 
 

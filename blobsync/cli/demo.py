@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.options import command
+from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
-    command(app, "demo")(demo)
+    command(app, "demo", takes=NO_CLUSTER)(demo)
 
 
 def demo(

@@ -16,7 +16,7 @@ from blobsync.base.amounts import size_text, took_text
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, lasted, state_text, table
-from blobsync.cli.options import command, complete_path
+from blobsync.cli.options import ITS_NAME, command, complete_path
 from blobsync.cli.output import Result
 from blobsync.cli.reports import files_shown, more_line
 from blobsync.cli.session import Session
@@ -40,7 +40,7 @@ PathOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
-    command(app, "history", looks=True)(history)
+    command(app, "history", looks=True, takes=ITS_NAME)(history)
 
 
 def history(

@@ -18,7 +18,7 @@ from blobsync.cli.job_words import (
     log_data,
     summary_lines,
 )
-from blobsync.cli.options import command
+from blobsync.cli.options import ITS_NAME, NO_CLUSTER, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
@@ -35,14 +35,14 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, or any 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    command(app, "q")(query)
-    command(app, "qq")(queued)
-    command(app, "qr")(running)
-    command(app, "qf")(failed)
-    command(app, "logs")(logs)
+    command(app, "q", takes=ITS_NAME)(query)
+    command(app, "qq", takes=ITS_NAME)(queued)
+    command(app, "qr", takes=ITS_NAME)(running)
+    command(app, "qf", takes=ITS_NAME)(failed)
+    command(app, "logs", takes=NO_CLUSTER)(logs)
     command(app, "summary")(summary)
     command(app, "blame")(blame)
-    command(app, "parse")(parse)
+    command(app, "parse", takes=NO_CLUSTER)(parse)
 
 
 def query(
@@ -76,17 +76,30 @@ def query(
 
 
 def queued(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
-    """List queued jobs."""
+    """List queued jobs.
+
+    \b
+      blobsync qq
+      blobsync qq -c eu --max 5
+    """
     return _listed(session, find_jobs(session), ("Queued", "Preparing"), max)
 
 
 def running(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
-    """List running jobs."""
+    """List running jobs.
+
+    \b
+      blobsync qr
+    """
     return _listed(session, find_jobs(session), ("Running", "Canceling"), max)
 
 
 def failed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
-    """List failed jobs."""
+    """List failed jobs.
+
+    \b
+      blobsync qf --max 3
+    """
     return _listed(session, find_jobs(session), ("Failed",), max)
 
 
@@ -123,7 +136,11 @@ def _note_age(session: Session, fetched: FetchedLogs) -> None:
 
 
 def summary(session: Session) -> Result:
-    """Show what the cluster has free, and how many jobs wait."""
+    """Show what the cluster has free, and how many jobs wait.
+
+    \b
+      blobsync summary -c eu
+    """
     project = session.project()
     name = project.cluster.name
     found = project.jobs.summary()
@@ -132,7 +149,11 @@ def summary(session: Session) -> Result:
 
 
 def blame(session: Session) -> Result:
-    """Show who uses the cluster."""
+    """Show who uses the cluster.
+
+    \b
+      blobsync blame -c eu
+    """
     project = session.project()
     name = project.cluster.name
     holders = project.jobs.holders()

@@ -17,7 +17,7 @@ from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
 from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, state_text
-from blobsync.cli.options import SETTINGS, command
+from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
@@ -44,11 +44,11 @@ def register(app: typer.Typer) -> None:
     """Add all commands that deal with jobs."""
     command(app, "submit", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(submit)
     command(app, "local", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(local)
-    command(app, "resubmit")(resubmit)
-    command(app, "a")(abort)
-    command(app, "scale")(scale)
-    command(app, "ssh")(ssh)
-    command(app, "watch")(watch)
+    command(app, "resubmit", takes=("cluster", "num_gpu"))(resubmit)
+    command(app, "a", takes=NO_CLUSTER)(abort)
+    command(app, "scale", takes=NO_CLUSTER)(scale)
+    command(app, "ssh", takes=NO_CLUSTER)(ssh)
+    command(app, "watch", takes=NO_CLUSTER)(watch)
     job_views.register(app)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.confirm import looking
-from blobsync.cli.options import command
+from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
 from blobsync.cli.questions import ask_secret, ask_text, ask_until, can_ask
 from blobsync.cli.session import Session
@@ -28,7 +28,7 @@ _MARKS = {"ok": "works", "untried": "not tried", "warn": "note", "fail": "does n
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    command(app, "login")(login)
+    command(app, "login", takes=NO_CLUSTER)(login)
 
 
 def login(

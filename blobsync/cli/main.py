@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from blobsync.base.errors import BlobsyncError, LocalFileError, TransferCancelledError, UsageError
+from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, TransferCancelledError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.redaction import HIDDEN, redact
 from blobsync.cli.app import build_app
@@ -71,6 +71,9 @@ def _run(words: Sequence[str], console: Console) -> int:
         # Remove the bar before printing the answer.
         session.listener.close()
         return console.show(answer) if isinstance(answer, Result) else int(answer or 0)
+    except NothingMatchedError as error:
+        error.suggest()
+        raise
     except typer.Abort:
         raise UsageError("nothing was confirmed, nothing was changed") from None
     except _PARSER_ERROR as error:

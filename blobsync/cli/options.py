@@ -7,10 +7,11 @@ They go before the command word, and for most commands also after it:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
@@ -125,6 +126,14 @@ _GLOBALS: tuple[OptionRow, ...] = (
 )
 CommandFunction = Callable[..., Result]
 
+# What a command does with the options of the cluster. All are accepted after each word, as before it, but help and
+# completion show only those that have a meaning there.
+ONE_CLUSTER = ("cluster", "param")
+TWO_CLUSTERS = ("cluster", "from_cluster", "param")
+ITS_NAME = ("cluster",)
+NO_CLUSTER = ()
+_FOR_ALL = ("json", "verbose", "quiet")
+
 
 class Bundle(NamedTuple):
     """Options that several commands share; ``build`` makes one value of theirs, passed as ``name``."""
@@ -141,17 +150,19 @@ def command(
     bundle: Bundle | None = None,
     globals_after: bool = True,
     looks: bool = False,
+    takes: Collection[str] = ONE_CLUSTER,
     **settings: Any,
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Register ``function(session, ...) -> Result`` as the command ``name``.
 
     ``globals_after`` False keeps the global options before the word: for commands that end with another
-    command line. ``looks``: the command changes nothing, and says so on Ctrl-C. The function itself is unchanged.
+    command line. ``looks``: the command changes nothing, and says so on Ctrl-C. ``takes`` are the global options that
+    mean something to it, besides those of all commands. The function itself is unchanged.
     """
 
     def register(function: CommandFunction) -> CommandFunction:
         whole = _only_looking(function) if looks else function
-        app.command(name, **settings)(_with_session(whole, bundle, globals_after=globals_after))
+        app.command(name, **settings)(_with_session(whole, bundle, _rows(takes) if globals_after else ()))
         return function
 
     return register
@@ -170,12 +181,26 @@ def _only_looking(function: CommandFunction) -> CommandFunction:
     return run
 
 
-def _with_session(function: CommandFunction, bundle: Bundle | None, *, globals_after: bool) -> Callable[..., Result]:
+def _rows(takes: Collection[str]) -> tuple[OptionRow, ...]:
+    """The global options as they stand after a word."""
+    return tuple(row if row[0] in (*takes, *_FOR_ALL) else _unseen(row) for row in _GLOBALS)
+
+
+def _unseen(row: OptionRow) -> OptionRow:
+    name, annotation, default = row
+    kind, option = get_args(annotation)
+    option = copy(option)
+    option.hidden = True
+    return name, Annotated[kind, option], default
+
+
+def _with_session(
+    function: CommandFunction, bundle: Bundle | None, globals_here: Sequence[OptionRow]
+) -> Callable[..., Result]:
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     if bundle:
         own = [each for each in own if each.name != bundle.name]
     shared = bundle.rows if bundle else ()
-    globals_here = _GLOBALS if globals_after else ()
 
     def run(ctx: typer.Context, **values: Any) -> Result:
         session: Session = ctx.obj

@@ -9,7 +9,7 @@ import typer
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import ExitCode
-from blobsync.cli.options import SETTINGS, command
+from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
     """Add these commands."""
     command(app, "doctor")(doctor)
     azcopy = typer.Typer(**SETTINGS, help="Install azcopy, or show which one is used.")
-    command(azcopy, "install")(azcopy_install)
-    command(azcopy, "path")(azcopy_path)
+    command(azcopy, "install", takes=NO_CLUSTER)(azcopy_install)
+    command(azcopy, "path", takes=NO_CLUSTER)(azcopy_path)
     app.add_typer(azcopy, name="azcopy")
 
 

@@ -11,7 +11,7 @@ from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ConfigError, EmulatorError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.new_config import config_new
-from blobsync.cli.options import SETTINGS, OptionalPaths, command
+from blobsync.cli.options import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     config = typer.Typer(**SETTINGS, help="Check the configuration files, or create them.")
-    command(config, "check")(config_check)
-    command(config, "new")(config_new)
-    command(config, "trust-link")(config_trust_link)
+    command(config, "check", takes=(*TWO_CLUSTERS, "num_gpu"))(config_check)
+    command(config, "new", takes=ITS_NAME)(config_new)
+    command(config, "trust-link", takes=NO_CLUSTER)(config_trust_link)
     app.add_typer(config, name="config")
     emulator = typer.Typer(**SETTINGS, help="Run a local blob server (Azurite) to try things out.")
-    command(emulator, "start")(emulator_start)
-    command(emulator, "stop")(emulator_stop)
-    command(emulator, "status")(emulator_status)
+    command(emulator, "start", takes=NO_CLUSTER)(emulator_start)
+    command(emulator, "stop", takes=NO_CLUSTER)(emulator_stop)
+    command(emulator, "status", takes=NO_CLUSTER)(emulator_status)
     app.add_typer(emulator, name="emulator")
 
 
@@ -137,7 +137,11 @@ def emulator_start(
 
 
 def emulator_stop(session: Session) -> Result:
-    """Stop the blob server on this machine; its blobs are kept, unless it was started with --in-memory."""
+    """Stop the blob server on this machine; its blobs are kept, unless it was started with --in-memory.
+
+    \b
+      blobsync emulator stop
+    """
     state = _emulator(session).stop()
     if state is None:
         return Result({"running": False}, ["no emulator was running"])
@@ -145,7 +149,11 @@ def emulator_stop(session: Session) -> Result:
 
 
 def emulator_status(session: Session) -> Result:
-    """Show whether the blob server is running, and where."""
+    """Show whether the blob server is running, and where.
+
+    \b
+      blobsync emulator status
+    """
     state = _emulator(session).status()
     if state is None:
         return Result({"running": False}, ["not running; start it: blobsync emulator start"])

@@ -26,6 +26,7 @@ from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.contents import complete
 from blobsync.plan.left_out import FAULTS, LINKS, LeftOut, source_said
+from blobsync.plan.nearby import look_nearby
 from blobsync.plan.pairs import Pair, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
@@ -135,6 +136,7 @@ def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
             f"{request.part.path}: no such {what} at the source, {_where(request.part.source)}",
             hint=where_to_look(request.part.source.root) if isinstance(request.part.source, LocalEnd) else blobs,
             path=request.part.path,
+            nearby=look_nearby(request.part.path, request.part.key.path, request.part.source),
         )
     if source.file is not None:
         if destination.is_folder:

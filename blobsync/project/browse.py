@@ -11,9 +11,10 @@ from blobsync.base.file_states import LocalState
 from blobsync.config.mapping import Resolution
 from blobsync.local.hashing import hash_file
 from blobsync.local.index import Index
+from blobsync.plan.nearby import look_nearby
 from blobsync.plan.pairs import known_equal
 from blobsync.store.connections import Connections
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
 
@@ -67,15 +68,16 @@ def list_path(
             found = True
             yield ListingEntry(f"{other.path}/")
     if not found:
-        raise nothing_at(place)
+        raise nothing_at(place, end)
 
 
-def nothing_at(place: Resolution) -> NothingMatchedError:
-    """The error for a path with neither a blob nor a folder."""
+def nothing_at(place: Resolution, *ends: LiveEnd) -> NothingMatchedError:
+    """The error for a path with neither a blob nor a folder; something similar is looked for at ``ends``."""
     return NothingMatchedError(
         f"{place.path}: no blob or folder has that name at {place.remote}",
         hint="'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one",
         path=place.path,
+        nearby=look_nearby(place.path, place.relative, *ends),
     )
 
 
@@ -130,7 +132,7 @@ def path_status(connections: Connections, index: Index, place: Resolution) -> Pa
     folder = next(iter(_below(end, place.path, recursive=False)), None) is not None
     local = None if place.local.is_dir() else hash_file(place.local)
     if blob is None and not folder and not os.path.lexists(place.local):
-        raise nothing_at(place)
+        raise nothing_at(place, LocalEnd(place.local), end)
     records = index.pair(place.entry.prefix, str(place.entry.remote)).get([place.relative])
     record = records.get(place.relative)
     equal: bool | None = None

@@ -14,6 +14,7 @@ from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.listener import Listener
+from blobsync.plan.nearby import look_nearby
 from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.browse import nothing_at
@@ -89,6 +90,7 @@ def find_blob(connections: Connections, place: Resolution) -> Deletion:
             f"{place.path}: no blob has exactly that name: {place.remote}",
             hint=f"'blobsync ls {place.path}' shows what is below it",
             path=place.path,
+            nearby=look_nearby(place.path, place.relative, end),
         )
     return Deletion(place, (blob,))
 
@@ -113,7 +115,7 @@ def find_deletions(connections: Connections, place: Resolution, inner: Sequence[
         blobs.append(blob)
     others = [deletion for other in inner for deletion in _nested(connections, other)]
     if not blobs and not others:
-        raise nothing_at(place)
+        raise nothing_at(place, end)
     if blobs:
         yield Deletion(place, tuple(blobs))
     yield from others

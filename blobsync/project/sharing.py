@@ -65,7 +65,7 @@ def make_links(
     entries = list_path(connections, place, inner, recursive=True)
     first = next(entries, None)
     if first is None:
-        raise nothing_at(place)
+        raise nothing_at(place, connections.end(place.remote))
     if request.container:
         yield _link(place, request, "container", environ, _warn_of_container(place))
     elif is_blob:

@@ -15,6 +15,7 @@ from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
+from blobsync.plan.nearby import look_nearby
 from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
 from blobsync.plan.remembering import remember
 from blobsync.plan.survey import Request, Survey, survey
@@ -104,7 +105,12 @@ def both_sides(request: Request, seen: Callable[[int], None]) -> tuple[Survey, I
         turned = False
     except NothingMatchedError:
         request = request._replace(part=request.part.turned_round())
-        found = survey(request, seen)
+        try:
+            found = survey(request, seen)
+        except NothingMatchedError as neither:
+            part = request.part
+            neither.nearby = look_nearby(part.path, part.key.path, part.destination, part.source)
+            raise
         turned = True
     if request.remembered is None:
         remember(request, found)

@@ -101,8 +101,8 @@ def test_deleting_needs_an_answer(cli: Cli) -> None:
 def test_an_unknown_word_suggests_the_nearest(cli: Cli) -> None:
     ended = cli("donwload", "data")
     assert ended.err == (
-        "blobsync: no such command 'donwload'. Did you mean 'download'?\n"
-        "  hint: 'blobsync --help' shows what it takes\n"
+        "blobsync: no such command 'donwload'\n"
+        "  hint: did you mean 'blobsync download' (Download files or folders)? 'blobsync --help' lists all commands\n"
     )
 
 

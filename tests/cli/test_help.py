@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 
-from blobsync.cli.app import SECTIONS, Word
+from blobsync.cli.app import SECTIONS
 from blobsync.cli.options import SETTINGS
+from blobsync.cli.suggestions import OTHER_TOOLS
+from tools.docs_site.command_tree import commands
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -28,19 +30,68 @@ def test_the_front_page_names_every_command_and_the_exit_codes(cli: Cli) -> None
     assert "Exit codes: 0 done and verified" in shown
 
 
-# Lists that need no more than their own name.
-_PLAIN = {"qq", "qr", "qf", "summary", "blame", "history"}
+# Each command and each word of a group, as a user types it.
+TYPED = [each.names for each in commands()]
 
 
-@pytest.mark.parametrize("word", WORDS, ids=lambda word: word.names[0])
-def test_each_command_explains_itself_with_an_example(cli: Cli, word: Word) -> None:
-    name = word.names[0]
-    ended = cli(name, "--help")
+@pytest.mark.parametrize("names", TYPED, ids=lambda names: names[0])
+def test_each_command_explains_itself_with_an_example(cli: Cli, names: tuple[str, ...]) -> None:
+    ended = cli(*names[0].split(), "--help")
     assert ended.code == 0
-    assert ended.out.startswith(f"Usage: blobsync {name} ")
-    if "Commands:" not in ended.out and name not in _PLAIN:
+    assert ended.out.startswith(f"Usage: blobsync {names[0]} ")
+    if "Commands:" not in ended.out:
         examples = [line for line in ended.out.splitlines() if line.startswith("    blobsync ")]
-        assert any(f" {each}" in line for line in examples for each in word.names), ended.out
+        assert any(f" {each}" in line for line in examples for each in names), ended.out
+
+
+@pytest.mark.parametrize("names", TYPED, ids=lambda names: names[0])
+def test_help_shows_the_options_of_a_cluster_only_where_they_have_a_meaning(cli: Cli, names: tuple[str, ...]) -> None:
+    shown = cli(*names[0].split(), "--help").out
+    two = names[0] in ("u", "d", "plan", "config check")
+    assert ("--from-cluster" in shown) == two
+    if "--cluster NAME" not in shown and "Commands:" not in shown and names[0] not in ("submit", "local"):
+        assert "--param" not in shown
+    if two:
+        assert "--param" in shown and "--cluster NAME" in shown
+
+
+@pytest.mark.parametrize("name", ["ls", "du", "stat", "resolve", "url", "rm", "status", "verify", "u", "d", "summary"])
+def test_an_option_that_is_shown_is_used_and_one_that_is_not_is_taken_all_the_same(cli: Cli, name: str) -> None:
+    paths = () if name in ("status", "summary") else ("data/x",)
+    assert cli(name, *paths, "-c", "nowhere", "--json").document["errors"][0]["code"] == "cluster_unknown"
+    assert cli("emulator", "status", "-c", "nowhere").code == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *(("push", "u"), ("pull", "d"), ("sync", "u' or 'blobsync d"), ("cp", "u' or 'blobsync d"), ("rsync", "u' or")),
+        *(
+            ("uplod", "upload"),
+            ("dowload", "download"),
+            ("mv", "u' or 'blobsync rm"),
+            ("cancel", "a"),
+            ("sbatch", "submit' or"),
+        ),
+        *(("statsu", "status"), ("pul", "d"), ("delet", "rm")),
+    ],
+)
+def test_a_word_of_another_tool_leads_to_ours(cli: Cli, word: str, meant: str) -> None:
+    ended = cli(word, "data", "--json")
+    [error] = ended.document["errors"]
+    assert (ended.code, error["message"]) == (2, f"no such command '{word}'")
+    assert f"did you mean 'blobsync {meant}" in error["hint"]
+
+
+def test_every_word_of_another_tool_leads_to_a_command_that_is_there() -> None:
+    words = {name for names in TYPED for name in names}
+    assert {each for meant in OTHER_TOOLS.values() for each in meant} <= words
+    assert not OTHER_TOOLS.keys() & {name.split()[0] for name in words}, "a command of ours needs no line"
+
+
+def test_a_path_without_a_command_is_understood(cli: Cli) -> None:
+    assert "'blobsync u data/voc20' uploads it" in cli("data/voc20").err
+    assert cli("zzzzz").err.endswith("hint: 'blobsync --help' lists all commands\n")
 
 
 def test_other_names_are_the_same_command(cli: Cli) -> None:

@@ -133,3 +133,21 @@ def test_the_rights_of_a_narrow_sas_are_told(project: Project, container: Contai
     expired = _with_input(project, container.sas("rl", hours=-1), "login")
     assert expired.returncode == 2 and "expired" in expired.stderr, expired
     assert project.json("login", "--list").data["logins"][0]["auth"] == "sas", "the one that works is kept"
+
+
+def test_a_mistyped_path_suggests_what_is_there_where_the_command_looks(project: Project, container: Container) -> None:
+    project.configure(container)
+    write_tree(project.data / "voc20", {"a.jpg": b"one"})
+    container.put("data/voc21/train/b.jpg", b"two")
+    for words, meant in (
+        (("u", "data/vco20"), "data/voc20"),
+        (("d", "data/vco21"), "data/voc21"),
+        (("ls", "data/voc21/tarin"), "data/voc21/train"),
+        (("stat", "data/voc20/a.jgp"), "data/voc20/a.jpg"),
+        (("rm", "-y", "data/voc21x/train"), "data/voc21"),
+    ):
+        done = project.json(*words)
+        assert done.code == 4 and done.errors[0]["hint"].startswith(f"did you mean {meant}? "), done
+    done = project.json("u", "data/quite-other")
+    assert done.code == 4 and "did you mean" not in done.errors[0]["hint"], done
+    assert container.names() == ["data/voc21/train/b.jpg"]

@@ -1,0 +1,56 @@
+"""The command that a word most likely meant: one of ours with other letters, or what other tools call it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+# Words of rsync, cp, git, rclone, DVC, azcopy, aws, gsutil, scp, Slurm, kubectl and docker, by ours. Those of the
+# command table need no line here.
+OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("push", "put", "send", "add", "import", "publish"), ("u",)),
+    **dict.fromkeys(("pull", "get", "fetch", "checkout", "clone", "restore", "export", "cat"), ("d",)),
+    **dict.fromkeys(("sync", "cp", "copy", "copyto", "rsync", "scp", "bisync", "transfer"), ("u", "d")),
+    **dict.fromkeys(("mv", "move", "rename"), ("u", "rm")),
+    **dict.fromkeys(("diff", "preview", "dry-run"), ("plan", "verify")),
+    **dict.fromkeys(("cmp", "compare", "md5sum", "fsck"), ("verify",)),
+    **dict.fromkeys(("check", "hashsum"), ("verify", "config check", "doctor")),
+    **dict.fromkeys(("list", "dir", "lsd", "lsf", "tree", "find"), ("ls",)),
+    **dict.fromkeys(("size", "usage"), ("du",)),
+    **dict.fromkeys(("info", "show", "head"), ("stat",)),
+    **dict.fromkeys(("where", "which"), ("resolve",)),
+    **dict.fromkeys(("delete", "del", "remove", "purge", "rmdir", "unlink"), ("rm",)),
+    **dict.fromkeys(("link", "share", "sas", "presign", "signurl"), ("url",)),
+    **dict.fromkeys(("pack", "zip", "archive"), ("init",)),
+    **dict.fromkeys(("run", "sbatch", "srun", "launch", "apply-job", "exec", "job"), ("submit", "local")),
+    **dict.fromkeys(("jobs", "ps", "squeue", "top"), ("q",)),
+    **dict.fromkeys(("cancel", "kill", "stop", "scancel", "terminate"), ("a",)),
+    **dict.fromkeys(("log", "tail"), ("logs", "history")),
+    **dict.fromkeys(("retry", "rerun", "requeue"), ("resubmit",)),
+    **dict.fromkeys(("shell", "attach", "connect"), ("ssh",)),
+    **dict.fromkeys(("sinfo", "capacity", "nodes"), ("summary",)),
+    **dict.fromkeys(("new", "configure", "setup", "create"), ("config new",)),
+    **dict.fromkeys(("auth", "signin", "credentials", "logout"), ("login",)),
+    **dict.fromkeys(("install", "update", "upgrade"), ("azcopy install",)),
+    **dict.fromkeys(("azurite", "server"), ("emulator start",)),
+}
+
+
+def command_hint(word: str, known: Mapping[str, str]) -> str:
+    """What to type in place of the unknown command ``word``; ``known`` are ours, each with its line of help."""
+    from difflib import get_close_matches
+
+    meant: tuple[str, ...] = tuple(each for each in OTHER_TOOLS.get(word.lower(), ()) if each.split()[0] in known)
+    if not meant and "/" in word:
+        path = shlex.quote(word)
+        return f"'blobsync u {path}' uploads it, 'blobsync d {path}' downloads it"
+    if not meant:
+        words = [*known, *(other for other in OTHER_TOOLS if OTHER_TOOLS[other][0].split()[0] in known)]
+        near = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+        meant = OTHER_TOOLS.get(near[0], (near[0],)) if near and near[0] not in known else tuple(near)
+    if not meant:
+        return "'blobsync --help' lists all commands"
+    first = meant[0].split()[0]
+    said = f" ({known[first].rstrip('.')})" if len(meant) == 1 and first == meant[0] else ""
+    listed = " or ".join(f"'blobsync {each}'" for each in meant)
+    return f"did you mean {listed}{said}? 'blobsync --help' lists all commands"

@@ -1,0 +1,64 @@
+"""What is there in place of a path that is not: for somebody who mistyped one.
+
+Looked for only once the error is shown: a listing of the folder around it, one page at most.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.config.nearest import nearest
+from blobsync.store.ends import LiveEnd, LocalEnd
+
+# As many names as one answer of the service has.
+# https://learn.microsoft.com/rest/api/storageservices/list-blobs
+_NAMES = 5000
+
+
+def look_nearby(shown: str, relative: str, *ends: LiveEnd) -> Callable[[], str | None]:
+    """What finds the most similar path, or None.
+
+    ``shown`` is the path that is at none of ``ends``, ``relative`` its part below the folder entry.
+    """
+
+    def look() -> str | None:
+        near = shown.removesuffix(relative).rstrip("/")
+        found = (_nearest_at(end, near, relative.split("/")) for end in ends if relative)
+        return next((each for each in found if each is not None), None)
+
+    return look
+
+
+def _nearest_at(end: LiveEnd, near: str, words: Sequence[str]) -> str | None:
+    """Where more than the last name is wrong, the folder above is not there either, and so on up to the entry."""
+    if (str(end.root) if isinstance(end, LocalEnd) else end.name).split("/")[-len(words) :] != words:
+        # The source of a copy may have another path than the one that is shown.
+        return None
+    for up in range(1, len(words) + 1):
+        try:
+            names = list(_names_around(end, up))
+        except (BlobsyncError, OSError):
+            return None
+        if names:
+            guess = nearest(words[-up], names)
+            folder = "/".join([near, *words[:-up]])
+            return f"{folder}/{guess}" if guess and guess != words[-up] else None
+    return None
+
+
+def _names_around(end: LiveEnd, up: int) -> Iterator[str]:
+    """The names in the folder ``up`` levels above the end."""
+    if isinstance(end, LocalEnd):
+        folder = end.root.parents[up - 1]
+        if folder.is_dir():
+            with os.scandir(folder) as entries:
+                yield from (entry.name for entry in islice(entries, _NAMES))
+        return
+    parts = end.name.split("/")
+    prefix = "".join(f"{part}/" for part in parts[:-up])
+    for item in islice(end.store.list_folder(prefix), _NAMES):
+        name = item if isinstance(item, str) else item.name
+        yield name[len(prefix) :].rstrip("/")
