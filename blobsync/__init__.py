@@ -124,7 +124,7 @@ if TYPE_CHECKING:
         TransferResult,
     )
     from blobsync.project.api import Project
-    from blobsync.project.browse import ListingEntry, PathStatus, Usage
+    from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
     from blobsync.project.callback import OnProgress
     from blobsync.project.jobs import open_jobs
     from blobsync.project.options import TransferKeywords
@@ -151,6 +151,7 @@ __all__ = [
     "BackendDeniedError",
     "BackendFailingError",
     "BackendUnavailableError",
+    "Beginning",
     "BlobInfo",
     "BlobNotFoundError",
     "BlobUrl",
@@ -351,7 +352,7 @@ _HOMES = {
         "TransferResult",
     ),
     "blobsync.project.api": ("Project",),
-    "blobsync.project.browse": ("ListingEntry", "PathStatus", "Usage"),
+    "blobsync.project.browse": ("Beginning", "ListingEntry", "PathStatus", "Usage"),
     "blobsync.project.callback": ("OnProgress",),
     "blobsync.project.jobs": ("open_jobs",),
     "blobsync.project.options": ("TransferKeywords",),

@@ -38,7 +38,15 @@ def _is_number(value: object) -> bool:
 
 def save(plan: TransferPlan, file: Path) -> None:
     """Write the plan. Raises ``PlanFileError`` when the file cannot be written."""
-    document = {
+    try:
+        file.write_text(json.dumps(plan_document(plan), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PlanFileError(f"cannot write the plan to {file}: {error.strerror}", hint="choose another file") from error
+
+
+def plan_document(plan: TransferPlan) -> dict[str, object]:
+    """What the file of a plan holds; no secrets."""
+    return {
         "blobsync_plan": VERSION,
         "command": plan.route.direction.value,
         "cluster": plan.cluster,
@@ -49,10 +57,6 @@ def save(plan: TransferPlan, file: Path) -> None:
         "engine": plan.engine.name,
         "parts": [_part(plan, part) for part in plan.parts],
     }
-    try:
-        file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise PlanFileError(f"cannot write the plan to {file}: {error.strerror}", hint="choose another file") from error
 
 
 def _part(plan: TransferPlan, part: PlanPart) -> dict[str, object]:

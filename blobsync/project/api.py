@@ -208,6 +208,20 @@ class Project(OpenProject):
         demand_consent(self._open_context, [place.path])
         return browse.path_status(self.connections, self._open_context.index, place)
 
+    def beginning(self, path: PathName, most: int, *, local: bool = False) -> browse.Beginning:
+        """The first ``most`` bytes of the blob at ``path``, or with ``local`` of the file.
+
+        Raises ``NothingMatchedError``, ``LocalFileError``, and ``UntrustedLinkError`` as :meth:`stat` does.
+        """
+        from blobsync.plan.building import demand_consent
+        from blobsync.project import browse
+
+        place = self.resolve(path)
+        if not local:
+            return browse.blob_beginning(self.connections, place, most)
+        demand_consent(self._open_context, [place.path])
+        return browse.file_beginning(place, most)
+
     def status(
         self, paths: Paths = (), *, fresh: bool = False, on_progress: OnProgress | None = None
     ) -> overview.ProjectStatus:

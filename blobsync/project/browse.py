@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from blobsync.base.errors import NothingMatchedError
+from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState
 from blobsync.config.mapping import Resolution
 from blobsync.local.hashing import hash_file
@@ -90,6 +90,47 @@ def _below(end: RemoteEnd, shown: str, *, recursive: bool) -> Iterator[ListingEn
             yield ListingEntry(f"{shown}/{item[start:]}")
         elif not item.is_folder_stub and item.name != prefix:
             yield _entry(f"{shown}/{item.name[start:]}", item)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The first bytes of a file or blob of ``size`` bytes."""
+
+    path: str
+    size: int
+    data: bytes
+
+    def __repr__(self) -> str:
+        return f"<Beginning of {self.path!r}: {len(self.data):,} of {self.size:,} bytes>"
+
+
+def blob_beginning(connections: Connections, place: Resolution, most: int) -> Beginning:
+    """Raises ``NothingMatchedError`` where there is no blob of that name."""
+    end = connections.end(place.remote)
+    blob = None if place.folder_only or not end.name else end.store.head(end.name)
+    if blob is None or blob.is_folder_stub:
+        raise nothing_at(place)
+    if not blob.size:
+        return Beginning(place.path, 0, b"")
+    with end.store.open(end.name, length=min(most, blob.size), etag=blob.etag) as reader:
+        parts = []
+        while data := reader.read(1 << 16):
+            parts.append(data)
+    return Beginning(place.path, blob.size, b"".join(parts))
+
+
+def file_beginning(place: Resolution, most: int) -> Beginning:
+    """Raises ``LocalFileError`` for what is no file, or cannot be read."""
+    try:
+        with open(place.local, "rb", opener=_no_pipe) as file:
+            return Beginning(place.path, os.fstat(file.fileno()).st_size, file.read(most))
+    except OSError as error:
+        raise LocalFileError(f"{place.path}: {error.strerror}", path=place.path) from error
+
+
+def _no_pipe(path: str, flags: int) -> int:
+    """Opening a pipe would wait for somebody to write."""
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 @dataclass(frozen=True, slots=True)

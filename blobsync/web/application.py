@@ -49,7 +49,7 @@ def _log_in(request: Request) -> Response:
     desk = desk_of(request)
     visit = desk.logins.exchange(form_of(request).get("login_token", "").strip())
     if visit is None:
-        return page(request, "login.html", status=403, login_file=str(desk.logins.file), wrong=True)
+        return page(request, "login.html", code=403, login_file=str(desk.logins.file), wrong=True)
     answer = RedirectResponse("/", 303)
     answer.set_cookie(cookie_name(request.headers["host"]), visit.cookie, httponly=True, samesite="strict")
     return answer
@@ -88,4 +88,4 @@ def _our_fault(request: Request, error: Exception) -> Response:
 
 
 def _problem(request: Request, status: int, message: str, hint: str) -> Response:
-    return page(request, "problem.html", status=status, message=message, hint=hint)
+    return page(request, "problem.html", code=status, message=message, hint=hint)

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from blobsync.project.api import Project
+from blobsync.web.listings import Listings
 from blobsync.web.login import Logins, Visit
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """From where pages open the project: as the command line did that started them.
-
-    ``folder`` is the current folder, ``cluster`` what -c chose, ``cluster_name`` the cluster that it came to.
-    """
-
-    root: Path
-    folder: Path
-    cluster: str | None
-    cluster_name: str
-    overrides: Mapping[str, Any] = field(repr=False)
-    environ: Mapping[str, str] = field(repr=False)
-
-    def open(self, cluster: str | None = None) -> Project:
-        """For one request, since a project is for one thread at a time. Raises ``ConfigError``."""
-        other = cluster not in (None, self.cluster_name)
-        overrides = None if other else self.overrides
-        return Project.open(
-            self.folder, cluster=cluster if other else self.cluster, overrides=overrides, environ=self.environ
-        )
+from blobsync.web.source import Source
+from blobsync.web.standing import StatusBoard
+from blobsync.web.works import Works
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +20,16 @@ class Desk:
 
     source: Source
     logins: Logins
-    is_stopping: Callable[[], bool] = lambda: False
+    board: StatusBoard
+    works: Works
+    listings: Listings
+    is_stopping: Callable[[], bool]
+
+    def close(self) -> None:
+        """Stop what is under way, and let nobody in any more."""
+        self.logins.close()
+        self.works.close()
+        self.listings.close()
 
 
 def desk_of(request: Request) -> Desk:

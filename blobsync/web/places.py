@@ -6,20 +6,19 @@ from typing import NamedTuple
 
 
 class NavigationPlace(NamedTuple):
-    """One of them: its name, its address, its module in ``pages``, and the name of its picture in ``icons.svg``."""
+    """One of them: its name, its address, and the name of its picture in ``icons.svg``."""
 
     name: str
     path: str
-    module: str
     icon: str
 
 
 PLACES = (
-    NavigationPlace("Project", "/", "project", "folder"),
-    NavigationPlace("Transfers", "/transfers", "transfers", "arrows"),
-    NavigationPlace("Jobs", "/jobs", "jobs", "list"),
-    NavigationPlace("New job", "/new-job", "new_job", "plus"),
-    NavigationPlace("Clusters", "/clusters", "clusters", "nodes"),
+    NavigationPlace("Project", "/", "folder"),
+    NavigationPlace("Transfers", "/transfers", "arrows"),
+    NavigationPlace("Jobs", "/jobs", "list"),
+    NavigationPlace("New job", "/new-job", "plus"),
+    NavigationPlace("Clusters", "/clusters", "nodes"),
 )
 
 

@@ -31,7 +31,14 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(
-        {"size": size_text, "count": count_text, "took": took_text, "duration": duration_text, "moment": moment}
+        {
+            "size": size_text,
+            "count": count_text,
+            "took": took_text,
+            "duration": duration_text,
+            "moment": moment,
+            "address": address_text,
+        }
     )
     return found
 
@@ -41,19 +48,24 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
+def address_text(url: str) -> str:
+    """A URL as a place: without its scheme."""
+    return url.partition("://")[2] or url
+
+
 def fragment(template: str, **values: Any) -> str:
     """A part of a page."""
     return _templates().get_template(template).render(**values)
 
 
-def page(request: Request, template: str, *, status: int = 200, reveals: bool = False, **values: Any) -> HTMLResponse:
+def page(request: Request, template: str, *, code: int = 200, reveals: bool = False, **values: Any) -> HTMLResponse:
     """A whole page. ``reveals``: it has a link that was asked for, which is a secret."""
     visit = getattr(request.state, "visit", None)
     source = desk_of(request).source
     text = fragment(
         template,
         places=PLACES,
-        here=place_of(request.url.path),
+        current_place=place_of(request.url.path),
         form_token=visit.form_token if isinstance(visit, Visit) else "",
         token_field=TOKEN_FIELD,
         project_name=source.root.name,
@@ -61,4 +73,4 @@ def page(request: Request, template: str, *, status: int = 200, reveals: bool = 
         cluster_name=source.cluster_name,
         **values,
     )
-    return HTMLResponse(text if reveals else redact_answer(text), status)
+    return HTMLResponse(text if reveals else redact_answer(text), code)

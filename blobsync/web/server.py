@@ -14,8 +14,12 @@ import uvicorn
 
 from blobsync.base.errors import UsageError
 from blobsync.web.application import web_application
-from blobsync.web.desk import Desk, Source
+from blobsync.web.desk import Desk
+from blobsync.web.listings import Listings
 from blobsync.web.login import LoginFile, Logins
+from blobsync.web.source import Source
+from blobsync.web.standing import StatusBoard
+from blobsync.web.works import Works
 
 USUAL_PORT = 8737
 _LOOPBACK = "127.0.0.1"
@@ -109,7 +113,7 @@ def serve_pages(
     name = f"login-{port if listening.path is None else os.getpid()}.html"
     logins = Logins(LoginFile(folder / name, f"http://{_LOOPBACK}:{port}"))
     servers: list[uvicorn.Server] = []
-    desk = Desk(source, logins, lambda: servers[0].should_exit)
+    desk = _desk(source, logins, lambda: servers[0].should_exit)
     config = uvicorn.Config(
         web_application(desk),
         log_config=None,
@@ -126,11 +130,16 @@ def serve_pages(
     except KeyboardInterrupt:
         pass
     finally:
-        logins.close()
+        desk.close()
         place.close()
         if listening.path is not None:
             listening.path.unlink(missing_ok=True)
     yield "stopped"
+
+
+def _desk(source: Source, logins: Logins, is_stopping: Callable[[], bool]) -> Desk:
+    board = StatusBoard(source)
+    return Desk(source, logins, board, Works(source, on_end=board.outdate), Listings(source), is_stopping)
 
 
 def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The pages: a module for each place of the navigation. ``ROUTES`` are what it answers."""
+"""The pages. Each module has ``ROUTES``, what it answers; ``MODULES`` are all of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from importlib import import_module
 
 from starlette.routing import Route
 
-from blobsync.web.places import PLACES
+MODULES = ("project", "plans", "conflicts", "browse", "transfers", "jobs", "new_job", "clusters")
 
 
 def all_routes() -> Iterator[Route]:
-    """Those of every place."""
-    for place in PLACES:
-        yield from import_module(f"{__name__}.{place.module}").ROUTES
+    """Those of every module."""
+    for name in MODULES:
+        yield from import_module(f"{__name__}.{name}").ROUTES

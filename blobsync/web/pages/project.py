@@ -1,16 +1,128 @@
-"""Project."""
+"""The first page: how the folder entries stand."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from blobsync.web.render import page
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.redaction import redact
+from blobsync.local.transfer_log import TransferEntry
+from blobsync.project.overview import EntryStatus
+from blobsync.web.desk import Desk, desk_of
+from blobsync.web.events import live_parts
+from blobsync.web.render import fragment, page
+from blobsync.web.standing import Standing
+
+# Seconds that the first page waits for a quick look.
+_PATIENCE = 0.25
+# How many transfers back the last one of each entry is looked for.
+_LOOKED_BACK = 300
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """A folder entry as the table has it: its bar is ``parts`` (class, share of the largest entry's bytes)."""
+
+    status: EntryStatus
+    parts: tuple[tuple[str, float], ...]
+    states: tuple[tuple[str, str], ...]
+    last: TransferEntry | None
+    problem: str
 
 
 def _show(request: Request) -> Response:
-    return page(request, "project.html")
+    desk = desk_of(request)
+    standing = desk.board.renew(patience=_PATIENCE)
+    with desk.source.open() as project:
+        entries = [(entry.prefix, str(entry.remote)) for entry in project.folders]
+        warnings = [redact(text) for text in project.cluster.warnings]
+    return page(request, "project.html", entries=entries, warnings=warnings, **_parts(desk, standing))
 
 
-ROUTES = (Route("/", _show),)
+def _live(request: Request) -> Response:
+    desk = desk_of(request)
+
+    def look() -> dict[str, str]:
+        values = _parts(desk, desk.board.look())
+        return {
+            "entries": fragment("project/entries.html", **values),
+            "standing": fragment("project/standing.html", **values),
+        }
+
+    return live_parts(request, look)
+
+
+def _renew(request: Request) -> Response:
+    desk_of(request).board.renew(fresh=True)
+    return RedirectResponse("/", 303)
+
+
+def _parts(desk: Desk, standing: Standing) -> dict[str, Any]:
+    rows = tuple(_rows(standing.status.entries, _last(desk))) if standing.status else ()
+    # Not to the second: what did not change is not sent again.
+    age = max(0.0, time.time() - standing.at)
+    return {"rows": rows, "standing": standing, "age": "just now" if age < 90 else f"{age / 60:.0f} min ago"}
+
+
+def _last(desk: Desk) -> Sequence[TransferEntry]:
+    try:
+        with desk.source.open() as project:
+            return project.history(limit=_LOOKED_BACK)
+    except BlobsyncError:
+        # The Transfers page says why.
+        return ()
+
+
+def _rows(entries: Sequence[EntryStatus], transfers: Sequence[TransferEntry]) -> Iterator[EntryRow]:
+    sizes = [dict(_bytes(entry)) for entry in entries]
+    largest = max([1, *(sum(size.values()) for size in sizes)])
+    for entry, size in zip(entries, sizes, strict=True):
+        parts = tuple((name, count / largest) for name, count in size.items())
+        last = next((each for each in transfers if each.concerns(entry.path)), None)
+        problem = redact(entry.problem.message) if entry.problem else redact(entry.silence or "")
+        yield EntryRow(entry, parts, tuple(_states(entry)), last, problem)
+
+
+def _bytes(entry: EntryStatus) -> Iterator[tuple[str, int]]:
+    unknown = entry.never_verified.bytes if entry.as_of is None else 0
+    differing = entry.to_upload.bytes + entry.conflicts.bytes + unknown
+    yield "same", max(0, entry.here.bytes - differing)
+    yield "up", entry.to_upload.bytes
+    yield "down", entry.to_download.bytes
+    yield "conflict", entry.conflicts.bytes
+    yield "unknown", unknown
+
+
+def _states(entry: EntryStatus) -> Iterator[tuple[str, str]]:
+    """Class and words of each thing to know; first what is to be done."""
+    if entry.problem is not None:
+        yield "bad", "could not be looked at"
+        return
+    counts = (
+        ("up", entry.to_upload.files, "to upload"),
+        ("down", entry.to_download.files, "to download"),
+        ("warn", entry.conflicts.files, "in conflict"),
+    )
+    yield from ((name, f"{count:,} {words}") for name, count, words in counts if count)
+    if entry.as_of is None:
+        yield "", "not listed yet"
+    elif not entry.differs:
+        yield "good", "in sync"
+    if entry.silence is not None:
+        yield "bad", "does not answer"
+    if entry.unreadable:
+        yield "bad", f"{len(entry.unreadable):,} unreadable"
+
+
+ROUTES = (
+    Route("/", _show),
+    Route("/project/live", _live),
+    Route("/project/renew", _renew, methods=["POST"]),
+)

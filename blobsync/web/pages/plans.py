@@ -1,0 +1,174 @@
+"""A plan: made with the first click, shown by reason, carried out with the second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import cast
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from blobsync.base.errors import UsageError
+from blobsync.plan.transfer_options import Keep, TransferOptions
+from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan
+from blobsync.plan.verbs import VERBS, verb
+from blobsync.web.desk import desk_of, form_of
+from blobsync.web.events import live_parts
+from blobsync.web.render import fragment, page
+from blobsync.web.works import Wish, WorkItem
+
+# Files of one reason that the page lists at once, and on a page of their own.
+_SHOWN = 8
+_LISTED = 500
+# What needs attention comes last, beside the button.
+_ORDER = (
+    *(Action.TRANSFER, Action.ADOPT, Action.DELETE, Action.CONFLICT, Action.NEWER_AT_DESTINATION),
+    *(Action.SKIP, Action.UNCHANGED),
+)
+_CLASSES = {
+    Action.CONFLICT: "warn",
+    Action.DELETE: "bad",
+    Action.NEWER_AT_DESTINATION: "down",
+    Action.UNCHANGED: "good",
+}
+
+
+@dataclass
+class ReasonGroup:
+    """The files that get the same for the same reason."""
+
+    action: Action
+    verb: str
+    reason: str
+    files: int = 0
+    bytes: int = 0
+    first: list[tuple[str, FileAction]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """The class of its colour."""
+        return _CLASSES.get(self.action, "down" if self.verb == "download" else "up")
+
+
+def plan_groups(plan: TransferPlan) -> list[ReasonGroup]:
+    """All files, by what happens to them and why."""
+    groups: dict[tuple[str, str], ReasonGroup] = {}
+    for part, action in plan.each():
+        key = _key(plan, action)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = ReasonGroup(action.action, *key)
+        group.files += 1
+        group.bytes += action.size
+        if len(group.first) < _SHOWN:
+            group.first.append((part.shown(action), action))
+    return sorted(groups.values(), key=lambda group: _ORDER.index(group.action))
+
+
+def _key(plan: TransferPlan, action: FileAction) -> tuple[str, str]:
+    return verb(plan, action), action.reason.value
+
+
+def plan_address(work: WorkItem) -> str:
+    """Where a plan is shown."""
+    return f"/plans/{work.id}"
+
+
+def _make(request: Request) -> Response:
+    works = desk_of(request).works
+    form = form_of(request)
+    wish = works.find(form["again"]).wish if "again" in form else _wish(form)
+    return RedirectResponse(plan_address(works.begin(wish)), 303)
+
+
+def _wish(form: Mapping[str, str]) -> Wish:
+    direction, _, path = form.get("act", "").partition(":")
+    paths = (path,) if path else tuple(form.get("path[]", "").split("\n"))
+    direction = direction or form.get("direction", "")
+    if not path and form.get("path[]", "") == form.get("path", ""):
+        # A name may have a line break in it.
+        paths = (form.get("path", ""),)
+    paths = tuple(each.strip("/") for each in paths if each.strip("/"))
+    if direction not in ("u", "d") or not paths:
+        raise UsageError("choose what to plan", hint="go back to the Project page")
+    return Wish(Direction(direction), paths, _options(form))
+
+
+def _options(form: Mapping[str, str]) -> TransferOptions:
+    keep = form.get("keep") or None
+    if keep not in (None, "local", "remote", "both"):
+        raise UsageError("keep is local, remote or both")
+    return TransferOptions(
+        keep=cast(Keep | None, keep),
+        mirror="mirror" in form,
+        compare_content="compare_content" in form,
+        include=tuple(form.get("include", "").split()),
+        exclude=tuple(form.get("exclude", "").split()),
+    )
+
+
+def _show(request: Request) -> Response:
+    work = desk_of(request).works.find(request.path_params["id"])
+    if work.began is not None:
+        return RedirectResponse(f"/transfers/{work.id}", 303)
+    plan = work.plan
+    values = {"groups": plan_groups(plan), "moves": VERBS[plan.route]} if plan else {"groups": [], "moves": ""}
+    return page(request, "plan.html", work=work, plan=plan, **values)
+
+
+def _live(request: Request) -> Response:
+    work = desk_of(request).works.find(request.path_params["id"])
+    planning = work.state == "planning"
+
+    def look() -> dict[str, str]:
+        if not planning:
+            return {}
+        if work.state != "planning":
+            return {"load": plan_address(work)}
+        return {"planning": fragment("plan/planning.html", work=work)}
+
+    return live_parts(request, look)
+
+
+def _carry_out(request: Request) -> Response:
+    works = desk_of(request).works
+    work = works.find(request.path_params["id"])
+    if work.plan is not None:
+        work.plan.demand_allowed()
+    works.carry_out(work)
+    return RedirectResponse(f"/transfers/{work.id}", 303)
+
+
+def _files(request: Request) -> Response:
+    """All files of one reason, by pages."""
+    work = desk_of(request).works.find(request.path_params["id"])
+    key = request.query_params.get("verb", ""), request.query_params.get("reason", "")
+    number = _number(request.query_params.get("page", "0"))
+    chosen = _chosen(work.plan, key) if work.plan else iter(())
+    files = list(islice(chosen, number * _LISTED, (number + 1) * _LISTED + 1))
+    query = f"verb={quote(key[0])}&reason={quote(key[1])}"
+    return page(
+        request, "plan_files.html", work=work, key=key, query=query, number=number, files=files[:_LISTED],
+        more=len(files) > _LISTED, first=number * _LISTED + 1,
+    )  # fmt: skip
+
+
+def _chosen(plan: TransferPlan, key: tuple[str, str]) -> Iterator[tuple[PlanPart, FileAction]]:
+    return ((part, action) for part, action in plan.each() if _key(plan, action) == key)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 9 else 0
+
+
+ROUTES = (
+    Route("/plans", _make, methods=["POST"]),
+    Route("/plans/{id}", _show),
+    Route("/plans/{id}/live", _live),
+    Route("/plans/{id}/files", _files),
+    Route("/plans/{id}/carry-out", _carry_out, methods=["POST"]),
+)
