@@ -20,7 +20,7 @@ from blobsync.direct.crew import Crew
 from blobsync.direct.giving_up import GivingUp
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
-from blobsync.store.protocol import BlobInfo, Order
+from blobsync.store.protocol import BlobInfo, Order, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 MIB = 1024 * 1024
@@ -201,6 +201,23 @@ class FileJob(abc.ABC):
         with self._count_lock:
             self._counted += size
         self.run.listener.bytes_moved(size)
+
+    @contextmanager
+    def sending(self, size: int) -> Iterator[Sent]:
+        """Count a body of ``size`` bytes while it goes out: yields what is told how many its current try has sent."""
+        counted = 0
+
+        def sent(so_far: int) -> None:
+            nonlocal counted
+            self.count(so_far - counted)
+            counted = so_far
+
+        try:
+            yield sent
+        except BaseException:
+            sent(0)
+            raise
+        sent(size)
 
     def count_reused(self, size: int) -> None:
         """Tell the listener of bytes that are there already and do not move."""

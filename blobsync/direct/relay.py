@@ -18,7 +18,7 @@ from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
-from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader
+from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 # A block is in memory twice while its pieces are joined. Eight at a time keep 800 MB a second on their way at 40 ms.
@@ -93,12 +93,12 @@ class RelayJob(FileJob):
                     self._turn.notify_all()
                 raise
             self.run.pace(length)
-            if self._block == self._version.size:
-                self._put(data)
-            else:
-                md5 = hashlib.md5(data, usedforsecurity=False).digest()
-                self._to.put_block(self._name, self._ids[index], data, md5=md5)
-            self.count(length)
+            with self.sending(length) as sent:
+                if self._block == self._version.size:
+                    self._put(data, sent)
+                else:
+                    md5 = hashlib.md5(data, usedforsecurity=False).digest()
+                    self._to.put_block(self._name, self._ids[index], data, md5=md5, sent=sent)
 
     def commit(self) -> Moved:
         md5 = self._whole.digest()
@@ -145,11 +145,12 @@ class RelayJob(FileJob):
         if self._version.md5 not in {None, md5}:
             raise ChecksumError(f"{self._source} arrived with a different MD5 than the blob's own", path=self._source)
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes, sent: Sent) -> None:
         md5 = self._whole.digest()
         self._demand(md5)
         condition = precondition_of(self.action)
-        self._info = self._to.put(self._name, data, md5=md5, properties=self._carried, condition=condition)
+        properties = self._carried
+        self._info = self._to.put(self._name, data, md5=md5, properties=properties, condition=condition, sent=sent)
 
     def _put_list(self, md5: bytes) -> BlobInfo:
         blocks = [self._ids[index] for index in range(self._begun)]

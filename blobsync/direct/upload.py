@@ -126,8 +126,10 @@ class UploadJob(FileJob):
             if not self._in_blocks:
                 self.run.pace(length)
                 name, _, md5, properties, condition = self._whole_order(data)
-                self._info = self._store.put(name, data, md5=md5, properties=properties, condition=condition)
-                self.count(length)
+                with self.sending(length) as sent:
+                    self._info = self._store.put(
+                        name, data, md5=md5, properties=properties, condition=condition, sent=sent
+                    )
             else:
                 self._put_block(index, data)
 
@@ -199,9 +201,10 @@ class UploadJob(FileJob):
             (self.count if fate is Fate.SENT else self.count_reused)(block.size)
             return
         self.run.pace(block.size)
-        self._store.put_block(self._name, block.id, data, md5=hashlib.md5(data, usedforsecurity=False).digest())
+        md5 = hashlib.md5(data, usedforsecurity=False).digest()
+        with self.sending(block.size) as sent:
+            self._store.put_block(self._name, block.id, data, md5=md5, sent=sent)
         self._blocks.acknowledged(block)
-        self.count(block.size)
 
     def _put_list(self, md5: bytes) -> BlobInfo:
         self._opened.check_unchanged()

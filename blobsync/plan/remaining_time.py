@@ -23,7 +23,8 @@ _RECENT = 5.0
 _RECENT_SHARE = 0.25
 # More stretches are joined in pairs.
 _MOST = 256
-# How much the price of what has not been seen apart is held to its even share.
+# What has not been seen apart is shared as if a file took as long as so many bytes, by so much.
+_FILE_AS_BYTES = 4 << 10
 _RIDGE = 1e-3
 # The line may have become so many times faster or slower.
 _CHANGE = 20.0
@@ -100,9 +101,10 @@ def _prices(stretches: Sequence[_Stretch], total: _Stretch) -> tuple[float, floa
         files, size = stretch.files / total.files, stretch.size / total.size
         ff, fs, ss = ff + weight * files * files, fs + weight * files * size, ss + weight * size * size
         ft, st = ft + weight * files * stretch.seconds, st + weight * size * stretch.seconds
-    half = total.seconds / 2
+    for_files = total.files * _FILE_AS_BYTES / (total.files * _FILE_AS_BYTES + total.size)
     ridge = _RIDGE * (ff + ss)
-    ff, ss, ft, st = ff + ridge, ss + ridge, ft + ridge * half, st + ridge * half
+    ff, ss = ff + ridge, ss + ridge
+    ft, st = ft + ridge * total.seconds * for_files, st + ridge * total.seconds * (1 - for_files)
     determinant = ff * ss - fs * fs
     file, byte = (ft * ss - st * fs) / determinant, (st * ff - ft * fs) / determinant
     if file < 0:

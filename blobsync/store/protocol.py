@@ -7,7 +7,7 @@ what the service allows to be retried, and raise only errors of ``blobsync.base.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -24,6 +24,8 @@ MAX_BLOB_BYTES = MAX_BLOCKS * MAX_BLOCK_BYTES
 MAX_UNCOMMITTED = 100_000
 
 BlockKind = Literal["all", "committed", "uncommitted"]
+# Told now and then how many bytes of its body a request has sent so far.
+Sent = Callable[[int], None]
 
 
 class BlobInfo(NamedTuple):
@@ -223,11 +225,16 @@ class BlobStore(BlobSource, Protocol):
         md5: bytes,
         properties: BlobProperties = ...,
         condition: Precondition = ANYTHING,
+        sent: Sent | None = None,
     ) -> BlobInfo:
-        """Put Blob. ``md5`` goes along as Content-MD5: the service refuses a body that does not match."""
+        """Put Blob. ``md5`` goes along as Content-MD5: the service refuses a body that does not match.
+
+        ``sent`` is told now and then how many bytes of the body the current try has sent: after a failure it begins
+        again.
+        """
         ...
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
         """Put Block, checked by the service like :meth:`put`. ``block_id`` is already base64."""
         ...
 

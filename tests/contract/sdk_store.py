@@ -36,6 +36,7 @@ from blobsync.store.protocol import (
     BlockList,
     CopiedBlob,
     Precondition,
+    Sent,
 )
 
 _NO_PROPERTIES = BlobProperties()
@@ -97,6 +98,7 @@ class SdkBlobStore:
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
         condition: Precondition = ANYTHING,
+        sent: Sent | None = None,
     ) -> BlobInfo:
         # The SDK computes Content-MD5 by itself and offers no way to send a wrong one.
         if md5_of(body) != md5:
@@ -112,7 +114,7 @@ class SdkBlobStore:
             )
         return self._there(name)
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
         if md5_of(body) != md5:
             raise ChecksumError("the SDK would send the right MD5")
         with translated(name):

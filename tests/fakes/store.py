@@ -31,6 +31,7 @@ from blobsync.store.protocol import (
     Orders,
     Precondition,
     PutOrder,
+    Sent,
 )
 
 _NO_PROPERTIES = BlobProperties()
@@ -187,6 +188,7 @@ class MemoryStore:
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
         condition: Precondition = ANYTHING,
+        sent: Sent | None = None,
     ) -> BlobInfo:
         self._ask("put", name, 0, len(body))
         self._check(body, md5)
@@ -197,7 +199,7 @@ class MemoryStore:
     def orders(self) -> Orders | None:
         return MemoryOrders(self) if self.takes_orders else None
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
         self._ask("put_block", name, 0, len(body))
         self._check(body, md5)
         self._stage(name, block_id, body)

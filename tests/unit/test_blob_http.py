@@ -252,6 +252,12 @@ def test_a_server_that_stops_answering_is_a_timeout() -> None:
 def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
     body = bytes(20_000_000)
     received = bytearray()
+    said: list[int] = []
+    ahead: list[int] = []
+
+    def hear(so_far: int) -> None:
+        said.append(so_far)
+        ahead.append(so_far - len(received))
 
     def read_slowly(server: socket.socket) -> None:
         connection, _ = server.accept()
@@ -270,10 +276,17 @@ def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
         container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
         http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1), timeouts=Timeouts(0.4, 5.0))
         started = time.monotonic()
-        Driven(container, http).put("a", body, md5=md5(body))
+        if MANY["at a time"]:
+            Driven(container, http).put("a", body, md5=md5(body))
+        else:
+            RestBlobStore(container, http).put("a", body, md5=md5(body), sent=hear)
         thread.join()
     assert time.monotonic() - started > 1.0
     assert received.endswith(body)
+    if not MANY["at a time"]:
+        # Said on the way, and not of what still waits in this machine; urllib3 knows only what it has handed over.
+        most = 1 << 20 if CHOSEN["BLOBSYNC_TRANSPORT"] == "curl" else 10 << 20
+        assert len(said) > 3 and said == sorted(said) and max(ahead) < most
 
 
 def test_patience_ends_before_the_tries_do() -> None:

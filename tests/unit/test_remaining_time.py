@@ -47,7 +47,11 @@ def worst(order: Sequence[FileAction], file: float, byte: float, pace: Pace = la
     """The factor by which the estimate is wrong at its worst, from a quarter of the time on until two seconds before
     the end (or a fiftieth of the whole)."""
     seen = list(steps(order, file, byte, pace, random.Random(seed)))
-    whole, size = seen[-1][0], sum(action.size for action in order)
+    return worst_of(seen, seen[-1][0], len(order), sum(action.size for action in order))
+
+
+def worst_of(seen: Sequence[tuple[float, int, int]], whole: float, files: int, size: int) -> float:
+    """See :func:`worst`."""
     remaining = RemainingTime()
     factor = 1.0
     # As often as a bar asks, and no more.
@@ -59,7 +63,7 @@ def worst(order: Sequence[FileAction], file: float, byte: float, pace: Pace = la
         asked = now + whole / 200
         left = whole - now
         if now >= whole / 4 and left > max(2.0, whole / 50):
-            said = remaining.left(len(order) - done, size - moved)
+            said = remaining.left(files - done, size - moved)
             assert said is not None and said > 0
             factor = max(factor, said / left, left / said)
     return factor
@@ -105,7 +109,52 @@ def test_it_follows_a_line_that_becomes_faster_or_slower(shape: str, change: flo
         assert worst(order, file * longer, byte * longer, pace=pace) <= FACTOR
 
 
-@pytest.mark.parametrize("seed", range(60))
+def two_ways(
+    small: Sequence[int], large: Sequence[int], line: float, latency: float, widths: tuple[int, int]
+) -> Iterator[tuple[float, int, int]]:
+    """A transfer whose small files go beside its large ones, each request with its answer's delay and an even share of
+    the line: seconds, files and bytes so far. ``line`` is in bytes a second; each large file counts as it goes."""
+    waiting = [list(small), list(large)]
+    going: list[list[tuple[float, float, int]]] = [[], []]
+    now, files, moved = 0.0, 0, 0.0
+    while True:
+        for left, begun, width in zip(waiting, going, widths, strict=True):
+            while left and len(begun) < width:
+                size = left.pop()
+                begun.append((latency, float(size), size))
+        flowing = sum(delay <= 0 for begun in going for delay, _, _ in begun)
+        if not any(going):
+            return
+        share = line / max(flowing, 1)
+        step = min(*(delay if delay > 0 else rest / share for begun in going for delay, rest, _ in begun), 0.25)
+        step = max(step, 1e-3)
+        now += step
+        for kind, begun in enumerate(going):
+            after = [
+                (delay - step, rest, size) if delay > 0 else (delay, rest - share * step, size)
+                for delay, rest, size in begun
+            ]
+            moved += sum(share * step for delay, _, _ in begun if delay <= 0 and kind)
+            gone = [size for delay, rest, size in after if delay <= 0 and rest <= 0]
+            files, moved = files + len(gone), moved + (0 if kind else sum(gone))
+            going[kind] = [each for each in after if each[0] > 0 or each[1] > 0]
+        yield now, files, int(moved)
+
+
+@pytest.mark.parametrize(("line", "latency"), [(2e6, 0.03), (12e6, 0.03), (100e6, 0.02)])
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [((1500, 2000), (4, 3_000_000)), ((5000, 16 * KIB), (10, 100 * MIB)), ((5000, 100_000), (4, 50 * MIB))],
+)
+def test_small_files_may_go_beside_large_ones(
+    small: tuple[int, int], large: tuple[int, int], line: float, latency: float
+) -> None:
+    seen = list(two_ways([small[1]] * small[0], [large[1]] * large[0], line, latency, (48, min(large[0], 16))))
+    whole, count = seen[-1][0], small[0] + large[0]
+    assert worst_of(seen, whole, count, small[0] * small[1] + large[0] * large[1]) <= FACTOR
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_any_mixture_on_any_line(seed: int) -> None:
     chance = random.Random(seed)
     groups = [

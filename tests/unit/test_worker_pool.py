@@ -205,3 +205,25 @@ def test_buffers_stay_within_the_budget_and_a_larger_one_goes_alone() -> None:
     stop.set()
     with pytest.raises(Stopped):
         budget.acquire(1, stop)
+
+
+def test_a_body_on_its_way_is_counted_once_whatever_its_tries_sent() -> None:
+    counts: list[int] = []
+    part = live_part(Route.UPLOAD, LocalEnd(Path("/nowhere")), RemoteEnd(MemoryStore(), ""))
+    run = RecordedRun(MoveTask(part, ()), RecordingListener(counts.append), 1 << 20)
+    job = ScriptedJob(run, "a", Script())
+    with job.sending(100) as sent:
+        sent(60)
+        # Another try.
+        sent(10)
+        sent(80)
+    assert counts == [60, -50, 70, 20]
+
+    def break_off() -> None:
+        with job.sending(50) as sent:
+            sent(30)
+            raise StorageUnreachableError("gone")
+
+    with pytest.raises(StorageUnreachableError):
+        break_off()
+    assert sum(counts) == 100

@@ -12,7 +12,16 @@ from typing import NoReturn, final
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.locations import ContainerUrl, SasToken
-from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlockKind, BlockList, CopiedBlob, Precondition
+from blobsync.store.protocol import (
+    ANYTHING,
+    BlobInfo,
+    BlobProperties,
+    BlockKind,
+    BlockList,
+    CopiedBlob,
+    Precondition,
+    Sent,
+)
 
 
 @final
@@ -93,10 +102,11 @@ class MountedStore:
         md5: bytes,
         properties: BlobProperties | None = None,
         condition: Precondition = ANYTHING,
+        sent: Sent | None = None,
     ) -> BlobInfo:
         self._refuse(name)
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
         self._refuse(name)
 
     def put_block_list(

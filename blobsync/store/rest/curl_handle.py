@@ -6,9 +6,12 @@ Options: https://curl.se/libcurl/c/curl_easy_setopt.html, errors: https://curl.s
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import ssl
+import sys
+import termios
 from collections.abc import Mapping
 
 import pycurl
@@ -116,7 +119,17 @@ class CurlHandle:
 
     def moved(self) -> int:
         """Bytes of the body that went out so far."""
-        return int(self.easy.getinfo(pycurl.SIZE_UPLOAD)) if self.sent else 0
+        return int(self.easy.getinfo(pycurl.SIZE_UPLOAD_T)) if self.sent else 0
+
+    def received(self) -> int:
+        """Bytes of the body that the other side's system has acknowledged, so far as this one can tell: on a thin line
+        the rest of what went out waits for a long time."""
+        waiting = bytearray(4)
+        try:
+            fcntl.ioctl(self.easy.getinfo(pycurl.ACTIVESOCKET), termios.TIOCOUTQ, waiting)
+        except (OSError, ValueError):
+            return self.moved()
+        return max(0, self.moved() - int.from_bytes(waiting, sys.byteorder))
 
     def is_connected(self) -> bool:
         """Whether the request is on its way: from then on the time limit for connecting is over."""

@@ -14,9 +14,14 @@ from typing import final
 
 import pycurl
 
+from blobsync.store.protocol import Sent
 from blobsync.store.rest.curl_exchanges import CurlExchanges, sleep
 from blobsync.store.rest.curl_handle import CurlHandle
 from blobsync.store.rest.transport import POOL_SIZE, Headers, ServerOrigin, Timeouts, TransportError, Trouble
+
+# Bytes of a body that nobody needs to be told of on its way, and seconds between two times.
+_SOON_GONE = 256 * 1024
+_TELL = 0.1
 
 
 @final
@@ -30,7 +35,9 @@ class CurlTransport:
         # Reuse the last used one first: servers close idle connections.
         self._idle: list[_Line] = []
 
-    def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> CurlResponse:
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, sent: Sent | None = None
+    ) -> CurlResponse:
         """See the protocol."""
         try:
             line = self._idle.pop()
@@ -38,7 +45,7 @@ class CurlTransport:
             line = _Line(self._origin, self._timeouts, self._closing)
         try:
             line.send(method, target, headers, body)
-            status, found = line.await_headers()
+            status, found = line.await_headers(sent if body is not None and len(body) > _SOON_GONE else None)
         except BaseException:
             line.cut()
             raise
@@ -117,12 +124,12 @@ class _Line:
         self._multi.add_handle(self._handle.easy)
         self._running = True
 
-    def await_headers(self) -> tuple[int, Headers]:
+    def await_headers(self, sent: Sent | None = None) -> tuple[int, Headers]:
         """Wait for the final status line and its headers."""
         while not self._handle.has_headers():
             if not self._running:
                 raise self._failure or TransportError(Trouble.BROKEN)
-            self._wait()
+            self._wait(sent)
         self.resent = self._handle.was_resent()
         return self._handle.status(), self._handle.headers()
 
@@ -155,12 +162,12 @@ class _Line:
         self._handle.close()
         self._multi.close()
 
-    def _wait(self) -> None:
+    def _wait(self, sent: Sent | None = None) -> None:
         """Go on until something has come, or the exchange has ended. Raises :class:`TransportError`."""
         lines, pieces = self._handle.lines, self._handle.pieces
         had = (len(lines), len(pieces))
         deadline = time.monotonic() + self._timeouts.read
-        uploaded = 0
+        uploaded, told = 0, 0.0
         while True:
             self._step()
             if not self._running or (len(lines), len(pieces)) != had:
@@ -169,6 +176,9 @@ class _Line:
             if self._closing.is_set():
                 raise TransportError(Trouble.BROKEN)
             now = time.monotonic()
+            if sent is not None and now >= told + _TELL:
+                told = now
+                sent(self._handle.received())
             if now > deadline and self._handle.is_connected():
                 moved = self._handle.moved()
                 if moved == uploaded:

@@ -23,6 +23,7 @@ from blobsync.base.errors import BlobsyncError, StorageError, StorageUnreachable
 from blobsync.base.locations import ContainerUrl
 from blobsync.base.redaction import redact
 from blobsync.config.model import EMULATOR_ACCOUNT
+from blobsync.store.protocol import Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
 from blobsync.store.rest.side_by_side import SideBySide
@@ -161,8 +162,8 @@ class BlobHttp:
             )
         )
 
-    def run(self, steps: Steps[_T]) -> _T:
-        """Drive one operation to its end in this thread."""
+    def run(self, steps: Steps[_T], sent: Sent | None = None) -> _T:
+        """Drive one operation to its end in this thread; ``sent`` hears of each try's body on its way."""
         back: Answered | None = None
         error: Exception | None = None
         while True:
@@ -175,7 +176,7 @@ class BlobHttp:
                 if isinstance(step, Pause):
                     self._sleep(step.seconds)
                 else:
-                    back = self._exchange(step)
+                    back = self._exchange(step, sent)
             except (TransportError, BlobsyncError) as caught:
                 error = caught
 
@@ -243,8 +244,8 @@ class BlobHttp:
         signed.pop("Content-Length", None)
         return Try(method, f"{path}?{text}" if text else path, signed, body, most)
 
-    def _exchange(self, attempt: Try) -> Answered:
-        response = self._transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body)
+    def _exchange(self, attempt: Try, sent: Sent | None) -> Answered:
+        response = self._transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body, sent)
         return Answered(response, _whole_body(response, attempt.most) if attempt.most else None)
 
     def _sleep(self, seconds: float) -> None:

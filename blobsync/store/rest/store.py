@@ -30,6 +30,7 @@ from blobsync.store.protocol import (
     CopiedBlob,
     Precondition,
     PutOrder,
+    Sent,
 )
 from blobsync.store.rest.blob_steps import BlobSteps, RestOrders
 from blobsync.store.rest.errors import skew_seconds
@@ -135,13 +136,14 @@ class RestBlobStore:
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
         condition: Precondition = ANYTHING,
+        sent: Sent | None = None,
     ) -> BlobInfo:
         """Put Blob: the whole blob in one request; the service checks ``md5`` and keeps it as Content-MD5."""
-        return self._http.run(self._steps.put(PutOrder(name, body, md5, properties, condition)))
+        return self._http.run(self._steps.put(PutOrder(name, body, md5, properties, condition)), sent)
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes) -> None:
+    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
         """Put Block: one uncommitted block, checked by the service."""
-        self._http.run(self._steps.put_block(name, block_id, body, md5))
+        self._http.run(self._steps.put_block(name, block_id, body, md5), sent)
 
     def put_block_list(
         self,

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from blobsync.store.protocol import Sent
+
 # How many connections stay open; as many threads may work at once without reconnecting.
 POOL_SIZE = 64
 
@@ -147,8 +149,13 @@ class Exchanges(Protocol):
 class Transport(Protocol):
     """Connections to one host; safe to use from several threads."""
 
-    def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Response:
-        """Send one request, once. ``target`` is path and query, percent-encoded. Raises :class:`TransportError`."""
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, sent: Sent | None = None
+    ) -> Response:
+        """Send one request, once. ``target`` is path and query, percent-encoded. Raises :class:`TransportError`.
+
+        ``sent`` is called in this thread, and not at all for a body that is soon gone.
+        """
         ...
 
     def exchanges(self) -> Exchanges | None:

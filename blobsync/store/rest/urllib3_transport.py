@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast, final
 from urllib.parse import urlsplit
 
@@ -21,6 +21,7 @@ from urllib3.exceptions import (
 from urllib3.response import BaseHTTPResponse
 
 from blobsync.base.errors import StorageUnreachableError
+from blobsync.store.protocol import Sent
 from blobsync.store.rest.transport import POOL_SIZE, ServerOrigin, Timeouts, TransportError, Trouble
 
 if TYPE_CHECKING:
@@ -67,17 +68,19 @@ class Urllib3Transport:
         whole = origin.proxy is not None and origin.scheme == "http"
         self._prefix = f"{origin.scheme}://{origin.netloc}" if whole else ""
 
-    def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Urllib3Response:
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, sent: Sent | None = None
+    ) -> Urllib3Response:
         """See the protocol."""
-        sent = dict(headers)
+        fields = dict(headers)
         if body is not None:
-            sent["Content-Length"] = str(len(body))
+            fields["Content-Length"] = str(len(body))
         try:
             raw = self._pool.urlopen(
                 method,
                 self._prefix + target,
-                body=body if body is None or len(body) <= _PIECE else cast("list[bytes]", _pieces(body)),
-                headers=sent,
+                body=body if body is None or len(body) <= _PIECE else cast("Iterable[bytes]", _pieces(body, sent)),
+                headers=fields,
                 retries=_NO_RETRIES,
                 redirect=False,
                 assert_same_host=False,
@@ -154,9 +157,12 @@ def _pool(origin: ServerOrigin, timeouts: Timeouts) -> urllib3.HTTPConnectionPoo
     return pool
 
 
-def _pieces(body: bytes) -> list[memoryview]:
+def _pieces(body: bytes, sent: Sent | None) -> Iterator[memoryview]:
     view = memoryview(body)
-    return [view[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
+    for start in range(0, len(body), _PIECE):
+        if sent is not None:
+            sent(start)
+        yield view[start : start + _PIECE]
 
 
 def _trouble(error: Exception) -> Trouble:
