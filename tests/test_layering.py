@@ -194,7 +194,8 @@ WRITERS: dict[str, str] = {
     "local.range_records": "which ranges of a download are there",
     **dict.fromkeys(("plan.saved_plan", "base.told"), "the same"),
     **dict.fromkeys(
-        ("code", "config.scaffold", "cli.demonstration", "cli.demo_data"), "what the user asked to be made"
+        ("code", "config.scaffold", "cli.demonstration", "cli.demo_data", "jobs.form.templates"),
+        "what the user asked to be made",
     ),
     "web.login": "the file that logs the browser in",
     "web.server": "the socket that is listened on",

@@ -23,6 +23,9 @@ _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTI
 # Keys of the cluster file that the node reads.
 _FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed", "batchai")
 
+# Options of ``submit`` that only Slurm knows.
+SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
+
 _TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -53,10 +56,15 @@ def demand_platform(cluster: Cluster) -> None:
     raise ConfigError("is missing, so no job can run", file=cluster.file, key="platform", hint=hint)
 
 
-def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRef | None) -> JobSpec:
-    """The specification of one submission. Raises ``UsageError`` and ``ConfigError``."""
+def demand_command(request: SubmitRequest) -> None:
+    """Raise ``UsageError`` if there is nothing to run."""
     if not request.argv:
         raise UsageError("no command given", hint="blobsync submit python train.py --data voc20")
+
+
+def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRef | None) -> JobSpec:
+    """The specification of one submission. Raises ``UsageError`` and ``ConfigError``."""
+    demand_command(request)
     if request.options and cluster.platform != "slurm":
         option = next(iter(request.options))
         limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None

@@ -16,7 +16,7 @@ from blobsync.jobs.spec import JobSpec, State
 MOST_NODES = 65_536
 
 # Jobs there have the number of nodes that they were submitted with.
-_FIXED = frozenset({"aml"})
+FIXED_SIZE = frozenset({"aml"})
 _PAIR = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _EXAMPLE = "blobsync submit --elastic 1:4 -- torchrun train.py"
 
@@ -58,7 +58,7 @@ def find_bounds(given: GivenBounds) -> Bounds | None:
     if given.least is None or given.most is None:
         key, missing = ("min_nodes", "max_nodes") if given.most is None else ("max_nodes", "min_nodes")
         raise ConfigError(f"needs {missing} beside it", file=given.file, key=key)
-    if given.platform in _FIXED:
+    if given.platform in FIXED_SIZE:
         raise ConfigError(_fixed(given.platform), file=given.file, key="min_nodes", hint="remove min_nodes, max_nodes")
     if problem := _problem(given.least, given.most):
         raise ConfigError(problem, file=given.file, key="min_nodes", hint="min_nodes: 1, max_nodes: 4")
@@ -69,7 +69,7 @@ def _asked(given: GivenBounds) -> Bounds:
     match = _PAIR.fullmatch(given.asked)
     if not match:
         raise UsageError(f"--elastic {given.asked!a} is not MIN:MAX", hint=_EXAMPLE)
-    if given.platform in _FIXED:
+    if given.platform in FIXED_SIZE:
         hint = "use --nodes N, or another cluster: -c NAME"
         raise UsageError(f"--elastic {given.asked}: {_fixed(given.platform)}", hint=hint)
     least, most = int(match[1]), int(match[2])

@@ -28,7 +28,9 @@ _RUN_ID = "user_0_00000000"
 _UNASKED = SasToken.parse("sig=none")
 
 
-def refusals(cluster: Cluster, environ: Mapping[str, str]) -> tuple[BlobsyncError, ...]:
+def refusals(
+    cluster: Cluster, environ: Mapping[str, str], request: SubmitRequest = _ANY_REQUEST
+) -> tuple[BlobsyncError, ...]:
     """What ``submit`` would raise on ``cluster``; several where they do not hide each other."""
     found: list[BlobsyncError] = []
     code: CodeRef | None = None
@@ -42,7 +44,7 @@ def refusals(cluster: Cluster, environ: Mapping[str, str]) -> tuple[BlobsyncErro
     except BlobsyncError as error:
         found.append(error)
     try:
-        spec = describe(cluster, _ANY_REQUEST, _RUN_ID, code)
+        spec = describe(cluster, request, _RUN_ID, code)
         create_backend(cluster.platform, _around(cluster, environ)).plan(spec)
         grant(spec, [cluster], _mint)
     except BlobsyncError as error:

@@ -38,7 +38,6 @@ JobName = str | JobRecord
 DEFAULT_LIMIT = 20
 REPORT_LINES = 100
 _ALL_LINES = 10**9
-_SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
 
 
 class SubmitKeywords(TypedDict, total=False):
@@ -341,7 +340,7 @@ class Jobs:
         return self._board.current
 
     def _asked(self, command: Command, keywords: SubmitKeywords) -> tuple[Cluster, SubmitRequest]:
-        from blobsync.jobs.describe import SubmitRequest
+        from blobsync.jobs.describe import SLURM_OPTIONS, SubmitRequest
 
         unknown = keywords.keys() - SubmitKeywords.__annotations__.keys()
         if unknown:
@@ -350,7 +349,7 @@ class Jobs:
             value = keywords.get(name)
             if isinstance(value, int) and value < least:
                 raise UsageError(f"{name} {value}: at least {least}")
-        options = {name: text for name, text in keywords.items() if name in _SLURM_OPTIONS and text}
+        options = {name: text for name, text in keywords.items() if name in SLURM_OPTIONS and text}
         return self._cluster(), SubmitRequest(
             _words(command),
             keywords.get("num_gpu"),

@@ -112,6 +112,7 @@ DECIDING = (
     "jobs/backends/aml/storage.py",
 )
 NOT_THE_FILES_FAULT: Mapping[str, str] = {
+    "demand_command": "the command is wrong",
     "describe": "the command and its options are wrong",
     "create_backend": "the platform is checked when the file is read",
     "_published": "the container is asked",

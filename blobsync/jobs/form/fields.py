@@ -1,0 +1,176 @@
+"""The fields of the form, and which platform has them. Pure.
+
+A field stands for a key of the cluster file (it becomes ``-p``) or for an option of ``submit``. Which platforms use a
+key is in the tables of ``config check``; ``only`` adds what they do not say, as other commands use the key everywhere.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blobsync.config.job_notes import ONLY_ON
+from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
+from blobsync.config.model import AML_PLATFORMS
+from blobsync.jobs.elastic import FIXED_SIZE
+
+
+class FieldEntry(enum.Enum):
+    """How a field is typed into."""
+
+    LINE = "line"
+    LINES = "lines"
+    NUMBER = "number"
+    FLAG = "flag"
+    PAIRS = "pairs"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One field. ``key`` is its key in the cluster file (dotted), ``option`` its option of ``submit``.
+
+    ``only`` are the platforms that have it; empty: those that the tables of ``config check`` name, or all.
+    ``choices`` are what may be chosen besides nothing. ``example`` stands in the empty field.
+    """
+
+    name: str
+    label: str
+    group: str
+    entry: FieldEntry = FieldEntry.LINE
+    key: str = ""
+    option: str = ""
+    help: str = ""
+    example: str = ""
+    only: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platforms whose jobs can use it."""
+        if self.only:
+            return self.only
+        section = self.key.partition(".")[0]
+        return (section,) if section in PLATFORMS else ONLY_ON.get(self.key, PLATFORMS)
+
+
+WHAT, SIZE, WHERE, SURROUNDINGS, MORE = "Command", "Size", "Cluster", "Environment", "More"
+GROUPS = (WHAT, SIZE, WHERE, SURROUNDINGS, MORE)
+_SLURM = ("slurm",)
+_ELASTIC = tuple(name for name in PLATFORMS if name not in FIXED_SIZE)
+_IN_IMAGES = ("kubernetes", *AML_PLATFORMS)
+
+FIELDS: tuple[FormField, ...] = (
+    FormField(
+        "command",
+        "Command",
+        WHAT,
+        FieldEntry.LINES,
+        option="cmd",
+        example="python train.py --data voc20",
+        help="Words, or a line for the shell: make && ./run.sh",
+    ),
+    FormField("name", "Name", WHAT, option="name", help="Shown instead of the command."),
+    FormField("num_gpu", "GPUs", SIZE, FieldEntry.NUMBER, key="num_gpu", help="In all; 0 for none."),
+    FormField("nodes", "Nodes", SIZE, FieldEntry.NUMBER, option="nodes"),
+    FormField(
+        "single",
+        "One process per node",
+        SIZE,
+        FieldEntry.FLAG,
+        option="multi_process",
+        help="Instead of one per GPU.",
+        choices=("yes",),
+    ),
+    FormField(
+        "elastic",
+        "Elastic range",
+        SIZE,
+        option="elastic",
+        example="1:4",
+        only=_ELASTIC,
+        help="The number of nodes may change while it runs.",
+    ),
+    FormField("compute_target", "Compute", WHERE, key="compute_target", only=AML_PLATFORMS),
+    FormField("instance_type", "Instance type", WHERE, key="instance_type", example="Standard_NC24rs_v3"),
+    FormField("sla_tier", "SLA tier", WHERE, key="sla_tier", example="Standard"),
+    FormField("priority", "Priority", WHERE, key="priority", example="200"),
+    FormField("preemption_allowed", "May be preempted", WHERE, FieldEntry.FLAG, key="preemption_allowed"),
+    FormField("partition", "Partition", WHERE, option="partition", only=_SLURM),
+    FormField("qos", "Quality of service", WHERE, option="qos", only=_SLURM),
+    FormField("gres", "Generic resources", WHERE, option="gres", example="gpu:a100:4", only=_SLURM),
+    FormField("array", "Array", WHERE, option="array", example="0-9%2", only=_SLURM, help="Run it once per number."),
+    FormField("queue", "Queue", WHERE, key="kubernetes.queue"),
+    FormField("priority_class", "Priority class", WHERE, key="kubernetes.priority_class"),
+    FormField("cpu", "CPUs of a pod", WHERE, key="kubernetes.cpu", example="8"),
+    FormField("memory", "Memory of a pod", WHERE, key="kubernetes.memory", example="64Gi"),
+    FormField("time", "Time limit of Slurm", WHERE, option="time", example="2-12:00:00", only=_SLURM),
+    FormField("timeout", "Time limit", WHERE, key="timeout", example="5h"),
+    FormField(
+        "retries", "Retries", WHERE, FieldEntry.NUMBER, key="retries", help="After a failure that looks temporary."
+    ),
+    FormField("image", "Image", SURROUNDINGS, key="docker.image", example="pytorch/pytorch:latest", only=_IN_IMAGES),
+    FormField("launcher", "Launcher", SURROUNDINGS, FieldEntry.CHOICE, key="launcher"),
+    FormField(
+        "env",
+        "Environment variables",
+        SURROUNDINGS,
+        FieldEntry.PAIRS,
+        key="env",
+        example="EPOCHS=20",
+        help="NAME=VALUE, one on each line; they are added to those of the cluster file.",
+    ),
+    FormField(
+        "setup",
+        "Setup script",
+        SURROUNDINGS,
+        FieldEntry.LINES,
+        key="setup",
+        example="pip install -r requirements.txt",
+        help="Runs once on each node, before the command.",
+    ),
+    FormField("work_dir", "Working folder", SURROUNDINGS, key="work_dir"),
+    FormField(
+        "other",
+        "Other keys of the cluster file",
+        MORE,
+        FieldEntry.LINES,
+        example="docker: {shm_size: 64g}",
+        help="YAML, as -p takes it.",
+    ),
+    FormField(
+        "init",
+        "Upload the code first",
+        MORE,
+        FieldEntry.FLAG,
+        option="init",
+        choices=("yes",),
+        help="blobsync init, before the job is submitted.",
+    ),
+)
+BY_NAME: Mapping[str, FormField] = {field.name: field for field in FIELDS}
+# A folder entry's two fields: how jobs see it, and which parts of it they need.
+MODE, INCLUDE = "folder_mode:", "folder_parts:"
+
+
+def fields_of(platform: str) -> tuple[FormField, ...]:
+    """The fields that jobs on ``platform`` have, in their order."""
+    return tuple(field for field in FIELDS if platform in field.platforms)
+
+
+def choices_of(field: FormField) -> tuple[str, ...]:
+    """What may be chosen in a field, besides leaving it empty; as the table of keys says."""
+    if field.choices or field.entry is not FieldEntry.CHOICE:
+        return field.choices or (("yes", "no") if field.entry is FieldEntry.FLAG else ())
+    return known_key(field.key).choices
+
+
+def known_key(dotted: str) -> Key:
+    """The entry of a key in the table of cluster files."""
+    keys: Mapping[str, Key] = CLUSTER
+    found = Key(Kind.TEXT)
+    for part in dotted.split("."):
+        found = keys[part]
+        keys = found.keys or {}
+    return found

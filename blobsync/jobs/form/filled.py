@@ -1,0 +1,294 @@
+"""A filled form as a value, and the submission that it stands for, with every mistake at its field. Pure.
+
+``-p`` is written as JSON, which is YAML too. A command is read as words where a shell would read the same words from
+them, quoted its way; anything else is a line for the shell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blobsync.base.errors import BlobsyncError, ConfigError
+from blobsync.config.known_keys import Kind
+from blobsync.config.model import Cluster
+from blobsync.config.overrides import SHOWN, apply_overrides, parse_overrides
+from blobsync.config.typed import FOLDER_SUFFIX
+from blobsync.config.yaml_lines import Document
+from blobsync.jobs.describe import SLURM_OPTIONS, SubmitRequest
+from blobsync.jobs.form.fields import BY_NAME, INCLUDE, MODE, FieldEntry, FormField, fields_of, known_key
+
+if TYPE_CHECKING:
+    from blobsync.jobs.project_jobs import SubmitKeywords
+
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+# JSON may hold them as they are, YAML not.
+_NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+# Longer texts are no command, and no variables.
+MOST_CHARS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobForm:
+    """What was typed: the cluster, and the text of each field by its name; fields that are missing are empty.
+
+    A folder entry has the fields ``folder_mode:NAME`` and ``folder_parts:NAME``.
+    """
+
+    cluster: str
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def text(self, name: str) -> str:
+        """What a field holds, without blanks around it and with plain line ends."""
+        return self.values.get(name, "").replace("\r\n", "\n").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMistake:
+    """What is wrong with a field, in the words of the command line. ``cluster`` is the field of the file's mistakes."""
+
+    field: str
+    message: str
+    hint: str = ""
+
+    @classmethod
+    def of(cls, name: str, error: BlobsyncError) -> FieldMistake:
+        """An error as the mistake of a field; where it is in ``-p``, the field says that already."""
+        message = error.message
+        if isinstance(error, ConfigError) and error.file == SHOWN and name not in ("other", "cluster"):
+            message = error.detail
+        return cls(name, message, error.hint or "")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedJob:
+    """What the command line would be given: ``-c``, ``-n``, ``-p``, the options of ``submit``, and the command."""
+
+    cluster: str
+    argv: tuple[str, ...]
+    num_gpu: int | None = None
+    param: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    keywords: SubmitKeywords = field(default_factory=lambda: _no_keywords())
+
+    @property
+    def overrides(self) -> Mapping[str, Any]:
+        """What ``-p`` and ``-n`` change in the cluster file."""
+        return {**self.param, "num_gpu": self.num_gpu} if self.num_gpu is not None else self.param
+
+    @property
+    def request(self) -> SubmitRequest:
+        """The same as ``describe`` takes it."""
+        words = self.keywords
+        options = {name: text for name in SLURM_OPTIONS if (text := words.get(name))}
+        return SubmitRequest(
+            self.argv,
+            None,
+            words.get("nodes"),
+            words.get("name", ""),
+            words.get("multi_process"),
+            options,
+            elastic=words.get("elastic") or "",
+        )
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """The words that do the same in a terminal."""
+        words = ["blobsync", "-c", self.cluster]
+        words += ["-n", str(self.num_gpu)] if self.num_gpu is not None else []
+        words += ["-p", param_text(self.param)] if self.param else []
+        words.append("submit")
+        for name, value in self.keywords.items():
+            if name == "multi_process":
+                words += ["--single"] if value is False else []
+            elif name == "init":
+                words += ["--init"] if value else []
+            elif value not in (None, ""):
+                words += [f"--{name}", str(value)]
+        return (*words, *(["--"] if self.argv[:1] and self.argv[0].startswith("-") else []), *self.argv)
+
+
+def _no_keywords() -> SubmitKeywords:
+    return {}
+
+
+def param_text(param: Mapping[str, Any]) -> str:
+    """``-p`` for these overrides."""
+    text = json.dumps(param, ensure_ascii=False)
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def words_of(command: str) -> tuple[str, ...]:
+    """The words of a command, or one line for the shell where it holds more than words; nothing for an empty text."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return (command,)
+    return tuple(words) if shlex.join(words) == command else (command,)
+
+
+def text_of_command(argv: Sequence[str]) -> str:
+    """The inverse of :func:`words_of`."""
+    line = argv[0] if len(argv) == 1 else ""
+    return line if words_of(line) == tuple(argv) and line == line.strip() else shlex.join(argv)
+
+
+def read_form(form: JobForm, known: Cluster) -> tuple[AskedJob, tuple[FieldMistake, ...]]:
+    """The submission, as far as the fields can be read, and what cannot be. ``known`` is the cluster without changes.
+
+    Fields that the cluster's platform does not have are left out: the page does not show them.
+    """
+    reader = _Reader(form, known)
+    return reader.submission(), tuple(reader.mistakes)
+
+
+class _Reader:
+    def __init__(self, form: JobForm, known: Cluster) -> None:
+        self._form = form
+        self._known = known
+        self._fields = [each for each in fields_of(known.platform) if form.text(each.name)]
+        self.mistakes: list[FieldMistake] = []
+
+    def submission(self) -> AskedJob:
+        param = self._other()
+        for each in self._fields:
+            if each.key and each.key != "num_gpu":
+                self._put(param, each)
+        for name, key in self._entries():
+            self._put_folder(param, name, key)
+        gpus = self._whole("num_gpu")
+        command = self._form.text("command")
+        argv = words_of(command) if command else ()
+        if "\0" in command or len(command) > MOST_CHARS:
+            self._wrong("command", f"a command has no NUL characters, and at most {MOST_CHARS:,} others")
+            argv = ()
+        return AskedJob(self._form.cluster, argv, gpus, param, self._keywords())
+
+    def _keywords(self) -> SubmitKeywords:
+        found: dict[str, Any] = {}
+        for each in self._fields:
+            if each.option in ("", "cmd"):
+                continue
+            text = self._form.text(each.name)
+            if each.entry is FieldEntry.FLAG:
+                found |= {each.option: each.option != "multi_process"} if text == "yes" else {}
+            elif each.entry is FieldEntry.NUMBER:
+                found[each.option] = self._whole(each.name)
+            else:
+                found[each.option] = text
+        words: Any = {name: value for name, value in found.items() if value is not None}
+        keywords: SubmitKeywords = words
+        return keywords
+
+    def _whole(self, name: str) -> int | None:
+        text = self._form.text(name)
+        if not text:
+            return None
+        if not _WHOLE.fullmatch(text):
+            self._wrong(name, f"{text!a} is not a whole number")
+            return None
+        if name == "nodes" and int(text) < 1:
+            self._wrong(name, f"nodes {text}: at least 1")
+            return None
+        return int(text)
+
+    def _other(self) -> dict[str, Any]:
+        text = self._form.text("other")
+        try:
+            given = apply_overrides(Document(SHOWN, {}, {}), parse_overrides(text) if text else {}).values
+        except ConfigError as error:
+            self.mistakes.append(FieldMistake.of("other", error))
+            return {}
+        return dict(given)
+
+    def _put(self, param: dict[str, Any], each: FormField) -> None:
+        text = self._form.text(each.name)
+        value: Any = text
+        if each.entry is FieldEntry.PAIRS:
+            value = self._pairs(each.name, text)
+        elif each.entry is FieldEntry.FLAG:
+            value = {"yes": True, "no": False}.get(text, text)
+        elif known_key(each.key).kind is Kind.WHOLE and _WHOLE.fullmatch(text):
+            value = int(text)
+        self._add(param, each.key.split("."), value)
+
+    def _add(self, param: dict[str, Any], path: Sequence[str], value: Any) -> None:
+        here: Any = param
+        for part in path[:-1]:
+            here = here.setdefault(part, {}) if isinstance(here, dict) else None
+        last = path[-1]
+        if not isinstance(here, dict) or not (last not in here or isinstance(value, dict)):
+            self._wrong("other", f"{'.'.join(path)} has a field of its own, which is filled in too")
+            return
+        inside = here.setdefault(last, {}) if isinstance(value, dict) else None
+        if isinstance(inside, dict):
+            inside |= value
+        else:
+            here[last] = value
+
+    def _pairs(self, name: str, text: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for number, line in enumerate(text.split("\n"), 1):
+            variable, sign, value = line.partition("=")
+            if not line.strip():
+                continue
+            # A '$' would divide a key of -p.
+            if not sign or not variable.strip() or "$" in variable:
+                self._wrong(name, f"line {number}: not NAME=VALUE")
+            else:
+                found[variable.strip()] = value.rstrip("\r")
+        return found
+
+    def _entries(self) -> list[tuple[str, str]]:
+        """The folder entries that a field says something of."""
+        named = {entry.prefix: entry.key for entry in self._known.folders}
+        return [
+            (prefix, key)
+            for prefix, key in named.items()
+            if self._form.text(f"{MODE}{prefix}") or self._form.text(f"{INCLUDE}{prefix}")
+        ]
+
+    def _put_folder(self, param: dict[str, Any], prefix: str, key: str) -> None:
+        mode, parts = self._form.text(f"{MODE}{prefix}"), self._form.text(f"{INCLUDE}{prefix}")
+        given: dict[str, Any] = {"mode": mode} if mode else {}
+        if parts:
+            given["include"] = [part.strip() for part in re.split(r"[;\n]", parts) if part.strip()]
+        entries = self._known.values.get("config_param")
+        written = entries.get(key) if isinstance(entries, Mapping) else None
+        if isinstance(written, str):
+            # A bare path has no room for more.
+            given["path"] = written
+            entry = self._known.folder(prefix)
+            given |= {"datastore_name": entry.datastore_name} if entry and entry.datastore_name else {}
+        self._add(param, ("config_param", key), given)
+
+    def _wrong(self, name: str, message: str) -> None:
+        self.mistakes.append(FieldMistake(name, message))
+
+
+def field_of_key(key: str) -> str:
+    """The field that a mistake in this key of the cluster file belongs to; empty where none stands for it."""
+    parts = key.split(".")
+    if parts[0] == "config_param" and len(parts) > 1 and parts[1].endswith(FOLDER_SUFFIX):
+        kind = INCLUDE if parts[2:3] == ["include"] else MODE
+        return f"{kind}{parts[1].removesuffix(FOLDER_SUFFIX)}"
+    if parts[0] == "slurm" and BY_NAME.get(parts[-1]) and BY_NAME[parts[-1]].only == ("slurm",):
+        return parts[-1]
+    key = _ALSO.get(key, key)
+    for each in BY_NAME.values():
+        if each.key and (key == each.key or key.startswith(f"{each.key}.")):
+            return each.name
+    return ""
+
+
+# Keys that are read where a field's own is not given, or mean the same.
+_ALSO = {
+    "singularity_instance_type": "instance_type",
+    "queue_settings.job_tier": "sla_tier",
+    "docker": "docker.image",
+    "kubernetes.image": "docker.image",
+    "singularity_sla_tier": "sla_tier",
+}

@@ -1,0 +1,302 @@
+"""The form for a job: the submission that it stands for, its mistakes, and the way back from a recorded job."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import BlobsyncError, ConfigError, NothingMatchedError, UnsafeNameError, UsageError
+from blobsync.config.job_notes import ONLY_ON
+from blobsync.config.known_keys import PLATFORMS
+from blobsync.config.loader import load_cluster
+from blobsync.config.overrides import parse_overrides
+from blobsync.jobs.board import Board
+from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.form.checked import CheckedForm, check_form
+from blobsync.jobs.form.fields import BY_NAME, FIELDS, choices_of, fields_of, known_key
+from blobsync.jobs.form.filled import AskedJob, JobForm, param_text, text_of_command, words_of
+from blobsync.jobs.form.filling import form_of_job
+from blobsync.jobs.form.templates import load_template, remove_template, save_template, template_names
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.spec import CodeRef, JobSpec
+from tests.fakes.backend import FakeBackend
+from tests.unit.project_files import NO_ENVIRON, ProjectFiles
+
+ENTRY = "azure_blob_config_file: aux_data/configs/acct.yaml"
+CODE = f"code_path: {{{ENTRY}, path: me/code.zip}}"
+FOLDER = f"data_folder: {{{ENTRY}, path: me/data}}"
+CLUSTERS: Mapping[str, str] = {
+    "here": f"platform: local\nenv: {{A: '1', MY_TOKEN: abcdef}}\nconfig_param: {{{FOLDER}}}\n",
+    "slurm": f"platform: slurm\ngpu_per_node: 4\nconfig_param: {{{CODE}, {FOLDER}}}\n",
+    "bare": "platform: local\n"
+    "azure_blob_config_file: aux_data/configs/acct.yaml\nconfig_param: {data_folder: me/data}\n",
+    "kube": f"platform: kubernetes\nkubernetes: {{image: i, namespace: n}}\nconfig_param: {{{CODE}, {FOLDER}}}\n",
+    "aml": f"platform: aml\naml_config: {{subscription_id: s, resource_group: g, workspace_name: w}}\n"
+    f"compute_target: gpus\ndocker: {{image: i}}\nconfig_param: {{{CODE}, {FOLDER}}}\n",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    files = ProjectFiles(tmp_path)
+    for name, text in CLUSTERS.items():
+        files.cluster(text, name)
+    return tmp_path
+
+
+def check(root: Path, cluster: str, **values: str) -> CheckedForm:
+    return check_form(root, JobForm(cluster, {"command": "python train.py", **values}), NO_ENVIRON)
+
+
+def asked(root: Path, cluster: str, **values: str) -> AskedJob:
+    found = check(root, cluster, **values)
+    assert found.submission, found.mistakes
+    return found.submission
+
+
+def spec_of(root: Path, submission: AskedJob) -> JobSpec:
+    cluster = load_cluster(root, submission.cluster, overrides=submission.overrides, environ=NO_ENVIRON)
+    return describe(cluster, submission.request, "me_1_0badcafe", CodeRef("https://a/c", "code.zip", ""))
+
+
+def test_the_fields_of_a_platform_are_those_of_the_tables_of_config_check() -> None:
+    for field in FIELDS:
+        for platform in PLATFORMS if field.key and not field.only else ():
+            section = field.key.partition(".")[0]
+            wanted = platform == section if section in PLATFORMS else platform in ONLY_ON.get(field.key, PLATFORMS)
+            assert (field in fields_of(platform)) == wanted, (field.name, platform)
+    named = {platform: {field.name for field in fields_of(platform)} for platform in PLATFORMS}
+    assert "partition" in named["slurm"] and "partition" not in named["aml"]
+    assert "elastic" in named["kubernetes"] and "elastic" not in named["aml"]
+    assert {"priority", "sla_tier", "instance_type"} <= named["singularity"] and "priority" not in named["aml"]
+    assert choices_of(BY_NAME["launcher"]) == ("mpi", "pytorch", "none")
+    assert all(known_key(field.key) for field in FIELDS if field.key)
+
+
+@pytest.mark.parametrize(
+    ("text", "argv"),
+    [
+        ("python train.py --lr 0.1", ("python", "train.py", "--lr", "0.1")),
+        ("python 'a b.py'", ("python", "a b.py")),
+        ("make && ./run.sh", ("make && ./run.sh",)),
+        ("echo $HOME", ("echo $HOME",)),
+        ("echo 'unclosed", ("echo 'unclosed",)),
+        ("a\nb", ("a\nb",)),
+        ("", ()),
+    ],
+)
+def test_a_command_is_words_unless_only_a_shell_can_read_it(text: str, argv: tuple[str, ...]) -> None:
+    assert words_of(text) == argv
+
+
+@pytest.mark.parametrize(
+    "argv", [("python", "a b.py"), ("make && x",), ("echo hi",), ("--odd",), ("a", "", "'"), (" x ",), ("x\ny",)]
+)
+def test_a_recorded_command_comes_back_as_the_same_words(argv: tuple[str, ...]) -> None:
+    assert words_of(text_of_command(argv)) == argv
+
+
+FILLED: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "nothing but a command": ("here", {}),
+    "everything on this machine": (
+        "here",
+        {
+            "name": "a name",
+            "num_gpu": "2",
+            "single": "yes",
+            "env": "B=two words\nC=a=b",
+            "setup": "pip install x\nmake",
+            "retries": "2",
+            "other": "runtime: {keep_root: always}",
+            "folder_mode:data": "download",
+            "folder_parts:data": "coco; voc/2012",
+        },
+    ),
+    "a shell line": ("here", {"command": "for i in 1 2; do echo $i; done"}),
+    "a bare path": ("bare", {"folder_mode:data": "download"}),
+    "Slurm": ("slurm", {"nodes": "2", "partition": "gpu", "array": "0-3", "time": "2-12:00:00", "timeout": "5h"}),
+    "an elastic job": ("slurm", {"elastic": "1:4", "nodes": "2"}),
+    "Kubernetes": ("kube", {"queue": "q", "memory": "64Gi", "image": "other:1", "env": "X=\u2028\u0085y"}),
+    "Azure ML": ("aml", {"nodes": "2", "compute_target": "big", "sla_tier": "Spot", "preemption_allowed": "no"}),
+}
+
+
+@pytest.mark.parametrize("case", FILLED)
+def test_the_exported_command_line_asks_for_the_same(root: Path, case: str) -> None:
+    cluster, values = FILLED[case]
+    submission = asked(root, cluster, **values)
+    words = submission.command_line
+    assert words[:3] == ("blobsync", "-c", cluster)
+    param = dict(parse_overrides(words[words.index("-p") + 1])) if "-p" in words else {}
+    assert param == submission.param
+    assert words[-len(submission.argv) :] == submission.argv
+    assert shlex.split(shlex.join(words)) == list(words)
+
+
+@pytest.mark.parametrize("case", FILLED)
+def test_a_form_filled_from_a_recorded_job_asks_for_the_same_again(root: Path, case: str) -> None:
+    cluster_name, values = FILLED[case]
+    submission = asked(root, cluster_name, **values)
+    cluster = load_cluster(root, cluster_name, overrides=submission.overrides, environ=NO_ENVIRON)
+    environ = {**os.environ, "HOME": str(root / "home")}
+    board = Board(root, environ, cluster, backends={cluster_name: FakeBackend()})
+    record = recorded(board, cluster_name, submission)
+    known = load_cluster(root, cluster_name, environ=NO_ENVIRON)
+    again = check_form(root, form_of_job(record, known).form, NO_ENVIRON)
+    assert again.submission, again.mistakes
+    assert spec_of(root, again.submission) == spec_of(root, submission)
+    assert again.submission.param == submission.param
+
+
+def recorded(board: Board, cluster_name: str, submission: AskedJob) -> JobRecord:
+    from blobsync.jobs.home import home_of
+    from blobsync.jobs.spec import JobRef
+
+    assert board.current
+    spec = describe(board.current, submission.request, "me_1_0badcafe", None)
+    home = home_of(board.current, board.environ)
+    return board.history.add(spec, JobRef(spec.run_id, "n", ""), cluster_name, home=home)
+
+
+MISTAKES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]] = {
+    "no command": ("here", {"command": ""}, {"command": "no command given"}),
+    "several at once": (
+        "slurm",
+        {"command": " ", "nodes": "0", "num_gpu": "x", "elastic": "4", "timeout": "soon", "env": "A=1\nB"},
+        {
+            "command": "no command given",
+            "nodes": "nodes 0: at least 1",
+            "num_gpu": "'x' is not a whole number",
+            "elastic": "--elastic '4' is not MIN:MAX",
+            "timeout": "'soon' is not a duration: write 90m, 5h or 2d",
+            "env": "line 2: not NAME=VALUE",
+        },
+    ),
+    "too many GPUs": ("slurm", {"num_gpu": "6"}, {"num_gpu": "6 GPUs do not fill whole nodes of 4"}),
+    "two nodes here": ("here", {"nodes": "2"}, {"nodes": "this machine is one node, but the job requests 2"}),
+    "negative": ("here", {"retries": "-1"}, {"retries": "must not be negative"}),
+    "no number": ("here", {"retries": "a few"}, {"retries": "must be a whole number, not a text"}),
+    "a choice": ("aml", {"launcher": "srun"}, {"launcher": "'srun' is not one of mpi, pytorch, none"}),
+    "a mode": (
+        "here",
+        {"folder_mode:data": "lnik"},
+        {"folder_mode:data": "'lnik' is not one of link, mount, ro_mount, download, upload"},
+    ),
+    "an amount": ("kube", {"memory": "64 GB"}, {"memory": "kubernetes.memory: '64 GB' is not an amount"}),
+    "a link to no file system": ("aml", {"folder_mode:data": "link"}, {"folder_mode:data": "mode link needs a file"}),
+    "bad YAML": ("here", {"other": "{a: "}, {"other": "-p: is not valid YAML"}),
+    "said twice": (
+        "here",
+        {"retries": "1", "other": "retries: 2"},
+        {"other": "retries has a field of its own, which is filled in too"},
+    ),
+    "an unknown platform": ("here", {"other": "platform: slrum"}, {"cluster": "-p: platform: 'slrum' is not one of"}),
+    "no such cluster": ("nowhere", {}, {"cluster": "no cluster 'nowhere'"}),
+    "a variable": (
+        "here",
+        {"env": "X=${AWS_SECRET}"},
+        {"env": "must not use the environment variable AWS_SECRET"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_each_mistake_is_at_its_field(root: Path, case: str) -> None:
+    cluster, values, wanted = MISTAKES[case]
+    found = check(root, cluster, **values)
+    assert found.submission is None
+    told = {mistake.field: mistake.message for mistake in found.mistakes}
+    assert told.keys() == wanted.keys(), found.mistakes
+    for field, words in wanted.items():
+        assert told[field].startswith(words) or words in told[field], told
+
+
+def test_mistakes_are_the_command_lines_sentences(root: Path) -> None:
+    cluster = load_cluster(root, "slurm", overrides={"num_gpu": 6}, environ=NO_ENVIRON)
+    with pytest.raises(BlobsyncError) as raised:
+        describe(cluster, SubmitRequest(("true",)), "me_1_0badcafe", None)
+    (mistake,) = check(root, "slurm", num_gpu="6").mistakes
+    assert (mistake.message, mistake.hint) == (raised.value.message, raised.value.hint)
+
+
+def test_what_a_platform_does_not_have_is_left_out(root: Path) -> None:
+    assert asked(root, "here", partition="gpu", sla_tier="Spot").command_line[3:] == ("submit", "python", "train.py")
+
+
+def test_templates_come_back_as_they_were_saved(root: Path) -> None:
+    form = JobForm("here", {"command": "a\nb: c", "env": "A=1", "folder_mode:data": "download", "time": "12:30:00"})
+    assert save_template(root, "night-run", form) == "aux_data/jobs/night-run.yaml"
+    assert template_names(root) == ("night-run",)
+    assert load_template(root, "night-run").form == form
+    with pytest.raises(UsageError, match="exists already"):
+        save_template(root, "night-run", form)
+    save_template(root, "night-run", replace(form, cluster="slurm"), replace=True)
+    assert load_template(root, "night-run").form.cluster == "slurm"
+    remove_template(root, "night-run")
+    assert template_names(root) == ()
+    with pytest.raises(NothingMatchedError):
+        remove_template(root, "night-run")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"env": "MY_TOKEN=abcdefgh"},
+        {"command": "curl 'https://a.blob.core.windows.net/c/b?sv=1&sig=" + "A" * 43 + "%3D'"},
+        {"other": "docker: {password: hunter22}"},
+        {"other": "{docker$password: hunter22}"},
+        {"other": "{unfinished"},
+    ],
+)
+def test_a_template_with_a_credential_is_refused(root: Path, values: Mapping[str, str]) -> None:
+    with pytest.raises(UsageError, match="looks like a credential") as raised:
+        save_template(root, "x", JobForm("here", values))
+    assert template_names(root) == () and "hunter22" not in str(raised.value)
+    save_template(root, "x", JobForm("here", {"env": "MY_TOKEN=${BLOBSYNC_TOKEN}"}))
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "x" * 65, "a.yaml", "-n", "a\nb"])
+def test_a_templates_name_is_no_path(root: Path, name: str) -> None:
+    for act in (load_template, remove_template):
+        with pytest.raises(UnsafeNameError):
+            act(root, name)
+    with pytest.raises(UnsafeNameError):
+        save_template(root, name, JobForm("here"))
+
+
+def test_a_template_from_a_clone_reads_no_other_file_and_writes_none(root: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.yaml"
+    secret.write_text("command: stolen\n")
+    folder = root / "aux_data/jobs"
+    folder.mkdir()
+    (folder / "link.yaml").symlink_to(secret)
+    with pytest.raises(ConfigError, match="is a link"):
+        load_template(root, "link")
+    save_template(root, "link", JobForm("here", {"command": "mine"}), replace=True)
+    assert secret.read_text() == "command: stolen\n" and not (folder / "link.yaml").is_symlink()
+    (folder / "odd.yaml").write_text("cluster: here\nmine: 1\ncommand: x\nfolder_mode: {data: [1]}\n")
+    with pytest.raises(ConfigError, match="must be a text"):
+        load_template(root, "odd")
+    (folder / "odd.yaml").write_text("cluster: here\nmine: 1\ncommand: x\n")
+    assert load_template(root, "odd").notes == ("aux_data/jobs/odd.yaml: mine: unknown field, ignored",)
+
+
+def test_a_template_folder_that_leads_out_is_not_used(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "x.yaml").write_text("command: stolen\n")
+    (root / "aux_data/jobs").symlink_to(outside)
+    with pytest.raises(ConfigError, match="is a link"):
+        load_template(root, "x")
+    with pytest.raises(ConfigError, match="is a link"):
+        save_template(root, "x", JobForm("here", {"command": "mine"}), replace=True)
+    assert (outside / "x.yaml").read_text() == "command: stolen\n"
+
+
+def test_param_is_yaml_whatever_it_holds() -> None:
+    values = {"env": {"A": "\u0085\u2028\ufeff\x7f\t\"'\\ ${x} 😀", "B": "12:30:00"}, "n": [1, None, True, "3.10"]}
+    assert parse_overrides(param_text(values)) == values
