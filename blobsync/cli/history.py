@@ -15,11 +15,12 @@ import typer
 from blobsync.base.amounts import size_text, took_text
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
 from blobsync.cli.job_views import MaxOption, find_jobs
-from blobsync.cli.job_words import job_data, job_details, job_table, lasted, state_text, table
+from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
 from blobsync.cli.options import ITS_NAME, command, complete_path
 from blobsync.cli.output import Result
 from blobsync.cli.reports import files_shown, more_line
 from blobsync.cli.session import Session
+from blobsync.jobs.lasting import lasted
 
 if TYPE_CHECKING:
     from blobsync.jobs.history import JobRecord

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text
+from blobsync.jobs.lasting import lasted, seconds_of
 
 if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder
@@ -44,7 +44,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "submitted": _iso(record.submitted),
         "started": _iso(info.started),
         "ended": _iso(info.ended),
-        "elapsed_seconds": _seconds(record) if info.started else None,
+        "elapsed_seconds": seconds_of(record) if info.started else None,
         "code_digest": spec.code.digest if spec.code else None,
         "git_commit": spec.code.git_commit or None if spec.code else None,
         "git_dirty": spec.code.git_dirty if spec.code else None,
@@ -226,24 +226,6 @@ def _elapsed(record: JobRecord) -> tuple[str, str]:
     # A preempted job has a start time although it is waiting.
     runs = info.started and info.state.value != "Queued"
     return "running for" if runs else "waiting for", lasted(record)
-
-
-def _seconds(record: JobRecord) -> int | None:
-    """How long it ran, or has been waiting; None where nobody knows when it ended."""
-    info = record.info
-    if info.state.is_final and not info.ended:
-        return None
-    return max(0, int((info.ended or time.time()) - (info.started or record.submitted)))
-
-
-def lasted(record: JobRecord) -> str:
-    """The same for people: ``2d 3h``, ``5m 10s``."""
-    seconds = _seconds(record)
-    if seconds is None:
-        return ""
-    parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-    first = next((number for number, (value, _) in enumerate(parts) if value), 3)
-    return " ".join(f"{value}{unit}" for value, unit in parts[first : first + 2])
 
 
 def _iso(moment: float | None) -> str | None:

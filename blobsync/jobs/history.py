@@ -6,6 +6,7 @@ is readable by its owner only.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -60,6 +61,19 @@ _STEPS = {
     2: (_NODE_CHANGES,),
 }
 _BUSY_SECONDS = 10.0
+# The jobs that a filter chooses: states, a cluster, and words that all have to be in the id, the name or the command.
+_PAGE = """
+select * from jobs where (?1='[]' or state in (select value from json_each(?1))) and (?2 is null or cluster=?2)
+and not exists (select 1 from json_each(?3) as word where instr(
+    lower(run_id || ' ' || json_extract(spec, '$.name') || ' ' || json_extract(spec, '$.argv')), word.value) = 0)
+order by submitted desc, rowid desc limit ?4 offset ?5
+"""
+_COUNT = """
+select state, count(*) from jobs where (?1 is not null) and (?2 is null or cluster=?2)
+and not exists (select 1 from json_each(?3) as word where instr(
+    lower(run_id || ' ' || json_extract(spec, '$.name') || ' ' || json_extract(spec, '$.argv')), word.value) = 0)
+group by state
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,15 @@ class JobRecord:
     def is_settled(self) -> bool:
         """Whether ``info`` holds now: it has ended, or was asked for just now."""
         return self.current or self.info.state.is_final
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs: in one of these states (none: in any), of one cluster, with ``text`` in their id, name or command."""
+
+    states: tuple[State, ...] = ()
+    cluster: str | None = None
+    text: str = ""
 
 
 class History:
@@ -227,6 +250,22 @@ class History:
         records = [record for record in self._select(query, cluster, rows) if not states or record.info.state in states]
         return tuple(records[:limit])
 
+    def page(self, chosen: JobFilter, *, limit: int, offset: int = 0) -> tuple[JobRecord, ...]:
+        """The newest that are chosen, from number ``offset`` on."""
+        return tuple(self._select(_PAGE, *_values(chosen), limit, offset))
+
+    def count_states(self, chosen: JobFilter) -> dict[State, int]:
+        """How many there are in each state, whatever states are chosen."""
+        with self._open() as database:
+            rows = database.execute(_COUNT, _values(chosen)).fetchall()
+        known = {state.value: state for state in State}
+        return {known[state]: count for state, count in rows if state in known}
+
+    def clusters(self) -> tuple[str, ...]:
+        """The clusters that have jobs, sorted."""
+        with self._open() as database:
+            return tuple(row[0] for row in database.execute("select distinct cluster from jobs order by cluster"))
+
     def _select(self, query: str, *values: object) -> list[JobRecord]:
         with self._open() as database:
             rows = database.execute(query, values).fetchall()
@@ -283,6 +322,12 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
         ended=info.ended or record.info.ended,
         nodes=info.nodes or record.info.nodes,
     )
+
+
+def _values(chosen: JobFilter) -> tuple[object, ...]:
+    """What the two queries are given."""
+    words = json.dumps(chosen.text.lower().split())
+    return json.dumps([state.value for state in chosen.states]), chosen.cluster, words
 
 
 def _changes(database: sqlite3.Connection) -> dict[str, list[NodeChange]]:

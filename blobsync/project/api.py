@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, overview, removal, sharing
     from blobsync.project.callback import OnProgress
-    from blobsync.project.job_forms import JobForms
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.verify import VerifyReport
@@ -180,13 +179,6 @@ class Project(OpenProject):
             board = Board(self.root, self.environ, self.cluster, note=lambda text: self.listener.note(text))
             self._jobs = Jobs(board, self.with_cluster)
         return self._jobs
-
-    @property
-    def job_forms(self) -> JobForms:
-        """Forms for jobs of this project, whatever its cluster; see ``blobsync.project.job_forms``."""
-        from blobsync.project.job_forms import JobForms
-
-        return JobForms(self.root, self.environ, self.listener)
 
     # -- looking --------------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from blobsync.config.loader import load_cluster
 from blobsync.jobs.form import templates
@@ -16,10 +17,17 @@ from blobsync.jobs.form.filling import FilledForm, form_of_job
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster
     from blobsync.jobs.history import JobRecord
-    from blobsync.jobs.project_jobs import PlannedJob
+    from blobsync.jobs.project_jobs import Jobs, PlannedJob
     from blobsync.jobs.submit import Submitted
-    from blobsync.plan.listener import Listener
-    from blobsync.project.api import Project
+
+
+class ProjectWithJobs(Protocol):
+    """What submitting needs of a project; ``blobsync.Project`` is one."""
+
+    @property
+    def jobs(self) -> Jobs: ...
+
+    def close(self) -> None: ...
 
 
 class FieldGroup(NamedTuple):
@@ -35,11 +43,13 @@ class JobForms:
     What a form asks for is what ``blobsync -c -n -p submit`` would: ``AskedJob.command_line`` is that line.
     """
 
-    def __init__(self, root: Path, environ: Mapping[str, str], listener: Listener | None = None) -> None:
-        """``listener`` is told what a user should know while waiting."""
+    def __init__(
+        self, root: Path, environ: Mapping[str, str], open_project: Callable[[Cluster], ProjectWithJobs]
+    ) -> None:
+        """``open_project`` gives the project through a cluster."""
         self.root = root
         self._environ = environ
-        self._listener = listener
+        self._open_project = open_project
 
     def groups(self, platform: str) -> tuple[FieldGroup, ...]:
         """The fields that jobs on a platform have, in their order; groups without one are left out."""
@@ -55,13 +65,13 @@ class JobForms:
 
     def plan(self, asked: AskedJob) -> PlannedJob:
         """The exact request (``submit --dry-run``); nothing is uploaded, submitted or recorded. Raises what it does."""
-        with self._open(asked) as project:
-            return project.jobs.plan(asked.argv, **asked.keywords)
+        with self._jobs(asked) as jobs:
+            return jobs.plan(asked.argv, **asked.keywords)
 
     def submit(self, asked: AskedJob) -> Submitted:
         """Submit it. Raises what ``project.jobs.submit`` does."""
-        with self._open(asked) as project:
-            return project.jobs.submit(asked.argv, **asked.keywords)
+        with self._jobs(asked) as jobs:
+            return jobs.submit(asked.argv, **asked.keywords)
 
     def fill(self, record: JobRecord) -> FilledForm:
         """The form that asks for what a recorded job had."""
@@ -92,10 +102,11 @@ class JobForms:
         """Delete a template. Raises ``NothingMatchedError``, ``UnsafeNameError`` and ``LocalFileError``."""
         templates.remove_template(self.root, name)
 
-    def _open(self, asked: AskedJob) -> Project:
-        from blobsync.project.api import Project
-
-        project = Project.open(self.root, cluster=asked.cluster, overrides=asked.overrides, environ=self._environ)
-        if self._listener is not None:
-            project.listener = self._listener
-        return project
+    @contextmanager
+    def _jobs(self, asked: AskedJob) -> Iterator[Jobs]:
+        cluster = load_cluster(self.root, asked.cluster, overrides=asked.overrides, environ=self._environ)
+        project = self._open_project(cluster)
+        try:
+            yield project.jobs
+        finally:
+            project.close()

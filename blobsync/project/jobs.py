@@ -11,11 +11,13 @@ from blobsync.config.model import Cluster
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.jobs.board import Board
 from blobsync.jobs.project_jobs import Jobs
+from blobsync.jobs.reading import JobReading
 from blobsync.project.paths import PathName, path_text
 
 if TYPE_CHECKING:
-    from blobsync.code.project_code import CodeProject
     from blobsync.plan.listener import Listener
+    from blobsync.project.api import Project
+    from blobsync.project.job_forms import JobForms
 
 
 def open_jobs(
@@ -30,15 +32,28 @@ def open_jobs(
     start = path_text(start)
     root = find_project(current_folder(environ) if start == "." else Path(start).absolute(), environ)
     told = listener or _log_listener()
+    return Jobs(Board(root, environ, note=told.note), lambda cluster: _through(root, cluster, environ, told))
 
-    def through(cluster: Cluster) -> CodeProject:
-        from blobsync.project.api import Project
 
-        project = Project(root, root, cluster, environ=environ)
-        project.listener = told
-        return project
+def open_job_reading(root: Path, *, environ: Mapping[str, str]) -> JobReading:
+    """What pages show of the jobs of the project at ``root``, whatever its cluster files say by now."""
+    return JobReading(Board(root, environ, note=_log_listener().note))
 
-    return Jobs(Board(root, environ, note=told.note), through)
+
+def open_job_forms(root: Path, *, environ: Mapping[str, str]) -> JobForms:
+    """The forms for jobs of the project at ``root``."""
+    from blobsync.project.job_forms import JobForms
+
+    return JobForms(root, environ, lambda cluster: _through(root, cluster, environ, _log_listener()))
+
+
+def _through(root: Path, cluster: Cluster, environ: Mapping[str, str], listener: Listener) -> Project:
+    """The project through a cluster, from its root."""
+    from blobsync.project.api import Project
+
+    project = Project(root, root, cluster, environ=environ)
+    project.listener = listener
+    return project
 
 
 def _log_listener() -> Listener:

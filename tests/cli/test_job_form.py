@@ -34,7 +34,7 @@ FORMS: tuple[Mapping[str, str], ...] = (
 def test_the_exported_command_line_with_dry_run_gives_the_same_request(cli: Cli, values: Mapping[str, str]) -> None:
     text = (cli.root / "aux_data/aml/aml.yaml").read_text()
     cli.write("aux_data/aml/here.yaml", f"platform: local\n{text}")
-    found = check_form(cli.root, JobForm("here", values), os.environ).submission
+    found = check_form(cli.root, JobForm("here", values), os.environ).asked
     assert found
     words = list(found.command_line[1:])
     place = words.index("submit") + 1

@@ -55,8 +55,8 @@ def check(root: Path, cluster: str, **values: str) -> CheckedForm:
 
 def asked(root: Path, cluster: str, **values: str) -> AskedJob:
     found = check(root, cluster, **values)
-    assert found.submission, found.mistakes
-    return found.submission
+    assert found.asked, found.mistakes
+    return found.asked
 
 
 def spec_of(root: Path, submission: AskedJob) -> JobSpec:
@@ -148,9 +148,9 @@ def test_a_form_filled_from_a_recorded_job_asks_for_the_same_again(root: Path, c
     record = recorded(board, cluster_name, submission)
     known = load_cluster(root, cluster_name, environ=NO_ENVIRON)
     again = check_form(root, form_of_job(record, known).form, NO_ENVIRON)
-    assert again.submission, again.mistakes
-    assert spec_of(root, again.submission) == spec_of(root, submission)
-    assert again.submission.param == submission.param
+    assert again.asked, again.mistakes
+    assert spec_of(root, again.asked) == spec_of(root, submission)
+    assert again.asked.param == submission.param
 
 
 def recorded(board: Board, cluster_name: str, submission: AskedJob) -> JobRecord:
@@ -209,7 +209,7 @@ MISTAKES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]] = {
 def test_each_mistake_is_at_its_field(root: Path, case: str) -> None:
     cluster, values, wanted = MISTAKES[case]
     found = check(root, cluster, **values)
-    assert found.submission is None
+    assert found.asked is None
     told = {mistake.field: mistake.message for mistake in found.mistakes}
     assert told.keys() == wanted.keys(), found.mistakes
     for field, words in wanted.items():

@@ -18,13 +18,13 @@ from blobsync.jobs.preflight import refusals
 class CheckedForm:
     """A form, its mistakes, and what ``config check`` warns of.
 
-    ``known`` is the cluster without the form's changes, None where its file cannot be used; ``submission`` is None
+    ``known`` is the cluster without the form's changes, None where its file cannot be used; ``asked`` is None
     where there is a mistake.
     """
 
     form: JobForm
     known: Cluster | None
-    submission: AskedJob | None = field(default=None, repr=False)
+    asked: AskedJob | None = field(default=None, repr=False)
     mistakes: tuple[FieldMistake, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -35,24 +35,24 @@ def check_form(root: Path, form: JobForm, environ: Mapping[str, str]) -> Checked
         known = load_cluster(root, form.cluster, environ=environ)
     except BlobsyncError as error:
         return CheckedForm(form, None, None, (FieldMistake.of("cluster", error),))
-    submission, mistakes = read_form(form, known)
+    asked, mistakes = read_form(form, known)
     found = list(mistakes)
     try:
-        loaded = ClusterFile(root, find_cluster_file(root, form.cluster, environ), submission.overrides, environ)
+        loaded = ClusterFile(root, find_cluster_file(root, form.cluster, environ), asked.overrides, environ)
     except BlobsyncError as error:
         return CheckedForm(form, known, None, (*found, FieldMistake.of("other", error)))
     found += [_placed(problem) for problem in loaded.problems]
     if loaded.cluster is not None:
-        found += _refused(loaded.cluster, submission, environ)
+        found += _refused(loaded.cluster, asked, environ)
     distinct = tuple({(one.field, one.message): one for one in found}.values())
     warnings = (*loaded.warnings, *loaded.job_notes)
-    return CheckedForm(form, known, None if distinct else submission, distinct, warnings)
+    return CheckedForm(form, known, None if distinct else asked, distinct, warnings)
 
 
-def _refused(cluster: Cluster, submission: AskedJob, environ: Mapping[str, str]) -> Iterator[FieldMistake]:
-    request = submission.request
+def _refused(cluster: Cluster, asked: AskedJob, environ: Mapping[str, str]) -> Iterator[FieldMistake]:
+    request = asked.request
     told: set[str] = set()
-    for name, error in _each(cluster, submission):
+    for name, error in _each(cluster, asked):
         told.add(error.message)
         yield FieldMistake.of(name, error)
     # A missing command must not hide the rest.
@@ -61,10 +61,10 @@ def _refused(cluster: Cluster, submission: AskedJob, environ: Mapping[str, str])
             yield _placed(error)
 
 
-def _each(cluster: Cluster, submission: AskedJob) -> Iterator[tuple[str, BlobsyncError]]:
+def _each(cluster: Cluster, asked: AskedJob) -> Iterator[tuple[str, BlobsyncError]]:
     """What the parts of the request say by themselves: one mistake must not hide another."""
-    request = submission.request
-    size = "nodes" if request.nodes and submission.num_gpu is None else "num_gpu"
+    request = asked.request
+    size = "nodes" if request.nodes and asked.num_gpu is None else "num_gpu"
     parts: tuple[tuple[str, Callable[[], object]], ...] = (
         ("command", lambda: demand_command(request)),
         ("elastic" if request.elastic else "", lambda: elastic_bounds(cluster, request)),

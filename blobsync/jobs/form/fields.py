@@ -55,7 +55,7 @@ class FormField:
         return (section,) if section in PLATFORMS else ONLY_ON.get(self.key, PLATFORMS)
 
 
-WHAT, SIZE, WHERE, SURROUNDINGS, MORE = "Command", "Size", "Cluster", "Environment", "More"
+WHAT, SIZE, WHERE, SURROUNDINGS, MORE = "Command", "Size", "Resources", "Environment", "More"
 GROUPS = (WHAT, SIZE, WHERE, SURROUNDINGS, MORE)
 _SLURM = ("slurm",)
 _ELASTIC = tuple(name for name in PLATFORMS if name not in FIXED_SIZE)

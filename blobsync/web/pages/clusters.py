@@ -1,16 +1,77 @@
-"""Clusters."""
+"""Clusters: what is free, who uses it, whether storage works and how to mend it, and the configuration with its
+problems by line."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from blobsync.web.render import page
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.redaction import redact_answer
+from blobsync.config.check import check_project
+from blobsync.config.loader import cluster_names
+from blobsync.jobs.preflight import refusals
+from blobsync.project.doctor import CheckResult, CheckStatus, examine
+from blobsync.web.desk import desk_of
+from blobsync.web.render import fragment, page
+
+_BADGES = {CheckStatus.OK: "good", CheckStatus.UNTRIED: "", CheckStatus.WARN: "warn", CheckStatus.FAIL: "bad"}
 
 
 def _show(request: Request) -> Response:
-    return page(request, "clusters.html")
+    """Everything that needs no network; what is free comes after it."""
+    return _page(request, "", ())
 
 
-ROUTES = (Route("/clusters", _show),)
+def _page(request: Request, examined: str, checks: tuple[CheckResult, ...]) -> Response:
+    source = desk_of(request).source
+    checked = check_project(source.root, environ=source.environ)
+    by_name = {item.cluster.name: item for item in checked if item.cluster}
+    refused = {item.file: refusals(item.cluster, source.environ) for item in checked if item.cluster}
+    return page(
+        request,
+        "clusters.html",
+        names=cluster_names(source.root),
+        by_name=by_name,
+        files=checked,
+        refused=refused,
+        examined=examined,
+        checks=[(each, _BADGES[each.status]) for each in checks],
+    )
+
+
+def _free(request: Request) -> Response:
+    """What a cluster has free now, or why it could not be asked."""
+    return _asked(request, "cluster_free.html")
+
+
+def _holders(request: Request) -> Response:
+    """Who uses it."""
+    return _asked(request, "cluster_holders.html")
+
+
+def _asked(request: Request, template: str) -> Response:
+    problem, answer = None, None
+    try:
+        with desk_of(request).source.open(request.path_params["name"]) as project:
+            answer = project.jobs.summary() if template == "cluster_free.html" else project.jobs.holders()
+    except BlobsyncError as error:
+        problem = error
+    return HTMLResponse(redact_answer(fragment(template, answer=answer, problem=problem)))
+
+
+def _examine(request: Request) -> Response:
+    """``blobsync doctor``: it writes a blob and removes it, so it runs when it is asked for."""
+    source, name = desk_of(request).source, request.path_params["name"]
+    with source.open(name) as project:
+        checks = tuple(examine(project.cluster, environ=source.environ))
+    return _page(request, name, checks)
+
+
+ROUTES = (
+    Route("/clusters", _show),
+    Route("/clusters/{name}/free", _free),
+    Route("/clusters/{name}/holders", _holders),
+    Route("/clusters/{name}/doctor", _examine, methods=["POST"]),
+)

@@ -1,16 +1,141 @@
-"""Jobs."""
+"""Jobs: those of all clusters, newest first, some at a time; two of them side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from blobsync.web.render import page
+from blobsync.base.errors import UsageError
+from blobsync.jobs.history import JobFilter
+from blobsync.jobs.lasting import lasted
+from blobsync.jobs.spec import State
+from blobsync.project.jobs import open_job_reading, open_jobs
+from blobsync.web.desk import desk_of
+from blobsync.web.events import live_parts
+from blobsync.web.pages import one_job
+from blobsync.web.render import fragment, page
+from blobsync.web.source import Source
+
+# As many as fit on a screen or two, and how often the clusters are asked (seconds).
+PAGE_JOBS = 50
+_EVERY = 5.0
+# The command line's words: qq, qr, qf.
+_KINDS: Mapping[str, tuple[State, ...]] = {
+    "queued": (State.QUEUED, State.PREPARING),
+    "running": (State.RUNNING, State.CANCELING),
+    "failed": (State.FAILED,),
+}
+
+
+class _Asked(NamedTuple):
+    """What the address asks for."""
+
+    kind: str
+    cluster: str
+    text: str
+    number: int
+
+    @property
+    def filter(self) -> JobFilter:
+        return JobFilter(_KINDS.get(self.kind, ()), self.cluster or None, self.text)
+
+    def query(self, **changes: Any) -> str:
+        """The address of the same with ``changes``."""
+        values = {**self._asdict(), **changes}
+        given = {
+            "state": values["kind"],
+            "cluster": values["cluster"],
+            "text": values["text"],
+            "page": values["number"],
+        }
+        return "?" + urlencode({name: value for name, value in given.items() if value not in ("", 1)})
+
+
+def _asked(request: Request) -> _Asked:
+    query = request.query_params
+    number = query.get("page", "1")
+    kind = query.get("state", "")
+    return _Asked(
+        kind if kind in _KINDS else "",
+        query.get("cluster", "")[:200],
+        query.get("text", "")[:200],
+        max(1, int(number)) if number.isdecimal() and len(number) < 7 else 1,
+    )
 
 
 def _show(request: Request) -> Response:
-    return page(request, "jobs.html")
+    source, asked = desk_of(request).source, _asked(request)
+    reading = open_job_reading(source.root, environ=source.environ)
+    problems = reading.refresh_unfinished() if "fresh" in request.query_params else ()
+    names = reading.clusters_of_jobs()
+    return page(request, "jobs.html", clusters=names, problems=problems, live=asked.query(), **_listed(source, asked))
 
 
-ROUTES = (Route("/jobs", _show),)
+def _listed(source: Source, asked: _Asked) -> dict[str, Any]:
+    """What the list shows."""
+    found = open_job_reading(source.root, environ=source.environ).page(
+        asked.filter, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS
+    )
+    last = max(1, -(-found.total // PAGE_JOBS))
+    kinds = [("", "All", sum(found.states.values()))]
+    kinds += [(kind, kind.title(), sum(found.states.get(one, 0) for one in states)) for kind, states in _KINDS.items()]
+    return {
+        "asked": asked,
+        "rows": [(record, lasted(record), one_job.badge_of(record)) for record in found.records],
+        "total": found.total,
+        "kinds": kinds,
+        "first": (asked.number - 1) * PAGE_JOBS,
+        "last_page": last,
+    }
+
+
+def _follow(request: Request) -> Response:
+    source, asked = desk_of(request).source, _asked(request)
+
+    def look() -> Mapping[str, str]:
+        problems = open_job_reading(source.root, environ=source.environ).refresh_unfinished()
+        values = _listed(source, asked)
+        return {
+            "job-list": fragment("job_list.html", **values),
+            "job-kinds": fragment("job_kinds.html", **values),
+            "job-problems": fragment("job_problems.html", problems=problems),
+        }
+
+    return live_parts(request, look, _EVERY)
+
+
+def _compare(request: Request) -> Response:
+    source = desk_of(request).source
+    chosen = request.query_params.getlist("job")
+    if len(chosen) != 2:
+        raise UsageError(f"{len(chosen)} jobs are selected", hint="select two in the list of jobs")
+    jobs = open_jobs(source.root, environ=source.environ)
+    left, right = jobs.find(chosen[0]), jobs.find(chosen[1])
+    found = open_job_reading(source.root, environ=source.environ).compare(left, right)
+    files = [*_marked("+", found.files.added), *_marked("-", found.files.removed), *_marked("±", found.files.changed)]
+    return page(request, "job_compare.html", found=found, files=files, everything="all" in request.query_params)
+
+
+def _marked(mark: str, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return ((mark, path) for path in paths)
+
+
+def _abort(request: Request) -> Response:
+    source = desk_of(request).source
+    run_id = request.path_params["run_id"]
+    open_jobs(source.root, environ=source.environ).cancel(run_id)
+    return RedirectResponse(f"/jobs/{run_id}", 303)
+
+
+ROUTES = (
+    Route("/jobs", _show),
+    Route("/jobs/live", _follow),
+    Route("/jobs/compare", _compare),
+    Route("/jobs/{run_id}/abort", _abort, methods=["POST"]),
+    *one_job.ROUTES,
+)

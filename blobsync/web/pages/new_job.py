@@ -1,16 +1,197 @@
-"""New job."""
+"""New job: a form with the fields that the cluster's platform has, and beside it the exact request.
+
+Everything is checked by ``project.job_forms``; without scripts the button Check shows the same.
+"""
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from blobsync.web.render import page
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.redaction import redact, redact_answer
+from blobsync.code.project_code import Code
+from blobsync.config.known_keys import FOLDER_MODES
+from blobsync.config.loader import cluster_names
+from blobsync.jobs.form.checked import CheckedForm
+from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField
+from blobsync.jobs.form.filled import JobForm
+from blobsync.jobs.history import JobFilter
+from blobsync.project.job_forms import JobForms
+from blobsync.project.jobs import open_job_forms, open_job_reading, open_jobs
+from blobsync.web.desk import desk_of, form_of
+from blobsync.web.render import fragment, page
+from blobsync.web.source import Source
+
+# How many old jobs the list offers, and how much of a request is shown (characters).
+_RECENT = 50
+_SHOWN_CHARS = 200_000
+# Fields of the page that are none of the job's.
+_OWN = ("do", "cluster", "template_name", "replace", "form_token")
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the last button did."""
+
+    good: str = ""
+    problem: str = ""
+    hint: str = ""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, error: BlobsyncError) -> _Told:
+        return cls(problem=redact(error.message), hint=redact(error.hint or ""))
+
+
+def _forms(source: Source) -> JobForms:
+    return open_job_forms(source.root, environ=source.environ)
 
 
 def _show(request: Request) -> Response:
-    return page(request, "new_job.html")
+    """An empty form, or one that is filled from an old job or a template."""
+    source, query = desk_of(request).source, request.query_params
+    form = JobForm(query.get("cluster") or source.cluster_name)
+    told = _Told()
+    try:
+        if query.get("job"):
+            record = open_jobs(source.root, environ=source.environ).find(query["job"])
+            filled = _forms(source).fill(record)
+            form, told = filled.form, _Told(f"Filled from {record.run_id}.", notes=filled.notes)
+        elif query.get("template"):
+            filled = _forms(source).template(query["template"])
+            form = filled.form if filled.form.cluster else replace(filled.form, cluster=source.cluster_name)
+            told = _Told(f"Filled from the template {query['template']}.", notes=filled.notes)
+    except BlobsyncError as error:
+        told = _Told.of(error)
+    return _page(request, _forms(source).check(form), told, fresh=not form.values)
 
 
-ROUTES = (Route("/new-job", _show),)
+def _sent(request: Request) -> JobForm:
+    given = form_of(request)
+    values = {name: text for name, text in given.items() if name not in _OWN and not name.endswith("[]")}
+    return JobForm(given.get("cluster", ""), values)
+
+
+def _do(request: Request) -> Response:
+    """One of the buttons: submit, save, init, or only check."""
+    source, given = desk_of(request).source, form_of(request)
+    forms, form = _forms(source), _sent(request)
+    found, what = forms.check(form), given.get("do", "check")
+    told = _Told()
+    try:
+        if what == "submit" and found.asked is not None:
+            submitted = forms.submit(found.asked)
+            return RedirectResponse(f"/jobs/{submitted.record.run_id}", 303)
+        if what == "submit":
+            told = _Told(problem="Nothing was submitted: correct the fields below.")
+        elif what == "save":
+            file = forms.save_template(
+                given.get("template_name", "").strip(), form, replace=given.get("replace") == "yes"
+            )
+            told = _Told(f"Saved as {file}.")
+        elif what == "init":
+            told = _synchronize(source, form.cluster)
+    except BlobsyncError as error:
+        told = _Told.of(error)
+    return _page(request, found, told, fresh=False)
+
+
+def _synchronize(source: Source, cluster: str) -> _Told:
+    with source.open(cluster) as project:
+        result = Code(project).publish()
+    words = "Nothing changed since" if result.status == "unchanged" else "Uploaded the code:"
+    return _Told(f"{words} {result.digest[:12]}, {len(result.state.snapshot.files):,} files.", notes=result.notes)
+
+
+def _check(request: Request) -> Response:
+    """The same while typing, as JSON: mistakes by field, the command line, the request, and the fields if asked for."""
+    found = _forms(desk_of(request).source).check(_sent(request))
+    answer: dict[str, Any] = {
+        "mistakes": [{"field": one.field, "message": one.message, "hint": one.hint} for one in found.mistakes],
+        "aside": fragment("new_job_aside.html", **_aside(request, found, fresh=False)),
+    }
+    if "fields" in request.query_params:
+        answer["fields"] = fragment("new_job_fields.html", **_fields(request, found, fresh=True))
+    return Response(redact_answer(json.dumps(answer)), media_type="application/json")
+
+
+def _page(request: Request, found: CheckedForm, told: _Told, *, fresh: bool) -> Response:
+    """``fresh``: nothing was typed yet, and a form that is empty has no mistakes to show."""
+    source = desk_of(request).source
+    reading = open_job_reading(source.root, environ=source.environ)
+    recent = reading.page(JobFilter(), limit=_RECENT).records
+    status = 400 if told.problem else 200
+    return page(
+        request,
+        "new_job.html",
+        status=status,
+        told=told,
+        clusters=cluster_names(source.root),
+        recent=recent,
+        templates=_forms(source).template_names(),
+        **_fields(request, found, fresh=fresh),
+        **_aside(request, found, fresh=fresh),
+    )
+
+
+def _fields(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
+    known = found.known
+    return {
+        "form": found.form,
+        "groups": _forms(desk_of(request).source).groups(known.platform) if known else (),
+        "known": known,
+        "hints": {one.name: _hint(found, one) for one in _named(request, found)},
+        "mistakes": {one.field: one for one in reversed(found.mistakes) if not fresh or one.field == "cluster"},
+        "modes": FOLDER_MODES,
+        "entries": FieldEntry,
+        "mode_prefix": MODE,
+        "parts_prefix": INCLUDE,
+    }
+
+
+def _named(request: Request, found: CheckedForm) -> list[FormField]:
+    groups = _forms(desk_of(request).source).groups(found.known.platform) if found.known else ()
+    return [one for group in groups for one, _ in group.fields]
+
+
+def _hint(found: CheckedForm, field: FormField) -> str:
+    """What counts where the field is empty; nothing that could be a credential."""
+    if found.known is None or not field.key or field.key in ("env", "setup"):
+        return ""
+    value = found.known.value(field.key)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if isinstance(value, (str, int)) else ""
+
+
+def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
+    """The command line and the exact request, or what is in the way of one."""
+    shown: Mapping[str, Any] = {"line": "", "request": "", "problem": "", "hint": "", "warnings": found.warnings}
+    labels = {one.name: one.label for one in _named(request, found)}
+    missing = [(labels.get(one.field, one.field.partition(":")[2] or one.field.title()), one) for one in found.mistakes]
+    if found.asked is None:
+        return {"aside": {**shown, "missing": missing, "fresh": fresh}}
+    line = shlex.join(found.asked.command_line)
+    try:
+        planned = _forms(desk_of(request).source).plan(found.asked)
+    except BlobsyncError as error:
+        told = {"problem": redact(error.message), "hint": redact(error.hint or "")}
+        return {"aside": {**shown, **told, "line": line, "missing": (), "fresh": fresh}}
+    warnings = tuple(dict.fromkeys((*found.warnings, *planned.warnings)))
+    text = planned.shown[:_SHOWN_CHARS]
+    return {"aside": {**shown, "line": line, "request": text, "warnings": warnings, "missing": (), "fresh": fresh}}
+
+
+ROUTES = (
+    Route("/new-job", _show),
+    Route("/new-job", _do, methods=["POST"]),
+    Route("/new-job/check", _check, methods=["POST"]),
+)

@@ -1,0 +1,67 @@
+"""How busy a job's nodes were: the heartbeats in their logs, as values.
+
+``jobs/node/machine.py`` writes them: ``heartbeat: disk 120 of 500 GB free, load 3.1, GPU 97%/30000MB 95%/...``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+_NODE_LOG = re.compile(r"(?:task_\d+/)?(?:attempt_\d{1,6}/)?system_logs/node_(\d{1,6})\.txt")
+_HEARTBEAT = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) heartbeat: disk (\d{1,9}) of (\d{1,9}) GB free, load (\d{1,6}\.\d)"
+    r"(?:, GPU ((?:\d{1,3}%/\d{1,7}MB ?)+))?"
+)
+# A chart has no more points; of more, the ones between are left out.
+_MOST = 400
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSample:
+    """A node at one moment (seconds since 1970). Disk in GB; ``gpus`` are each one's use in percent and MB."""
+
+    at: float
+    disk_free: int
+    disk_total: int
+    load: float
+    gpus: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """One node over time."""
+
+    node: int
+    samples: tuple[NodeSample, ...]
+
+    def __repr__(self) -> str:
+        return f"<NodeUse of node {self.node}: {len(self.samples):,} samples>"
+
+
+def node_of_log(name: str) -> int | None:
+    """The node that writes the log, None for other logs."""
+    match = _NODE_LOG.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def node_use(node: int, lines: Iterable[str]) -> NodeUse:
+    """What the heartbeats among these lines say."""
+    found: list[NodeSample] = []
+    for line in lines:
+        match = _HEARTBEAT.match(line)
+        if match and (at := _moment(match[1])) is not None:
+            gpus = re.findall(r"(\d+)%/(\d+)MB", match[5] or "")
+            used = tuple((min(100, int(share)), int(size)) for share, size in gpus)
+            found.append(NodeSample(at, int(match[2]), int(match[3]), float(match[4]), used))
+    step = -(-len(found) // _MOST) or 1
+    return NodeUse(node, tuple(found[::step]))
+
+
+def _moment(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,136 @@
+"""Looking at jobs as a page does: some of many, a log piece by piece, how busy the nodes were, two jobs side by side.
+
+What ``q``, ``logs`` and ``parse`` tell is in ``Jobs``; here is what a page needs besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blobsync.base.errors import BlobsyncError, ConfigError
+from blobsync.jobs.board import Board, assets_folder
+from blobsync.jobs.history import JobFilter, JobRecord
+from blobsync.jobs.logs import fetch_logs, rank_of
+from blobsync.jobs.parse import FoundCause, read_causes, summarise
+from blobsync.jobs.spec import State
+
+if TYPE_CHECKING:
+    from blobsync.jobs.compare import ComparedFiles, ComparedJobs
+    from blobsync.jobs.log_text import FoundLine, LogPiece
+    from blobsync.jobs.logs import FetchedLogs
+    from blobsync.jobs.node_use import NodeUse
+
+# How many jobs that have not ended are asked for at once, and how many lines a search returns.
+MOST_ASKED = 200
+MOST_FOUND = 500
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, as they were last known, how many there are in all, and how many are in each state."""
+
+    records: tuple[JobRecord, ...]
+    total: int
+    states: Mapping[State, int]
+
+    def __repr__(self) -> str:
+        return f"<JobPage: {len(self.records):,} of {self.total:,} jobs>"
+
+
+class JobReading:
+    """What pages show of the jobs of one project."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def page(self, chosen: JobFilter, *, limit: int, offset: int = 0) -> JobPage:
+        """The newest jobs that are ``chosen``, from number ``offset`` on; asks no cluster."""
+        history = self._board.history
+        counts = history.count_states(chosen)
+        total = sum(count for state, count in counts.items() if not chosen.states or state in chosen.states)
+        return JobPage(history.page(chosen, limit=limit, offset=offset), total, counts)
+
+    def refresh_unfinished(self) -> tuple[str, ...]:
+        """Ask the clusters for the newest jobs that have not ended; returns why some could not be asked."""
+        unfinished = tuple(state for state in State if not state.is_final)
+        records = self._board.history.page(JobFilter(unfinished), limit=MOST_ASKED)
+        return self._board.refresh(records).problems
+
+    def clusters_of_jobs(self) -> tuple[str, ...]:
+        """The clusters that have jobs, sorted."""
+        return self._board.history.clusters()
+
+    def fetched(self, record: JobRecord) -> FetchedLogs:
+        """The logs that are here already; asks nobody."""
+        return fetch_logs((), assets_folder(self._board.root, record.run_id), self._board.root)
+
+    def log_piece(self, fetched: FetchedLogs, name: str, start: int | None = None, *, ended: bool = False) -> LogPiece:
+        """Lines of one of the ``fetched`` logs from byte ``start`` on; without it, the last ones.
+
+        ``ended`` says that nothing will be written any more. Raises ``ConfigError`` for a log that is not among them.
+        """
+        from blobsync.jobs.log_text import log_piece
+
+        if name not in fetched.names:
+            raise ConfigError(f"there is no log {name!a}")
+        return log_piece(fetched.path(name), name, start, everything=ended)
+
+    def search_logs(self, fetched: FetchedLogs, text: str, *, limit: int = MOST_FOUND) -> tuple[FoundLine, ...]:
+        """The first lines that hold ``text``: in the logs of the processes, then in those of the system."""
+        from blobsync.jobs.log_text import find_lines
+
+        names = sorted(fetched.names, key=lambda name: (rank_of(name) is None, name))
+        return find_lines(fetched, names, text, limit) if text else ()
+
+    def node_use(self, fetched: FetchedLogs) -> tuple[NodeUse, ...]:
+        """What the logs of the nodes say of disk, load and GPUs; nodes that said nothing are left out."""
+        from blobsync.jobs.node_use import node_of_log, node_use
+
+        found = []
+        for name in fetched.names:
+            node = node_of_log(name)
+            if node is not None:
+                with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
+                    found.append(node_use(node, stream))
+        return tuple(use for use in sorted(found, key=lambda use: use.node) if use.samples)
+
+    def causes(self, record: JobRecord, fetched: FetchedLogs) -> tuple[FoundCause, ...]:
+        """Why a job failed, as far as its logs and its cluster say; none for one that did not."""
+        if record.state is not State.FAILED:
+            return ()
+        return summarise([*read_causes("the cluster", [record.reason]), *self._board.causes(fetched)])
+
+    def compare(self, left: JobRecord, right: JobRecord) -> ComparedJobs:
+        """What was different between two jobs; the lists of their files are read where their code is kept."""
+        from blobsync.jobs.compare import compare_records
+
+        return compare_records(left, right, self._compared_files(left, right))
+
+    def _compared_files(self, left: JobRecord, right: JobRecord) -> ComparedFiles:
+        from blobsync.jobs.compare import ComparedFiles, compare_files
+
+        digests = [record.spec.code.digest if record.spec.code else "" for record in (left, right)]
+        if not all(digests):
+            return ComparedFiles(problem="a job without a code archive has no list of its files")
+        if digests[0] == digests[1]:
+            return ComparedFiles()
+        try:
+            return compare_files(self._code_files(left), self._code_files(right))
+        except BlobsyncError as error:
+            return ComparedFiles(problem=error.message)
+
+    def _code_files(self, record: JobRecord) -> Mapping[str, str]:
+        """The files of a job's code. Raises ``ArchiveError``, ``ConfigError`` and ``StorageError``."""
+        from blobsync.code.published_files import published_files
+        from blobsync.jobs.access import known_accounts
+
+        code = record.spec.code
+        assert code is not None
+        cluster = self._board.cluster_of(record)
+        account = known_accounts([cluster]).get(code.container)
+        if account is None:
+            raise ConfigError(f"cluster {record.cluster} no longer knows {code.container}, where the code is")
+        with self._board.store(cluster, account) as store:
+            return published_files(store, code.blob, code.digest)

@@ -1,0 +1,182 @@
+"""One job: its state over time, its logs as they come, how busy its nodes were, why it failed, and what can be done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.redaction import redact_answer
+from blobsync.config.loader import cluster_names
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.lasting import spans_of
+from blobsync.jobs.logs import FetchedLogs, rank_of
+from blobsync.jobs.spec import SERVICES, State
+from blobsync.project.jobs import open_job_reading, open_jobs
+from blobsync.web.desk import desk_of, form_of
+from blobsync.web.events import live_parts
+from blobsync.web.job_charts import timeline, use_charts
+from blobsync.web.render import fragment, page
+from blobsync.web.source import Source
+
+# Seconds between two looks at a job: services limit the requests of all their users.
+_EVERY, _EVERY_OF_SERVICES = 1.0, 5.0
+_TICK = 0.1
+_BADGES = {
+    State.QUEUED: "",
+    State.PREPARING: "warn",
+    State.RUNNING: "running",
+    State.CANCELING: "warn",
+    State.COMPLETED: "good",
+    State.FAILED: "bad",
+    State.CANCELED: "",
+    State.UNKNOWN: "warn",
+}
+
+
+def badge_of(record: JobRecord) -> tuple[str, str]:
+    """The class and the words of a job's state."""
+    code = f" ({record.exit_code})" if record.exit_code else ""
+    return _BADGES[record.state], f"{record.state}{code}"
+
+
+def _show(request: Request) -> Response:
+    source, query = desk_of(request).source, request.query_params
+    jobs = open_jobs(source.root, environ=source.environ)
+    reading = open_job_reading(source.root, environ=source.environ)
+    record = jobs.find(request.path_params["run_id"])
+    if "fresh" in query:
+        record = jobs.get(record)
+        fetched = jobs.logs(record)
+    else:
+        fetched = reading.fetched(record)
+    chosen = query.get("log", "")
+    name = chosen if chosen in fetched.names else fetched.leading
+    wanted = query.get("find", "")[:500]
+    found = reading.search_logs(fetched, wanted)
+    piece = reading.log_piece(fetched, name, ended=record.state.is_final) if name else None
+    return page(
+        request,
+        "job.html",
+        chosen=chosen,
+        wanted=wanted,
+        found=found,
+        piece=piece,
+        follow_at=f"/jobs/{record.run_id}/log?name={quote(chosen)}&start={piece.end if piece else ''}",
+        clusters=cluster_names(source.root),
+        parts=_parts(source, record, fetched, name or ""),
+        record=record,
+    )
+
+
+def _parts(source: Source, record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]:
+    """The parts of the page that change while a job runs."""
+    reading, names = open_job_reading(source.root, environ=source.environ), _in_order(fetched)
+    use, causes = reading.node_use(fetched), reading.causes(record, fetched)
+    about: dict[str, Any] = {"record": record, "spec": record.spec, "info": record.info}
+    return {
+        "job-state": fragment("job_state.html", badge=badge_of(record)),
+        "job-time": timeline(spans_of(record), time.time()),
+        "job-facts": fragment("job_facts.html", **about),
+        "job-causes": fragment("job_causes.html", record=record, causes=causes),
+        "job-use": use_charts(use),
+        "job-logs": fragment("job_logs.html", record=record, names=names, current=name, problem=fetched.problem),
+    }
+
+
+def _in_order(fetched: FetchedLogs) -> list[str]:
+    """The logs of the processes, then those of the system."""
+    return sorted(fetched.names, key=lambda name: (rank_of(name) is None, rank_of(name) or (0, 0), name))
+
+
+def _follow(request: Request) -> Response:
+    source, query = desk_of(request).source, request.query_params
+    run_id, chosen = request.path_params["run_id"], query.get("log", "")
+    over: dict[str, Mapping[str, str]] = {}
+
+    def look() -> Mapping[str, str]:
+        if over:
+            return over["parts"]
+        jobs = open_jobs(source.root, environ=source.environ)
+        record = jobs.get(run_id)
+        fetched = jobs.logs(record)
+        parts = _parts(source, record, fetched, (chosen if chosen in fetched.names else fetched.leading) or "")
+        if record.state.is_final:
+            over["parts"] = parts
+        return parts
+
+    record = open_jobs(source.root, environ=source.environ).find(run_id)
+    return live_parts(request, look, _pause(record))
+
+
+def _pause(record: JobRecord) -> float:
+    return _EVERY_OF_SERVICES if record.spec.platform in SERVICES else _EVERY
+
+
+def _log(request: Request) -> Response:
+    """The lines of a log as they come: each event is a list of lines, its id the byte where the next ones begin."""
+    source, query = desk_of(request).source, request.query_params
+    stopping = desk_of(request).is_stopping
+    run_id, chosen = request.path_params["run_id"], query.get("name", "")
+    given = request.headers.get("last-event-id") or query.get("start", "")
+    begin = int(given) if given.isdecimal() and len(given) < 19 else None
+    record = open_jobs(source.root, environ=source.environ).find(run_id)
+
+    def look(start: int | None) -> tuple[tuple[str, ...], int | None, bool]:
+        jobs = open_jobs(source.root, environ=source.environ)
+        reading = open_job_reading(source.root, environ=source.environ)
+        over = jobs.get(run_id).state.is_final
+        fetched = jobs.logs(run_id)
+        name = chosen if chosen in fetched.names else fetched.leading
+        if name is None:
+            return (), start, over
+        piece = reading.log_piece(fetched, name, start, ended=over)
+        return piece.lines, piece.end, over and not piece.lines
+
+    async def stream() -> AsyncIterator[str]:
+        start, over = begin, False
+        while not stopping() and not over:
+            try:
+                lines, start, over = await run_in_threadpool(look, start)
+            except BlobsyncError:
+                # The state of the job, beside the log, says what is wrong.
+                lines = ()
+            if lines:
+                yield f"id: {start}\ndata: {redact_answer(json.dumps(lines))}\n\n"
+                continue
+            yield ": waiting\n\n"
+            waited = 0.0
+            while waited < _pause(record) and not stopping() and not over:
+                await asyncio.sleep(_TICK)
+                waited += _TICK
+        yield "event: over\ndata: \n\n"
+
+    return StreamingResponse(stream(), media_type="text/event-stream")
+
+
+def _resubmit(request: Request) -> Response:
+    source, form = desk_of(request).source, form_of(request)
+    jobs = open_jobs(source.root, environ=source.environ)
+    submitted = jobs.resubmit(
+        request.path_params["run_id"],
+        cluster=form.get("cluster") or None,
+        latest_code=form.get("latest_code") == "yes",
+    )
+    return RedirectResponse(f"/jobs/{submitted.record.run_id}", 303)
+
+
+ROUTES = (
+    Route("/jobs/{run_id}", _show),
+    Route("/jobs/{run_id}/live", _follow),
+    Route("/jobs/{run_id}/log", _log),
+    Route("/jobs/{run_id}/resubmit", _resubmit, methods=["POST"]),
+)

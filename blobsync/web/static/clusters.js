@@ -1,0 +1,14 @@
+// What is free, and who uses it, are asked after the page is there: a cluster may take its time.
+"use strict";
+async function fill(place, address) {
+  place.textContent = "asking the cluster ...";
+  const response = await fetch(address).catch(() => null);
+  place.innerHTML = response && response.ok ? await response.text() : "";
+  if (!place.innerHTML) place.textContent = "no answer";
+}
+for (const place of document.querySelectorAll("[data-load]")) fill(place, place.dataset.load);
+for (const details of document.querySelectorAll("[data-load-open]")) {
+  details.addEventListener("toggle", () => {
+    if (details.open) fill(details.querySelector("div"), details.dataset.loadOpen);
+  });
+}

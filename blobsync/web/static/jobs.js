@@ -1,0 +1,45 @@
+// The jobs that are selected stay selected when the list is renewed; the log of a job grows at its end.
+"use strict";
+const picked = new Set();
+document.addEventListener("change", (event) => {
+  if (event.target.name !== "job") return;
+  if (event.target.checked) picked.add(event.target.value);
+  else picked.delete(event.target.value);
+});
+document.addEventListener("replaced", () => {
+  for (const box of document.querySelectorAll('input[name="job"]')) box.checked = picked.has(box.value);
+});
+
+const log = document.getElementById("log");
+// A browser slows down with more.
+const MOST_LINES = 20000;
+if (log && log.dataset.follow) {
+  const follow = document.getElementById("follow");
+  document.getElementById("follow-label").hidden = false;
+  let lines = log.textContent.split("\n").length;
+  const toEnd = () => {
+    if (follow.checked) log.scrollTop = log.scrollHeight;
+  };
+  toEnd();
+  follow.addEventListener("change", toEnd);
+  log.addEventListener("wheel", () => {
+    const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
+    if (!atEnd) follow.checked = false;
+  }, { passive: true });
+  const source = new EventSource(log.dataset.follow);
+  source.onmessage = (event) => {
+    const more = JSON.parse(event.data);
+    log.append(`${more.join("\n")}\n`);
+    lines += more.length;
+    if (lines > 2 * MOST_LINES) {
+      log.textContent = log.textContent.split("\n").slice(-MOST_LINES).join("\n");
+      lines = MOST_LINES;
+    }
+    toEnd();
+  };
+  source.addEventListener("over", () => {
+    source.close();
+    log.dataset.over = "yes";
+    document.getElementById("abort")?.remove();
+  });
+}
