@@ -38,12 +38,14 @@ INPUTS = (
 FOR_TESTS = {
     "chromium": "chromium",
     "docker.io": "dockerd",
+    "fish": "fish",
     "git": "git",
     "openmpi-bin": "mpirun",
     "openssh-server": "sshd",
     "slurm-wlm": "slurmctld",
     "unzip": "unzip",
     "zip": "zip",
+    "zsh": "zsh",
 }
 FOR_BENCHMARKS = {"rclone": "rclone"}
 LIBSECRET = "libsecret-1-0"

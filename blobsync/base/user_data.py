@@ -91,6 +91,14 @@ def write_own(file: Path, text: str) -> None:
         raise ConfigError(f"cannot be written: {error.strerror}", file=str(file)) from error
 
 
+def remove_own(folder: Path, suffix: str, *, before: float) -> None:
+    """Remove files of the user's own folder that were last written ``before`` (seconds since 1970)."""
+    with suppress(OSError):
+        for file in folder.iterdir():
+            if file.suffix == suffix and file.lstat().st_mtime < before:
+                file.unlink()
+
+
 def _refuse_strangers(status: os.stat_result, path: Path) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(

@@ -85,6 +85,14 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
 _PACKAGE = "blobsync.cli"
 
 
+class Offered(NamedTuple):
+    """One word that a shell can offer, as the parser's own classes for shells read it."""
+
+    value: str
+    help: str
+    type: str = "plain"
+
+
 class _Commands(MutableMapping[str, Any]):
     """Name -> command, each built on first use."""
 
@@ -129,6 +137,18 @@ class CommandTree(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands()
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The words of the table with their lines; no command is built for them."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            Offered(name, word.help)
+            for _, words in SECTIONS
+            for word in words
+            for name in word.names
+            if name.startswith(incomplete)
+        ]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As usual; an unknown word ends with the command that it most likely meant."""

@@ -10,7 +10,6 @@ import typer
 from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import UsageError
 from blobsync.cli.options import command as register_command
-from blobsync.cli.options import complete_path
 from blobsync.cli.output import Result
 from blobsync.cli.reports import result_data, result_lines
 from blobsync.cli.session import Session
@@ -35,9 +34,7 @@ ListFiles = Annotated[
 Folder = Annotated[bool, typer.Option("--folder", help="Upload the files one by one to a blob folder, without a zip.")]
 Why = Annotated[
     str | None,
-    typer.Option(
-        "--why", metavar="PATH", help="Show which pattern includes or excludes PATH.", autocompletion=complete_path
-    ),
+    typer.Option("--why", metavar="PATH", help="Show which pattern includes or excludes PATH."),
 ]
 
 

@@ -111,7 +111,7 @@ def plan(
 
 def apply(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan saved with 'blobsync plan --save'.")],
+    file: Annotated[Path, typer.Argument(metavar="PLAN", help="A file saved with 'blobsync plan --save'.")],
     yes: Yes = False,
 ) -> Result:
     """Carry out a saved plan, if it would still do the same.

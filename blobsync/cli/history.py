@@ -16,7 +16,7 @@ from blobsync.base.amounts import size_text, took_text
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
-from blobsync.cli.options import ITS_NAME, command, complete_path
+from blobsync.cli.options import ITS_NAME, command
 from blobsync.cli.output import Result
 from blobsync.cli.reports import files_shown, more_line
 from blobsync.cli.session import Session
@@ -35,7 +35,7 @@ SinceOption = Annotated[
 ]
 PathOption = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Only transfers that concern this path.", autocompletion=complete_path),
+    typer.Option(metavar="PATH", help="Only transfers that concern this path."),
 ]
 
 

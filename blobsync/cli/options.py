@@ -10,12 +10,12 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
-from blobsync.base.errors import BlobsyncError, TransferCancelledError
+from blobsync.base.errors import TransferCancelledError
+from blobsync.cli.completion import complete_cluster, complete_path, completes
 from blobsync.cli.confirm import interrupted_looking, looking
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
@@ -27,52 +27,6 @@ SETTINGS: dict[str, Any] = {
     "add_completion": False,
     "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
 }
-
-
-def complete_cluster(incomplete: str) -> list[str]:
-    """The cluster files of the project around the current folder."""
-    from blobsync.config.loader import cluster_names
-    from blobsync.config.project_root import current_folder, find_project
-
-    try:
-        names = cluster_names(find_project(current_folder()))
-    except BlobsyncError:
-        return []
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def complete_path(incomplete: str) -> list[str]:
-    """Local names below the current folder, and the folder entries of the default cluster."""
-    folder, _, start = incomplete.rpartition("/")
-    found = _local_names(folder, start)
-    if not folder:
-        found += [f"{prefix}/" for prefix in _prefixes() if prefix.startswith(incomplete) and f"{prefix}/" not in found]
-    return found
-
-
-def _local_names(folder: str, start: str) -> list[str]:
-    try:
-        items = sorted(Path(folder or ".").iterdir())
-    except OSError:
-        return []
-    lead = f"{folder}/" if folder else ""
-    hidden = start.startswith(".")
-    return [
-        f"{lead}{item.name}" + ("/" if item.is_dir() else "")
-        for item in items
-        if item.name.startswith(start) and (hidden or not item.name.startswith("."))
-    ]
-
-
-def _prefixes() -> tuple[str, ...]:
-    from blobsync.config.loader import load_cluster
-    from blobsync.config.project_root import current_folder, find_project
-
-    try:
-        root = find_project(current_folder())
-        return load_cluster(root).prefixes if root == current_folder() else ()
-    except BlobsyncError:
-        return ()
 
 
 ClusterOption = Annotated[
@@ -200,6 +154,7 @@ def _with_session(
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     if bundle:
         own = [each for each in own if each.name != bundle.name]
+    own = [each.replace(annotation=completes(each.annotation)) for each in own]
     shared = bundle.rows if bundle else ()
 
     def run(ctx: typer.Context, **values: Any) -> Result:
@@ -215,7 +170,7 @@ def _with_session(
         except KeyboardInterrupt as error:
             raise TransferCancelledError("interrupted", hint="run the same command again to finish") from error
 
-    extra = [_parameter(*row) for row in (*shared, *globals_here)]
+    extra = [_parameter(name, completes(kind), default) for name, kind, default in (*shared, *globals_here)]
     signed: Callable[..., Result] = _signed(run, [_parameter("ctx", typer.Context), *own, *extra], function.__doc__)
     return signed
 

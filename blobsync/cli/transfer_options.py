@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.options import Bundle, OptionRow, complete_path
+from blobsync.cli.options import Bundle, OptionRow
 from blobsync.plan.transfer_options import TransferOptions
 
 _DEFAULTS = TransferOptions()
@@ -62,7 +62,7 @@ _ROWS: tuple[OptionRow, ...] = (
         "from_path",
         Annotated[
             str | None,
-            typer.Option(metavar="PATH", help="The source, where its path differs.", autocompletion=complete_path),
+            typer.Option(metavar="PATH", help="The source, where its path differs."),
         ],
         None,
     ),

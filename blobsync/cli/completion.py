@@ -1,0 +1,165 @@
+"""What a shell offers for a word that is being typed, with descriptions where the shell shows them.
+
+What completes a parameter follows from its metavar, so that a new command has it without a line here: ``PATH``, ``ID``,
+``CLUSTER``, ``PLAN``, and values such as ``skip|error``. Shells put what is offered on the command line, some through
+``eval``: only names that need no quoting are offered, and descriptions without the signs that a shell reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from copy import copy
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from blobsync.base.errors import BlobsyncError
+
+Offers = list[tuple[str, str]]
+
+_UNSAFE_WORD = re.compile(r"[^\w@%+=:,./-]")
+_UNSAFE_TEXT = re.compile(r"[^\w@%+=,./ *-]+")
+_CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
+_DESCRIBED = 60
+_JOBS = 30
+# The first bytes of a saved plan.
+_PLAN_MARK = b'"blobsync_plan"'
+# What these commands read is here; all others look in the container as well.
+_LOCAL_ONLY = ("u", "upload", "init", "submit")
+
+
+def completes(annotation: Any) -> Any:
+    """``annotation`` of a parameter, with the completion that its metavar asks for."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, option = get_args(annotation)
+    metavar = str(getattr(option, "metavar", "") or "").strip("[]").removesuffix("...")
+    complete = _BY_METAVAR.get(metavar)
+    if complete is None and _CHOICES.fullmatch(metavar):
+        complete = _one_of(metavar.split("|"))
+    is_file = complete is complete_cluster and "Path" in str(kind)
+    if complete is None or is_file or option.autocompletion is not None:
+        return annotation
+    option = copy(option)
+    option.autocompletion = complete
+    return Annotated[kind, option]
+
+
+def complete_cluster(incomplete: str) -> Offers:
+    """The cluster files of the project around the current folder."""
+    from blobsync.config.loader import CLUSTER_FOLDER, cluster_names
+    from blobsync.config.project_root import current_folder, find_project
+
+    try:
+        names = cluster_names(find_project(current_folder()))
+    except BlobsyncError:
+        return []
+    return _offered((name, f"{CLUSTER_FOLDER}/{name}.yaml") for name in names)
+
+
+def complete_path(ctx: typer.Context, incomplete: str) -> Offers:
+    """Names here and in the container, below what is typed so far.
+
+    A folder that is the only answer comes with what is in it, so that the shell does not end the word there.
+    """
+    found = _paths(ctx, incomplete)
+    if len(found) == 1 and found[0][0].endswith("/"):
+        below = _paths(ctx, found[0][0])
+        return below if len(below) > 1 else [*found, *below]
+    return found
+
+
+def _paths(ctx: typer.Context, incomplete: str) -> Offers:
+    folder, slash, start = incomplete.rpartition("/")
+    lead = f"{folder}{slash}"
+    found = dict.fromkeys(_local_names(Path(lead or "."), start), "here")
+    for name in _names_of_the_cluster(ctx, folder or (slash or "."), start):
+        if name.startswith(start):
+            found[name] = "here and in the container" if name in found else "in the container"
+    return _offered((f"{lead}{name}", said) for name, said in sorted(found.items()))
+
+
+def _local_names(folder: Path, start: str) -> Iterator[str]:
+    hidden = start.startswith(".")
+    with suppress(OSError):
+        for item in folder.iterdir():
+            if item.name.startswith(start) and (hidden or not item.name.startswith(".")):
+                yield f"{item.name}/" if item.is_dir() else item.name
+
+
+def _names_of_the_cluster(ctx: typer.Context, folder: str, start: str) -> Iterable[str]:
+    from blobsync.config.loader import load_cluster
+    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.project.offered_names import names_below
+
+    try:
+        cwd = current_folder()
+        root = find_project(cwd)
+        cluster = load_cluster(root, _chosen_cluster(ctx))
+        return names_below(cluster, folder, start, cwd=cwd, remote=ctx.info_name not in _LOCAL_ONLY)
+    except (BlobsyncError, OSError):
+        return ()
+
+
+def _chosen_cluster(ctx: typer.Context) -> str | None:
+    """That of ``-f`` or ``-c``, after the word or before it."""
+    for name in ("from_cluster", "cluster"):
+        for each in (ctx, ctx.parent):
+            given = each.params.get(name) if each else None
+            if isinstance(given, str) and given:
+                return given
+    return None
+
+
+def complete_job(incomplete: str) -> Offers:
+    """The newest jobs, by the end of their ids, each with its state and its command; asks no cluster."""
+    from blobsync.project.jobs import open_jobs
+
+    try:
+        jobs = open_jobs().history(limit=_JOBS)
+    except (BlobsyncError, OSError):
+        return []
+    whole = any(job.run_id.startswith(incomplete) for job in jobs) and bool(incomplete)
+    return _offered(
+        (job.run_id if whole else job.run_id.rpartition("_")[2], f"{job.state}, {' '.join(job.spec.argv)}")
+        for job in jobs
+    )
+
+
+def complete_plan(incomplete: str) -> Offers:
+    """Saved plans in the folder that is typed, and the folders in it."""
+    folder, slash, start = incomplete.rpartition("/")
+    lead = f"{folder}{slash}"
+    found = []
+    for name in sorted(_local_names(Path(lead or "."), start)):
+        if name.endswith("/"):
+            found.append((f"{lead}{name}", "folder"))
+            continue
+        with suppress(OSError), Path(lead, name).open("rb") as stream:
+            if _PLAN_MARK in stream.read(100):
+                found.append((f"{lead}{name}", "saved plan"))
+    return _offered(found)
+
+
+def _one_of(values: list[str]) -> Callable[[str], Offers]:
+    def complete(incomplete: str) -> Offers:
+        return [(value, "") for value in values]
+
+    return complete
+
+
+def _offered(found: Iterable[tuple[str, str]]) -> Offers:
+    usable = ((word, said) for word, said in found if word and not _UNSAFE_WORD.search(word) and word[0] != "-")
+    return [(word, " ".join(_UNSAFE_TEXT.sub(" ", said).split())[:_DESCRIBED]) for word, said in islice(usable, 1000)]
+
+
+_BY_METAVAR: dict[str, Callable[..., Offers]] = {
+    "PATH": complete_path,
+    "ID": complete_job,
+    "CLUSTER": complete_cluster,
+    "PLAN": complete_plan,
+}
