@@ -124,7 +124,7 @@ SAME_MEANING = {
     *("resolve", "resubmit", "submit", "verify", "watch"),
 }
 # They travel to nodes where nothing else is installed.
-ALONE = ("blobsync.jobs.bootstrap", "blobsync.jobs.old_python")
+ALONE = ("blobsync.jobs.bootstrap", "blobsync.jobs.old_python", "blobsync.jobs.interactive")
 
 
 def _homes() -> dict[str, list[str]]:

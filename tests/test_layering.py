@@ -203,7 +203,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("jobs.history", "jobs.foreground"), "jobs on this machine"),
     "jobs.backends.local": "the same",
     **dict.fromkeys(("jobs.node", "jobs.login_side", "jobs.backends.aml.start"), "files on a node"),
-    **dict.fromkeys(("jobs.bootstrap", "jobs.old_python"), "the same"),
+    **dict.fromkeys(("jobs.bootstrap", "jobs.old_python", "jobs.interactive"), "the same"),
     "jobs.node_archive": "what nodes start from, in the user's state folder",
     **dict.fromkeys(("base.process", "cli.output", "spread.worker"), "the streams of programs"),
 }

@@ -11,7 +11,7 @@ import pytest
 from tests.source import modules
 
 # They travel to nodes where nothing else is installed, and repeat what they need.
-ALONE = ("blobsync.jobs.bootstrap", "blobsync.jobs.old_python")
+ALONE = ("blobsync.jobs.bootstrap", "blobsync.jobs.old_python", "blobsync.jobs.interactive")
 
 
 def _texts() -> Iterator[tuple[str, str]]:

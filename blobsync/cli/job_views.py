@@ -23,6 +23,7 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
+    from blobsync.jobs.board import JobList
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.project_jobs import Jobs
@@ -49,6 +50,7 @@ def query(
     session: Session,
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Job IDs, or ends of them.")] = None,
     max: MaxOption = DEFAULT_MAX,
+    no_logs: Annotated[bool, typer.Option("--no-logs", help="Fetch no logs.")] = False,
 ) -> Result:
     """List the newest jobs, or show some: logs (kept in assets/ID/), last lines of rank 0, causes, facts.
 
@@ -61,6 +63,8 @@ def query(
     jobs = find_jobs(session)
     if not ids:
         return _listed(session, jobs, (), max)
+    if no_logs:
+        return _facts(jobs.refresh(ids))
     data, lines = [], []
     for record in jobs.refresh(ids):
         report = jobs.report(record)
@@ -73,6 +77,12 @@ def query(
         _note_age(session, report.fetched)
         lines += [*job_details(record), *cause_lines(report.causes)]
     return Result({"jobs": data}, lines)
+
+
+def _facts(records: JobList) -> Result:
+    """What is known of jobs without their logs."""
+    data = {"jobs": [{**job_data(record), "logs": [], "causes": [], "tail": []} for record in records]}
+    return Result(data, (line for record in records for line in job_details(record)))
 
 
 def queued(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text
+from blobsync.jobs.holding import entering_command
 from blobsync.jobs.lasting import lasted, seconds_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def job_data(record: JobRecord) -> dict[str, Any]:
             folder.name: {"mode": folder.mode, "url": f"{folder.container}/{folder.path}"} for folder in spec.folders
         },
         "resubmission_of": record.successor_of or None,
+        "ssh": ssh_line(record) or None,
+        "hold_seconds": spec.hold or None,
         "elastic": _elastic_data(record) if spec.is_elastic else None,
     }
 
@@ -134,6 +137,7 @@ def job_details(record: JobRecord) -> Iterator[str]:
         _elapsed(record),
         ("code", _code(record)),
         *((f"folder {folder.name}", f"{folder.mode} {folder.container}/{folder.path}") for folder in spec.folders),
+        ("enter it", ssh_line(record)),
         ("page", record.ref.url),
         ("again for", record.successor_of),
         ("nodes", nodes_text(record) if spec.is_elastic else ""),
@@ -141,6 +145,12 @@ def job_details(record: JobRecord) -> Iterator[str]:
     yield from (f"{name + ':':<14} {value}" for name, value in facts if value)
     for change in info.changes:
         yield f"{'':<14} {_iso(change.at)}  {_change_text(change)}"
+
+
+def ssh_line(record: JobRecord) -> str:
+    """The command that opens a shell in a job that waits for people; empty for others, and once it has ended."""
+    waits = record.spec.hold and not record.info.state.is_final
+    return entering_command(record.run_id) if waits else ""
 
 
 def cause_lines(findings: Iterable[FoundCause]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from blobsync.base.errors import BlobsyncError, TransferCancelledError, UsageErr
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
 from blobsync.cli.job_views import find_jobs, followed, note_all
-from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, state_text
+from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
@@ -63,6 +63,9 @@ def submit(
     elastic: Annotated[
         str | None, typer.Option("--elastic", metavar="MIN:MAX", help="The number of nodes may change while it runs.")
     ] = None,
+    hold: Annotated[
+        str | None, typer.Option("--hold", metavar="TIME", help="Wait at least so long for you (4h), run nothing.")
+    ] = None,
     init: Annotated[bool, typer.Option("--init", help="First pack and upload the current code.")] = False,
     array: Annotated[str | None, typer.Option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition.")] = None,
@@ -78,16 +81,19 @@ def submit(
 ) -> Result:
     """Run a command on the cluster, with the code of the last init and the project's folders in place.
 
+    The command 'ssh' makes a job that waits for you instead; 'blobsync ssh ID' opens a shell in it.
+
     \b
       blobsync submit python train.py --data voc20      options of the command need no quotes
       blobsync -c eu -n 16 submit --name big python train.py
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
+      blobsync -n 8 submit --hold 4h ssh                      then: blobsync ssh ID
       blobsync submit --elastic 1:4 -- torchrun train.py      then: blobsync scale ID 3
       blobsync -c uni submit --file job.json --cluster-file cluster.json
     """
     asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
-    asked["elastic"] = elastic
-    asked |= {"array": array, "partition": partition, "qos": qos, "time": time, "gres": gres}
+    asked |= {"elastic": elastic, "hold": hold, "array": array, "partition": partition}
+    asked |= {"qos": qos, "time": time, "gres": gres}
     words, jobs = _of_file(session, cmd, file, cluster_file, asked)
     if dry_run:
         plan = jobs.plan(words, **asked)
@@ -285,6 +291,7 @@ def _answer(record: JobRecord) -> dict[str, Any]:
         "status": record.info.state.value,
         "code_digest": record.spec.code.digest if record.spec.code else None,
         "resubmission_of": record.successor_of or None,
+        "ssh": ssh_line(record) or None,
     }
 
 

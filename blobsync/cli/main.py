@@ -15,6 +15,7 @@ import typer
 from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, TransferCancelledError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.redaction import HIDDEN, redact
+from blobsync.cli.act_words import in_our_words
 from blobsync.cli.app import build_app
 from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
@@ -67,7 +68,7 @@ def _run(words: Sequence[str], console: Console) -> int:
 
     session.started = start
     try:
-        answer = build_app()(list(words), prog_name="blobsync", standalone_mode=False, obj=session)
+        answer = build_app()(in_our_words(words), prog_name="blobsync", standalone_mode=False, obj=session)
         # Remove the bar before printing the answer.
         session.listener.close()
         return console.show(answer) if isinstance(answer, Result) else int(answer or 0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.elastic import Bounds, GivenBounds, find_bounds
+from blobsync.jobs.holding import WAITING, duration_seconds, hold_seconds
 from blobsync.jobs.shape import JobShape, Size, find_shape
 from blobsync.jobs.spec import SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
 
@@ -26,13 +27,11 @@ _FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed",
 # Options of ``submit`` that only Slurm knows.
 SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
 
-_TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
     """What one submission asks for; None leaves it to the cluster file. ``here`` is the foreground of this machine,
-    ``elastic`` the bounds of an elastic job, ``MIN:MAX``."""
+    ``elastic`` the bounds of an elastic job, ``MIN:MAX``, ``hold`` how long an interactive job waits, ``4h``."""
 
     argv: tuple[str, ...]
     num_gpu: int | None = None
@@ -42,6 +41,7 @@ class SubmitRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     here: bool = False
     elastic: str = ""
+    hold: str = ""
 
 
 def demand_platform(cluster: Cluster) -> None:
@@ -64,6 +64,9 @@ def demand_command(request: SubmitRequest) -> None:
 
 def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRef | None) -> JobSpec:
     """The specification of one submission. Raises ``UsageError`` and ``ConfigError``."""
+    hold = None if request.here else hold_seconds(request.argv, request.hold)
+    if hold:
+        request = _waiting(cluster, request)
     demand_command(request)
     if request.options and cluster.platform != "slurm":
         option = next(iter(request.options))
@@ -74,6 +77,8 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
     secret = secret_names(cluster)
     options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
     options.update(request.options)
+    if hold:
+        options["hold"] = hold
     if code is None:
         options["in_place"] = str(cluster.root)
     return JobSpec(
@@ -100,6 +105,15 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         options=options,
         workers_per_node=shape.workers_per_node,
     )
+
+
+def _waiting(cluster: Cluster, request: SubmitRequest) -> SubmitRequest:
+    """An interactive job: one program waits on each node, with all its GPUs."""
+    if request.elastic or cluster.number("min_nodes") or cluster.number("max_nodes"):
+        raise UsageError("a job that waits for you has a fixed size", hint="omit --elastic, min_nodes and max_nodes")
+    if request.options.get("array") or (cluster.platform == "slurm" and cluster.text("slurm.array")):
+        raise UsageError("a job that waits for you cannot be an array", hint="omit --array")
+    return replace(request, argv=WAITING, multi_process=False)
 
 
 def elastic_bounds(cluster: Cluster, request: SubmitRequest) -> Bounds | None:
@@ -229,7 +243,7 @@ def read_seconds(cluster: Cluster, key: str) -> int | None:
     text = cluster.text(key)
     if not text:
         return None
-    match = re.fullmatch(r"(\d+)\s*([smhd]?)", text.strip())
-    if not match:
+    seconds = duration_seconds(text)
+    if seconds is None:
         raise ConfigError(f"{text!r} is not a duration: write 90m, 5h or 2d", file=cluster.file, key=key)
-    return int(match[1]) * _TIME_UNITS[match[2] or "s"]
+    return seconds

@@ -24,7 +24,8 @@ from pathlib import Path, PurePosixPath
 import blobsync
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
 from blobsync.base.user_data import state_home
-from blobsync.jobs.spec import CodeRef, NodeArchiveRef
+from blobsync.jobs.holding import HOLDER
+from blobsync.jobs.spec import CodeRef, JobSpec, NodeArchiveRef
 from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precondition
 
 ENTRY = "blobsync.jobs.node.__main__"
@@ -83,10 +84,19 @@ def node_archive(environ: Mapping[str, str]) -> NodeArchive:
     return made
 
 
-def travelling_sources() -> dict[str, str]:
-    """The files that travel with a job and fetch the archive on its nodes, by name."""
+def travelling_sources(spec: JobSpec) -> dict[str, str]:
+    """The files that travel with a job and fetch the archive on its nodes, by name; and what waits there for people."""
+    return {**_sources(TRAVELLING), **holder_source(spec)}
+
+
+def holder_source(spec: JobSpec) -> dict[str, str]:
+    """What waits for people on a node, by name; empty for a job that runs a command."""
+    return _sources((HOLDER,) if spec.hold else ())
+
+
+def _sources(names: Iterable[str]) -> dict[str, str]:
     folder = Path(__file__).parent
-    return {name: (folder / name).read_text(encoding="utf-8") for name in TRAVELLING}
+    return {name: (folder / name).read_text(encoding="utf-8") for name in names}
 
 
 def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None:

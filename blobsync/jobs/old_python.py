@@ -71,6 +71,8 @@ def main(boot: Any) -> int:
         raise ValueError(f"an elastic job needs Python 3.10 or newer on its nodes; found: {asked}")
     if boot.job["options"].get("batchai"):
         raise ValueError(f"a job of Batch AI needs Python 3.10 or newer on its nodes; found: {asked}")
+    if boot.job["options"].get("hold"):
+        raise ValueError(f"a job that waits for people needs Python 3.10 or newer on its nodes; found: {asked}")
     job = Job(boot)
     if boot.verb == "finish":
         job.clean_up(int(boot.options.get("--code", "0")))

@@ -45,8 +45,9 @@ class SubmitKeywords(TypedDict, total=False):
 
     ``num_gpu``: GPUs in all, 0 for none. ``nodes``: machines. ``name`` is shown instead of the command.
     ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first. ``elastic`` are
-    the bounds of a job that may change its number of nodes (``1:4``). The others are
-    Slurm's: ``array`` (``0-9%2``), ``partition``, ``qos``, ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
+    the bounds of a job that may change its number of nodes (``1:4``). ``hold`` is how long an interactive job, whose
+    command is ``ssh`` or empty, waits for you (``4h``). The others are Slurm's: ``array`` (``0-9%2``), ``partition``,
+    ``qos``, ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
     """
 
     num_gpu: int | None
@@ -55,6 +56,7 @@ class SubmitKeywords(TypedDict, total=False):
     multi_process: bool | None
     init: bool
     elastic: str | None
+    hold: str | None
     array: str | None
     partition: str | None
     qos: str | None
@@ -312,7 +314,7 @@ class Jobs:
     def ssh_command(self, job: JobName, *, node: int = 0) -> tuple[str, ...]:
         """The command that opens a shell on one of a job's nodes."""
         record = self.find(job)
-        return tuple(self._board.backend_of(record).ssh_command(record.ref, node))
+        return tuple(self._board.backend_of(record).ssh_command(record.ref, node, holds=bool(record.spec.hold)))
 
     def ssh(self, job: JobName, *, node: int = 0) -> int:
         """Run that command with this terminal; returns its exit code."""
@@ -358,6 +360,7 @@ class Jobs:
             keywords.get("multi_process"),
             options,
             elastic=keywords.get("elastic") or "",
+            hold=keywords.get("hold") or "",
         )
 
     def _chooser(self, *, init: bool = False) -> ChooseCode:

@@ -183,6 +183,12 @@ class JobSpec:
         return bool(self.min_nodes and self.max_nodes) and self.platform not in SERVICES
 
     @property
+    def hold(self) -> int:
+        """How many seconds an interactive job waits for people at least; 0: it runs a command."""
+        seconds = self.options.get("hold", 0)
+        return seconds if isinstance(seconds, int) and seconds > 0 else 0
+
+    @property
     def has_numbered_logs(self) -> bool:
         """Whether the logs of its processes are told apart by their ranks."""
         return self.world_size > 1 or self.is_elastic

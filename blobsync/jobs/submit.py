@@ -18,6 +18,7 @@ from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
 from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.holding import entering_command
 from blobsync.jobs.home import home_of
 from blobsync.jobs.node_archive import node_archive, publish
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
@@ -99,6 +100,7 @@ def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | 
     run_id = new_run_id(board.environ)
     spec = old.spec
     request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec))
+    request = replace(request, hold=str(spec.hold or ""))
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
         same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
         if num_gpu is None:
@@ -125,7 +127,7 @@ def _elastic(spec: JobSpec) -> str:
 def _several(spec: JobSpec) -> bool | None:
     """Whether the job runs once per GPU; None where it has one process and one GPU at most, which does not tell."""
     each = max(spec.procs_per_node, spec.workers_per_node)
-    if each == 1 and spec.gpus_per_node > 1:
+    if spec.hold or (each == 1 and spec.gpus_per_node > 1):
         return False
     return True if spec.nodes * each > 1 else None
 
@@ -163,4 +165,5 @@ def _hand_over(
             f"{outcome.error.message}; unknown whether it accepted {spec.run_id}",
             hint=f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it",
         ) from outcome.error
-    return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes)
+    way_in = (f"it waits for you once it runs: {entering_command(spec.run_id)}",) if spec.hold else ()
+    return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes + way_in)

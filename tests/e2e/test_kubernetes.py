@@ -293,6 +293,23 @@ def test_abort_stops_a_running_job_and_a_shell_can_be_had_before(lab: KubeLab, k
     assert summary["nodes_total"] >= 1
 
 
+def test_a_job_that_waits_is_entered_with_exec_and_over_when_nobody_is_inside(lab: KubeLab) -> None:
+    job_id = lab.submit("k8s", "--hold", "1h", "ssh")
+    lab.until(job_id, "Running")
+    assert wait_until(lambda: "waiting for you" in lab.run("logs", job_id).out, seconds=60, pause=0.5)
+    command = json.loads(lab.run("--json", "ssh", job_id, "--show").out)["data"]["command"]
+    assert "-it" in command
+    told = subprocess.run(
+        ["-i" if word == "-it" else word for word in command],
+        input='echo 0 > "$BLOBSYNC_HOLD"; echo "$BLOBSYNC_RUN_ID $RANK"; cat data/voc/a.txt\n',
+        capture_output=True,
+        text=True,
+        env={**os.environ, **lab.project.environ},
+    )
+    assert told.stdout == f"{job_id} 0\na picture", told
+    assert lab.until(job_id)["status"] == "Completed"
+
+
 def test_a_job_that_outlives_its_sas_is_handed_a_new_one(lab: KubeLab, kube_cluster: RealCluster) -> None:
     job_id = lab.submit("k8s", "sleep 300")
     name, there = lab.name_of(job_id), ("-n", lab.namespace)

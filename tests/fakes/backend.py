@@ -109,7 +109,7 @@ class FakeBackend:
         running = [info for info in self.jobs.values() if not info.state.is_final]
         return tuple(Holder("me", info.run_id, info.run_id, info.state, 1, 1) for info in running)
 
-    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         raise JobError("there is nothing to connect to")
 
     def _text(self, run_id: str) -> bytes:

@@ -353,6 +353,16 @@ def test_what_azure_ml_cannot_do_is_said_before_anything_is_sent(tmp_path: Path,
         ask(tmp_path, SubmitRequest(("true",), 4), **changes)
 
 
+def test_a_job_that_waits_is_entered_with_the_users_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ssh_public_key: is missing"):
+        ask(tmp_path, SubmitRequest(("ssh",), 8))
+    asked = checked(ask(tmp_path, SubmitRequest(("ssh",), 8, hold="2h"), ssh_public_key="ssh-rsa AAA", timeout="8h"))
+    properties = asked.request.job["properties"]
+    assert properties["services"]["ssh"]["properties"]["sshPublicKeys"] == "ssh-rsa AAA"
+    assert properties["distribution"]["processCountPerInstance"] == 1 and properties["displayName"] == "ssh"
+    assert asked.spec.hold == 7200 and properties["limits"]["timeout"] == "PT28800S"
+
+
 def test_a_node_puts_its_own_paths_in() -> None:
     job = {
         "code": {"container": "https://x", "blob": "c.zip"},

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.jobs import bootstrap, old_python
+from blobsync.jobs import bootstrap, interactive, old_python
 from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import CodeRef, FolderLink, JobSpec
 from blobsync.local.names import local_problem
@@ -72,7 +72,7 @@ def test_the_bootstrap_stays_small() -> None:
     assert Path(bootstrap.__file__).read_text().count("\n") <= LINES
 
 
-@pytest.mark.parametrize("module", [bootstrap, old_python], ids=["bootstrap", "old_python"])
+@pytest.mark.parametrize("module", [bootstrap, old_python, interactive], ids=["bootstrap", "old_python", "interactive"])
 def test_what_travels_alone_is_python_3_8_with_its_own_library(module: object) -> None:
     text = Path(str(getattr(module, "__file__", ""))).read_text()
     tree = ast.parse(text, feature_version=(3, 8))

@@ -333,6 +333,14 @@ def test_a_job_that_stays_on_its_cluster_is_submitted_as_it_was(board: Board, fa
     assert new.run_id != spec.run_id
 
 
+def test_a_job_that_waits_is_submitted_again_as_one_with_any_number_of_gpus(board: Board, fake: Ordered) -> None:
+    old = send(board, "ssh")
+    for gpus in (None, 8):
+        new = resubmit(board, old, num_gpu=gpus).record.spec
+        assert (new.argv, new.hold, new.procs_per_node) == (("ssh",), old.spec.hold, 1)
+        assert new.gpus_per_node == (gpus or old.spec.gpus_per_node)
+
+
 def elastic(board: Board, *argv: str) -> JobRecord:
     request = SubmitRequest(argv or ("sleep", "60"), elastic="1:4")
     assert board.current

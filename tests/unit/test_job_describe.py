@@ -96,6 +96,33 @@ def test_no_command_is_a_mistake() -> None:
         describe(make_cluster(), SubmitRequest(()), "me_1_x", CODE)
 
 
+def test_a_job_that_waits_is_one_process_on_each_node_with_all_its_gpus() -> None:
+    cluster = make_cluster(platform="slurm", gpu_per_node=8, values={"timeout": "8h"})
+    spec = describe(cluster, SubmitRequest(("ssh",), 16), "me_1_x", CODE)
+    assert (spec.argv, spec.hold, spec.timeout_s) == (("ssh",), 4 * 3600, 8 * 3600)
+    assert (spec.nodes, spec.procs_per_node, spec.gpus_per_node) == (2, 1, 8)
+    assert describe(cluster, SubmitRequest((), hold="90m"), "me_1_x", CODE).hold == 5400
+    # In the foreground of this machine, and with more words, ssh is a program like any other.
+    assert not describe(cluster, SubmitRequest(("ssh",), here=True), "me_1_x", CODE).hold
+    assert not describe(cluster, SubmitRequest(("ssh", "host")), "me_1_x", CODE).hold
+
+
+@pytest.mark.parametrize(
+    ("request_", "values", "said"),
+    [
+        (SubmitRequest(("python", "a.py"), hold="4h"), {}, "--hold and a command are two jobs"),
+        (SubmitRequest((), hold="soon"), {}, "--hold soon: not a time"),
+        (SubmitRequest(("ssh",), elastic="1:2"), {}, "has a fixed size"),
+        (SubmitRequest(("ssh",)), {"min_nodes": 1, "max_nodes": 2}, "has a fixed size"),
+        (SubmitRequest(("ssh",), options={"array": "0-3"}), {}, "cannot be an array"),
+        (SubmitRequest(("ssh",)), {"slurm": {"array": "0-3"}}, "cannot be an array"),
+    ],
+)
+def test_what_a_job_that_waits_cannot_be(request_: SubmitRequest, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        describe(make_cluster(platform="slurm", values=values), request_, "me_1_x", CODE)
+
+
 def test_azure_ml_runs_the_hooks_that_act_ran() -> None:
     lines = setup_lines(make_cluster(platform="aml", values={"compile_args": "-j 4"}))
     assert "requirements.txt" in lines[0] and lines[1].endswith("bash compile.aml.sh -j 4; fi")

@@ -14,6 +14,7 @@ import pytest
 
 import blobsync
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
+from blobsync.jobs.holding import HOLDER
 from blobsync.jobs.node_archive import (
     TRAVELLING,
     NodeArchive,
@@ -26,6 +27,7 @@ from blobsync.jobs.node_archive import (
 )
 from blobsync.jobs.spec import CodeRef
 from tests.fakes.bootstrap import python_of
+from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore, Request
 
 DIGEST = "0123456789abcdef" * 4
@@ -116,8 +118,10 @@ def test_an_older_python_is_told_what_it_lacks(archive: NodeArchive, tmp_path: P
 
 
 def test_what_travels_with_a_job_is_small() -> None:
-    sources = travelling_sources()
+    sources = travelling_sources(make_spec("true"))
     assert tuple(sources) == TRAVELLING and sum(map(len, sources.values())) < 30_000
+    waiting = travelling_sources(make_spec("ssh", options={"hold": 60}))
+    assert tuple(waiting) == (*TRAVELLING, HOLDER) and sum(map(len, waiting.values())) < 40_000
 
 
 # -- made once -----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ FILES = {"aux_data/aml/eu.yaml": "platform: local\nenv: {NAME: value}\nretries: 
 class Connected(FakeBackend):
     """Tells how to reach its nodes."""
 
-    def ssh_command(self, ref: JobRef, node: int = 0) -> list[str]:
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> list[str]:
         return ["ssh", f"node{node}", ref.run_id]
 
 

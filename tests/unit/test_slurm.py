@@ -566,6 +566,9 @@ def test_ssh_goes_beside_the_job_on_the_node_that_was_asked_for() -> None:
     assert argv == ("srun", "--overlap", "--jobid", "17", "-w", "n2", "-N1", "-n1", "--pty", "bash")
     remote = make_backend(process, ssh="me@x").ssh_command(JobRef("a", "17", "/a"), 0)
     assert remote[:2] == ("ssh", "-t") and remote[-1].endswith("-w n1 -N1 -n1 --pty bash")
+    inside = make_backend(process, python="py").ssh_command(JobRef("a", "17", "/a"), 1, holds=True)
+    way_in = ("py", "-I", "/a/interactive.py", "enter", "--place", "/a/interactive", "--node", "1")
+    assert inside[-len(way_in) :] == way_in and inside[-len(way_in) - 1] == "--pty"
     with pytest.raises(JobError, match="has no node 2"):
         make_backend(process).ssh_command(JobRef("a", "17", "/a"), 2)
 

@@ -161,8 +161,11 @@ class Backend(Protocol):
         """Who uses the cluster; only with capability ``blame``."""
         ...
 
-    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
-        """The command that opens a shell beside the job; only with capability ``ssh``."""
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
+        """The command that opens a shell beside the job; only with capability ``ssh``.
+
+        ``holds``: the job waits for people, and the shell is to be one of its own.
+        """
         ...
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from blobsync.base.locations import Secret
 from blobsync.base.redaction import redact
+from blobsync.jobs.holding import HOLDER, HOLDING_FOLDER
 from blobsync.jobs.node.arguments import NodeArguments
 from blobsync.jobs.node.batchai import NodePlace, batchai_variables, kept_command, settings
 from blobsync.jobs.node.ranks import NotReadyError, Ranks, rank_variables
 from blobsync.jobs.node.torchrun import elastic_variables
-from blobsync.jobs.spec import MARK, FolderLink, JobSpec, Secrets
+from blobsync.jobs.spec import MARK, SERVICES, FolderLink, JobSpec, Secrets
 
 
 class NodeJob:
@@ -49,6 +50,8 @@ class NodeJob:
         self.task = f"task_{number}" if number else f"attempt_{pods}" if pods else ""
         self.run_dir = Path(os.path.abspath(arguments.run_dir)) / self.task
         self.node_log = self.run_dir / "system_logs" / f"node_{node_rank}.txt"
+        self._beside_spec = Path(os.path.abspath(arguments.job)).parent
+        self._holding = Path(os.path.abspath(arguments.run_dir)) / HOLDING_FOLDER
         self.owns_parent = arguments.root is None
         root = arguments.root or scratch_root(spec.run_id + self.task, node_rank, environ)
         self.root = Path(os.path.abspath(root))
@@ -120,11 +123,21 @@ class NodeJob:
 
     def command(self) -> tuple[str, ...]:
         """The user's argument vector as it was given; one argument with white space in it is a shell line."""
+        if self.spec.hold:
+            return self._holding_command()
         argv, prefix = self.spec.argv, str(self.spec.options.get("command_prefix", ""))
         command = (*shlex.split(prefix), *argv)
         if self.is_shell_line:
             command = shell_line(f"{prefix} {argv[0]}".strip())
         return command if settings(self.spec) is None else kept_command(command)
+
+    def _holding_command(self) -> tuple[str, ...]:
+        """What waits for people on this node."""
+        words = ("hold", "--place", str(self._holding), "--node", str(self.node_rank), "--seconds", str(self.spec.hold))
+        limit = ("--limit", str(self.spec.timeout_s)) if self.spec.timeout_s else ()
+        # There people come in through the service's own sshd, into a container that is the job's alone.
+        terminals = ("--terminals",) if self.spec.platform in SERVICES else ()
+        return (sys.executable, "-I", str(self._beside_spec / HOLDER), *words, *limit, *terminals)
 
     @property
     def is_shell_line(self) -> bool:

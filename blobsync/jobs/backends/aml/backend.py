@@ -232,7 +232,7 @@ class AmlBackend:
         found = self._client.history(f"computes/{target.rpartition('/')[2]}/runs")
         return aml_replies.read_holders(found or AmlReply(), self._cluster.gpu_per_node or 1)
 
-    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         state = self.get([ref])[0].state
         if state is not State.RUNNING:
             raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to connect to")

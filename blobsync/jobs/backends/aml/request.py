@@ -121,6 +121,13 @@ def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -
 
 def check_request(cluster: Cluster, spec: JobSpec) -> None:
     """Checks for errors that would otherwise appear only on a node."""
+    if spec.hold and not cluster.text("ssh_public_key"):
+        raise ConfigError(
+            "is missing: a job that waits for you is entered with your key",
+            file=cluster.file,
+            key="ssh_public_key",
+            hint="write the line of ~/.ssh/id_rsa.pub there",
+        )
     for folder in spec.folders:
         if folder.mode == "link":
             raise ConfigError(
@@ -167,7 +174,7 @@ def command_line(cluster: Cluster, spec: JobSpec, inputs: Mapping[str, Any], out
         if cluster.text(f"runtime.{name}")
     ]
     bundle = {
-        "files": travelling_sources(),
+        "files": travelling_sources(spec),
         "start": Path(aml_start.__file__).read_text(encoding="utf-8"),
         "job": json.loads(spec.to_json()),
         "options": options,

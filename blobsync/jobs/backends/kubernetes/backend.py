@@ -33,13 +33,14 @@ from blobsync.jobs.backends.kubernetes import replies
 from blobsync.jobs.backends.kubernetes.kubectl import Kubectl
 from blobsync.jobs.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.jobs.backends.kubernetes.place import Place, recorded_place
-from blobsync.jobs.backends.kubernetes.pod import CONTAINER
+from blobsync.jobs.backends.kubernetes.pod import CONTAINER, FILES, RUN_DIR
 from blobsync.jobs.backends.kubernetes.pod_logs import PodLogs
 from blobsync.jobs.backends.kubernetes.replies import KubernetesJob, Pod
 from blobsync.jobs.backends.kubernetes.request import SECRETS_KEY, build_kubernetes, pull_login
 from blobsync.jobs.backends.kubernetes.settings import read_settings
 from blobsync.jobs.backends.kubernetes.submission import DOUBTFUL, Submission
 from blobsync.jobs.backends.kubernetes.summary import holders_of, read_cluster
+from blobsync.jobs.holding import HOLDER, entering
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
 from blobsync.store.grants import JOB_SECONDS
 
@@ -178,7 +179,7 @@ class KubernetesBackend:
         place.replace({**secret, "stringData": {SECRETS_KEY: secrets.to_json()}})
         place.patch_job(name, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
 
-    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.running and not pod.leaving]
         pod = next((pod for pod in reversed(pods) if pod.index == node), None)
@@ -186,7 +187,9 @@ class KubernetesBackend:
             there = ", ".join(sorted({str(pod.index) for pod in pods})) or "none"
             raise JobError(f"node {node} of {ref.run_id} does not run", hint=f"nodes that run: {there}")
         words = (f"--namespace={place.namespace}", "exec", "-it", pod.name, f"--container={CONTAINER}", "--")
-        return place.kubectl.argv(*words, "sh", "-c", _SHELL)
+        python = read_settings(self._cluster, self._around.settings).python
+        shell = (python, "-I", f"{FILES}/{HOLDER}", *entering(RUN_DIR, node)) if holds else ("sh", "-c", _SHELL)
+        return place.kubectl.argv(*words, *shell)
 
     # -- the cluster --------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from blobsync.jobs.node_archive import travelling_sources
 from blobsync.jobs.spec import JobSpec
 
 CONTAINER = "main"
-_FILES, _SECRETS, _WORK = "/blobsync/files", "/blobsync/secrets", "/blobsync/work"
+FILES, _SECRETS, _WORK = "/blobsync/files", "/blobsync/secrets", "/blobsync/work"
+RUN_DIR = f"{_WORK}/run"
 # After SIGTERM: the program's own ten seconds, then the last uploads.
 _GRACE_SECONDS = 60
 # A container's first process loses signals for which it has no handler yet, and Python takes a while to have one.
@@ -29,7 +30,7 @@ _READABLE = 0o444
 
 def node_files(spec: JobSpec) -> dict[str, str]:
     """What a node starts from, by name; no secret."""
-    return {"job.json": spec.to_json() + "\n", **travelling_sources()}
+    return {"job.json": spec.to_json() + "\n", **travelling_sources(spec)}
 
 
 def pod_template(
@@ -67,12 +68,12 @@ def pod_template(
 def _container(
     spec: JobSpec, name: str, settings: KubernetesSettings, mounts: Sequence[Mount], several: bool
 ) -> dict[str, Any]:
-    command = ["/bin/sh", "-c", _FIRST, "blobsync", _literal(settings.python), "-I", f"{_FILES}/bootstrap.py", "node"]
-    command += ["--job", f"{_FILES}/job.json", "--secrets", f"{_SECRETS}/secrets.json"]
-    command += ["--run-dir", f"{_WORK}/run", "--echo"]
+    command = ["/bin/sh", "-c", _FIRST, "blobsync", _literal(settings.python), "-I", f"{FILES}/bootstrap.py", "node"]
+    command += ["--job", f"{FILES}/job.json", "--secrets", f"{_SECRETS}/secrets.json"]
+    command += ["--run-dir", RUN_DIR, "--echo"]
     command += ["--keep-root", settings.keep_root, "--sync-seconds", str(settings.sync_seconds)]
     volumes = [
-        {"name": "files", "mountPath": _FILES, "readOnly": True},
+        {"name": "files", "mountPath": FILES, "readOnly": True},
         {"name": "secrets", "mountPath": _SECRETS, "readOnly": True},
         {"name": "work", "mountPath": _WORK},
     ]

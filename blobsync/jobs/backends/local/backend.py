@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -17,6 +18,8 @@ from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcom
 from blobsync.jobs.backends.local.fleet import address_of
 from blobsync.jobs.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
+from blobsync.jobs.holding import HOLDER, entering
+from blobsync.jobs.node_archive import holder_source
 from blobsync.jobs.spec import MARK, RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
 from blobsync.local.errors import local_error
 
@@ -114,6 +117,7 @@ class LocalBackend:
             {
                 files.job: spec.to_json(),
                 files.local: json.dumps(local),
+                **{files.folder / name: text for name, text in holder_source(spec).items()},
                 # Last, so that their owner is on record first.
                 files.secrets: secrets.to_json(),
             }
@@ -195,8 +199,19 @@ class LocalBackend:
             for entry in LocalQueue(self._queue_dir).entries()
         )
 
-    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
+        if holds:
+            return self._way_in(ref, node)
         raise JobError(f"{ref.run_id} runs on this machine: no connection is needed", hint=f"cd {ref.place}")
+
+    def _way_in(self, ref: JobRef, node: int) -> Sequence[str]:
+        files = self._files(ref.run_id)
+        (info,) = self.get([ref])
+        if info.state is not State.RUNNING:
+            raise JobError(f"{ref.run_id} is {info.state}: only a running job can be entered")
+        if node:
+            raise JobError(f"{ref.run_id} has no node {node}: this machine is one node")
+        return (sys.executable, "-I", str(files.folder / HOLDER), *entering(str(files.folder), node))
 
     def _files(self, run_id: str) -> RunFiles:
         # The place in a record is for display only: runs are in the state folder.

@@ -36,6 +36,7 @@ from blobsync.jobs.backends.base import (
 )
 from blobsync.jobs.backends.slurm import replies as slurm_replies
 from blobsync.jobs.backends.slurm.script import build_script
+from blobsync.jobs.holding import HOLDER, entering
 from blobsync.jobs.login import LoginNode
 from blobsync.jobs.node_archive import travelling_sources
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State, run_name
@@ -92,7 +93,7 @@ class SlurmBackend:
     def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         request: SlurmRequest = plan.request
         spec = plan.spec
-        files = {"job.sh": request.script, "job.json": spec.to_json(), **travelling_sources()}
+        files = {"job.sh": request.script, "job.json": spec.to_json(), **travelling_sources(spec)}
         try:
             folder = self._login.write(request.folder, {**files, "secrets.json": secrets.to_json()})
             # A lost response must not create a second job.
@@ -226,12 +227,14 @@ class SlurmBackend:
     def blame(self) -> Sequence[Holder]:
         return slurm_replies.read_holders(self._squeue().splitlines())
 
-    def ssh_command(self, ref: JobRef, node: int = 0) -> Sequence[str]:
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         info = self.get([ref])[0]
-        if node >= len(info.nodes):
+        if info.state.is_final or node >= len(info.nodes):
             raise JobError(f"{ref.run_id} is {info.state} and has no node {node}")
-        inside = ("srun", "--overlap", "--jobid", _number(ref), "-w", info.nodes[node], "-N1", "-n1", "--pty", "bash")
-        argv = self._login.argv(inside)
+        inside = ("srun", "--overlap", "--jobid", _number(ref), "-w", info.nodes[node], "-N1", "-n1", "--pty")
+        place = _place(ref)
+        shell = (self._python, "-I", f"{place}/{HOLDER}", *entering(place, node)) if holds else ("bash",)
+        argv = self._login.argv((*inside, *shell))
         return (argv[0], "-t", *argv[1:]) if argv[0] == "ssh" else argv
 
     def _squeue(self, *selection: str) -> str:

@@ -1,0 +1,65 @@
+"""Jobs that wait for people: entered from a terminal, left, and over when nobody is inside any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.terminal import CTRL_C, Terminal, on_terminal
+from tests.e2e.test_jobs import ON_SLURM, PATIENCE, Lab, lab
+from tests.e2e.world import wait_until
+from tests.servers.slurm_fixture import slurm_cluster
+
+__all__ = ["lab", "slurm_cluster"]
+
+pytestmark = pytest.mark.e2e
+
+
+def log_of(lab: Lab, job_id: str) -> str:
+    folder = lab.project.state / "jobs" / job_id / "user_logs"
+    return "".join(path.read_text() for path in sorted(folder.glob("*")))
+
+
+def waits(lab: Lab, job_id: str) -> bool:
+    return wait_until(lambda: "waiting for you" in log_of(lab, job_id), seconds=PATIENCE)
+
+
+def shows(terminal: Terminal, text: str) -> None:
+    terminal.wait_for(lambda seen: text in seen.answer(), seconds=PATIENCE)
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_a_job_that_waits_is_entered_left_and_over_when_nobody_is_inside(lab: Lab, cluster: str) -> None:
+    # A shell without a terminal's tricks, so that the screen holds words alone.
+    lab.project.environ.update(TERM="dumb", PS1="$ ")
+    # On Slurm the job has two nodes, and it is the second one that is entered.
+    node, nodes = ("0", 1) if cluster == "here" else ("1", 2)
+    job_id = lab.submit(cluster, "--hold", "1h", "ssh")
+    last = job_id.rpartition("_")[2]
+    assert waits(lab, job_id), lab.run("q", job_id)
+    detail = lab.detail(last)
+    assert (detail["status"], detail["command"], detail["hold_seconds"]) == ("Running", ["ssh"], 3600)
+    assert detail["ssh"] == f"blobsync ssh {last}" and f"enter it:      blobsync ssh {last}" in lab.run("q", last).out
+    with on_terminal(lab.project, "ssh", last, "--node", node) as inside:
+        shows(inside, f"blobsync: inside {job_id}; exit leaves it")
+        inside.type('echo "$BLOBSYNC_RUN_ID $RANK of $WORLD_SIZE"; echo "$LIST"; cat show.py | head -n1\n')
+        shows(inside, f"{job_id} {node} of {nodes}")
+        # The job's environment and its folder, with the code.
+        shows(inside, "a,b; c")
+        shows(inside, "import json, os, sys")
+        inside.type('echo be""gun; sleep 600; echo over\n')
+        shows(inside, "begun")
+        inside.type(CTRL_C)
+        inside.type('echo inter""rupted\n')
+        shows(inside, "interrupted")
+        # The time to wait may be changed from inside; over while somebody is there, the job goes on.
+        inside.type('echo 0 > "$BLOBSYNC_HOLD"; echo sho""rt > output/note\n')
+        assert wait_until(lambda: "when the last shell is closed (1 shell open)" in log_of(lab, job_id), seconds=60)
+        assert lab.job(job_id)["status"] == "Running"
+        inside.type("exit\n")
+        assert inside.finish().code in (0, 130)
+    job = lab.until(job_id)
+    assert (job["status"], job["exit_code"], job["ssh"]) == ("Completed", 0, None)
+    assert lab.container.get("mine/output/note") == b"short\n"
+    assert lab.scratch_is_empty
+    over = lab.run("ssh", last, code=1).err
+    assert f"{job_id} is Completed" in over, over
