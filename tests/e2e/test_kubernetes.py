@@ -301,12 +301,12 @@ def test_a_job_that_waits_is_entered_with_exec_and_over_when_nobody_is_inside(la
     assert "-it" in command
     told = subprocess.run(
         ["-i" if word == "-it" else word for word in command],
-        input='echo 0 > "$BLOBSYNC_HOLD"; echo "$BLOBSYNC_RUN_ID $RANK"; cat data/voc/a.txt\n',
+        input='echo 0 > "$BLOBSYNC_HOLD"; echo "$BLOBSYNC_RUN_ID $RANK"; head -c 6 show.py\n',
         capture_output=True,
         text=True,
         env={**os.environ, **lab.project.environ},
     )
-    assert told.stdout == f"{job_id} 0\na picture", told
+    assert told.stdout == f"{job_id} 0\nimport", told
     assert lab.until(job_id)["status"] == "Completed"
 
 
