@@ -12,7 +12,7 @@ from typing import NamedTuple
 from blobsync.base.errors import UsageError
 
 
-class Moved(NamedTuple):
+class OwnOption(NamedTuple):
     """An option of one command now: its name there, whether a value follows, and the commands that have it."""
 
     name: str
@@ -21,18 +21,18 @@ class Moved(NamedTuple):
 
 
 _LISTS = ("q", "query", "qq", "qr", "qf", "f", "failed")
-_RESUBMIT_TO = Moved("-t", True, ("resubmit",))
-_DRY_RUN = Moved("--dry-run", False, ("submit",))
+_RESUBMIT_TO = OwnOption("-t", True, ("resubmit",))
+_DRY_RUN = OwnOption("--dry-run", False, ("submit",))
 
 RENAMED: Mapping[str, str] = {"--from_cluster": "--from-cluster", "--num_gpu": "--num-gpu"}
-MOVED: Mapping[str, Moved] = {
+MOVED: Mapping[str, OwnOption] = {
     "-rt": _RESUBMIT_TO,
     "--resubmit_to": _RESUBMIT_TO,
-    "--max": Moved("--max", True, _LISTS),
-    "-single": Moved("--single", False, ("submit",)),
+    "--max": OwnOption("--max", True, _LISTS),
+    "-single": OwnOption("--single", False, ("submit",)),
     "-no-s": _DRY_RUN,
     "--real_submit": _DRY_RUN,
-    "-no-wl": Moved("--no-logs", False, ("q", "query")),
+    "-no-wl": OwnOption("--no-logs", False, ("q", "query")),
 }
 _COMPILE = "what compile.aml.sh gets is a key of the cluster file: -p '{compile_args: ...}'"
 _COLLECTION = "there is no database of collections any more"
@@ -58,7 +58,7 @@ _COMMANDS_OF_USERS = ("submit", "local")
 def in_our_words(words: Sequence[str]) -> list[str]:
     """The command line with ACT's spellings replaced. Raises ``UsageError`` for what is gone."""
     before: list[str] = []
-    moved: list[tuple[str, Moved, list[str]]] = []
+    moved: list[tuple[str, OwnOption, list[str]]] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         given, equals, value = rest.pop(0).partition("=")
@@ -84,7 +84,7 @@ def in_our_words(words: Sequence[str]) -> list[str]:
     return [*before, command, *own, *(rest if command in _COMMANDS_OF_USERS else _renamed(rest))]
 
 
-def _not_moved(moved: Sequence[tuple[str, Moved, list[str]]]) -> Iterator[str]:
+def _not_moved(moved: Sequence[tuple[str, OwnOption, list[str]]]) -> Iterator[str]:
     """Without a command there is nothing to move them to."""
     for given, _, values in moved:
         yield from (given, *values)
