@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -160,13 +161,18 @@ TEN_BROKEN_FILES: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("file", "text", "says"), TEN_BROKEN_FILES.values(), ids=TEN_BROKEN_FILES.keys())
-def test_broken_files_are_refused(ready: Project, container: Container, file: str, text: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "file", "text", "says"),
+    [(command, *case) for command, case in zip(cycle(("u", "d", "ls")), TEN_BROKEN_FILES.values(), strict=False)],
+    ids=TEN_BROKEN_FILES.keys(),
+)
+def test_broken_files_are_refused(
+    ready: Project, container: Container, command: str, file: str, text: str, says: str
+) -> None:
     (ready.root / file).write_text(text)
-    for words in (("u", "data"), ("d", "data"), ("ls", "data")):
-        done = ready.json(*words)
-        assert (done.code, done.codes) == (2, {"config_invalid"}), str(done)
-        assert done.errors[0]["message"].startswith(says), str(done)
+    done = ready.json(command, "data")
+    assert (done.code, done.codes) == (2, {"config_invalid"}), str(done)
+    assert done.errors[0]["message"].startswith(says), str(done)
     checked = ready.run("config", "check")
     assert checked.code == 2
     assert says in checked.err

@@ -119,9 +119,17 @@ def test_overwrite_takes_the_sources_version(direction: str, synced: Project, co
     assert ((synced.data / "a.txt").read_bytes(), container.get("data/a.txt")) == (wins, wins)
 
 
-@pytest.mark.parametrize("path", ["data", "data/sub/b.txt"], ids=["folder", "file"])
-@pytest.mark.parametrize("direction", ["u", "d"])
-@pytest.mark.parametrize("keep", ["local", "remote", "both"])
+@pytest.mark.parametrize(
+    ("keep", "direction", "path"),
+    [
+        ("local", "u", "data"),
+        ("local", "d", "data/sub/b.txt"),
+        ("remote", "u", "data/sub/b.txt"),
+        ("remote", "d", "data"),
+        ("both", "u", "data"),
+        ("both", "d", "data/sub/b.txt"),
+    ],
+)
 def test_after_keep_both_ends_are_equal_and_both_commands_are_quiet(
     keep: str, direction: str, path: str, synced: Project, container: Container
 ) -> None:

@@ -95,11 +95,17 @@ def test_a_program_that_is_not_there_is_127_as_in_a_shell(node: Node) -> None:
         ({"options": {"command_prefix": "'open"}}, "command_prefix is no start of a command"),
     ],
 )
-@pytest.mark.parametrize("verb", ["node", "exec", "prepare"])
-def test_what_no_system_can_start_is_one_sentence(node: Node, verb: str, changes: dict[str, object], told: str) -> None:
-    done = node.do(verb, replace(make_spec("true"), **changes))  # type: ignore[arg-type]
+def test_what_no_system_can_start_is_one_sentence(node: Node, changes: dict[str, object], told: str) -> None:
+    done = node.do("node", replace(make_spec("true"), **changes))  # type: ignore[arg-type]
     assert (done.returncode, done.stderr.count("\n")) == (72, 1), done.stderr
     assert told in done.stderr and "Traceback" not in done.stderr and "sentinel" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["exec", "prepare"])
+def test_each_step_on_a_node_refuses_what_no_system_can_start(node: Node, verb: str) -> None:
+    done = node.do(verb, make_spec("true", env={"A": "x\0sentinel"}))
+    assert (done.returncode, done.stderr.count("\n")) == (72, 1), done.stderr
+    assert "the value of env.A holds a character" in done.stderr and "sentinel" not in done.stderr
 
 
 def test_a_secret_variable_that_no_system_takes_is_not_told(node: Node) -> None:
