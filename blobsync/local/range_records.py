@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from blobsync.base.errors import LocalFileError
@@ -252,13 +253,19 @@ def _header(fields: dict[str, Any]) -> UnfinishedDownload:
     name = os.fsencode(of.destination)
     if not os.path.isabs(name) or b"\0" in name or not is_own_temporary(of.part):
         raise ValueError("no path of a part file")
+    if of.size < 0:
+        raise ValueError("no size")
     return of
 
 
 def _latest(ranges: Iterable[RecordedRange]) -> tuple[RecordedRange, ...]:
     """In the order of the file, none over another: of two that overlap, the one that was written last is there."""
+    found = list(ranges)
+    ordered = sorted(found)
+    if all(one.start + one.length <= other.start for one, other in pairwise(ordered)):
+        return tuple(ordered)
     kept: list[RecordedRange] = []
-    for each in reversed(list(ranges)):
+    for each in reversed(found):
         at = bisect_left(kept, each)
         before, after = kept[at - 1] if at else None, kept[at] if at < len(kept) else None
         if before is not None and before.start + before.length > each.start:

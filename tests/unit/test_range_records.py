@@ -114,6 +114,7 @@ def test_a_line_that_is_none_counts_for_nothing(
         {"destination": "/a\0b"},
         {"destination": "/a\ud800b"},
         {"size": "1000"},
+        {"size": -1},
         {"inode": None},
         {"more": 1},
     ],

@@ -153,6 +153,9 @@ _MEANINGS: dict[str, _Meaning] = {
     "InvalidBlockList": _Meaning(
         StorageError, "{where}: some of its blocks are gone; is another program writing the same blob?", "run it again"
     ),
+    "InvalidBlobOrBlock": _Meaning(
+        StorageError, "{where}: some of its blocks are not as they were sent; another program writes it", "run it again"
+    ),
     "InvalidBlockId": _Meaning(
         StorageError, "{where}: another program left uncommitted blocks with other names there", "blobsync rm it first"
     ),
