@@ -192,6 +192,7 @@ WRITERS: dict[str, str] = {
     "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
     "local.range_records": "which ranges of a download are there",
+    **dict.fromkeys(("local.sorted_runs", "plan.plan_records"), "plans that memory does not hold"),
     **dict.fromkeys(("plan.saved_plan", "base.told"), "the same"),
     **dict.fromkeys(
         ("code", "config.scaffold", "cli.demonstration", "cli.demo_data", "jobs.form.templates"),

@@ -106,7 +106,7 @@ def plan(
     made = _plan(session, project, _direction(direction), paths or [], options)
     if save:
         project.save_plan(made, save)
-    return _shown_plan(session, made, full=full)
+    return _shown_plan(session, project, made, full=full)
 
 
 def apply(
@@ -161,7 +161,7 @@ def _transfer(
         project = session.project(copies=True)
         made = _plan(session, project, direction, paths, options)
     if dry_run:
-        return _shown_plan(session, made, option="plan --full")
+        return _shown_plan(session, project, made, option="plan --full")
     if session.verbose:
         session.listener.note(plan_summary(made))
     return _carry_out(session, project, made, yes=yes)
@@ -183,20 +183,25 @@ def _plan(
     return made
 
 
-def _shown_plan(session: Session, made: TransferPlan, *, full: bool = False, option: str = "--full") -> Result:
+def _shown_plan(
+    session: Session, project: Project, made: TransferPlan, *, full: bool = False, option: str = "--full"
+) -> Result:
     left = (*made.refusals, *made.conflicts, *made.unreadable)
     code = ExitCode.USAGE if made.refusals else ExitCode.PARTIAL if left else ExitCode.DONE
     shown = files_shown(quiet=session.quiet, full=full)
     lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, full=option)
-    return Result(plan_data(made), lines, left, code)
+    if not session.json:
+        return Result({}, lines, left, code)
+    records = project.write_records(made) if made.is_large else None
+    return Result(plan_data(made, records), (), left, code)
 
 
 def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool) -> Result:
     made.demand_allowed()
-    deletions = [action for _, action in made.each() if action.action is Action.DELETE]
+    deletions = made.count(Action.DELETE)
     if deletions and not yes:
-        size = size_text(sum(action.size for action in deletions))
-        confirm(session, f"delete {count_text(len(deletions), 'file')}, {size}, that the source does not have?")
+        size = size_text(made.size(Action.DELETE))
+        confirm(session, f"delete {count_text(deletions, 'file')}, {size}, that the source does not have?")
     result = project.carry_out(made)
     failures = (*result.failures, *made.conflicts)
     seconds = session.seconds

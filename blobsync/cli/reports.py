@@ -6,10 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.reasons import Reason
+from blobsync.plan.plan_records import plan_record
 from blobsync.plan.transfer_plan import (
     Action,
     FileAction,
@@ -36,8 +38,8 @@ def more_line(count: int, what: str = "", *, full: str = "--full") -> str:
     return f"  ... and {count:,} more{what}, {full} shows all"
 
 
-def plan_data(plan: TransferPlan) -> dict[str, Any]:
-    """``data`` of ``plan`` and ``--dry-run``."""
+def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]:
+    """``data`` of ``plan`` and ``--dry-run``; ``records`` is the file that has the actions, if the document has not."""
     data = _counts(plan) | {
         "bytes_planned": plan.bytes_to_transfer,
         "bytes_on_record": plan.bytes_on_record,
@@ -50,18 +52,10 @@ def plan_data(plan: TransferPlan) -> dict[str, Any]:
         "processes": plan.processes.count,
         "processes_why": plan.processes.why,
     }
-    data["actions"] = [
-        {
-            "path": part.shown(action),
-            "action": verb(plan, action),
-            "reason": action.reason.value,
-            "size": action.size,
-        }
-        | ({"aside": part.shown_aside(action)} if action.aside else {})
-        | ({"on_record": action.on_record} if action.on_record else {})
-        | ({"delta": True} if action.delta else {})
-        for part, action in plan.each()
-    ]
+    if records is None:
+        data["actions"] = [plan_record(plan, part, action) for part, action in plan.each()]
+    else:
+        data["actions_file"] = str(records)
     return data
 
 
@@ -186,11 +180,12 @@ _OTHERS = (
 def result_lines(result: TransferResult, seconds: float) -> Iterator[str]:
     """What happened, in a command that took so many seconds."""
     plan = result.plan
-    newer = (part.shown(action) for part, action in plan.each() if action.action is Action.NEWER_AT_DESTINATION)
-    for path in islice(newer, _SHOWN):
+    newer = plan.count(Action.NEWER_AT_DESTINATION)
+    paths = (part.shown(action) for part, action in plan.each() if action.action is Action.NEWER_AT_DESTINATION)
+    for path in islice(paths, min(newer, _SHOWN)):
         yield f"newer at the destination, left alone: {path}"
-    if (more := plan.count(Action.NEWER_AT_DESTINATION) - _SHOWN) > 0:
-        yield more_line(more, full="plan --full")
+    if newer > _SHOWN:
+        yield more_line(newer - _SHOWN, full="plan --full")
     failed = {failure.path for failure in result.failures}
     kept = [each for each in plan.each() if each[1].aside and each[0].shown(each[1]) not in failed]
     for part, action in kept[:_SHOWN]:

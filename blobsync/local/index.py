@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local import last_seen
+from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.local.state_database import StateDatabase
 
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
+_IN_MEMORY = Spill()
 _SCHEMA_VERSION = 2
 # Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
 _BATCH = 500
@@ -130,16 +134,32 @@ class Index:
             yield from rows
             start = rows[-1][0]
 
-    def _store_listing(self, key: tuple[str, str], folder: str, rows: list[last_seen.SeenRow], at: float) -> None:
+    def _store_listing(self, key: tuple[str, str], folder: str, rows: Spool, at: float) -> None:
+        """In one transaction, or in several: the listing counts from the last one on."""
         if not _storable(folder):
             return
+        storable = (row for row in rows if _storable(row[0]))
+        beginning = list(islice(storable, last_seen.PAGE))
 
-        def write(db: sqlite3.Connection) -> None:
-            root = self._root(db, key, make=True)
-            assert root is not None
-            last_seen.store(db, root, folder, [row for row in rows if _storable(row[0])], at)
+        def write(work: Callable[[sqlite3.Connection, int], None]) -> None:
+            def transaction(db: sqlite3.Connection) -> None:
+                root = self._root(db, key, make=True)
+                assert root is not None
+                work(db, root)
 
-        self._file.write(write)
+            self._file.write(transaction)
+
+        def first(db: sqlite3.Connection, root: int) -> None:
+            last_seen.forget_folder(db, root, folder)
+            last_seen.store(db, root, beginning)
+            if len(rows) <= last_seen.PAGE:
+                last_seen.note_listing(db, root, folder, at)
+
+        write(first)
+        if len(rows) > last_seen.PAGE:
+            while page := list(islice(storable, last_seen.PAGE)):
+                write(partial(last_seen.store, rows=page))
+            write(lambda db, root: last_seen.note_listing(db, root, folder, at))
 
     def _read(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
         def read(db: sqlite3.Connection) -> _T | None:
@@ -181,9 +201,9 @@ class PairIndex:
         """These are no longer known to be equal."""
         self._index._forget(self._key, paths)
 
-    def differences(self, folder: str) -> last_seen.Differences:
-        """To hold a listing of ``folder`` (below both roots) against the records."""
-        return last_seen.Differences(self._index._pages(self._key, folder, last_seen.recorded_page))
+    def differences(self, folder: str, spill: Spill = _IN_MEMORY) -> last_seen.Differences:
+        """To hold a listing of ``folder`` (below both roots) against the records; ``spill`` is for what differs."""
+        return last_seen.Differences(self._index._pages(self._key, folder, last_seen.recorded_page), spill)
 
     def remember_listing(self, folder: str, found: last_seen.Differences, at: float) -> None:
         """The listing of ``folder`` has ended; it began ``at`` that time (seconds since 1970)."""

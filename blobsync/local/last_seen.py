@@ -7,10 +7,12 @@ recorded blobs that were not there. So a listing of a million verified blobs sto
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from blobsync.base.file_states import RemoteState
+from blobsync.local.sorted_runs import Spill, Spool
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS seen (
@@ -19,8 +21,8 @@ CREATE TABLE IF NOT EXISTS seen (
 CREATE TABLE IF NOT EXISTS listings (
     root INTEGER NOT NULL, folder TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (root, folder)) WITHOUT ROWID;
 """
-# Rows read at a time, so that no other process waits for a listing to end.
-_PAGE = 5000
+# Rows read or written at a time, so that no other process waits for a listing to end.
+PAGE = 5000
 _GONE = ""
 
 SeenRow = tuple[str, int, bytes | None, str]
@@ -37,14 +39,14 @@ class Differences:
     """Holds a listing against the records, path by path, and collects what differs.
 
     ``recorded`` are the recorded paths and ETags in the order of their bytes, which is that of most services. A listing
-    in another order only takes more memory.
+    in another order only takes more memory. What differs goes to the disk as ``spill`` says.
     """
 
-    def __init__(self, recorded: Iterator[tuple[str, str]]) -> None:
+    def __init__(self, recorded: Iterator[tuple[str, str]], spill: Spill) -> None:
         self._recorded = recorded
         self._next = next(recorded, None)
         self._passed: dict[str, str] = {}
-        self._rows: list[SeenRow] = []
+        self._rows = Spool(spill._replace(most=spill.batch))
 
     def seen(self, path: str, state: RemoteState) -> None:
         """The listing shows this blob."""
@@ -56,10 +58,12 @@ class Differences:
         if self._passed.pop(path, None) != state.etag:
             self._rows.append((path, state.size, state.md5, state.etag))
 
-    def rows(self) -> list[SeenRow]:
+    def rows(self) -> Spool:
         """What to store, once the listing has ended."""
-        missing = [*self._passed, *([self._next[0]] if self._next else []), *(path for path, _ in self._recorded)]
-        return [*self._rows, *((path, 0, None, _GONE) for path in missing)]
+        missing = chain(self._passed, [self._next[0]] if self._next else [], (path for path, _ in self._recorded))
+        for path in missing:
+            self._rows.append((path, 0, None, _GONE))
+        return self._rows
 
 
 def below(folder: str) -> tuple[str, str]:
@@ -71,18 +75,26 @@ def below(folder: str) -> tuple[str, str]:
 def recorded_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[tuple[str, str]]:
     """Some recorded paths and their ETags, in order, from ``after`` on (which is not among them)."""
     query = "SELECT path, etag FROM pairs WHERE root = ? AND path > ? AND path < ? ORDER BY path LIMIT ?"
-    return db.execute(query, (root, after, end, _PAGE)).fetchall()
+    return db.execute(query, (root, after, end, PAGE)).fetchall()
 
 
-def store(db: sqlite3.Connection, root: int, folder: str, rows: list[SeenRow], at: float) -> None:
-    """Replace what was known of ``folder``; the caller holds a transaction."""
+def forget_folder(db: sqlite3.Connection, root: int, folder: str) -> None:
+    """Nothing is known of ``folder`` from now on; the caller holds a transaction."""
     start, end = below(folder)
     db.execute("DELETE FROM seen WHERE root = ? AND path >= ? AND path < ?", (root, start, end))
+    db.execute("DELETE FROM listings WHERE root = ? AND folder >= ? AND folder < ?", (root, start, end))
+
+
+def store(db: sqlite3.Connection, root: int, rows: Iterable[SeenRow]) -> None:
+    """What a listing shows that differs from the records; the caller holds a transaction."""
     db.executemany(
         "INSERT OR REPLACE INTO seen (root, path, size, md5, etag) VALUES (?, ?, ?, ?, ?)",
         [(root, *row) for row in rows],
     )
-    db.execute("DELETE FROM listings WHERE root = ? AND folder >= ? AND folder < ?", (root, start, end))
+
+
+def note_listing(db: sqlite3.Connection, root: int, folder: str, at: float) -> None:
+    """All of ``folder`` is known, as of that time; the caller holds a transaction."""
     db.execute("INSERT OR REPLACE INTO listings (root, folder, at) VALUES (?, ?, ?)", (root, folder, at))
 
 
@@ -125,5 +137,5 @@ def known_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[
         " AND NOT EXISTS (SELECT 1 FROM seen WHERE seen.root = pairs.root AND seen.path = pairs.path)"
         " ORDER BY path LIMIT :page"
     )
-    rows = db.execute(query, {"root": root, "after": after, "end": end, "page": _PAGE})
+    rows = db.execute(query, {"root": root, "after": after, "end": end, "page": PAGE})
     return [Known(path, None if etag == _GONE else RemoteState(size, etag, md5)) for path, size, md5, etag in rows]

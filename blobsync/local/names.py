@@ -12,10 +12,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import NewType
+from itertools import groupby
+from operator import itemgetter
+from typing import Generic, NewType, TypeVar
 
 from blobsync.base.errors import UnsafeNameError
 from blobsync.base.locations import MAX_NAME_CHARS
+
+_T = TypeVar("_T")
 
 # Parts with '/' between them, below a folder and never out of it: ``user_logs/std_log.txt``.
 RelativeName = NewType("RelativeName", str)
@@ -125,6 +129,39 @@ def shape_clashes(names: Iterable[str], new: Iterable[str]) -> Iterator[tuple[st
     for name in sorted(known & folders.keys()):
         if name in fresh or folders[name] in fresh:
             yield name, f"is a file beside '{folders[name]}', which makes it a folder"
+
+
+class FoldersAbove(Generic[_T]):
+    """Tells of names, in the order of their code points, which of the names before are folders on the way to each.
+
+    Holds no more names than the longest one has characters.
+    """
+
+    def __init__(self) -> None:
+        self._way: list[tuple[str, _T]] = []
+
+    def enter(self, name: str, value: _T) -> list[_T]:
+        """The values of its folders; ``value`` is what is told of ``name`` itself later on."""
+        while self._way and not name.startswith(self._way[-1][0]):
+            self._way.pop()
+        found = [value for folder, value in self._way if folder and name[len(folder) : len(folder) + 1] == "/"]
+        self._way.append((name, value))
+        return found
+
+
+def sorted_shape_clashes(names: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, str, bool]]:
+    """The same as :func:`shape_clashes` for names in the order of their code points, any number of them.
+
+    With each comes whether it is new; a name may come several times. The third value of a clash is that of its name.
+    """
+    above: FoldersAbove[tuple[str, list[bool]]] = FoldersAbove()
+    for name, group in groupby(names, key=itemgetter(0)):
+        fresh = any(is_new for _, is_new in group)
+        known = [fresh, False]
+        for folder, clash in above.enter(name, (name, known)):
+            if not clash[1] and (fresh or clash[0]):
+                clash[1] = True
+                yield folder, f"is a file beside '{name}', which makes it a folder", clash[0]
 
 
 def case_clashes(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -12,11 +12,15 @@ from blobsync.base.errors import NothingMatchedError, UntrustedLinkError, UsageE
 from blobsync.base.locations import BlobUrl
 from blobsync.config.trusted_links import trust_command
 from blobsync.local import names
+from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy, ignores_case, way_to
-from blobsync.plan.decisions import check_names, decide_all, guard_mirror, leave_out
+from blobsync.plan.decisions import check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import EngineRules, Work, choose_engine
+from blobsync.plan.gathering import Gathered, gather
+from blobsync.plan.large_plan import large_plan, total_volume
 from blobsync.plan.legs import Leg, chosen_paths, legs, rooted
 from blobsync.plan.listener import Listener
+from blobsync.plan.many_names import ManyNames
 from blobsync.plan.one_file import Names, settle, spare_links
 from blobsync.plan.partial_uploads import bytes_spared, for_engine, partial_uploads
 from blobsync.plan.processes import NOT_DIRECT, choose_processes
@@ -24,6 +28,8 @@ from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.remembering import remember
 from blobsync.plan.selection import ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
+from blobsync.plan.stored_actions import StoredActions
+from blobsync.plan.stored_parts import settle_stored, stored_on_record, stored_parts
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
@@ -32,11 +38,12 @@ from blobsync.plan.transfer_plan import (
     End,
     FileAction,
     FileFailure,
+    MovingFiles,
     PlanPart,
     Route,
     Shape,
     TransferPlan,
-    sizes_to_transfer,
+    volume_of,
 )
 from blobsync.plan.unfinished import with_on_record
 from blobsync.store.ends import LocalEnd, RemoteEnd
@@ -54,6 +61,7 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
         compare_content=options.compare_content,
         selective=bool(options.include or options.exclude),
         ignored=ignored_by(leg.ignores),
+        spill=context.spill,
     )
 
 
@@ -100,9 +108,10 @@ def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
 
 @dataclass(slots=True)
 class _Found:
-    """The totals of a plan's legs."""
+    """The totals of a plan's legs. ``stored`` are the actions of each part that memory does not hold."""
 
     parts: list[PlanPart] = field(default_factory=list)
+    stored: list[StoredActions | None] = field(default_factory=list)
     names: list[Names] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unreadable: list[FileFailure] = field(default_factory=list)
@@ -135,16 +144,14 @@ def make_plan(
     found = _Found(warnings=_check_rights(context, chosen, options))
     _plan_legs(context, chosen, options, listener, found)
     writing = Action.TRANSFER if direction is Direction.DOWN else Action.ADOPT
-    parts = settle(found.parts, found.names, writing=writing)
-    route = chosen[0].part.route
-    sizes = list(sizes_to_transfer(parts, both_ends=options.settles_both_ends(context.from_cluster)))
-    parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
-    work = _work(chosen, sizes, engines.cores, found)._replace(spared=bytes_spared(parts))
+    both = options.settles_both_ends(context.from_cluster)
+    parts, stored, volume, spared = _together(context, found, both_ends=both, writing=writing)
+    work = _work(chosen, volume, engines.cores, found)._replace(spared=spared)
     processes = choose_processes(options.processes, work, options.cap_mbps)
     engine = choose_engine(engines, work._replace(processes=processes.count))
     parts, whole = for_engine(parts, engine.name)
-    return TransferPlan(
-        route=route,
+    plan = TransferPlan(
+        route=chosen[0].part.route,
         cluster=context.cluster.name,
         from_cluster=context.from_cluster.name if context.from_cluster else None,
         paths=paths,
@@ -159,13 +166,29 @@ def make_plan(
         refusals=tuple(found.refusals),
         created_at=time.time(),
     )
+    return large_plan(plan, stored) if stored else plan
 
 
-def _work(chosen: Sequence[Leg], sizes: Sequence[int], cores: int, found: _Found) -> Work:
+def _together(
+    context: ProjectContext, found: _Found, *, both_ends: bool, writing: Action
+) -> tuple[tuple[PlanPart, ...], tuple[StoredActions, ...], MovingFiles, int]:
+    """The parts, their actions where memory does not hold them, what will move, and the bytes of it that need not."""
+    stored = stored_parts(found.parts, found.stored, context.spill, both_ends=both_ends)
+    if stored:
+        parts = tuple(replace(part, actions=(), whole=False) for part in found.parts)
+        stored = settle_stored(stored, found.names, context.spill, writing=writing)
+        stored = stored_on_record(stored, parts, context)
+        return parts, stored, total_volume(stored), sum(each.spared for each in stored)
+    parts = settle(found.parts, found.names, writing=writing)
+    parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
+    return parts, (), volume_of(parts, both_ends=both_ends), bytes_spared(parts)
+
+
+def _work(chosen: Sequence[Leg], volume: MovingFiles, cores: int, found: _Found) -> Work:
     ends = [end for leg in chosen for end in (leg.part.source, leg.part.destination)]
     tls = any(isinstance(end, BlobUrl) and end.container.endpoint.startswith("https:") for end in ends)
-    largest, round_trip = max(sizes, default=0), min(found.round_trips, default=0.0)
-    return Work(chosen[0].part.route, len(sizes), sum(sizes), largest, cores, tls, round_trip)
+    round_trip = min(found.round_trips, default=0.0)
+    return Work(chosen[0].part.route, volume.files, volume.size, volume.largest, cores, tls, round_trip)
 
 
 def _plan_legs(
@@ -220,30 +243,84 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
             hint="take the pattern out of the cluster file to transfer it",
         )
     remember(request, looked)
-    both_ends = options.settles_both_ends(context.from_cluster)
-    path = leg.part.path
-    actions, extras = decide_all(looked.pairs, leg.part.route, options, both_ends=both_ends, shown=path)
-    actions = _see_links(leg.part, looked, actions, found)
-    actions, left_out = _check_names(request.part, looked, actions, extras)
-    partial = partial_uploads(request.part, actions, context.journal)
-    actions = partial.actions
-    found.warnings += partial.warnings
+    both, path, route = options.settles_both_ends(context.from_cluster), leg.part.path, leg.part.route
+    gathered = gather(looked.pairs, route, options, _room(context, found), both_ends=both, shown=path)
+    actions: tuple[FileAction, ...] = ()
+    stored: StoredActions | None = None
+    if gathered.is_large:
+        stored = StoredActions(context.spill, both_ends=both)
+        moving, deletions = -1, _store(context, request, looked, gathered, stored, found)
+    else:
+        (decided,) = gathered.batches()
+        actions = _prepared(context, request, looked, decided, found)
+        _check_names(request.part, looked, actions, gathered.extras)
+        moving = sum(action.action is Action.TRANSFER and action.aside is None for action in actions)
+        deletions = sum(action.action is Action.DELETE for action in actions)
     if options.mirror:
         there, here, unseen = looked.destination_files, looked.source_files, len(looked.unreadable)
-        refusal = guard_mirror(actions, there, here, unseen, options, path)
+        refusal = guard_mirror(deletions, there, here, unseen, options, path)
         found.refusals += [refusal] if refusal else []
-    moving = sum(action.action is Action.TRANSFER and action.aside is None for action in actions)
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not _chooses(request)
-    if leg.part.route not in (Route.UPLOAD, Route.DOWNLOAD) and extras:
+    if route not in (Route.UPLOAD, Route.DOWNLOAD) and gathered.extras_count:
         # An engine that gets the whole folder could replace them.
         whole = False
     whole = whole and not looked.warnings and not looked.unreadable and not looked.has_hidden
     found.parts.append(replace(leg.part, shape=looked.shape, actions=actions, whole=whole))
+    found.stored.append(stored)
     found.warnings += looked.warnings
-    found.unreadable += (*looked.unreadable, *looked.blocked, *left_out)
-    found.extras += len(extras)
+    found.unreadable += (*looked.unreadable, *looked.blocked)
+    found.extras += gathered.extras_count
     found.ignored += looked.ignored
     found.round_trips += looked.round_trips
+
+
+def _room(context: ProjectContext, found: _Found) -> Spill:
+    """What the parts before leave of the memory."""
+    taken = sum(len(part.actions) for part in found.parts)
+    return context.spill._replace(most=max(1, context.spill.most - taken))
+
+
+def _prepared(
+    context: ProjectContext, request: Request, looked: Survey, actions: tuple[FileAction, ...], found: _Found
+) -> tuple[FileAction, ...]:
+    """The actions, all or some of them, with what is known of each, without files whose names the service cannot
+    hold."""
+    part = request.part
+    actions = _see_links(part, looked, actions, found)
+    if part.route is Route.UPLOAD and looked.shape is Shape.FOLDER:
+        actions, left_out = leave_out(actions, part.path, _name_rule(part, looked.shape))
+        found.unreadable += left_out
+    partial = partial_uploads(part, actions, context.journal)
+    found.warnings += partial.warnings
+    return partial.actions
+
+
+def _store(
+    context: ProjectContext,
+    request: Request,
+    looked: Survey,
+    gathered: Gathered,
+    stored: StoredActions,
+    found: _Found,
+) -> int:
+    """The same for actions that are on the disk, some at a time, and their names checked; returns the deletions."""
+    part = request.part
+    rule, one_case, from_blobs = _rules(part, looked)
+    names = ManyNames(context.spill, rule, one_case=one_case)
+    seen = _Found()
+    _see_links(part, looked, (), found)
+    for batch in gathered.batches():
+        actions = _prepared(context, request, looked, batch, seen)
+        names.add(actions)
+        stored.extend(actions)
+        del seen.names[:]
+    found.warnings += dict.fromkeys(seen.warnings)
+    found.unreadable += seen.unreadable
+    names.add_others(gathered.extras)
+    names.add_others(looked.clashes)
+    names.check(part.path, from_blobs=from_blobs)
+    _look_above(part, looked, writes=stored.counts[Action.TRANSFER] > 0)
+    return stored.counts[Action.DELETE]
 
 
 def _chooses(request: Request) -> bool:
@@ -251,15 +328,16 @@ def _chooses(request: Request) -> bool:
 
 
 def _see_links(
-    part: PlanPart, looked: Survey, actions: tuple[FileAction, ...], found: _Found
+    part: LivePart, looked: Survey, actions: tuple[FileAction, ...], found: _Found
 ) -> tuple[FileAction, ...]:
     """Nothing is deleted through a link, and writes through one are reported: the paths do not show it."""
-    root = part.destination if isinstance(part.destination, Path) else part.source
-    if not isinstance(root, Path):
+    end = part.destination if isinstance(part.destination, LocalEnd) else part.source
+    if not isinstance(end, LocalEnd):
         return actions
+    root = end.root
     names = Names(os.path.realpath(root), looked.followed)
     found.names.append(names)
-    if root is part.source:
+    if end is part.source:
         # What --keep brings here.
         moving = [action for action in actions if action.action is Action.ADOPT or action.aside]
     else:
@@ -274,25 +352,23 @@ def _see_links(
     return actions
 
 
-def _check_names(
-    part: LivePart, looked: Survey, actions: tuple[FileAction, ...], extras: list[str]
-) -> tuple[tuple[FileAction, ...], list[FileFailure]]:
-    """What can be written, and the files of an upload whose names the service cannot hold.
-
-    Raises ``UnsafeNamesError`` and ``ShapeConflictError`` where nothing is to be moved.
-    """
-    rule = _name_rule(part, looked.shape)
-    left_out: list[FileFailure] = []
-    if part.route is Route.UPLOAD and looked.shape is Shape.FOLDER:
-        actions, left_out = leave_out(actions, part.path, rule)
+def _check_names(part: LivePart, looked: Survey, actions: tuple[FileAction, ...], extras: Iterable[str]) -> None:
+    """Raises ``UnsafeNamesError`` and ``ShapeConflictError`` where nothing is to be moved."""
+    rule, one_case, from_blobs = _rules(part, looked)
     others = [*extras, *looked.clashes]
-    one_case = isinstance(part.destination, LocalEnd) and ignores_case(part.destination.root)
-    from_blobs = part.route is Route.DOWNLOAD
     check_names(actions, others, part.path, rule, one_case=one_case, from_blobs=from_blobs)
-    writes = any(action.action is Action.TRANSFER for action in actions)
+    _look_above(part, looked, writes=any(action.action is Action.TRANSFER for action in actions))
+
+
+def _rules(part: LivePart, looked: Survey) -> tuple[Callable[[str], str | None], bool, bool]:
+    """The destination's rule for names, whether it ignores case, and whether the names come from a container."""
+    one_case = isinstance(part.destination, LocalEnd) and ignores_case(part.destination.root)
+    return _name_rule(part, looked.shape), one_case, part.route is Route.DOWNLOAD
+
+
+def _look_above(part: LivePart, looked: Survey, *, writes: bool) -> None:
     if writes and not looked.destination_files and isinstance(part.destination, RemoteEnd):
         refuse_blob_above(part.destination, looked.shape, part.path, part.key.path)
-    return actions, left_out
 
 
 def _name_rule(part: LivePart, shape: Shape) -> Callable[[str], str | None]:

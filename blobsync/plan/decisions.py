@@ -171,24 +171,49 @@ def decide_all(
     actions: list[FileAction] = []
     extras: list[str] = []
     asides: dict[str, Pair] = {}
-    for pair in pairs:
-        if pair.source is None and pair.destination is not None:
-            extras.append(pair.path)
-        if options.keep == "both" and _BESIDE.search(pair.path):
-            asides[pair.path] = pair
-        action = decide(pair, route, options, both_ends=both_ends, shown=shown)
+    for action, extra in each_decision(pairs, route, options, asides, both_ends=both_ends, shown=shown):
         if action is not None:
             actions.append(action)
+        if extra is not None:
+            extras.append(extra)
+    return in_order(actions, asides, route, shown), extras
+
+
+def each_decision(
+    pairs: Iterable[Pair],
+    route: Route,
+    options: TransferOptions,
+    asides: dict[str, Pair],
+    *,
+    both_ends: bool = True,
+    shown: str = "",
+) -> Iterator[tuple[FileAction | None, str | None]]:
+    """For each pair its action, where there is one, and its path, where only the destination has it.
+
+    ``asides`` gets the pairs whose names look like those of versions that were set aside.
+    """
+    for pair in pairs:
+        extra = pair.path if pair.source is None and pair.destination is not None else None
+        if options.keep == "both" and _BESIDE.search(pair.path):
+            asides[pair.path] = pair
+        yield decide(pair, route, options, both_ends=both_ends, shown=shown), extra
+
+
+def in_order(actions: list[FileAction], asides: Mapping[str, Pair], route: Route, shown: str) -> tuple[FileAction, ...]:
+    """All actions of one part in the order of their paths, with names aside that are free.
+
+    Raises ``UnsafeNamesError`` where an end names a file twice.
+    """
     if asides:
-        actions = [_with_free_name(action, route, asides) for action in actions]
+        actions = [with_free_name(action, route, asides) for action in actions]
         kept = {sibling(action.path, action.aside) for action in actions if action.aside}
         actions = [action for action in actions if action.action is not Action.DELETE or action.path not in kept]
     actions.sort(key=lambda action: action.path)
-    _refuse_repeats(actions, shown)
-    return tuple(actions), extras
+    refuse_repeats(actions, shown)
+    return tuple(actions)
 
 
-def _refuse_repeats(actions: Sequence[FileAction], shown: str) -> None:
+def refuse_repeats(actions: Sequence[FileAction], shown: str) -> None:
     """A listing that tells a name twice makes one file both present and surplus: nothing is safe to do with it."""
     twice = {one.path for one, other in pairwise(actions) if one.path == other.path}
     if twice:
@@ -206,7 +231,7 @@ def sibling(path: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
+def with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
     """The copy aside gets a name that is free at both ends, or holds at the destination what is to be there."""
     if action.aside is None:
         return action
@@ -227,19 +252,13 @@ def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]
 
 
 def guard_mirror(
-    actions: Iterable[FileAction],
-    at_destination: int,
-    source_files: int,
-    unreadable: int,
-    options: TransferOptions,
-    shown: str = "",
+    deletions: int, at_destination: int, source_files: int, unreadable: int, options: TransferOptions, shown: str = ""
 ) -> FileFailure | None:
-    """Why the deletions look like a mistake, so that the plan for ``shown`` can only be looked at; None: they do not.
+    """Why so many deletions look like a mistake, so that the plan for ``shown`` can only be looked at; else None.
 
     ``at_destination`` and ``source_files`` are how many files each side has; ``unreadable`` how many entries
     of the source could not be seen.
     """
-    deletions = sum(action.action is Action.DELETE for action in actions)
     if not deletions:
         return None
     code = FailureCode.MIRROR_REFUSED
@@ -276,7 +295,7 @@ def leave_out(
     """Without the files whose names the destination cannot hold (``problem`` says why); each of them is a failure."""
     kept, failures = [], []
     for action in actions:
-        why = next((found for name in _writes(action) if (found := problem(name))), None)
+        why = next((found for name in written_names(action) if (found := problem(name))), None)
         if why is None:
             kept.append(action)
         else:
@@ -287,7 +306,8 @@ def leave_out(
     return tuple(kept), failures
 
 
-def _writes(action: FileAction) -> Iterator[str]:
+def written_names(action: FileAction) -> Iterator[str]:
+    """The names that this one writes at the destination."""
     if action.action is Action.TRANSFER:
         yield action.path
         if action.aside and action.path:
@@ -308,7 +328,7 @@ def check_names(
     ``others`` are the names that are there already, ``problem`` the destination's own rule; ``one_case`` says that
     it takes ``A`` and ``a`` for one name; ``from_blobs`` that the names come from a container.
     """
-    writes = [name for action in actions for name in _writes(action)]
+    writes = [name for action in actions for name in written_names(action)]
     if not writes:
         return
     bad = [(name, why) for name in writes if (why := problem(name))]
@@ -317,14 +337,22 @@ def check_names(
     bad += clashes
     bad += case_clashes(every) if one_case else ()
     if bad:
-        names = tuple((f"{shown}/{name}" if name else shown, why) for name, why in bad)
-        listed = "; ".join(f"{name!r} {why}" for name, why in names[:20])
-        more = f"; and {len(names) - 20} more" if len(names) > 20 else ""
-        blob = next((f"{shown}/{name}" for name, _ in clashes if (name in writes) == from_blobs), None)
-        raise UnsafeNamesError(
-            f"{len(names)} name{'s' if len(names) != 1 else ''} cannot be written at the destination, so nothing was"
-            f" moved: {listed}{more}",
-            names=names,
-            hint="rename them at the source, or leave them out with --exclude"
-            + (f"; 'blobsync rm --blob {shlex.quote(blob)}' removes that blob alone" if blob else ""),
-        )
+        blob = next((name for name, _ in clashes if (name in writes) == from_blobs), None)
+        raise unsafe_names(bad, len(bad), shown, blob)
+
+
+def unsafe_names(bad: Sequence[tuple[str, str]], count: int, shown: str, blob: str | None) -> UnsafeNamesError:
+    """The error for ``count`` names below ``shown``, of which ``bad`` are the first, with the reason of each.
+
+    ``blob`` is one that is a file beside a folder of its name, in a container.
+    """
+    names = tuple((f"{shown}/{name}" if name else shown, why) for name, why in bad)
+    listed = "; ".join(f"{name!r} {why}" for name, why in names[:20])
+    more = f"; and {count - 20} more" if count > 20 else ""
+    return UnsafeNamesError(
+        f"{count} name{'s' if count != 1 else ''} cannot be written at the destination, so nothing was"
+        f" moved: {listed}{more}",
+        names=names,
+        hint="rename them at the source, or leave them out with --exclude"
+        + (f"; 'blobsync rm --blob {shlex.quote(f'{shown}/{blob}')}' removes that blob alone" if blob else ""),
+    )

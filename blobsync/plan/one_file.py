@@ -56,7 +56,7 @@ def settle(parts: Sequence[PlanPart], names: Sequence[Names], *, writing: Action
     ``writing`` is the action that writes here: a download's ``TRANSFER``, an upload's ``ADOPT``. ``names`` are those
     of ``parts``, or none where nothing is local.
     """
-    if not any(each.followed for each in names) and not _overlap([each.root for each in names]):
+    if not names_may_meet(names):
         return tuple(parts)
     places: dict[str, list[tuple[int, int]]] = {}
     for number, part in enumerate(parts):
@@ -67,10 +67,15 @@ def settle(parts: Sequence[PlanPart], names: Sequence[Names], *, writing: Action
         if len(same) > 1:
             # The name without a link comes first.
             same.sort(key=lambda place: names[place[0]].link_of(parts[place[0]].actions[place[1]].path) is not None)
-            decided = _settle_one([changed[number][at] for number, at in same], writing)
+            decided = settle_one([changed[number][at] for number, at in same], writing)
             for (number, at), action in zip(same, decided, strict=True):
                 changed[number][at] = action
     return tuple(replace(part, actions=tuple(actions)) for part, actions in zip(parts, changed, strict=True))
+
+
+def names_may_meet(names: Sequence[Names]) -> bool:
+    """Whether two names may be of one file."""
+    return any(each.followed for each in names) or _overlap([each.root for each in names])
 
 
 def _overlap(roots: Sequence[str]) -> bool:
@@ -78,7 +83,7 @@ def _overlap(roots: Sequence[str]) -> bool:
     return any(later.startswith(earlier) for earlier, later in pairwise(ordered))
 
 
-def _settle_one(actions: Sequence[FileAction], writing: Action) -> list[FileAction]:
+def settle_one(actions: Sequence[FileAction], writing: Action) -> list[FileAction]:
     """The actions for all names of one file, the plainest name first."""
     deletion = Action.DELETE if writing is Action.TRANSFER else None
     staying = [each for each in actions if each.action is not deletion and each.reason is not Reason.THROUGH_LINK]

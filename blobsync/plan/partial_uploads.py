@@ -62,11 +62,15 @@ def for_engine(parts: tuple[PlanPart, ...], engine: str) -> tuple[tuple[PlanPart
         replace(part, actions=tuple(replace(action, on_record=0, delta=False) for action in part.actions))
         for part in parts
     )
-    files = "1 file is" if len(spared) == 1 else f"{len(spared):,} files are"
-    said = (
+    return whole, (in_whole_words(len(spared)),)
+
+
+def in_whole_words(count: int) -> str:
+    """What is said where azcopy moves so many files anew."""
+    files = "1 file is" if count == 1 else f"{count:,} files are"
+    return (
         f"{files} at the destination in part, and azcopy moves all of it again: --engine direct moves what is missing"
     )
-    return whole, (said,)
 
 
 def _in_blocks(actions: Sequence[FileAction]) -> Iterator[FileAction]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -12,6 +12,7 @@ from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.range_records import RangeRecords
+from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import way_to
 from blobsync.plan.transfer_plan import End, IndexKey, Part, PlanPart, Shape
 from blobsync.store.connections import Connections
@@ -34,7 +35,10 @@ class PartOpener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProjectContext:
-    """The project, its two clusters and what reaches them. ``unfinished`` are the downloads that were killed."""
+    """The project, its two clusters and what reaches them. ``unfinished`` are the downloads that were killed.
+
+    ``spill`` says how much of a plan memory may hold, and where the rest goes.
+    """
 
     root: Path
     cwd: Path
@@ -45,6 +49,7 @@ class ProjectContext:
     journal: BlockJournal
     trusted: frozenset[OutsideLink] = frozenset()
     unfinished: RangeRecords | None = None
+    spill: Spill = field(default_factory=Spill)
 
     def opened(self, part: PlanPart) -> LivePart:
         """The part with the stores behind its ends; touches no network."""

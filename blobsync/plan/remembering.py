@@ -23,7 +23,7 @@ def remember(request: Request, looked: Survey, now: Callable[[], float] = time.t
 
 def _noting(request: Request, pairs: Iterator[Pair], began: float) -> Iterator[Pair]:
     key = request.part.key
-    found = request.records.differences(key.path)
+    found = request.records.differences(key.path, request.spill)
     near = source_is_near(request.part.route)
     for pair in pairs:
         blob = pair.destination if near else pair.source

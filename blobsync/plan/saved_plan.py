@@ -11,6 +11,7 @@ from typing import Any
 from blobsync.base.errors import PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plain_json import parse_json
+from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan
 from blobsync.plan.verbs import verb
@@ -37,7 +38,7 @@ def _is_number(value: object) -> bool:
 
 
 def save(plan: TransferPlan, file: Path) -> None:
-    """Write the plan. Raises ``PlanFileError`` when the file cannot be written."""
+    """Write the plan. Raises ``PlanFileError`` when the file cannot be written, or would be too large to be read."""
     try:
         file.write_text(json.dumps(plan_document(plan), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
@@ -45,7 +46,12 @@ def save(plan: TransferPlan, file: Path) -> None:
 
 
 def plan_document(plan: TransferPlan) -> dict[str, object]:
-    """What the file of a plan holds; no secrets."""
+    """What the file of a plan holds; no secrets. Raises ``PlanFileError`` for a plan that memory does not hold."""
+    if isinstance(plan, LargePlan):
+        raise PlanFileError(
+            f"a plan of {sum(map(len, plan.stored)):,} files is too large to be saved",
+            hint="save plans of its folders one by one, or run u or d itself",
+        )
     return {
         "blobsync_plan": VERSION,
         "command": plan.route.direction.value,

@@ -23,10 +23,13 @@ from blobsync.base.reasons import Reason
 from blobsync.local.errors import where_to_look
 from blobsync.local.index import PairIndex
 from blobsync.local.names import is_temporary, local_problem
+from blobsync.local.sorted_runs import SortedRuns, Spill
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.contents import complete
 from blobsync.plan.left_out import FAULTS, LINKS, LeftOut, source_said
+from blobsync.plan.merged_pairs import Entry, HeldFiles, matches
 from blobsync.plan.nearby import look_nearby
+from blobsync.plan.packed import pack_state
 from blobsync.plan.pairs import Pair, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
@@ -41,7 +44,7 @@ class Request(NamedTuple):
     ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part; ``selective``,
     that the command chose them, so that it does not see the whole folder. ``ignored`` says which ones the folder entry
     leaves out for good. ``remembered`` answers in place of the container. ``records`` are the index's between the roots
-    of the part's key.
+    of the part's key. ``spill`` says how many files memory may hold.
     """
 
     part: LivePart
@@ -54,6 +57,7 @@ class Request(NamedTuple):
     ignored: Callable[[str], bool] | None = None
     remembered: BlobSource | None = None
     clock: Callable[[], float] = time.monotonic
+    spill: Spill = Spill()
 
 
 @dataclass(slots=True)
@@ -89,7 +93,7 @@ class _Side(NamedTuple):
     """
 
     file: FileState | None
-    entries: Iterator[tuple[str, FileState | None, Reason | None, str]]
+    entries: Iterator[Entry]
     is_folder: bool
     hidden: Sequence[str] = ()
     followed: Mapping[str, str] = MappingProxyType({})
@@ -238,13 +242,8 @@ def _state(blob: BlobInfo) -> RemoteState:
     return RemoteState(blob.size, blob.etag, blob.md5, sys.intern(blob.given_tier))
 
 
-def _pair_up(
-    request: Request,
-    source: Iterable[tuple[str, FileState | None, Reason | None, str]],
-    destination: Iterable[tuple[str, FileState | None, Reason | None, str]],
-    found: Survey,
-) -> Iterator[Pair]:
-    """Hold one side in memory (the local one where there is one), stream the other past it.
+def _pair_up(request: Request, source: Iterable[Entry], destination: Iterable[Entry], found: Survey) -> Iterator[Pair]:
+    """Hold one side (the local one where there is one), stream the other past it.
 
     So what is streamed are blobs, of which nothing is left out.
     """
@@ -252,6 +251,16 @@ def _pair_up(
     left_out = LeftOut()
     held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
     streamed = destination if held_is_source else source
+    if held.runs is None:
+        yield from _pair_in_memory(request, held.files, streamed, found, left_out)
+    else:
+        yield from _pair_on_disk(request, held.runs, streamed, found, left_out)
+
+
+def _pair_in_memory(
+    request: Request, held: dict[str, FileState], streamed: Iterable[Entry], found: Survey, left_out: LeftOut
+) -> Iterator[Pair]:
+    held_is_source = source_is_near(request.part.route)
     # Now, while all names are there, and only where some may be passed over: it takes memory.
     chooses = request.wanted is not None or request.ignored is not None
     hidden = HiddenClashes(held if held_is_source and chooses else ())
@@ -266,27 +275,53 @@ def _pair_up(
             continue
         other = held.pop(path, None)
         yield Pair(path, other, state) if held_is_source else Pair(path, state, other)
-    if held_is_source:
+    yield from _left_out_pairs(request, found, left_out)
+    while held:
+        path, state = held.popitem()
+        yield Pair(path, state, None) if held_is_source else Pair(path, None, state)
+
+
+def _pair_on_disk(
+    request: Request, held: SortedRuns, streamed: Iterable[Entry], found: Survey, left_out: LeftOut
+) -> Iterator[Pair]:
+    """The same pairs, in the order of their paths."""
+    held_is_source = source_is_near(request.part.route)
+    chooses = request.wanted is not None or request.ignored is not None
+    runs = SortedRuns(request.spill)
+    for path, state, _, _ in streamed:
+        if not chooses or _takes_part(request, found, path, is_source=not held_is_source):
+            _count(found, is_source=not held_is_source)
+            runs.add(path, pack_state(state))
+        elif held_is_source:
+            # Only to be held against the names that take part.
+            runs.add(path, None)
+    for path, mine, theirs, clashes in matches(held, runs):
+        found.clashes += clashes
+        why = left_out.hit(path) if theirs else None
+        for state in theirs:
+            other, mine = (mine, None) if why is None else (None, mine)
+            pair = Pair(path, other, state) if held_is_source else Pair(path, state, other)
+            yield pair if why is None else pair._replace(left_out=why[0], detail=why[1])
+        if mine is not None:
+            yield Pair(path, mine, None) if held_is_source else Pair(path, None, mine)
+    yield from _left_out_pairs(request, found, left_out)
+
+
+def _left_out_pairs(request: Request, found: Survey, left_out: LeftOut) -> Iterator[Pair]:
+    """What is said of the entries that are left out, once all blobs were held against them."""
+    if source_is_near(request.part.route):
         named = (item for item in left_out.entries.items() if item[1][0] not in FAULTS)
         yield from (Pair(path, None, None, left_out=why[0], detail=why[1]) for path, why in named)
     else:
         failures, warnings = left_out.stays_out(request.part.path)
         found.blocked += failures
         found.warnings += warnings
-    while held:
-        path, state = held.popitem()
-        yield Pair(path, state, None) if held_is_source else Pair(path, None, state)
 
 
 def _hold(
-    request: Request,
-    entries: Iterable[tuple[str, FileState | None, Reason | None, str]],
-    found: Survey,
-    left_out: LeftOut,
-    *,
-    is_source: bool,
-) -> dict[str, FileState]:
-    held: dict[str, FileState] = {}
+    request: Request, entries: Iterable[Entry], found: Survey, left_out: LeftOut, *, is_source: bool
+) -> HeldFiles:
+    held = HeldFiles(request.spill)
     for path, state, reason, detail in entries:
         if not _takes_part(request, found, path, is_source=is_source):
             continue
@@ -297,7 +332,7 @@ def _hold(
             _note(request, found, path, reason, detail, is_source=is_source)
             continue
         _count(found, is_source=is_source)
-        held[path] = state
+        held.add(path, state)
     return held
 
 

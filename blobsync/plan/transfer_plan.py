@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blobsync.base.errors import IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
@@ -196,6 +196,8 @@ class TransferPlan:
     looked at, but not carried out (``--mirror`` would delete too much).
     """
 
+    is_large: ClassVar[bool] = False
+
     route: Route
     cluster: str
     from_cluster: str | None
@@ -221,16 +223,18 @@ class TransferPlan:
         """How many files get this action."""
         return sum(action.action is kind for _, action in self.each())
 
+    def size(self, kind: Action) -> int:
+        """The bytes of the files that get this action."""
+        return sum(action.size for _, action in self.each() if action.action is kind)
+
+    def parts_with(self, kind: Action) -> list[PlanPart]:
+        """The parts of which a file gets this action."""
+        return [part for part in self.parts if any(action.action is kind for action in part.actions)]
+
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:
         """Each file that is left alone because both sides have something of their own."""
-        return tuple(
-            FileFailure(
-                part.shown(action), FailureCode.CONFLICT, f"left alone: {action.reason.value}", _conflict_hint(action)
-            )
-            for part, action in self.each()
-            if action.action is Action.CONFLICT
-        )
+        return tuple(conflicts_of(self.each()))
 
     @property
     def command(self) -> str:
@@ -256,7 +260,7 @@ class TransferPlan:
     @property
     def files_to_transfer(self) -> int:
         """Files that will move, in both directions."""
-        return sum(1 for _ in sizes_to_transfer(self.parts, both_ends=self.settles_both_ends))
+        return volume_of(self.parts, both_ends=self.settles_both_ends).files
 
     @property
     def bytes_on_record(self) -> int:
@@ -266,20 +270,44 @@ class TransferPlan:
     @property
     def bytes_to_transfer(self) -> int:
         """Bytes of the files that will move, from the sizes where they are now; those on record are among them."""
-        return sum(sizes_to_transfer(self.parts, both_ends=self.settles_both_ends))
+        return volume_of(self.parts, both_ends=self.settles_both_ends).size
 
 
-def sizes_to_transfer(parts: Iterable[PlanPart], *, both_ends: bool) -> Iterator[int]:
-    """The bytes of each file that will move, those included which go to the source's end.
+class MovingFiles(NamedTuple):
+    """How many files move, the bytes of all of them, and of the largest."""
 
-    ``both_ends``: a destination's version that goes aside is brought there, too.
+    files: int = 0
+    size: int = 0
+    largest: int = 0
+
+    def plus(self, size: int) -> MovingFiles:
+        """With one file more."""
+        return MovingFiles(self.files + 1, self.size + size, max(self.largest, size))
+
+
+def volume_of(parts: Iterable[PlanPart], *, both_ends: bool) -> MovingFiles:
+    """What will move, to the source's end as well; see :func:`moved_sizes`."""
+    sizes = [size for part in parts for action in part.actions for size in moved_sizes(action, both_ends=both_ends)]
+    return MovingFiles(len(sizes), sum(sizes), max(sizes, default=0))
+
+
+def moved_sizes(action: FileAction, *, both_ends: bool) -> Iterator[int]:
+    """The bytes of each file that will move for this one.
+
+    ``both_ends``: a destination's version that goes aside is brought to the source's end, too.
     """
-    for part in parts:
-        for action in part.actions:
-            if action.action in (Action.TRANSFER, Action.ADOPT):
-                yield action.size
-            if both_ends and action.aside and action.destination:
-                yield action.destination.size
+    if action.action in (Action.TRANSFER, Action.ADOPT):
+        yield action.size
+    if both_ends and action.aside and action.destination:
+        yield action.destination.size
+
+
+def conflicts_of(actions: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[FileFailure]:
+    """The conflicts among them, each as what is said of it."""
+    for part, action in actions:
+        if action.action is Action.CONFLICT:
+            said = f"left alone: {action.reason.value}"
+            yield FileFailure(part.shown(action), FailureCode.CONFLICT, said, _conflict_hint(action))
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +347,8 @@ class TransferResult:
         if not self.failures:
             hint = (hints.pop() if len(hints) == 1 else None) or _CONFLICT_HINT
         raise IncompleteTransferError(
-            f"{len(self.failures):,} files failed, {len(self.conflicts):,} conflict: {named}{more}; next: {hint}",
+            f"{len(self.failures):,} files failed, {self.plan.count(Action.CONFLICT):,} conflict: {named}{more};"
+            f" next: {hint}",
             failures=left,
             hint=hint,
         )

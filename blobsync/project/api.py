@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.plan.building import both_ends, make_plan
 from blobsync.plan.engine_model import EngineRules
+from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.legs import chosen_paths
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
@@ -117,19 +118,35 @@ class Project(OpenProject):
             return self._carry_out(plan)
 
     def _carry_out(self, plan: TransferPlan) -> TransferResult:
-        context, folder = self._open_context, self.state.folder("receipts")
         if not is_worth_logging(plan):
-            return carry_out(plan, context, self._engines(plan), self.listener, folder)
+            return self._move(plan)
         entry = transfer_begun(plan, self.command_line)
         with logged(self._logbook.log, entry) as end:
-            result = carry_out(plan, context, self._engines(plan), self.listener, folder)
+            result = self._move(plan)
             end(entry_of(entry, result))
         if plan.options.receipt and result.receipt is not None:
             for part in plan.parts:
                 if isinstance(part.destination, BlobUrl):
-                    place = receipts.upload_receipt(result.receipt, context.connections.end(part.destination))
+                    place = receipts.upload_receipt(result.receipt, self.connections.end(part.destination))
                     self.listener.note(f"receipt: {place}")
         return result
+
+    def _move(self, plan: TransferPlan) -> TransferResult:
+        context, folder, engines = self._open_context, self.state.folder("receipts"), self._engines(plan)
+        if not isinstance(plan, LargePlan):
+            return carry_out(plan, context, engines, self.listener, folder)
+        from blobsync.transfer.in_batches import carry_out_in_batches
+
+        return carry_out_in_batches(plan, context, engines, self.listener, folder, context.spill)
+
+    def write_records(self, plan: TransferPlan) -> Path:
+        """Every file of ``plan`` as one line of JSON, in a new file of the project's state folder.
+
+        The newest ten of these files stay. Raises ``LocalFileError``.
+        """
+        from blobsync.plan.plan_records import write_plan_records
+
+        return write_plan_records(plan, self.state.folder("plans"))
 
     def save_plan(self, plan: TransferPlan, file: PathName) -> None:
         """Write the plan, without secrets, for :meth:`load_plan`. Raises ``PlanFileError``."""
@@ -155,11 +172,8 @@ class Project(OpenProject):
         check_options(options, self.from_cluster)
         given = one_or_many(paths, or_none=options.all_entries)
         plan = make_plan(self._open_context, direction, given, options, self._engine_rules(options), self.listener)
-        emptied = {
-            part.destination.container
-            for part, action in plan.each()
-            if action.action is Action.DELETE and isinstance(part.destination, BlobUrl)
-        }
+        ends = [part.destination for part in plan.parts_with(Action.DELETE)]
+        emptied = {end.container for end in ends if isinstance(end, BlobUrl)}
         return replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
 
     def recovery(self, container: ContainerUrl) -> str:

@@ -24,6 +24,7 @@ from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import ProjectContext
 from blobsync.project.callback import CallbackListener, LoggingListener, OnProgress
 from blobsync.project.paths import PathName, path_text
+from blobsync.project.plan_memory import spill_of
 from blobsync.store.connections import Connections
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ class OpenProject:
                 journal=BlockJournal(self.state.blocks_file, lambda text: self.listener.note(text)),
                 trusted=load_trusted_links(self.root, self.environ),
                 unfinished=RangeRecords(self.state) if self.state.lasting else None,
+                spill=spill_of(self.state, self.environ),
             )
         return self._context
 

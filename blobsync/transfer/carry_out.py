@@ -79,14 +79,18 @@ class _Report(NamedTuple):
 
 
 def carry_out(
-    plan: TransferPlan, context: PartOpener, engines: Engines, listener: Listener, receipt_folder: Path | None
+    plan: TransferPlan,
+    context: PartOpener,
+    engines: Engines,
+    listener: Listener,
+    receipt_folder: Path | receipts.CollectedReceipts | None,
 ) -> TransferResult:
     """Do what the plan says, where it was made; ``context`` opens its parts.
 
     A receipt of what is verified and deleted goes to ``receipt_folder`` (None: there is none), also after an
-    interrupt. Failures of single files are in the result. Raises ``MirrorRefusedError`` for a plan whose deletions
-    look like a mistake, ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the
-    engines raise when nothing can work (no azcopy, no network).
+    interrupt; or it becomes a part of a larger one. Failures of single files are in the result. Raises
+    ``MirrorRefusedError`` for a plan whose deletions look like a mistake, ``TransferCancelledError`` on Ctrl-C after
+    everything was stopped and recorded, and what the engines raise when nothing can work (no azcopy, no network).
     """
     plan.demand_allowed()
     tally = ByteTally(listener)
@@ -332,11 +336,14 @@ def _result(run: _Run, failures: tuple[FileFailure, ...]) -> TransferResult:
 
 
 def _with_receipt(
-    run: _Run, result: TransferResult, folder: Path | None, *, interrupted: bool = False
+    run: _Run, result: TransferResult, folder: Path | receipts.CollectedReceipts | None, *, interrupted: bool = False
 ) -> TransferResult:
     if folder is None or not (result.transferred or result.deleted or result.failures or run.deleting):
         return result
     deletions = receipts.Deletions(run.gone, run.deleting)
+    if isinstance(folder, receipts.CollectedReceipts):
+        folder.add(run.ledgers, deletions)
+        return result
     try:
         file = receipts.write_transfer(folder, result, run.ledgers, deletions, interrupted=interrupted)
         return replace(result, receipt=file)

@@ -7,7 +7,7 @@ seen, after the transfer, with the size and the MD5 of the plan. The service's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from blobsync.base.ahead import side_by_side
@@ -85,13 +85,20 @@ def _look_by_head(end: RemoteEnd, names: dict[str, str], seen: Callable[[int], N
 def _look_by_listing(end: RemoteEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
     wanted = {end.at(name): path for path, name in names.items()}
     found: dict[str, FileState] = {}
-    for count, blob in enumerate(end.store.list_blobs(f"{end.name}/" if end.name else ""), 1):
+    for count, blob in enumerate(end.store.list_blobs(_folder_of_all(wanted)), 1):
         if count % 1000 == 0:
             seen(1000)
         path = wanted.get(blob.name)
         if path is not None:
             found[path] = remote_state(blob)
     return found
+
+
+def _folder_of_all(names: Collection[str]) -> str:
+    """The deepest folder that has all of these blobs: what is beside it need not be listed."""
+    first, last = min(names), max(names)
+    length = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    return first[: first.rfind("/", 0, length) + 1]
 
 
 def written_before(part: LivePart, action: FileAction) -> Moved | None:

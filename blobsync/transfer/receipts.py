@@ -16,6 +16,7 @@ from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact_each, redact_tree
+from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferResult
 from blobsync.store.ends import RemoteEnd
@@ -58,6 +59,36 @@ def write_transfer(
         "deletions_not_known": entries(deletions.unsure),
     }
     return _write(folder, {**_head(result), "interrupted": interrupted}, lists)
+
+
+class CollectedReceipts:
+    """What several transfers would write, for one receipt of them all; on the disk, as there may be any number."""
+
+    def __init__(self, spill: Spill) -> None:
+        small = spill._replace(most=1)
+        self._files, self._gone, self._unsure = Spool(small), Spool(small), Spool(small)
+
+    @property
+    def unsure(self) -> int:
+        """Deletions of which nothing is known."""
+        return len(self._unsure)
+
+    def add(self, ledgers: Sequence[Ledger], deletions: Deletions[tuple[LivePart, FileAction]]) -> None:
+        """One of them has ended."""
+        for entry in _files(ledgers):
+            self._files.append((entry,))
+        for found, spool in ((deletions.gone, self._gone), (deletions.unsure, self._unsure)):
+            for part, action in found:
+                spool.append((_deleted(part.shown(action), action.destination or action),))
+
+    def write(self, folder: Path, result: TransferResult, *, interrupted: bool) -> Path:
+        """As :func:`write_transfer`. Raises ``OSError``."""
+        lists = {
+            "files": (row[0] for row in self._files),
+            "deleted_files": (row[0] for row in self._gone),
+            "deletions_not_known": (row[0] for row in self._unsure),
+        }
+        return _write(folder, {**_head(result), "interrupted": interrupted}, lists)
 
 
 def write_removal(

@@ -12,8 +12,10 @@ from blobsync.direct.relay import RelayEngine
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
+from blobsync.local.sorted_runs import Spill
 from blobsync.plan.building import make_plan
 from blobsync.plan.engine_model import EngineRules, EngineWish
+from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
@@ -22,6 +24,7 @@ from blobsync.store.connections import Connections
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine
+from blobsync.transfer.in_batches import carry_out_in_batches
 from tests.fakes.store import MemoryStore
 
 DEFAULTS = TransferOptions()
@@ -58,6 +61,7 @@ class World:
     stores: dict[str, MemoryStore] = field(default_factory=dict)
     relay_allowed: bool = False
     unfinished: RangeRecords | None = None
+    spill: Spill = field(default_factory=Spill)
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -87,6 +91,7 @@ class World:
             self.index,
             self.journal,
             unfinished=self.unfinished,
+            spill=self.spill,
         )
 
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:
@@ -127,4 +132,6 @@ class World:
         )
         receipts = self.root / "receipts"
         receipts.mkdir(exist_ok=True)
+        if isinstance(plan, LargePlan):
+            return carry_out_in_batches(plan, context, engines, listener, receipts, self.spill)
         return carry_out(plan, context, engines, listener, receipts)

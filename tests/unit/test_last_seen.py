@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.index import Index, PairIndex, Record
+from blobsync.local.sorted_runs import Spill
 
 # Names around the separators: '-' and '.' come before '/', '0' after it, and astral ones last.
 NAMES = st.sampled_from(["a", "a/b", "a-b", "a.b", "a/b/c", "a0", "b", "b/x", "é/z", "\U0001f600/y", "\ufffd/y", "~"])
@@ -132,3 +133,16 @@ def test_names_that_are_not_utf8_are_never_remembered_and_do_no_harm(tmp_path: P
     pair.forget(["bad\udcff"])
     assert remembered(pair) == {"b": state(1)} and remembered(pair, "bad\udcff") == {}
     assert pair.blob_as_last_listed("bad\udcff") is None and pair.listed_at("bad\udcff") is None
+
+
+def test_a_listing_that_differs_in_more_than_one_transaction_holds_is_remembered_whole(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index.sqlite")
+    pair = index.pair("data", "https://x/c/data")
+    found = pair.differences("", Spill(tmp_path, most=700))
+    names = [f"{number:05}" for number in range(12_000)]
+    for name in names:
+        found.seen(name, RemoteState(1, f"e{name}"))
+    pair.remember_listing("", found, 5.0)
+    assert [path for path, _ in pair.as_last_listed("")] == names and pair.listed_at("") == 5.0
+    pair.remember_listing("", pair.differences(""), 6.0)
+    assert list(pair.as_last_listed("")) == [] and pair.listed_at("") == 6.0

@@ -208,10 +208,6 @@ def test_actions_are_in_the_order_of_their_paths_and_extras_are_named() -> None:
     assert extras == ["x"]
 
 
-def _deletions(count: int) -> list[FileAction]:
-    return [FileAction(f"x{n}", Action.DELETE, Reason.EXTRA, 1) for n in range(count)]
-
-
 @pytest.mark.parametrize(
     ("deletions", "there", "here", "unreadable", "options", "said"),
     [
@@ -225,15 +221,15 @@ def _deletions(count: int) -> list[FileAction]:
 def test_a_mirror_that_looks_like_a_mistake_is_refused(
     deletions: int, there: int, here: int, unreadable: int, options: TransferOptions, said: str
 ) -> None:
-    refusal = guard_mirror(_deletions(deletions), there, here, unreadable, options, "data")
+    refusal = guard_mirror(deletions, there, here, unreadable, options, "data")
     assert refusal is not None
     assert (refusal.code, refusal.path) == ("mirror_refused", "data")
     assert said in refusal.message
 
 
 def test_a_mirror_within_its_limits_passes() -> None:
-    assert guard_mirror(_deletions(10), 100, 90, 0, MIRROR) is None
-    assert guard_mirror([], 0, 0, 3, MIRROR) is None
+    assert guard_mirror(10, 100, 90, 0, MIRROR) is None
+    assert guard_mirror(0, 0, 0, 3, MIRROR) is None
 
 
 def test_names_that_cannot_be_written_are_listed_all_at_once() -> None:

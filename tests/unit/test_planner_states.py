@@ -216,9 +216,8 @@ def test_keep_may_write_at_both_ends_unless_it_is_told_otherwise() -> None:
     ],
 )
 def test_a_mirrors_limits(deletions: int, there: int, files: int, percent: float, refused: bool) -> None:
-    actions = [FileAction(str(n), Action.DELETE, Reason.EXTRA, 1) for n in range(deletions)]
     options = replace(MIRROR, max_delete_files=files, max_delete_percent=percent)
-    assert (guard_mirror(actions, there, 5, 0, options, "data") is not None) is refused
+    assert (guard_mirror(deletions, there, 5, 0, options, "data") is not None) is refused
 
 
 def moving(path: str, aside: str | None = None) -> FileAction:

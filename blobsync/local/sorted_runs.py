@@ -1,0 +1,194 @@
+"""More rows than memory should hold: written to the disk as they come, read back in their order.
+
+A row is a tuple of plain values (texts, numbers, bytes, None, tuples of these), and its first value is its key, a text.
+Texts compare by code points, which is also the order of their UTF-8 bytes, in which most services list.
+
+The rows are in an unnamed temporary file: it goes when the process ends, however that ends. Python's ``marshal`` writes
+them because it is five times as fast as JSON; nothing but this process ever reads the file.
+"""
+
+from __future__ import annotations
+
+import heapq
+import marshal
+import os
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from blobsync.base.errors import LocalFileError
+
+Row: TypeAlias = tuple[Any, ...]
+
+# Entries of a plan that memory holds: about 700 bytes each.
+MOST_IN_MEMORY = 1_000_000
+# With all that is known of them while they are carried out, about 150 MB. A batch is sorted in memory to be a run, and
+# one block of each run is there while runs are merged.
+_BATCH = 100_000
+_BLOCK = 500
+# The version without references between values, which cost time and find nothing here.
+_MARSHAL = 2
+# Fast, and names with long common beginnings become a quarter of their size.
+_ZLIB = 1
+
+
+class Spill(NamedTuple):
+    """How many entries memory may hold, and the folder (None: the system's) for the rest."""
+
+    folder: Path | None = None
+    most: int = MOST_IN_MEMORY
+
+    @property
+    def batch(self) -> int:
+        """How many are sorted, or worked on, at a time, once they go to the disk."""
+        return min(_BATCH, max(1, self.most))
+
+
+class _Extent(NamedTuple):
+    offset: int
+    length: int
+
+
+class _RowFile:
+    """Blocks of rows in a file without a name. Raises ``LocalFileError``."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._fd: int | None = None
+        self.size = 0
+
+    def write(self, rows: Sequence[Row]) -> _Extent:
+        """Append one block."""
+        plain: Any = rows
+        data = zlib.compress(marshal.dumps(plain, _MARSHAL), _ZLIB)
+        where = _Extent(self.size, len(data))
+        try:
+            fd = self._open()
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(fd, view, self.size)
+                self.size += written
+                view = view[written:]
+        except OSError as error:
+            raise _no_room(self._folder, error) from error
+        return where
+
+    def read(self, where: _Extent) -> list[Row]:
+        """One block, as it was written."""
+        try:
+            data = os.pread(self._open(), where.length, where.offset)
+        except OSError as error:
+            raise _no_room(self._folder, error) from error
+        rows: list[Row] = marshal.loads(zlib.decompress(data))  # noqa: S302 - written by this process
+        return rows
+
+    def _open(self) -> int:
+        if self._fd is None:
+            self._fd, name = tempfile.mkstemp(prefix="blobsync-plan-", dir=self._folder)
+            # Closed, and so gone, with the last reference to this object.
+            weakref.finalize(self, os.close, self._fd)
+            os.unlink(name)
+        return self._fd
+
+
+def _no_room(folder: Path | None, error: OSError) -> LocalFileError:
+    where = folder or tempfile.gettempdir()
+    return LocalFileError(
+        f"{where}: a large plan is kept there while it is made, and that failed: {error.strerror}",
+        hint="make room there (about 150 bytes for each file of both sides), or plan its folders one by one",
+        path=str(where),
+    )
+
+
+class Spool:
+    """Rows that are read back in the order in which they came; for one writer, then any number of readers."""
+
+    def __init__(self, spill: Spill) -> None:
+        self._most = spill.most
+        self._file = _RowFile(spill.folder)
+        self._blocks: list[_Extent] = []
+        self._waiting: list[Row] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, row: Row) -> None:
+        """One row more."""
+        self._waiting.append(row)
+        self._count += 1
+        # From then on a block at a time.
+        if len(self._waiting) >= (_BLOCK if self._blocks else self._most):
+            self._blocks += write_blocks(self._file, self._waiting)
+            self._waiting = []
+
+    def __iter__(self) -> Iterator[Row]:
+        for where in self._blocks:
+            yield from self._file.read(where)
+        yield from self._waiting
+
+
+def write_blocks(file: _RowFile, rows: Sequence[Row]) -> list[_Extent]:
+    """Where each block of ``rows`` went."""
+    return [file.write(rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK)]
+
+
+class _Run(NamedTuple):
+    first: Row
+    last: Row
+    blocks: list[_Extent]
+
+
+class SortedRuns:
+    """Rows that are read back in the order of their keys; those of one key in the order in which they came.
+
+    Rows that come in order already, as from most listings, are only written and read. For one writer, which must be
+    done before the first reader begins.
+    """
+
+    def __init__(self, spill: Spill) -> None:
+        self._most = spill.batch
+        self._file = _RowFile(spill.folder)
+        self._runs: list[_Run] = []
+        self._waiting: list[Row] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, key: str, *values: Any) -> None:
+        """One row more."""
+        # The number keeps equal keys apart: their values need not be comparable.
+        self._waiting.append((key, self._count, values))
+        self._count += 1
+        if len(self._waiting) >= self._most:
+            self._waiting.sort()
+            rows, self._waiting = self._waiting, []
+            self._runs.append(_Run(rows[0], rows[-1], write_blocks(self._file, rows)))
+
+    def __iter__(self) -> Iterator[Row]:
+        self._waiting.sort()
+        chains = [self._read(chain) for chain in _chains(self._runs)]
+        merged = heapq.merge(*chains, self._waiting) if chains else iter(self._waiting)
+        return ((key, *values) for key, _, values in merged)
+
+    def _read(self, chain: Sequence[_Run]) -> Iterator[Row]:
+        for run in chain:
+            for where in run.blocks:
+                yield from self._file.read(where)
+
+
+def _chains(runs: Sequence[_Run]) -> list[list[_Run]]:
+    """Runs of which each begins after the end of the one before: they are read one after the other, not merged."""
+    chains: list[list[_Run]] = []
+    for run in sorted(runs, key=lambda run: run.first[:2]):
+        for chain in chains:
+            if chain[-1].last[:2] < run.first[:2]:
+                chain.append(run)
+                break
+        else:
+            chains.append([run])
+    return chains
