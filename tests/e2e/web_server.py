@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from urllib.parse import urlencode
 
 import pytest
@@ -164,6 +165,24 @@ class Watched:
     page: Page
     errors: list[str]
     hosts: set[str]
+
+
+def faults(page: Page) -> list[str]:
+    """What axe-core finds to be a serious or critical fault for somebody with a screen reader or without a mouse."""
+    script = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+    page.evaluate(f"{script}\n;undefined")
+    found, held = page.evaluate("axe.run().then((result) => [result.violations, result.passes.length])")
+    assert held > 10, "its rules were tried"
+    return [
+        f"{page.url}: {each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes']]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
 @contextmanager

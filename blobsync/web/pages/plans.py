@@ -15,7 +15,7 @@ from starlette.routing import Route
 from blobsync.base.errors import UsageError
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan
-from blobsync.plan.verbs import VERBS, verb
+from blobsync.plan.verbs import verb
 from blobsync.web.desk import desk_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page
@@ -115,17 +115,18 @@ def _show(request: Request) -> Response:
     work = desk_of(request).works.find(request.path_params["id"])
     if work.began is not None:
         return RedirectResponse(f"/transfers/{work.id}", 303)
-    plan = work.plan
-    values = {"groups": plan_groups(plan), "moves": VERBS[plan.route]} if plan else {"groups": [], "moves": ""}
-    return page(request, "plan.html", work=work, plan=plan, **values)
+    # Before the plan: a thread sets it after that.
+    state = work.state
+    groups = plan_groups(work.plan) if work.plan else []
+    return page(request, "plan.html", work=work, state=state, plan=work.plan, groups=groups)
 
 
 def _live(request: Request) -> Response:
     work = desk_of(request).works.find(request.path_params["id"])
-    planning = work.state == "planning"
+    shown = request.query_params.get("state")
 
     def look() -> dict[str, str]:
-        if not planning:
+        if work.state != "planning" and shown != "planning":
             return {}
         if work.state != "planning":
             return {"load": plan_address(work)}

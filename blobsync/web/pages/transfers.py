@@ -30,11 +30,16 @@ def _show(request: Request) -> Response:
     with desk.source.open() as project:
         entries = project.history()
     first = number * _PAGE
+    active = [work for work in desk.works.moved() if work.is_active]
     return page(
-        request, "transfers.html", works=list(desk.works.moved()), others=_others(desk, entries),
+        request, "transfers.html", works=active, active=_ids(active), others=_others(desk, entries),
         entries=entries[first : first + _PAGE], number=number, more=len(entries) > first + _PAGE, total=len(entries),
         chart=bytes_chart(entries, time.time()), width=WIDTH, height=HEIGHT,
     )  # fmt: skip
+
+
+def _ids(works: list[WorkItem]) -> str:
+    return "-".join(work.id for work in works)
 
 
 def _others(desk: Desk, entries: tuple[TransferEntry, ...]) -> list[TransferEntry]:
@@ -45,11 +50,11 @@ def _others(desk: Desk, entries: tuple[TransferEntry, ...]) -> list[TransferEntr
 
 def _live(request: Request) -> Response:
     desk = desk_of(request)
-    before = {work.id: work.is_active for work in desk.works.moved()}
+    shown = request.query_params.get("active", "")
 
     def look() -> dict[str, str]:
-        works = list(desk.works.moved())
-        if {work.id: work.is_active for work in works} != before:
+        works = [work for work in desk.works.moved() if work.is_active]
+        if _ids(works) != shown:
             return {"load": "/transfers"}
         return {f"work-{work.id}": fragment("transfers/progress.html", **_values(work)) for work in works}
 
@@ -65,12 +70,12 @@ def _show_one(request: Request) -> Response:
     work = desk_of(request).works.find(request.path_params["id"])
     if work.began is None:
         return RedirectResponse(f"/plans/{work.id}", 303)
-    return page(request, "transfer.html", **_values(work))
+    return page(request, "transfer.html", state=work.state, **_values(work))
 
 
 def _live_one(request: Request) -> Response:
     work = desk_of(request).works.find(request.path_params["id"])
-    shown = work.state
+    shown = request.query_params.get("state")
 
     def look() -> dict[str, str]:
         if work.state != shown:
