@@ -128,11 +128,10 @@ def _page(request: Request, found: CheckedForm, told: _Told, *, fresh: bool) -> 
     source = desk_of(request).source
     reading = open_job_reading(source.root, environ=source.environ)
     recent = reading.page(JobFilter(), limit=_RECENT).records
-    status = 400 if told.problem else 200
     return page(
         request,
         "new_job.html",
-        status=status,
+        code=400 if told.problem else 200,
         told=told,
         clusters=cluster_names(source.root),
         recent=recent,
