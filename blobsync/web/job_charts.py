@@ -48,7 +48,7 @@ def _charts(use: NodeUse) -> dict[str, object]:
     gpus = max(len(sample.gpus) for sample in use.samples)
     if gpus:
         lines = [[(one.at, one.gpus[gpu][0]) for one in use.samples if gpu < len(one.gpus)] for gpu in range(gpus)]
-        now = " ".join(f"{share} %" for share, _ in last.gpus) or "unknown"
+        now = " · ".join(f"{share} %" for share, _ in last.gpus) or "unknown"
         charts.append(_chart("GPU use", now, lines, 100.0, "100 %"))
     load = [(one.at, one.load) for one in use.samples]
     top = max(1.0, *(value for _, value in load))

@@ -25,6 +25,7 @@ from blobsync.jobs.logs import FetchedLogs
 from blobsync.jobs.node_use import node_of_log, node_use
 from blobsync.jobs.reading import JobReading
 from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, RunInfo, State
+from blobsync.web.job_charts import use_charts
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore
@@ -175,6 +176,15 @@ def test_heartbeats_of_node_logs_become_samples() -> None:
     assert node_of_log("user_logs/std_log.txt") is None
     many = node_use(0, [lines[1]] * 5000)
     assert 300 < len(many.samples) <= 400
+
+
+def test_heartbeats_become_charts_with_words_beside_them() -> None:
+    beats = [f"2026-11-20T1{hour}:00:01Z heartbeat: disk 43 of 271 GB free, load {hour}.5" for hour in range(3)]
+    drawn = use_charts([node_use(1, [*beats[:2], f"{beats[2]}, GPU 97%/30000MB 5%/12MB"])])
+    assert drawn.count("<figure>") == 3 and drawn.count("<polyline") == 4
+    assert "GPU use <b>97 % · 5 %</b>" in drawn and 'aria-label="Load: 2.5 at last, of 2.5"' in drawn
+    assert "Free disk <b>43 of 271 GB</b>" in drawn
+    assert use_charts([]).strip() == "" and "polyline" in use_charts([node_use(0, beats[:1])])
 
 
 def test_a_jobs_state_over_time_is_what_its_cluster_told() -> None:
