@@ -1,0 +1,217 @@
+"""Jobs, New job and Clusters of the local page, in Chromium, on this machine as the cluster."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sqlite3
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.web_server import PATIENCE_MS, PHONE, faults, overflow, web_server, window
+from tests.e2e.world import Project
+
+pytestmark = pytest.mark.e2e
+
+expect.set_options(timeout=PATIENCE_MS)
+
+# Waits for a file in the middle, so that a test sees it run.
+PROGRAM = """\
+import os, sys, time
+print("\\x1b[31mepoch 0\\x1b[0m <img src=x onerror=alert(1)>", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+print("epoch 1 of", os.environ["EPOCHS"], flush=True)
+if len(sys.argv) > 2:
+    raise RuntimeError("CUDA out of memory")
+"""
+
+
+@pytest.fixture
+def desk(project: Project) -> Project:
+    """A project with two clusters: this machine, and one that does not answer."""
+    files = {
+        "aux_data/aml/aml.yaml": "platform: local\nenv: {EPOCHS: '3', MY_TOKEN: abcdefgh}\n",
+        "aux_data/aml/uni.yaml": (
+            "platform: slurm\nssh: nobody@127.0.0.1\ngpu_per_node: 4\nslrum: {}\nslurm: {shared_root: /x}\n"
+            "config_param:\n  code_path: {azure_blob_config_file: aux_data/configs/acct.yaml, path: me/code.zip}\n"
+        ),
+        "aux_data/aml/broken.yaml": "platform: lcoal\nnodes: many\n",
+        "aux_data/configs/acct.yaml": (
+            "account_name: acct\ncontainer_name: cont\naccount_key: U0VOVElORUw=\nblob_endpoint: http://127.0.0.1:9/acct\n"
+        ),
+        "job.py": PROGRAM,
+    }
+    for name, text in files.items():
+        (project.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (project.root / name).write_text(text)
+    (project.root / "aux_data/configs/acct.yaml").chmod(0o600)
+    return project
+
+
+def submitted(desk: Project, *words: str, before: tuple[str, ...] = ()) -> str:
+    """The id of a job that was submitted on the command line, when it has ended."""
+    found: str = desk.run("--json", *before, "submit", "--wait", *words).data["job_id"]
+    return found
+
+
+def request_of(page: Page) -> str:
+    return re.sub(r"[a-z0-9-]+_[0-9]{9,11}_[0-9a-f]{8}", "ID", page.locator("#request").inner_text())
+
+
+def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(desk: Project, browser: Browser) -> None:
+    go = desk.root / "go"
+    with web_server(desk) as server, window(browser, server) as seen:
+        page = seen.page
+        page.goto(f"{server.address}/new-job")
+        assert faults(page) == []
+        page.get_by_label("Command", exact=True).fill(f"python3 job.py {go}")
+        page.get_by_label("Name", exact=True).fill("first <b>run</b>")
+        page.get_by_label("Environment variables").fill("EPOCHS=20")
+        # The exact request stands beside the form while one types, and is that of the exported command line.
+        expect(page.locator("#request")).to_contain_text('"EPOCHS": "20"')
+        words = shlex.split(page.locator("#command-line").inner_text())
+        place = words.index("submit") + 1
+        printed = desk.run(*words[1:place], "--dry-run", *words[place:]).out
+        assert re.sub(r"[a-z0-9-]+_[0-9]{9,11}_[0-9a-f]{8}", "ID", printed).strip() == request_of(page).strip()
+        page.get_by_role("button", name="Submit", exact=True).click()
+        # Its page follows it: the state, and the lines as they come, in which nothing acts.
+        expect(page.locator("#job-state")).to_have_text("Running")
+        log = page.locator("#log")
+        expect(log).to_contain_text("epoch 0 <img src=x onerror=alert(1)>")
+        assert "\x1b" not in log.inner_text() and log.locator("img").count() == 0
+        assert page.get_by_role("heading", level=1).inner_text() == "first <b>run</b>"
+        go.touch()
+        expect(log).to_contain_text("epoch 1 of 20")
+        expect(page.locator("#job-state")).to_have_text("Completed")
+        expect(page.locator("#job-time")).to_contain_text("Completed")
+        assert "abcdefgh" not in page.content()
+        assert faults(page) == []
+        page.get_by_label("Find in all logs").fill("EPOCH 1")
+        page.get_by_role("button", name="Find").click()
+        expect(page.locator("#found")).to_contain_text("user_logs/std_log.txt:2 epoch 1 of 20")
+        # Load from history: the form is as it was, and asks for the same.
+        page.goto(f"{server.address}/new-job")
+        page.get_by_label("Load from history").select_option(index=1)
+        page.get_by_role("button", name="Load", exact=True).click()
+        expect(page.get_by_label("Command", exact=True)).to_have_value(f"python3 job.py {go}")
+        expect(page.get_by_label("Environment variables")).to_have_value("EPOCHS=20")
+        again = shlex.split(page.locator("#command-line").inner_text())
+        assert again == words
+        # A template is a file of the project, without credentials.
+        page.get_by_text("Save as a template").click()
+        page.get_by_label("Name of the template").fill("night")
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.locator("#told")).to_contain_text("Saved as aux_data/jobs/night.yaml")
+        page.get_by_label("or a template").select_option("night")
+        page.get_by_role("button", name="Load", exact=True).click()
+        expect(page.get_by_label("Name", exact=True)).to_have_value("first <b>run</b>")
+        assert seen.errors == []
+        assert seen.hosts - {""} == {f"127.0.0.1:{server.port}"}, "the login is a file"
+
+
+def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, browser: Browser) -> None:
+    (desk.root / "go").touch()
+    first = submitted(desk, "python3", "job.py", "go", "fail")
+    second = submitted(desk, "python3", "job.py", "go", before=("-p", "{env: {EPOCHS: '9'}}"))
+    with web_server(desk) as server, window(browser, server, size=PHONE, dark=True) as seen:
+        page = seen.page
+        page.goto(f"{server.address}/jobs?state=failed")
+        expect(page.locator("#job-list tbody tr")).to_have_count(1)
+        page.locator("#job-list a").first.click()
+        cause = page.get_by_label("Why it failed")
+        expect(cause).to_contain_text("OOM: a GPU has too little memory")
+        assert faults(page) == []
+        assert overflow(page) <= 0
+        page.goto(f"{server.address}/jobs")
+        for run_id in (second, first):
+            page.get_by_label(f"Compare {run_id}").check()
+        # The list is renewed meanwhile; what was selected stays.
+        page.get_by_role("button", name="Compare two").click()
+        expect(page.locator(".differs")).to_have_count(3)
+        text = page.locator("main").inner_text()
+        assert "job.py go fail" in text and "EPOCHS" in text and "abcdefgh" not in text
+        assert faults(page) == []
+        # Submitted again, it fails again, as a job of its own.
+        page.goto(f"{server.address}/jobs/{first}")
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("button", name="Submit again").click()
+        expect(page.get_by_role("link", name=first)).to_be_visible()
+        expect(page.locator("#job-state")).to_have_text("Failed (1)")
+        assert seen.errors == []
+
+
+def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the_platform(
+    desk: Project, browser: Browser
+) -> None:
+    with web_server(desk) as server, window(browser, server) as seen:
+        page = seen.page
+        page.goto(f"{server.address}/new-job")
+        page.get_by_label("Retries").fill("a few")
+        place = page.locator("#mistake-retries")
+        expect(place).to_have_text("must be a whole number, not a text")
+        expect(page.get_by_label("Retries")).to_have_attribute("aria-invalid", "true")
+        assert page.locator("#mistake-command").inner_text() == "", "not touched yet"
+        page.get_by_label("Retries").fill("2")
+        expect(place).to_be_empty()
+        assert page.get_by_label("Partition").count() == 0
+        page.get_by_label("Cluster", exact=True).select_option("uni")
+        expect(page.get_by_label("Partition")).to_be_visible()
+        page.get_by_label("GPUs").fill("6")
+        expect(page.locator("#mistake-num_gpu")).to_contain_text("6 GPUs do not fill whole nodes of 4")
+        page.get_by_role("button", name="Submit", exact=True).click()
+        # Nothing was submitted, and what was typed is still there.
+        expect(page.locator("#mistake-command")).to_contain_text("no command given")
+        expect(page.get_by_label("GPUs")).to_have_value("6")
+        assert faults(page) == []
+        page.goto(f"{server.address}/clusters")
+        expect(page.locator("main")).to_contain_text("line 1 platform: 'lcoal' is not one of local, slurm")
+        expect(page.locator("main")).to_contain_text("slrum: unknown key, ignored; did you mean 'slurm'?")
+        expect(page.locator("main")).to_contain_text("1 of 1 node free")
+        expect(page.locator("main")).to_contain_text("cannot connect to nobody@127.0.0.1")
+        page.get_by_role("region", name="uni").get_by_role("button", name="Doctor").click()
+        expect(page.locator("#doctor")).to_contain_text("Remedy:")
+        assert "U0VOVElORUw" not in page.content()
+        assert faults(page) == []
+        # Chromium says of each answer 400 that it failed; nothing else was wrong.
+        assert [error for error in seen.errors if "400" not in error] == []
+        assert desk.json("q").data["jobs"] == []
+
+
+def test_without_scripts_and_with_ten_thousand_jobs_the_list_comes_in_pages(desk: Project) -> None:
+    (desk.root / "go").touch()
+    first = submitted(desk, "--name", "run-0", "python3", "job.py", "go")
+    _multiply(desk.state / "jobs.sqlite", 10_000)
+    with web_server(desk) as server:
+        server.log_in()
+        body = server.ask("/jobs?page=100").body
+        assert "4,951 to 5,000 of 10,000 jobs" in body and len(body) < 100_000
+        assert "1 to 50 of 111 jobs" in server.ask("/jobs?text=run-77").body
+        assert server.ask("/jobs/nothing").status == 404
+        assert server.ask(f"/jobs/{first}?log=../../../aux_data/configs/acct.yaml").status == 200
+        stream = server.ask(f"/jobs/{first}/log?name=../../../aux_data/configs/acct.yaml&start=0").body
+        assert "epoch 1 of 3" in stream and "account_key" not in stream and stream.endswith("event: over\ndata: \n\n")
+        form = {"form_token": server.form_token("/new-job"), "cluster": "aml", "command": "echo hi", "retries": "x"}
+        answer = server.ask("/new-job", form={**form, "do": "submit"})
+        assert answer.status == 400 and "must be a whole number" in answer.body
+        secret = server.ask("/new-job", form={**form, "env": "A_TOKEN=abcdefgh1", "do": "save", "template_name": "x"})
+        assert "looks like a credential: A_TOKEN" in secret.body
+        assert server.ask("/new-job", form={**form, "do": "save", "template_name": "../x"}).status == 400
+        assert not (desk.root / "aux_data/jobs").exists()
+
+
+def _multiply(file: Path, count: int) -> None:
+    """As many rows as that, like the one that is there."""
+    with sqlite3.connect(file) as database:
+        columns = [row[1] for row in database.execute("pragma table_info(jobs)")]
+        row = dict(zip(columns, database.execute("select * from jobs").fetchone(), strict=True))
+        rows = []
+        for number in range(1, count):
+            run_id = f"me_{1_000_000_000 + number}_{number:08x}"
+            spec = row["spec"].replace(row["run_id"], run_id).replace('"run-0"', f'"run-{number}"')
+            rows.append(
+                tuple({**row, "run_id": run_id, "spec": spec, "submitted": 1e9 + number}[name] for name in columns)
+            )
+        database.executemany(f"insert into jobs values ({', '.join('?' * len(columns))})", rows)
