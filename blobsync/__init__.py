@@ -103,6 +103,9 @@ if TYPE_CHECKING:
     from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, NodeArchiveRef, NodeChange, RunInfo
     from blobsync.jobs.spec import State as JobState
     from blobsync.jobs.submit import Submitted
+    from blobsync.jobs.tunnels.beside import TunnelRequest
+    from blobsync.jobs.tunnels.job_tunnel import JobTunnel
+    from blobsync.jobs.tunnels.named import NamedTunnel, Tunnels, TunnelState
     from blobsync.jobs.watch import Attempt
     from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.listener import Listener
@@ -213,6 +216,7 @@ __all__ = [
     "JobReport",
     "JobSpec",
     "JobState",
+    "JobTunnel",
     "Jobs",
     "Keep",
     "Link",
@@ -227,6 +231,7 @@ __all__ = [
     "LostContactError",
     "MappingError",
     "MirrorRefusedError",
+    "NamedTunnel",
     "NodeArchiveRef",
     "NodeChange",
     "NothingMatchedError",
@@ -275,6 +280,9 @@ __all__ = [
     "TransferOptions",
     "TransferPlan",
     "TransferResult",
+    "TunnelRequest",
+    "TunnelState",
+    "Tunnels",
     "UnknownClusterError",
     "UnmappedPathError",
     "UnsafeNameError",
@@ -331,6 +339,9 @@ _HOMES = {
         "RunInfo",
     ),
     "blobsync.jobs.submit": ("Submitted",),
+    "blobsync.jobs.tunnels.beside": ("TunnelRequest",),
+    "blobsync.jobs.tunnels.job_tunnel": ("JobTunnel",),
+    "blobsync.jobs.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
     "blobsync.jobs.watch": ("Attempt",),
     "blobsync.local.transfer_log": ("TransferEntry",),
     "blobsync.plan.listener": ("Listener",),

@@ -30,7 +30,7 @@ GATES: dict[str, tuple[str, ...]] = {
         "jobs.history",
     ),
     # What travels to compute nodes alone cannot import anything of ours.
-    "subprocess": ("base.process", "jobs.old_python"),
+    "subprocess": ("base.process", "jobs.old_python", "jobs.tunnels.beside_side"),
     "tqdm": ("cli",),
     "typer": ("cli",),
     **dict.fromkeys(("jinja2", "starlette", "uvicorn"), ("web",)),
@@ -205,6 +205,7 @@ WRITERS: dict[str, str] = {
     "jobs.backends.local": "the same",
     **dict.fromkeys(("jobs.node", "jobs.login_side", "jobs.backends.aml.start"), "files on a node"),
     **dict.fromkeys(("jobs.bootstrap", "jobs.old_python", "jobs.interactive"), "the same"),
+    "jobs.tunnels.named": "the user's own tunnels, in the user's configuration and state",
     "jobs.node_archive": "what nodes start from, in the user's state folder",
     **dict.fromkeys(("base.process", "cli.output", "spread.worker"), "the streams of programs"),
 }

@@ -61,6 +61,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("resubmit",), "jobs", "Submit recorded jobs again, here or on another cluster."),
             Word(("scale",), "jobs", "Change the number of nodes of an elastic job."),
             Word(("ssh",), "jobs", "Open a shell where a job runs."),
+            Word(("tunnel",), "tunnel", "Open a port of a job's node here, or a tunnel with a name."),
             Word(("summary", "s"), "jobs", "Show the free capacity of the cluster."),
             Word(("blame",), "jobs", "Show who uses the cluster."),
             Word(("parse",), "jobs", "Find known causes of failure in a job's logs."),

@@ -71,7 +71,10 @@ def _run(words: Sequence[str], console: Console) -> int:
         answer = build_app()(in_our_words(words), prog_name="blobsync", standalone_mode=False, obj=session)
         # Remove the bar before printing the answer.
         session.listener.close()
-        return console.show(answer) if isinstance(answer, Result) else int(answer or 0)
+        if not isinstance(answer, Result):
+            return int(answer or 0)
+        code = console.show(answer)
+        return answer.then() if answer.then else code
     except NothingMatchedError as error:
         error.suggest()
         raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -36,7 +36,7 @@ class Result:
     ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it comes).
     ``failures`` are the files, jobs or checks that failed. ``live`` lines come slowly and are flushed one by one;
     ``interrupted`` is the error for Ctrl-C while they come. ``reveals``: the answer is a secret that was asked for;
-    everything else is redacted.
+    everything else is redacted. ``then`` goes on after the answer was shown, until it returns the exit code.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -46,6 +46,7 @@ class Result:
     live: bool = False
     interrupted: BlobsyncError | None = None
     reveals: bool = False
+    then: Callable[[], int] | None = None
 
 
 class Console:

@@ -65,6 +65,11 @@ class LoginNode:
         """For messages."""
         return self._ssh or "this machine"
 
+    @property
+    def host(self) -> str:
+        """The other computer, as ssh takes it; empty: this one."""
+        return self._ssh or ""
+
     def argv(self, command: Sequence[str]) -> tuple[str, ...]:
         """The command as it has to be started from here. It cannot ask for a password: there is no terminal."""
         if self._ssh is None:

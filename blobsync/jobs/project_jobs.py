@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from blobsync.jobs.describe import SubmitRequest
     from blobsync.jobs.parse import FoundCause
     from blobsync.jobs.submit import Submitted
+    from blobsync.jobs.tunnels.beside import TunnelRequest
+    from blobsync.jobs.tunnels.job_tunnel import JobTunnel
     from blobsync.jobs.watch import Attempt
 
 # A command: words, never split again; one text alone is a line for the shell.
@@ -319,6 +321,12 @@ class Jobs:
     def ssh(self, job: JobName, *, node: int = 0) -> int:
         """Run that command with this terminal; returns its exit code."""
         return self._board.process.attach(self.ssh_command(job, node=node), env=self._board.environ)
+
+    def tunnel(self, job: JobName, request: TunnelRequest) -> JobTunnel:
+        """Open a port of a running job's node at 127.0.0.1; ``with`` closes it. Raises ``JobError`` unless it runs."""
+        from blobsync.jobs.tunnels.job_tunnel import open_tunnel
+
+        return open_tunnel(self._board, self.find(job), request)
 
     # -- the cluster --------------------------------------------------------------------------------------------
 

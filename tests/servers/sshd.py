@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,8 +61,7 @@ class SshServer:
             argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(base / name)]
             subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
         shutil.copyfile(base / "key.pub", base / "authorized_keys")
-        kind, value, _ = (base / "host_key.pub").read_text().split()
-        self.known_host = f"[127.0.0.1]:{self.port} {kind} {value}\n"
+        self.known_host = self.known_as(f"[127.0.0.1]:{self.port}")
         variables = "".join(f' "{name}={value}"' for name, value in (environ or {}).items())
         text = _CONFIG.format(port=self.port, base=base) + (f"SetEnv{variables}\n" if variables else "")
         (base / "sshd_config").write_text(text)
@@ -74,6 +73,11 @@ class SshServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def known_as(self, name: str) -> str:
+        """The line of ``known_hosts`` for this server under a name."""
+        kind, value, _ = (self.base / "host_key.pub").read_text().split()
+        return f"{name} {kind} {value}\n"
 
     @property
     def log(self) -> str:
@@ -122,17 +126,17 @@ class SshServer:
         self._daemon = None
 
 
-def client_config(base: Path, hosts: Mapping[str, SshServer], more: Mapping[str, Sequence[str]] | None = None) -> Path:
+def client_config(base: Path, hosts: Mapping[str, SshServer], *, keys: bool = True) -> Path:
     """A configuration of ``ssh`` that knows the servers by these names, and nothing else of this machine.
 
-    ``more`` are further lines of a host.
+    ``keys``: it has the keys that open them, too.
     """
     known = base / "known_hosts"
-    known.write_text("".join(server.known_host for server in hosts.values()))
+    known.write_text("".join(server.known_host + server.known_as(name) for name, server in hosts.items()))
     lines = []
     for name, server in hosts.items():
-        lines += [f"Host {name}", "  HostName 127.0.0.1", f"  Port {server.port}", f"  IdentityFile {server.key}"]
-        lines += [f"  {line}" for line in (more or {}).get(name, ())]
+        lines += [f"Host {name}", "  HostName 127.0.0.1", f"  Port {server.port}"]
+        lines += [f"  IdentityFile {server.key}"] if keys else []
     lines += ["Host *", f"  User {getpass.getuser()}", f"  UserKnownHostsFile {known}", "  GlobalKnownHostsFile none"]
     lines += ["  StrictHostKeyChecking yes", "  IdentitiesOnly yes", "  IdentityAgent none"]
     config = base / "ssh_config"

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError
+from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError
 from blobsync.base.process import Completed
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Accepted, Refused, Scaling, Surroundings
+from blobsync.jobs.backends.base import Accepted, PortForward, Refused, Scaling, Surroundings, Tunnelling
 from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, find_kubectl
+from blobsync.jobs.backends.kubernetes.naming import INDEX_LABEL, JOB_LABEL
 from blobsync.jobs.backends.kubernetes.place import Place
+from blobsync.jobs.backends.kubernetes.pod import CONTAINER
 from blobsync.jobs.board import settings_of
 from blobsync.jobs.spec import JobRef
 from tests.fakes.aml_configs import load
@@ -91,3 +93,24 @@ def test_a_job_whose_end_is_decided_gets_no_other_size(tmp_path: Path, condition
     refused = backend.scale(ref, 3)
     assert isinstance(refused, Refused) and "does not run (any more)" in refused.error.message
     assert not any(map(is_patch, runner.calls))
+
+
+def test_a_port_of_a_pod_is_opened_at_this_machine_alone(tmp_path: Path) -> None:
+    def pod(index: int) -> dict[str, Any]:
+        labels = {INDEX_LABEL: str(index), JOB_LABEL: NAME}
+        state = {"name": CONTAINER, "state": {"running": {}}}
+        return {
+            "metadata": {"name": f"{NAME}-{index}-x", "labels": labels},
+            "status": {"phase": "Running", "containerStatuses": [state]},
+        }
+
+    backend, _ = backend_that_is_told(tmp_path, {"items": [pod(0), pod(1)]})
+    ref, forward = JobRef(RUN, NAME, "ctx/train"), PortForward(8888, 80, 1)
+    words = ("port-forward", "--namespace=train", "--address=127.0.0.1", f"pod/{NAME}-1-x", "8888:80")
+    assert isinstance(backend, Tunnelling) and tuple(backend.forward_argv(ref, forward))[-5:] == words
+    assert backend.program_address(ref, forward) == "127.0.0.1"
+    beside = tuple(backend.python_beside(ref, 1, "x y"))
+    inside = ("exec", "-i", f"{NAME}-1-x", f"--container={CONTAINER}", "--", "python3", "-I", "-c", "x y")
+    assert beside[-9:] == inside
+    with pytest.raises(JobError, match="node 2"):
+        backend.forward_argv(ref, PortForward(8888, 80, 2))

@@ -17,10 +17,11 @@ from blobsync.base.errors import (
     ProcessError,
     ProcessTimeoutError,
     SubmissionError,
+    UsageError,
 )
 from blobsync.base.process import Completed, RunningProcess
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Accepted, Refused, Surroundings, Unknown
+from blobsync.jobs.backends.base import Accepted, PortForward, Refused, Surroundings, Unknown
 from blobsync.jobs.backends.slurm import replies as slurm_replies
 from blobsync.jobs.backends.slurm.backend import SlurmBackend
 from blobsync.jobs.backends.slurm.script import build_script
@@ -571,6 +572,40 @@ def test_ssh_goes_beside_the_job_on_the_node_that_was_asked_for() -> None:
     assert inside[-len(way_in) :] == way_in and inside[-len(way_in) - 1] == "--pty"
     with pytest.raises(JobError, match="has no node 2"):
         make_backend(process).ssh_command(JobRef("a", "17", "/a"), 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "node_ssh", "end", "address"),
+    [
+        ({"ssh": "me@x"}, False, ("-L", "127.0.0.1:8888:10.0.0.7:80", "--", "me@x"), "10.0.0.7"),
+        ({"ssh": "ssh://me@x:2222"}, False, ("-p", "2222", "-L", "127.0.0.1:8888:10.0.0.7:80", "--", "me@x"), None),
+        ({"ssh": "me@x"}, True, ("-J", "me@x", "-L", "127.0.0.1:8888:127.0.0.1:80", "--", "n2"), "127.0.0.1"),
+        ({}, False, ("-L", "127.0.0.1:8888:127.0.0.1:80", "--", "n2"), "127.0.0.1"),
+    ],
+)
+def test_a_nodes_port_is_reached_through_the_login_node(
+    settings: dict[str, str], node_ssh: bool, end: tuple[str, ...], address: str | None
+) -> None:
+    node = Completed(0, "NodeName=n2 Arch=x86_64 NodeAddr=10.0.0.7 NodeHostName=n2\n", "")
+    process = ScriptedProcess({"squeue": Completed(0, squeue_line(NodeList="n[1-2]"), ""), "scontrol": node})
+    backend, ref = make_backend(process, **settings), JobRef("a", "17", "/a")
+    forward = PortForward(8888, 80, 1, node_ssh)
+    argv = backend.forward_argv(ref, forward)
+    assert argv[0] == "ssh" and tuple(argv)[-len(end) :] == end
+    assert address is None or backend.program_address(ref, forward) == address
+    assert shlex.join(
+        ["srun", "--overlap", "--jobid", "17", "-w", "n2", "-N1", "-n1", "python3", "-I", "-c", "x y"]
+    ) in (
+        shlex.join(backend.python_beside(ref, 1, "x y")),
+        backend.python_beside(ref, 1, "x y")[-1],
+    )
+
+
+@pytest.mark.parametrize("odd", ["NodeAddr=-oProxyCommand=x", "NodeAddr=a:b:c%d", "NodeAddr=a;b"])
+def test_a_cluster_cannot_add_an_option_by_an_address(odd: str) -> None:
+    answers = {"squeue": Completed(0, squeue_line(NodeList="n1"), ""), "scontrol": Completed(0, f"{odd}\n", "")}
+    with pytest.raises(UsageError, match="is not a host name"):
+        make_backend(ScriptedProcess(answers), ssh="me@x").forward_argv(JobRef("a", "17", "/a"), PortForward(1, 2))
 
 
 @pytest.mark.parametrize("odd", ["x", "-1", "1.5", "9" * 5000, "²", "0x10"])

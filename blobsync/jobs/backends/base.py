@@ -181,6 +181,36 @@ class Scaling(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PortForward:
+    """``local`` of this machine stands for ``remote`` of a job's node.
+
+    ``node_ssh``: the nodes let their jobs' owner in by ssh, so that also what listens at their 127.0.0.1 is reached.
+    """
+
+    local: int
+    remote: int
+    node: int = 0
+    node_ssh: bool = False
+
+
+@runtime_checkable
+class Tunnelling(Protocol):
+    """A backend whose nodes are reached through a command that stays: their ports, and programs beside the job."""
+
+    def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
+        """The command that holds the port open. Raises ``JobError`` unless that node of the job runs."""
+        ...
+
+    def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
+        """The command that runs a Python program on a node of the job, with our standard input and no terminal."""
+        ...
+
+    def program_address(self, ref: JobRef, forward: PortForward) -> str:
+        """Where a program on the node has to listen to be reached: 127.0.0.1, or the node's own address."""
+        ...
+
+
 @runtime_checkable
 class Renewing(Protocol):
     """A backend that can hand a job new secrets while it runs: a job may outlive its SAS."""

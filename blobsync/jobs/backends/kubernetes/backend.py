@@ -25,6 +25,7 @@ from blobsync.jobs.backends.base import (
     Holder,
     Outcome,
     Plan,
+    PortForward,
     Refused,
     Surroundings,
     Unknown,
@@ -42,6 +43,7 @@ from blobsync.jobs.backends.kubernetes.submission import DOUBTFUL, Submission
 from blobsync.jobs.backends.kubernetes.summary import holders_of, read_cluster
 from blobsync.jobs.holding import HOLDER, entering
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
+from blobsync.jobs.tunnels.lines import LOOPBACK, pod_line
 from blobsync.store.grants import JOB_SECONDS
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
@@ -180,16 +182,36 @@ class KubernetesBackend:
         place.patch_job(name, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
+        python = read_settings(self._cluster, self._around.settings).python
+        shell = (python, "-I", f"{FILES}/{HOLDER}", *entering(RUN_DIR, node)) if holds else ("sh", "-c", _SHELL)
+        return self._exec(ref, node, "-it", shell)
+
+    def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
+        place, pod = self._place_of(ref), self._pod(ref, forward.node)
+        return pod_line(place.kubectl.argv(), place.namespace, pod, local=forward.local, remote=forward.remote)
+
+    def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
+        python = read_settings(self._cluster, self._around.settings).python
+        return self._exec(ref, node, "-i", (python, "-I", "-c", source))
+
+    def program_address(self, ref: JobRef, forward: PortForward) -> str:
+        """kubectl connects inside the pod."""
+        return LOOPBACK
+
+    def _exec(self, ref: JobRef, node: int, streams: str, command: Sequence[str]) -> Sequence[str]:
+        place, pod = self._place_of(ref), self._pod(ref, node)
+        words = (f"--namespace={place.namespace}", "exec", streams, pod, f"--container={CONTAINER}", "--")
+        return place.kubectl.argv(*words, *command)
+
+    def _pod(self, ref: JobRef, node: int) -> str:
+        """The pod that is this node now."""
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.running and not pod.leaving]
         pod = next((pod for pod in reversed(pods) if pod.index == node), None)
         if pod is None:
             there = ", ".join(sorted({str(pod.index) for pod in pods})) or "none"
             raise JobError(f"node {node} of {ref.run_id} does not run", hint=f"nodes that run: {there}")
-        words = (f"--namespace={place.namespace}", "exec", "-it", pod.name, f"--container={CONTAINER}", "--")
-        python = read_settings(self._cluster, self._around.settings).python
-        shell = (python, "-I", f"{FILES}/{HOLDER}", *entering(RUN_DIR, node)) if holds else ("sh", "-c", _SHELL)
-        return place.kubectl.argv(*words, *shell)
+        return pod.name
 
     # -- the cluster --------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from blobsync.jobs.backends.base import (
     Holder,
     Outcome,
     Plan,
+    PortForward,
     Refused,
     Surroundings,
     Unknown,
@@ -40,6 +41,8 @@ from blobsync.jobs.holding import HOLDER, entering
 from blobsync.jobs.login import LoginNode
 from blobsync.jobs.node_archive import travelling_sources
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State, run_name
+from blobsync.jobs.tunnels.addresses import SshMachine, read_host, read_machine
+from blobsync.jobs.tunnels.lines import LOOPBACK, ssh_line
 from blobsync.local.names import local_problem
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
@@ -228,14 +231,42 @@ class SlurmBackend:
         return slurm_replies.read_holders(self._squeue().splitlines())
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
+        place = _place(ref)
+        shell = (self._python, "-I", f"{place}/{HOLDER}", *entering(place, node)) if holds else ("bash",)
+        argv = self._login.argv((*self._beside(ref, node), "--pty", *shell))
+        return (argv[0], "-t", *argv[1:]) if argv[0] == "ssh" else argv
+
+    def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
+        """Through the login node to the node's own address; or to the node itself, by way of the login node."""
+        node, login = self._node(ref, forward.node), self._login.host.removeprefix("ssh://")
+        jump = read_machine(login, "ssh") if login else None
+        if forward.node_ssh or jump is None:
+            there = SshMachine(read_host(node, "node"))
+            return ssh_line(there, local=forward.local, remote=forward.remote, jump=jump)
+        return ssh_line(jump, local=forward.local, remote=forward.remote, to=self._address(node))
+
+    def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
+        return self._login.argv((*self._beside(ref, node), self._python, "-I", "-c", source))
+
+    def program_address(self, ref: JobRef, forward: PortForward) -> str:
+        behind_ssh = forward.node_ssh or not self._login.host
+        return LOOPBACK if behind_ssh else self._address(self._node(ref, forward.node))
+
+    def _beside(self, ref: JobRef, node: int) -> tuple[str, ...]:
+        name = self._node(ref, node)
+        return ("srun", "--overlap", "--jobid", _number(ref), "-w", name, "-N1", "-n1")
+
+    def _node(self, ref: JobRef, node: int) -> str:
         info = self.get([ref])[0]
         if info.state.is_final or node >= len(info.nodes):
             raise JobError(f"{ref.run_id} is {info.state} and has no node {node}")
-        inside = ("srun", "--overlap", "--jobid", _number(ref), "-w", info.nodes[node], "-N1", "-n1", "--pty")
-        place = _place(ref)
-        shell = (self._python, "-I", f"{place}/{HOLDER}", *entering(place, node)) if holds else ("bash",)
-        argv = self._login.argv((*inside, *shell))
-        return (argv[0], "-t", *argv[1:]) if argv[0] == "ssh" else argv
+        return info.nodes[node]
+
+    def _address(self, node: str) -> str:
+        """What Slurm calls the node's address, which its name need not be."""
+        answer = " ".join(self._ask(("scontrol", "show", "node", "-o", read_host(node, "node"))))
+        found = re.search(r"\bNodeAddr=(\S+)", answer)
+        return read_host(found[1] if found else node, "node")
 
     def _squeue(self, *selection: str) -> str:
         done = self._login.run(("squeue", "-h", "-t", "all", "-O", slurm_replies.SQUEUE_FORMAT, *selection))

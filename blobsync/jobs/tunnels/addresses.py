@@ -1,0 +1,125 @@
+"""The gate for what becomes a word of ``ssh``: hosts, users, ports, key files. Pure, but for free ports.
+
+They come from cluster files of anybody's projects and from other systems. ssh takes a word that begins with a dash as
+an option, a comma in a jump host as the next one, ``%`` as the start of a token that it replaces, and a line end in its
+configuration as the start of an option such as ``ProxyCommand``, which is a program. None of them gets in.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobsync.base.errors import UsageError
+
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+_IPV6 = re.compile(r"[0-9A-Fa-f:]{2,39}(?:\.[0-9.]{1,11})?")
+_KEY_FILE = re.compile(r"/[A-Za-z0-9_./+@,=-]+")
+_MACHINE = re.compile(r"(?:(?P<user>[^@]*)@)?(?:\[(?P<six>[^\]]*)\]|(?P<host>[^\[\]@:]*))(?::(?P<port>[^:@]*))?")
+_AZURE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.()-]{0,88}[A-Za-z0-9_()-])?")
+_RESOURCE = re.compile(r"/subscriptions/[A-Za-z0-9-]{1,64}(?:/[A-Za-z0-9_.()-]{1,90}){2,20}")
+_SUBSCRIPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.()-]{0,63}")
+SSH_PORT = 22
+
+
+@dataclass(frozen=True, slots=True)
+class SshMachine:
+    """A computer that ssh reaches: a host name, or an address, or a word of the user's ``~/.ssh/config``."""
+
+    host: str
+    user: str = ""
+    port: int | None = None
+
+    def __str__(self) -> str:
+        """``[USER@]HOST[:PORT]``, as ``-J`` takes it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
+
+    @property
+    def destination(self) -> str:
+        """``[USER@]HOST``, as a whole word of ssh."""
+        return f"{self.user}@{self.host}" if self.user else self.host
+
+
+@dataclass(frozen=True, slots=True)
+class AzureBastion:
+    """A bastion of Azure, and the machine behind it, by its resource id."""
+
+    name: str
+    resource_group: str
+    target: str
+    subscription: str = ""
+
+
+def read_bastion(name: str, resource_group: str, target: str, subscription: str = "") -> AzureBastion:
+    """Raises ``UsageError`` for what Azure does not take as such names."""
+    # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+    for what, text in (("bastion", name), ("resource group", resource_group)):
+        if not _AZURE_NAME.fullmatch(text):
+            raise UsageError(f"{what} {text!a} is not a name of Azure")
+    if not _RESOURCE.fullmatch(target):
+        hint = "az vm show --resource-group GROUP --name MACHINE --query id --output tsv"
+        raise UsageError(f"target {target!a} is not the id of a resource of Azure", hint=hint)
+    if subscription and not _SUBSCRIPTION.fullmatch(subscription):
+        raise UsageError(f"subscription {subscription!a} is neither an id nor a name of Azure")
+    return AzureBastion(name, resource_group, target, subscription)
+
+
+def read_machine(text: str, what: str) -> SshMachine:
+    """``[USER@]HOST[:PORT]``; an IPv6 address with a port stands in brackets. Raises ``UsageError``."""
+    if ":" in text and _IPV6.fullmatch(text.rpartition("@")[2]):
+        user, _, six = text.rpartition("@")
+        text = f"{user}@[{six}]" if user else f"[{six}]"
+    found = _MACHINE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{what} {text!a} is not a machine", hint="write [USER@]HOST[:PORT]: me@login.example.org:22")
+    user, port = found["user"], found["port"]
+    if user is not None and not _USER.fullmatch(user):
+        raise UsageError(f"{what} {text!a}: {user!a} is not a user name")
+    host = read_host(found["six"] or found["host"] or "", what)
+    return SshMachine(host, user or "", None if port is None else read_port(port, what))
+
+
+def read_host(text: str, what: str) -> str:
+    """A host's name or its address. Raises ``UsageError``."""
+    if not (_HOST_NAME.fullmatch(text) or (":" in text and _IPV6.fullmatch(text))):
+        raise UsageError(f"{what} {text!a} is not a host name")
+    return text
+
+
+def read_port(text: str | int, what: str) -> int:
+    """1 to 65535. Raises ``UsageError``."""
+    digits = str(text)
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65_535):
+        raise UsageError(f"{what} {digits!a} is not a port", hint="a number from 1 to 65535")
+    return int(digits)
+
+
+def read_key_file(text: str, home: Path) -> str:
+    """The absolute path of a private key. Raises ``UsageError``: what ssh would replace or split is refused."""
+    path = text.replace("~", str(home), 1) if text.startswith("~/") else text
+    path = path if path.startswith("/") else str(Path.cwd() / path)
+    if not _KEY_FILE.fullmatch(path):
+        raise UsageError(f"key {path!a} has characters that ssh would read as more than a path", hint="rename the file")
+    return path
+
+
+def free_local_port(wanted: int | None) -> int:
+    """``wanted``, where nobody listens there at 127.0.0.1, else a free one. Raises ``UsageError`` below 1024."""
+    with socket.socket() as probe:
+        # A connection that has just ended does not hold the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted or 0))
+        except PermissionError as error:
+            raise UsageError(f"port {wanted} is for root only", hint="--local-port 8888") from error
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return int(probe.getsockname()[1])
+    return free_local_port(None)

@@ -1,0 +1,110 @@
+"""Runs TensorBoard or Jupyter beside a job, on its node. Standard library only, Python 3.8 or newer.
+
+Its source text is given to ``python3 -c`` there (see ``job_tunnel.py``): one JSON request as the first line of standard
+input, one JSON answer on standard output. The program ends with this one: when standard input does, or is told to.
+
+A token comes by standard input and goes on in the environment, so that no list of processes shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from glob import glob
+from typing import Any
+
+# What each is called, newest first; https://jupyter-server.readthedocs.io/en/latest/users/configuration.html
+_JUPYTERS = ("jupyter-lab", "jupyter-notebook", "jupyter-server")
+
+
+def environment_of(run_id: str) -> dict[str, str]:
+    """The variables of one of the job's own programs, which know its Python and its folder; else ours."""
+    for path in sorted(glob("/proc/[0-9]*/environ")):
+        # Most belong to other users, and processes end meanwhile.
+        with suppress(OSError), open(path, "rb") as source:
+            pairs = [os.fsdecode(item).partition("=") for item in source.read().split(b"\0") if item]
+            found = {name: value for name, _, value in pairs}
+            if found.get("BLOBSYNC_RUN_ID") == run_id:
+                return found
+    return dict(os.environ)
+
+
+def choose_port(address: str, wanted: int) -> int:
+    """The wanted port, where it is free at this address, else another one."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in (wanted, 0):
+        with suppress(OSError), socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port))
+            return int(probe.getsockname()[1])
+    raise OSError("no port is free at " + address)
+
+
+def program_words(request: dict[str, Any], port: int, path: str) -> list[str]:
+    """The words of the program. Raises ``FileNotFoundError`` where the job's node does not have it."""
+    address = request["address"]
+    if request["program"] == "tensorboard":
+        found = shutil.which("tensorboard", path=path)
+        if found:
+            return [found, "--logdir=" + request["logdir"], "--host=" + address, "--port=" + str(port)]
+        raise FileNotFoundError("tensorboard is not installed where the job runs")
+    found = next((there for name in _JUPYTERS for there in [shutil.which(name, path=path)] if there), None)
+    if not found:
+        raise FileNotFoundError("none of " + ", ".join(_JUPYTERS) + " is installed where the job runs")
+    words = [found, "--no-browser", "--ip=" + address, "--port=" + str(port), "--ServerApp.port_retries=0"]
+    # Containers have nobody but root.
+    return [*words, "--allow-root"] if os.geteuid() == 0 else words
+
+
+def start(request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
+    """The program, and its port; its own output goes to our standard error."""
+    env = environment_of(request["run_id"])
+    port = choose_port(request["address"], request["port"])
+    argv = program_words(request, port, env.get("PATH", os.defpath))
+    if request["token"]:
+        # https://jupyter-server.readthedocs.io/en/latest/operators/security.html
+        env["JUPYTER_TOKEN"] = request["token"]
+    folder = env.get("BLOBSYNC_ROOT", "")
+    child = subprocess.Popen(
+        argv, env=env, cwd=folder if os.path.isdir(folder) else None, stdin=subprocess.DEVNULL, stdout=sys.stderr
+    )
+    return child, port
+
+
+def send_answer(values: dict[str, Any]) -> None:
+    """One line, at once."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Start it, say its port, and wait for its end or for ours."""
+    request = json.loads(sys.stdin.readline())
+    try:
+        child, port = start(request)
+    except OSError as error:
+        send_answer({"error": str(error)})
+        return 1
+    send_answer({"port": port})
+
+    def end_with_input() -> None:
+        sys.stdin.read()
+        child.terminate()
+
+    threading.Thread(target=end_with_input, daemon=True).start()
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        child.terminate()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

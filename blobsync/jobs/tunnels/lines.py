@@ -1,0 +1,68 @@
+"""The command lines that open a port of another machine here. Pure; every word has passed ``addresses``.
+
+ssh reads no option behind ``--``; other programs get a value that could begin with a dash behind ``=``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from blobsync.jobs.tunnels.addresses import AzureBastion, SshMachine
+
+LOOPBACK = "127.0.0.1"
+
+# No question, since nobody can answer; an error instead of a connection without its port; and a line that is cut is
+# noticed within a minute, where the network says nothing.
+_QUIET = (
+    *("-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"),
+    *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"),
+)
+
+
+def ssh_line(
+    machine: SshMachine, *, local: int, remote: int, to: str = LOOPBACK, jump: SshMachine | None = None, key: str = ""
+) -> tuple[str, ...]:
+    """``ssh -L``: what connects to ``local`` here is connected to ``remote`` of ``to`` over there.
+
+    ``to`` is as ``machine`` sees it. ``jump`` is the machine before it, which uses ``key`` as well.
+    """
+    target = f"[{to}]" if ":" in to else to
+    port = ("-p", str(machine.port)) if machine.port else ()
+    forward = f"{LOOPBACK}:{local}:{target}:{remote}"
+    return (
+        *("ssh", "-N", "-T", *_QUIET, *_identity(key), *_through(jump, key), *port),
+        *("-L", forward, "--", machine.destination),
+    )
+
+
+def _identity(key: str) -> tuple[str, ...]:
+    return ("-i", key, "-o", "IdentitiesOnly=yes") if key else ()
+
+
+def _through(jump: SshMachine | None, key: str) -> tuple[str, ...]:
+    """``-J`` cannot be told of a key: then it is written out, as a line for the shell; ``%h`` is the target."""
+    if jump is None or not key:
+        return ("-J", str(jump)) if jump else ()
+    port = ("-p", str(jump.port)) if jump.port else ()
+    words = ("ssh", "-o", "BatchMode=yes", *_identity(key), *port, "-W", "[%h]:%p", "--", jump.destination)
+    return "-o", f"ProxyCommand={shlex.join(words)}"
+
+
+def pod_line(kubectl: Sequence[str], namespace: str, pod: str, *, local: int, remote: int) -> tuple[str, ...]:
+    """``kubectl port-forward``; ``kubectl`` is the program with its context."""
+    words = ("port-forward", f"--namespace={namespace}", f"--address={LOOPBACK}", f"pod/{pod}", f"{local}:{remote}")
+    return (*kubectl, *words)
+
+
+def bastion_line(bastion: AzureBastion, *, local: int, remote: int) -> tuple[str, ...]:
+    """``az network bastion tunnel``, which listens at ``localhost`` alone.
+
+    https://learn.microsoft.com/cli/azure/network/bastion#az-network-bastion-tunnel
+    """
+    subscription = (f"--subscription={bastion.subscription}",) if bastion.subscription else ()
+    return (
+        *("az", "network", "bastion", "tunnel", f"--name={bastion.name}"),
+        *(f"--resource-group={bastion.resource_group}", f"--target-resource-id={bastion.target}"),
+        *(f"--resource-port={remote}", f"--port={local}", *subscription),
+    )

@@ -1,0 +1,407 @@
+"""Command lines of tunnels, what may stand in them, and keeping one open."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
+from blobsync.base.process import RunningProcess
+from blobsync.jobs.tunnels.addresses import (
+    AzureBastion,
+    SshMachine,
+    free_local_port,
+    read_bastion,
+    read_key_file,
+    read_machine,
+    read_port,
+)
+from blobsync.jobs.tunnels.background import keep_tunnel
+from blobsync.jobs.tunnels.beside import TunnelRequest, demand_tunnel
+from blobsync.jobs.tunnels.beside_side import choose_port, environment_of, program_words
+from blobsync.jobs.tunnels.keeper import TunnelKeeper
+from blobsync.jobs.tunnels.lines import bastion_line, pod_line, ssh_line
+from blobsync.jobs.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
+from tests.fakes.runner import ScriptedRunner
+
+QUIET = (
+    *("ssh", "-N", "-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"),
+    *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"),
+)
+ME, HUB = SshMachine("box", "me", 2222), SshMachine("hub.example.org", "you")
+TARGET = "/subscriptions/0-1/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/gpu13"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            ssh_line(HUB, local=8888, remote=80, to="10.0.0.4"),
+            (*QUIET, "-L", "127.0.0.1:8888:10.0.0.4:80", "--", "you@hub.example.org"),
+        ),
+        (
+            ssh_line(ME, local=1, remote=2, jump=HUB),
+            (*QUIET, "-J", "you@hub.example.org", "-p", "2222", "-L", "127.0.0.1:1:127.0.0.1:2", "--", "me@box"),
+        ),
+        (
+            ssh_line(ME, local=1, remote=2, jump=HUB, key="/k"),
+            (
+                *(*QUIET, "-i", "/k", "-o", "IdentitiesOnly=yes", "-o"),
+                "ProxyCommand=ssh -o BatchMode=yes -i /k -o IdentitiesOnly=yes -W '[%h]:%p' -- you@hub.example.org",
+                *("-p", "2222", "-L", "127.0.0.1:1:127.0.0.1:2", "--", "me@box"),
+            ),
+        ),
+        (
+            ssh_line(SshMachine("fe80::1"), local=1, remote=2, to="fe80::2", jump=SshMachine("::3", "", 7)),
+            (*QUIET, "-J", "[::3]:7", "-L", "127.0.0.1:1:[fe80::2]:2", "--", "fe80::1"),
+        ),
+        (
+            pod_line(("kubectl", "--context=c"), "ns", "p-0-x", local=1, remote=2),
+            ("kubectl", "--context=c", "port-forward", "--namespace=ns", "--address=127.0.0.1", "pod/p-0-x", "1:2"),
+        ),
+        (
+            bastion_line(AzureBastion("hub", "net", TARGET, "sub"), local=22222, remote=22),
+            (
+                *("az", "network", "bastion", "tunnel", "--name=hub", "--resource-group=net"),
+                *(f"--target-resource-id={TARGET}", "--resource-port=22", "--port=22222", "--subscription=sub"),
+            ),
+        ),
+    ],
+    ids=["login", "jump", "jump-with-key", "ipv6", "pod", "azure"],
+)
+def test_the_line_of_each_way(line: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert line == expected
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
+def test_ssh_itself_reads_our_lines_as_they_are_meant(tmp_path: Path) -> None:
+    key = tmp_path / "k"
+    key.touch()
+    line = ssh_line(ME, local=18888, remote=80, jump=HUB, key=str(key))
+    read = subprocess.run(
+        ["ssh", "-F", os.devnull, "-G", *line[1:]], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    wanted = {
+        "user me",
+        "hostname box",
+        "port 2222",
+        "batchmode yes",
+        "exitonforwardfailure yes",
+        f"identityfile {key}",
+    }
+    assert wanted | {"localforward [127.0.0.1]:18888 [127.0.0.1]:80", "sessiontype none"} <= set(read)
+    assert [each for each in read if each.startswith("proxycommand")] == [
+        f"proxycommand ssh -o BatchMode=yes -i {key} -o IdentitiesOnly=yes -W '[%h]:%p' -- you@hub.example.org"
+    ]
+
+
+HOSTILE = [
+    "",
+    "-oProxyCommand=touch x",
+    "me@-oProxyCommand=x",
+    "-me@host",
+    "host -p 1",
+    "a,b",
+    "host\nProxyCommand x",
+    "host\0",
+    "%h",
+    "me%r@host",
+    "$(id)",
+    "`id`",
+    "me@host;id",
+    "a'b",
+    "host:22:33",
+    "host:0",
+    "host:65536",
+    "host:-1",
+    "[host]:22:1",
+    "me@you@host",
+    "h" * 300,
+    "хост",
+    "host:٢٢",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("place", ["machine", "bastion"])
+def test_what_is_more_than_a_machine_is_refused(text: str, place: str) -> None:
+    machine, bastion = (text, "") if place == "machine" else ("me@host", text or "@")
+    with pytest.raises(UsageError, match=place):
+        NamedTunnel("x", machine, 1, bastion=bastion).check()
+
+
+@pytest.mark.parametrize(
+    ("text", "machine"),
+    [
+        ("login", SshMachine("login")),
+        ("me@login.example.org:2222", SshMachine("login.example.org", "me", 2222)),
+        ("FAREAST.v-me@10.0.0.1", SshMachine("10.0.0.1", "FAREAST.v-me")),
+        ("me@::1", SshMachine("::1", "me")),
+        ("[fe80::1]:22", SshMachine("fe80::1", "", 22)),
+    ],
+)
+def test_machines(text: str, machine: SshMachine) -> None:
+    assert read_machine(text, "machine") == machine
+    assert read_machine(str(machine), "machine") == machine
+
+
+@pytest.mark.parametrize("key", ["a b", "/k%d", "/k${HOME}", "/k\nProxyCommand x", '/k"', "/k'", "/k;id", "/k\0"])
+def test_a_key_that_ssh_would_read_as_more_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match="key"):
+        NamedTunnel("x", "host", 1, key=key).check()
+
+
+def test_a_key_of_the_home_folder() -> None:
+    assert read_key_file("~/.ssh/id", Path("/h")) == "/h/.ssh/id"
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "a\nHost *", "../x", "a/b", "*", "x" * 65])
+def test_names_that_are_no_word_of_a_configuration_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="name"):
+        NamedTunnel(name, "host", 1).check()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("--name", "g", TARGET, ""),
+        ("b", "g g", TARGET, ""),
+        ("b", "g", "/subscriptions/x y", ""),
+        ("b", "g", "--port=1", ""),
+        ("b", "g", TARGET + "\n", ""),
+        ("b", "g", TARGET, "-x"),
+    ],
+)
+def test_names_that_azure_does_not_have_are_refused(values: tuple[str, str, str, str]) -> None:
+    with pytest.raises(UsageError):
+        read_bastion(*values)
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "65536", "-1", "8 8", "1e3", "٣", "8888:22"])
+def test_what_is_no_port_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="port"):
+        read_port(text, "port")
+
+
+def test_a_taken_port_is_replaced_by_a_free_one() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        found = free_local_port(taken)
+    assert found != taken and found >= 1024
+    assert free_local_port(taken) == taken
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        TunnelRequest(),
+        TunnelRequest(tensorboard="x", jupyter=True),
+        TunnelRequest(tensorboard=""),
+        TunnelRequest(port=0),
+        TunnelRequest(port=80, local_port=70_000),
+    ],
+)
+def test_a_request_that_opens_nothing_is_refused(asked: TunnelRequest) -> None:
+    with pytest.raises(UsageError):
+        demand_tunnel(asked)
+
+
+# -- keeping one open -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FakeLine:
+    """A program that runs until it is ``ended``."""
+
+    ended: int | None = None
+    says: str = ""
+    stopped: bool = False
+    pid: int = 1
+
+    def lines(self) -> Iterator[str]:
+        return iter(())
+
+    def send_line(self, text: str) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self.ended
+
+    def stop(self) -> int:
+        self.stopped = True
+        return 0
+
+    def stderr_tail(self) -> str:
+        return self.says
+
+
+@dataclass
+class Lines(ScriptedRunner):
+    """Starts these, one after the other."""
+
+    waiting: list[FakeLine] = field(default_factory=list)
+    started: list[FakeLine] = field(default_factory=list)
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> RunningProcess:
+        self.started.append(self.waiting.pop(0))
+        return self.started[-1]
+
+
+def make_keeper(*lines: FakeLine) -> tuple[TunnelKeeper, Lines, list[float], list[str]]:
+    clock, notes = [100.0], list[str]()
+    runner = Lines(waiting=list(lines))
+    keeper = TunnelKeeper(
+        lambda: ("ssh", "x"), 8888, runner, {}, note=notes.append, answers=lambda port: True, clock=lambda: clock[0]
+    )
+    return keeper, runner, clock, notes
+
+
+def test_a_line_that_drops_is_started_again_after_a_pause() -> None:
+    first, second = FakeLine(), FakeLine()
+    keeper, runner, clock, notes = make_keeper(first, second)
+    keeper.open()
+    assert keeper.look() and keeper.look() and len(runner.started) == 1
+    first.ended, first.says = 255, "Timeout, server not responding."
+    assert not keeper.look() and not keeper.look() and len(runner.started) == 1
+    assert keeper.problem == "Timeout, server not responding."
+    clock[0] += 1.1
+    assert keeper.look() and keeper.restarts == 1 and keeper.problem == ""
+    assert notes == [
+        "the tunnel is down, trying again: Timeout, server not responding.",
+        "the tunnel is open again at 127.0.0.1:8888",
+    ]
+    keeper.close()
+    keeper.close()
+    assert second.stopped and not first.stopped
+
+
+def test_failures_in_a_row_are_told_once_and_tried_less_and_less_often() -> None:
+    dead = [FakeLine(255, "Connection refused") for _ in range(9)]
+    first = FakeLine()
+    keeper, runner, clock, notes = make_keeper(first, *dead)
+    keeper.open()
+    first.ended, first.says = 255, "ssh could not open the tunnel: Connection refused"
+    for _ in range(150):
+        keeper.look()
+        clock[0] += 1.0
+    assert 6 <= len(runner.started) <= 9 and len(notes) == 1
+
+
+def test_a_line_that_never_opens_says_what_ssh_says() -> None:
+    keeper, *_ = make_keeper(FakeLine(255, "a\nb\nroot@x: Permission denied (publickey).\n"))
+    with pytest.raises(
+        BackendUnavailableError, match=r"ssh could not open the tunnel: a; b; root@x: Permission denied"
+    ):
+        keeper.open()
+
+
+def test_a_port_that_another_program_took_meanwhile_is_not_ours() -> None:
+    """Somebody answers, and the line ends at once because it cannot listen."""
+
+    class EndsSoon(FakeLine):
+        def wait(self, timeout: float | None = None) -> int | None:
+            return 255 if timeout and timeout > 0.2 else None
+
+    keeper, *_ = make_keeper(EndsSoon(says="cannot listen to port: 8888"))
+    with pytest.raises(BackendUnavailableError, match="cannot listen"):
+        keeper.open()
+
+
+# -- by name ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tunnels(tmp_path: Path) -> Tunnels:
+    return Tunnels({"HOME": str(tmp_path)})
+
+
+def test_tunnels_are_kept_for_the_user_alone_and_by_their_names(tunnels: Tunnels, tmp_path: Path) -> None:
+    assert tunnels.all() == () and tunnels.next_port() == 22_222
+    box = NamedTunnel("box", "me@box", 22_222, bastion="hub", key="/k")
+    tunnels.add(box)
+    tunnels.add(NamedTunnel("board", "me@box", 6006, 6006))
+    assert [each.name for each in tunnels.all()] == ["board", "box"] and tunnels.next_port() == 22_223
+    file = tmp_path / ".config" / "blobsync" / "tunnels.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert tunnels.find("box") == box and [state.is_open for state in tunnels.states()] == [False, False]
+    tunnels.remove("board")
+    with pytest.raises(NothingMatchedError):
+        tunnels.find("board")
+    assert box.ssh_config(22_222) == (
+        *("Host box", "  HostName 127.0.0.1", "  Port 22222", "  HostKeyAlias box", "  User me", "  IdentityFile /k"),
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"machine": "-oProxyCommand=x"}, {"bastion": "a b"}, {"port": "22"}, {"more": 1}, {"name": "../x"}],
+    ids=str,
+)
+def test_a_file_of_tunnels_that_is_not_ours_is_not_used(tunnels: Tunnels, tmp_path: Path, change: object) -> None:
+    tunnels.add(NamedTunnel("box", "me@box", 22_222))
+    file = tmp_path / ".config" / "blobsync" / "tunnels.json"
+    values = json.loads(file.read_text())
+    values["tunnels"][0].update(change)
+    file.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="not a file of tunnels"):
+        tunnels.all()
+
+
+def test_a_tunnel_for_a_job_closes_when_the_job_has_ended(tmp_path: Path) -> None:
+    folder = TunnelFolder(tmp_path)
+    with socket.socket() as answering:
+        answering.bind(("127.0.0.1", 0))
+        answering.listen()
+        port = answering.getsockname()[1]
+        tunnel = {"name": "x", "machine": "box", "local_port": port}
+        folder.write(folder.order, {"tunnel": tunnel, "port": port, "project": "", "job_id": "me_1_0badcafe"})
+        line = FakeLine()
+        clock = iter(range(0, 1000, 3))
+        assert keep_tunnel(folder, Lines(waiting=[line]), {}, lambda: True, clock=lambda: next(clock)) == 0
+    assert line.stopped and folder.read() == {
+        "open": True,
+        "port": port,
+        "restarts": 0,
+        "problem": "",
+        "job_id": "me_1_0badcafe",
+    }
+
+
+# -- beside the job ---------------------------------------------------------------------------------------------------
+
+
+def test_programs_beside_a_job_know_its_environment_and_no_token_is_in_their_words(tmp_path: Path) -> None:
+    for name in ("tensorboard", "jupyter-notebook"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    request = {"program": "tensorboard", "logdir": "--x y", "address": "127.0.0.1", "token": "hush", "port": 1}
+    assert program_words(request, 6006, str(tmp_path)) == [
+        *(f"{tmp_path}/tensorboard", "--logdir=--x y", "--host=127.0.0.1", "--port=6006"),
+    ]
+    words = program_words({**request, "program": "jupyter"}, 8888, str(tmp_path))
+    assert words[:4] == [f"{tmp_path}/jupyter-notebook", "--no-browser", "--ip=127.0.0.1", "--port=8888"]
+    assert "hush" not in " ".join(words)
+    with pytest.raises(FileNotFoundError, match="not installed where the job runs"):
+        program_words(request, 6006, "/nowhere")
+    argv = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    env = {"BLOBSYNC_RUN_ID": "me_1_0badcafe", "OF_THE_JOB": "yes"}
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout and program.stdout.readline()
+        assert environment_of("me_1_0badcafe")["OF_THE_JOB"] == "yes"
+    assert "OF_THE_JOB" not in environment_of("me_1_0badcafe")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert choose_port("127.0.0.1", other.getsockname()[1]) != other.getsockname()[1]
