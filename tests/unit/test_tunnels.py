@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -396,11 +397,13 @@ def test_programs_beside_a_job_know_its_environment_and_no_token_is_in_their_wor
     with pytest.raises(FileNotFoundError, match="not installed where the job runs"):
         program_words(request, 6006, "/nowhere")
     argv = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
-    env = {"BLOBSYNC_RUN_ID": "me_1_0badcafe", "OF_THE_JOB": "yes"}
+    # No other program of this machine has it.
+    run_id = f"me_1_{uuid.uuid4().hex}"
+    env = {"BLOBSYNC_RUN_ID": run_id, "OF_THE_JOB": "yes"}
     with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout and program.stdout.readline()
-        assert environment_of("me_1_0badcafe")["OF_THE_JOB"] == "yes"
-    assert "OF_THE_JOB" not in environment_of("me_1_0badcafe")
+        assert environment_of(run_id)["OF_THE_JOB"] == "yes"
+    assert "OF_THE_JOB" not in environment_of(run_id)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
