@@ -595,7 +595,11 @@ def test_a_nodes_port_is_reached_through_the_login_node(
     assert address is None or backend.program_address(ref, forward) == address
     beside = backend.python_beside(ref, 1, "x y")
     words = shlex.split(beside[-1]) if settings else beside
-    assert list(words) == ["srun", *"--overlap --jobid 17 -w n2 -N1 -n1 python3 -I -c".split(), "x y"]
+    assert list(words) == [
+        "srun",
+        *["--overlap", "--jobid", "17", "-w", "n2", "-N1", "-n1", "python3", "-I", "-c"],
+        "x y",
+    ]
 
 
 @pytest.mark.parametrize("odd", ["NodeAddr=-oProxyCommand=x", "NodeAddr=a:b:c%d", "NodeAddr=a;b"])
