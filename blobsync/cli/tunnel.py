@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.job_views import IdArgument, find_jobs
-from blobsync.cli.options import SETTINGS, command
+from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
@@ -43,12 +43,12 @@ def register(app: typer.Typer) -> None:
         cls=_JobOrWord,
         help="Open a port of a running job's node here: tunnel ID --port 8888. Or a tunnel with a name: add, open, ...",
     )
-    command(group, "job")(tunnel_job)
-    command(group, "add")(tunnel_add)
-    command(group, "ls")(tunnel_ls)
-    command(group, "open")(tunnel_open)
-    command(group, "close")(tunnel_close)
-    command(group, "rm")(tunnel_rm)
+    command(group, "job", takes=NO_CLUSTER)(tunnel_job)
+    command(group, "add", takes=NO_CLUSTER)(tunnel_add)
+    command(group, "ls", takes=NO_CLUSTER)(tunnel_ls)
+    command(group, "open", takes=NO_CLUSTER)(tunnel_open)
+    command(group, "close", takes=NO_CLUSTER)(tunnel_close)
+    command(group, "rm", takes=NO_CLUSTER)(tunnel_rm)
     app.add_typer(group, name="tunnel")
 
 
@@ -71,7 +71,7 @@ def tunnel_job(
     'tunnel ID' is short for 'tunnel job ID'. LOGDIR is a folder of the job. A job on this machine needs no tunnel.
 
     \b
-      blobsync tunnel 3f2a --port 8888
+      blobsync tunnel 3f2a --port 8888                 the same: blobsync tunnel job 3f2a --port 8888
       blobsync tunnel 3f2a --tensorboard output/logs
       blobsync tunnel 3f2a --jupyter --node 1
     """
