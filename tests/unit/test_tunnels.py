@@ -30,7 +30,7 @@ from blobsync.jobs.tunnels.background import keep_tunnel
 from blobsync.jobs.tunnels.beside import TunnelRequest, demand_tunnel
 from blobsync.jobs.tunnels.beside_side import choose_port, environment_of, program_words
 from blobsync.jobs.tunnels.keeper import TunnelKeeper
-from blobsync.jobs.tunnels.lines import bastion_line, pod_line, ssh_line
+from blobsync.jobs.tunnels.lines import bastion_line, forward_line, pod_line
 from blobsync.jobs.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
 from tests.fakes.runner import ScriptedRunner
 
@@ -46,15 +46,15 @@ TARGET = "/subscriptions/0-1/resourceGroups/g/providers/Microsoft.Compute/virtua
     ("line", "expected"),
     [
         (
-            ssh_line(HUB, local=8888, remote=80, to="10.0.0.4"),
+            forward_line(HUB, local=8888, remote=80, to="10.0.0.4"),
             (*QUIET, "-L", "127.0.0.1:8888:10.0.0.4:80", "--", "you@hub.example.org"),
         ),
         (
-            ssh_line(ME, local=1, remote=2, jump=HUB),
+            forward_line(ME, local=1, remote=2, jump=HUB),
             (*QUIET, "-J", "you@hub.example.org", "-p", "2222", "-L", "127.0.0.1:1:127.0.0.1:2", "--", "me@box"),
         ),
         (
-            ssh_line(ME, local=1, remote=2, jump=HUB, key="/k"),
+            forward_line(ME, local=1, remote=2, jump=HUB, key="/k"),
             (
                 *(*QUIET, "-i", "/k", "-o", "IdentitiesOnly=yes", "-o"),
                 "ProxyCommand=ssh -o BatchMode=yes -i /k -o IdentitiesOnly=yes -W '[%h]:%p' -- you@hub.example.org",
@@ -62,7 +62,7 @@ TARGET = "/subscriptions/0-1/resourceGroups/g/providers/Microsoft.Compute/virtua
             ),
         ),
         (
-            ssh_line(SshMachine("fe80::1"), local=1, remote=2, to="fe80::2", jump=SshMachine("::3", "", 7)),
+            forward_line(SshMachine("fe80::1"), local=1, remote=2, to="fe80::2", jump=SshMachine("::3", "", 7)),
             (*QUIET, "-J", "[::3]:7", "-L", "127.0.0.1:1:[fe80::2]:2", "--", "fe80::1"),
         ),
         (
@@ -87,7 +87,7 @@ def test_the_line_of_each_way(line: tuple[str, ...], expected: tuple[str, ...]) 
 def test_ssh_itself_reads_our_lines_as_they_are_meant(tmp_path: Path) -> None:
     key = tmp_path / "k"
     key.touch()
-    line = ssh_line(ME, local=18888, remote=80, jump=HUB, key=str(key))
+    line = forward_line(ME, local=18888, remote=80, jump=HUB, key=str(key))
     read = subprocess.run(
         ["ssh", "-F", os.devnull, "-G", *line[1:]], capture_output=True, text=True, check=True
     ).stdout.splitlines()

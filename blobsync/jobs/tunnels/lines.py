@@ -20,7 +20,7 @@ _QUIET = (
 )
 
 
-def ssh_line(
+def forward_line(
     machine: SshMachine, *, local: int, remote: int, to: str = LOOPBACK, jump: SshMachine | None = None, key: str = ""
 ) -> tuple[str, ...]:
     """``ssh -L``: what connects to ``local`` here is connected to ``remote`` of ``to`` over there.

@@ -31,7 +31,7 @@ from blobsync.jobs.tunnels.addresses import (
     read_port,
 )
 from blobsync.jobs.tunnels.keeper import OPEN_SECONDS
-from blobsync.jobs.tunnels.lines import LOOPBACK, bastion_line, ssh_line
+from blobsync.jobs.tunnels.lines import LOOPBACK, bastion_line, forward_line
 from blobsync.local.state_dir import own_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -83,7 +83,7 @@ class NamedTunnel:
             bastion = read_bastion(self.azure_bastion, self.resource_group, self.target, self.subscription)
             return bastion_line(bastion, local=local, remote=remote)
         jump = read_machine(self.bastion, "bastion") if self.bastion else None
-        return ssh_line(machine, local=local, remote=remote, jump=jump, key=key)
+        return forward_line(machine, local=local, remote=remote, jump=jump, key=key)
 
     def ssh_config(self, local: int) -> tuple[str, ...]:
         """The lines for ``~/.ssh/config`` with which ``ssh NAME`` goes through the open tunnel."""

@@ -42,7 +42,7 @@ from blobsync.jobs.login import LoginNode
 from blobsync.jobs.node_archive import travelling_sources
 from blobsync.jobs.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State, run_name
 from blobsync.jobs.tunnels.addresses import SshMachine, read_host, read_machine
-from blobsync.jobs.tunnels.lines import LOOPBACK, ssh_line
+from blobsync.jobs.tunnels.lines import LOOPBACK, forward_line
 from blobsync.local.names import local_problem
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
@@ -242,8 +242,8 @@ class SlurmBackend:
         jump = read_machine(login, "ssh") if login else None
         if forward.node_ssh or jump is None:
             there = SshMachine(read_host(node, "node"))
-            return ssh_line(there, local=forward.local, remote=forward.remote, jump=jump)
-        return ssh_line(jump, local=forward.local, remote=forward.remote, to=self._address(node))
+            return forward_line(there, local=forward.local, remote=forward.remote, jump=jump)
+        return forward_line(jump, local=forward.local, remote=forward.remote, to=self._address(node))
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
         return self._login.argv((*self._beside(ref, node), self._python, "-I", "-c", source))
