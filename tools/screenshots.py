@@ -83,12 +83,22 @@ def _fill(project: Project, container: Container) -> None:
     for n in range(5):
         container.put(f"amber/models/resnet{n}.bin", chance.randbytes(260_000))
     assert project.run("status", "--fresh").code == 3
+    _submit(project)
     # Afterwards: changes here, there, and on both sides.
     write_tree(project.root, {f"data/voc20/new{n:03}.jpg": chance.randbytes(24_000) for n in range(30)})
     (project.root / "data/README.md").write_text(_README.format(21, "train"))
     container.put("amber/data/README.md", _README.format(20, "trainval").encode())
     container.put("amber/data/coco/train/extra.jpg", chance.randbytes(90_000))
     assert project.run("status", "--fresh").code == 3
+
+
+def _submit(project: Project) -> None:
+    """One job that failed, one that did not."""
+    program = "import sys\nfor n in range(20):\n    print(f'epoch {n} loss {1 / (n + 1):.3f}')\nif sys.argv[1:]:\n"
+    write_tree(project.root, {"train.py": f"{program}    raise RuntimeError('CUDA out of memory')\n".encode()})
+    (project.root / "aux_data/aml/here.yaml").write_text("platform: local\nenv: {EPOCHS: '20'}\n")
+    for name, more in (("first try", ["--batch=512"]), ("smaller batch", [])):
+        project.run("-c", "here", "submit", "--wait", "--name", name, sys.executable, "train.py", *more)
 
 
 def _pages(page: Page, address: str) -> Iterator[str]:
@@ -108,6 +118,27 @@ def _pages(page: Page, address: str) -> Iterator[str]:
     yield "blob"
     page.goto(f"{address}/transfers")
     yield "transfers"
+    yield from _pages_of_jobs(page, address)
+
+
+def _pages_of_jobs(page: Page, address: str) -> Iterator[str]:
+    page.goto(f"{address}/jobs")
+    page.wait_for_selector("table.jobs")
+    yield "jobs"
+    page.get_by_role("link", name="first try").click()
+    page.get_by_label("Why it failed").wait_for()
+    yield "job"
+    page.goto(f"{address}/new-job?cluster=here")
+    page.get_by_label("Command", exact=True).fill("python train.py --epochs 20")
+    page.get_by_label("Retries").fill("a few")
+    page.wait_for_selector("#mistake-retries:not(:empty)")
+    yield "new-job-mistake"
+    page.get_by_label("Retries").fill("2")
+    page.wait_for_selector("#request")
+    yield "new-job"
+    page.goto(f"{address}/clusters")
+    page.wait_for_selector(".free")
+    yield "clusters"
 
 
 def main(folder: Path) -> None:

@@ -237,6 +237,35 @@ def test_two_jobs_are_compared_without_their_secrets() -> None:
     assert not [text for text in texts if "hunter22" in text or text in ("left", "right")]
 
 
+def test_the_code_of_two_jobs_is_compared_file_by_file_where_it_is_kept(tmp_path: Path) -> None:
+    files = ProjectFiles(tmp_path)
+    entry = "{azure_blob_config_file: aux_data/configs/acct.yaml, path: me/code.zip}"
+    files.cluster(f"platform: local\nconfig_param: {{code_path: {entry}}}\n", "here")
+    cluster = load_cluster(tmp_path, "here", environ=NO_ENVIRON)
+    assert cluster.code
+    url, store = str(cluster.code.account.container), MemoryStore()
+    environ = {**os.environ, "HOME": str(tmp_path / "home")}
+    board = Board(tmp_path, environ, cluster, backends={"here": FakeBackend()}, stores={url: store})
+    jobs: list[JobRecord] = []
+    for number, text in enumerate(("print(1)\n", "print(2)\n")):
+        files.write("src/a.py", text)
+        snapshot = take_snapshot(code_rules(cluster), tmp_path / f"cache{number}.json")
+        out = io.BytesIO()
+        write_archive(snapshot, None, out)
+        blob = f"me/code.zip.d/{snapshot.digest}.zip"
+        store.add(blob, out.getvalue())
+        code = CodeRef(url, blob, snapshot.digest)
+        spec = make_spec(run_id=f"me_{number}_0badcafe", cluster="here", code=code)
+        jobs.append(board.history.add(spec, JobRef(spec.run_id, "n"), "local"))
+    reading = JobReading(board)
+    assert reading.compare(jobs[0], jobs[1]).files == ComparedFiles(changed=("src/a.py",))
+    assert reading.compare(jobs[0], jobs[0]).files == ComparedFiles()
+    store.add(jobs[1].spec.code.blob if jobs[1].spec.code else "", b"not ours")
+    assert "has no list of its files" in reading.compare(jobs[0], jobs[1]).files.problem
+    without = replace(jobs[0], spec=replace(jobs[0].spec, code=None))
+    assert "has no list" in reading.compare(without, jobs[1]).files.problem
+
+
 def test_the_files_of_an_archive_are_read_from_its_beginning(tmp_path: Path) -> None:
     files = ProjectFiles(tmp_path)
     files.cluster("platform: local\n", "here")

@@ -22,9 +22,9 @@ if (log && log.dataset.follow) {
   };
   toEnd();
   follow.addEventListener("change", toEnd);
-  log.addEventListener("wheel", () => {
-    const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
-    if (!atEnd) follow.checked = false;
+  // Whoever scrolls back wants to read; at the end it goes on.
+  log.addEventListener("scroll", () => {
+    follow.checked = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
   }, { passive: true });
   const source = new EventSource(log.dataset.follow);
   source.onmessage = (event) => {
