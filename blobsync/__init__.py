@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         SasPermissionError,
         SecretsFoundError,
         ShapeConflictError,
+        SpreadBusyError,
         StorageError,
         StorageUnreachableError,
         SubmissionError,
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from blobsync.plan.listener import Listener
     from blobsync.plan.progress import Progress
     from blobsync.plan.saved_plan import SavedPlan
+    from blobsync.plan.spreading import SpreadPlan
     from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
     from blobsync.plan.transfer_plan import (
         Action,
@@ -266,6 +268,8 @@ __all__ = [
     "SecretsFoundError",
     "Shape",
     "ShapeConflictError",
+    "SpreadBusyError",
+    "SpreadPlan",
     "StorageAccount",
     "StorageError",
     "StorageUnreachableError",
@@ -347,6 +351,7 @@ _HOMES = {
     "blobsync.plan.listener": ("Listener",),
     "blobsync.plan.progress": ("Progress",),
     "blobsync.plan.saved_plan": ("SavedPlan",),
+    "blobsync.plan.spreading": ("SpreadPlan",),
     "blobsync.plan.transfer_options": ("EngineName", "Keep", "Links", "TransferOptions"),
     "blobsync.plan.transfer_plan": (
         "Action",

@@ -208,6 +208,7 @@ WRITERS: dict[str, str] = {
     "jobs.tunnels.named": "the user's own tunnels, in the user's configuration and state",
     "jobs.node_archive": "what nodes start from, in the user's state folder",
     **dict.fromkeys(("base.process", "cli.output", "spread.worker"), "the streams of programs"),
+    **dict.fromkeys(("spread.place", "spread.presence", "spread.probe"), "what the nodes of a transfer share"),
 }
 _WRITING = {
     *("write_text", "write_bytes", "touch", "mkdir", "makedirs", "unlink", "rmdir", "rmtree", "removedirs", "renames"),

@@ -338,6 +338,12 @@ class IncompleteTransferError(BlobsyncError):
         self.failures = failures
 
 
+class SpreadBusyError(BlobsyncError):
+    """Somebody else spreads a transfer to the same folder at this moment."""
+
+    code = FailureCode.SPREAD_BUSY
+
+
 class EmulatorError(BlobsyncError):
     code = FailureCode.EMULATOR
 

@@ -121,6 +121,12 @@ class FailureCode(str, Enum):
     ACCOUNT_WRONG = "account_wrong", "the counts of a transfer do not add up: a bug in blobsync"
     TRANSFER_INCOMPLETE = "transfer_incomplete", "some files failed, or conflict", ExitCode.PARTIAL
     CANCELLED = "cancelled", "stopped by Ctrl-C or a signal", ExitCode.INTERRUPTED
+    SPREAD_REFUSED = "spread_refused", "a node of the cluster cannot take part in the transfer"
+    SPREAD_BUSY = (
+        "spread_busy",
+        "another command moves files to the same folder with `--nodes`",
+        ExitCode.PARTIAL,
+    )
     # Programs
     AZCOPY_FAILED = (
         "azcopy_failed",

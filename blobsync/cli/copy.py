@@ -14,7 +14,15 @@ from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.consent import with_consent
 from blobsync.cli.options import NO_CLUSTER, TWO_CLUSTERS, OptionalPaths, command
 from blobsync.cli.output import Result
-from blobsync.cli.reports import files_shown, plan_data, plan_lines, plan_summary, result_data, result_lines
+from blobsync.cli.reports import (
+    detached_data,
+    files_shown,
+    plan_data,
+    plan_lines,
+    plan_summary,
+    result_data,
+    result_lines,
+)
 from blobsync.cli.session import Session
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS
 from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
@@ -164,7 +172,16 @@ def _transfer(
         return _shown_plan(session, project, made, option="plan --full")
     if session.verbose:
         session.listener.note(plan_summary(made))
+    if options.detach and made.files_to_transfer:
+        return _detach(project, made)
     return _carry_out(session, project, made, yes=yes)
+
+
+def _detach(project: Project, made: TransferPlan) -> Result:
+    record = project.detach(made)
+    moving = count_text(made.files_to_transfer, "file")
+    line = f"{record.run_id}: {moving}, {size_text(made.bytes_to_transfer)}; blobsync q {record.run_id} shows it"
+    return Result(detached_data(made, record), [line], (*made.conflicts, *made.unreadable), ExitCode.DONE)
 
 
 def _direction(word: str) -> Direction:

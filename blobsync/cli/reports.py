@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.reasons import Reason
@@ -22,6 +22,9 @@ from blobsync.plan.transfer_plan import (
     TransferResult,
 )
 from blobsync.plan.verbs import VERBS, verb
+
+if TYPE_CHECKING:
+    from blobsync.jobs.history import JobRecord
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
 # How many files of one kind are listed without --full.
@@ -51,6 +54,7 @@ def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]
         },
         "processes": plan.processes.count,
         "processes_why": plan.processes.why,
+        "spread": plan.spread.to_json() if plan.spread else None,
     }
     if records is None:
         data["actions"] = [plan_record(plan, part, action) for part, action in plan.each()]
@@ -71,6 +75,20 @@ def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "azcopy_job_ids": list(result.azcopy_job_ids),
         "receipt": str(result.receipt) if result.receipt else None,
+    }
+
+
+def detached_data(plan: TransferPlan, record: JobRecord) -> dict[str, Any]:
+    """``data`` of a transfer that was left to its job."""
+    return {
+        "job_id": record.run_id,
+        "backend": record.backend,
+        "cluster": record.cluster,
+        "status": record.info.state.value,
+        "planned": plan.files_to_transfer,
+        "bytes_planned": plan.bytes_to_transfer,
+        "nodes": plan.spread.nodes if plan.spread else 0,
+        "shards": plan.spread.shards if plan.spread else 0,
     }
 
 
@@ -146,14 +164,22 @@ def plan_summary(plan: TransferPlan) -> str:
         words.append(f"{plan.ignored:,} ignored")
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
-    return f"{'; '.join(words)}. Engine: {plan.engine.name}, {plan.engine.why}{_processes(plan)}"
+    return f"{'; '.join(words)}. Engine: {plan.engine.name}, {plan.engine.why}{_processes(plan)}{_nodes(plan)}"
 
 
 def _processes(plan: TransferPlan) -> str:
     """Only where there are more than the one that everybody expects, or where somebody asked for it."""
-    if plan.processes.count == 1 and plan.options.processes is None:
+    if plan.spread is not None or (plan.processes.count == 1 and plan.options.processes is None):
         return ""
     return f". Processes: {plan.processes.count}, {plan.processes.why}"
+
+
+def _nodes(plan: TransferPlan) -> str:
+    """Where the plan is spread, how."""
+    if plan.spread is None:
+        return ""
+    each = plan.spread.workers_per_node
+    return f". Nodes: {plan.spread.nodes} with {count_text(each, 'worker')} each, {plan.spread.why}"
 
 
 def _way(plan: TransferPlan) -> str:

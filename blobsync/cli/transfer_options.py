@@ -74,6 +74,12 @@ _ROWS: tuple[OptionRow, ...] = (
         ],
         None,
     ),
+    (
+        "nodes",
+        Annotated[int | None, typer.Option(metavar="N", help="Let N nodes of the cluster move the files, as a job.")],
+        None,
+    ),
+    ("detach", _flag("With --nodes: print the job's id, and do not wait for it.", "--detach"), False),
     ("relay", _flag("Copy through this machine if the service refuses to copy.", "--relay"), False),
     ("all_entries", _flag("All folder entries, in place of PATHs.", "--all"), False),
     ("receipt", _flag("Also save the receipt beside the data, as PATH.receipts/TIME.json.", "--receipt"), False),

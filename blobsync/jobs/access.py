@@ -27,6 +27,7 @@ def sas_minter(cluster: Cluster, environ: Mapping[str, str]) -> SasForAccount:
 def rights_needed(spec: JobSpec) -> Mapping[str, str]:
     """Letters of rights by container URL, without those for mirrored logs."""
     needed = {spec.code.container: READ_FOLDER} if spec.code else {}
+    needed.update((spec.spread or {}).get("rights", {}))
     for folder in spec.folders:
         needed[folder.container] = needed.get(folder.container, "") + JOB_FOLDER[folder.mode]
     return {container: ordered_rights(letters) for container, letters in needed.items() if letters}

@@ -32,6 +32,9 @@ OUTPUT_FAILED_EXIT = 73
 # By this variable the programs that a node of an elastic job has left behind are known.
 MARK = "BLOBSYNC_NODE_OF"
 
+# What a container is called that is a folder, or a file, of the node.
+MOUNTED = "mounted:"
+
 # The file of an elastic job's run folder with what its command ended with on node 0.
 JOB_CODE = "job_code"
 
@@ -187,6 +190,12 @@ class JobSpec:
         """How many seconds an interactive job waits for people at least; 0: it runs a command."""
         seconds = self.options.get("hold", 0)
         return seconds if isinstance(seconds, int) and seconds > 0 else 0
+
+    @property
+    def spread(self) -> Mapping[str, Any] | None:
+        """The orders of a transfer's workers; None for a job with a command of the user's."""
+        found = self.options.get("spread")
+        return found if isinstance(found, Mapping) else None
 
     @property
     def has_numbered_logs(self) -> bool:

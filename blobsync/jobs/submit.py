@@ -21,7 +21,7 @@ from blobsync.jobs.history import JobRecord
 from blobsync.jobs.holding import entering_command
 from blobsync.jobs.home import home_of
 from blobsync.jobs.node_archive import node_archive, publish
-from blobsync.jobs.spec import CodeRef, JobRef, JobSpec
+from blobsync.jobs.spec import MOUNTED, CodeRef, JobRef, JobSpec
 
 
 class Submitted(NamedTuple):
@@ -55,7 +55,7 @@ def plan_job(
 def submit(board: Board, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
     plan, warnings = plan_job(board, cluster, request, choose_code)
-    submitted = _hand_over(board, cluster, plan.spec)
+    submitted = hand_over(board, cluster, plan.spec)
     return Submitted(submitted.record, tuple(dict.fromkeys(warnings + submitted.warnings)))
 
 
@@ -77,7 +77,7 @@ def resubmit(
     demand_platform(cluster)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu))
-    new = _hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
+    new = hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = code.warnings + new.warnings
     try:
         known = board.refresh([old]).records[0]
@@ -141,14 +141,15 @@ def _gpus(spec: JobSpec) -> int:
     return spec.nodes * each
 
 
-def _hand_over(
+def hand_over(
     board: Board, cluster: Cluster, spec: JobSpec, *, successor_of: str = "", origin: Cluster | None = None
 ) -> Submitted:
+    """Grant its rights, record it, hand it over; ``origin`` is another cluster whose containers it needs."""
     backend, home = board.backend(cluster), home_of(cluster, board.environ)
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, board.environ))
     plan = backend.plan(spec)
-    if spec.node_archive is not None:
+    if spec.node_archive is not None and not spec.node_archive.container.startswith(MOUNTED):
         # It is beside the code, and the job has just been granted access to that: the account is known.
         account = known_accounts(clusters)[spec.node_archive.container]
         with board.store(cluster, account) as store:

@@ -23,7 +23,8 @@ class TransferOptions:
     second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
     is the source's path where it differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` stands for a
     PATH of each folder entry; one that is not at the source is passed over. ``processes`` is how many the direct
-    engine uses; None: as many as are worth it.
+    engine uses; None: as many as are worth it. ``nodes`` of the cluster carry the transfer (None: this machine does);
+    with ``detach`` they do so on their own.
     """
 
     engine: EngineName | None = None
@@ -42,6 +43,8 @@ class TransferOptions:
     receipt: bool = False
     all_entries: bool = False
     processes: int | None = None
+    nodes: int | None = None
+    detach: bool = False
 
     def __repr__(self) -> str:
         """Only what is not the default."""

@@ -17,6 +17,7 @@ from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import BlobUrl
 from blobsync.base.reasons import Reason
+from blobsync.plan.spreading import SpreadPlan
 from blobsync.plan.transfer_options import TransferOptions
 
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
@@ -206,6 +207,7 @@ class TransferPlan:
     parts: tuple[PlanPart, ...]
     engine: EngineChoice
     processes: ProcessChoice = ProcessChoice(1, "nothing asks for more")
+    spread: SpreadPlan | None = None
     warnings: tuple[str, ...] = ()
     unreadable: tuple[FileFailure, ...] = ()
     extras: int = 0

@@ -24,12 +24,12 @@ from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.legs import chosen_paths
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
-from blobsync.project.logbook import LogBook, entry_of, is_worth_logging, logged, transfer_begun
+from blobsync.project.logbook import LogBook, entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
 from blobsync.project.open_project import OpenProject
 from blobsync.project.options import check_options, chosen_options
-from blobsync.project.paths import one_or_many, path_text
+from blobsync.project.paths import from_root, one_or_many, path_text
+from blobsync.project.spread_choice import demand_spreadable, with_spread
 from blobsync.store.grants import LINK_LIFETIME, READ_BLOB, REMOVE
-from blobsync.transfer import receipts
 from blobsync.transfer.carry_out import Engines, carry_out
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from blobsync.config.model import StorageAccount
+    from blobsync.jobs.history import JobRecord
     from blobsync.jobs.project_jobs import Jobs
     from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.saved_plan import SavedPlan
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from blobsync.project.callback import OnProgress
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
+    from blobsync.project.spreading import Spreading
     from blobsync.project.verify import VerifyReport
     from blobsync.store.protocol import BlobStore
 
@@ -124,15 +126,29 @@ class Project(OpenProject):
         with logged(self._logbook.log, entry) as end:
             result = self._move(plan)
             end(entry_of(entry, result))
-        if plan.options.receipt and result.receipt is not None:
-            for part in plan.parts:
-                if isinstance(part.destination, BlobUrl):
-                    place = receipts.upload_receipt(result.receipt, self.connections.end(part.destination))
-                    self.listener.note(f"receipt: {place}")
+        upload_receipts(result, self.connections, self.listener.note)
         return result
 
     def _move(self, plan: TransferPlan) -> TransferResult:
-        context, folder, engines = self._open_context, self.state.folder("receipts"), self._engines(plan)
+        if plan.spread is None:
+            return self._move_with(plan, self._engines(plan))
+        with self._spreading(plan) as spreading:
+            if spreading.merge():
+                plan = self._plan_anew(plan.route.direction, plan.paths, plan.options)
+            return self._move_with(plan, spreading.engines(plan, self._engines(plan)))
+
+    def detach(self, plan: TransferPlan) -> JobRecord:
+        """Let nodes of the cluster carry out a plan that was made with ``detach``, on their own; returns their job."""
+        with self._spreading(plan) as spreading:
+            return spreading.submit(plan)
+
+    def _spreading(self, plan: TransferPlan) -> Spreading:
+        from blobsync.project.spreading import Spreading
+
+        return Spreading(self._open_context, self.state, plan, self.environ, self.listener.note)
+
+    def _move_with(self, plan: TransferPlan, engines: Engines) -> TransferResult:
+        context, folder = self._open_context, self.state.folder("receipts")
         if not isinstance(plan, LargePlan):
             return carry_out(plan, context, engines, self.listener, folder)
         from blobsync.transfer.in_batches import carry_out_in_batches
@@ -160,21 +176,24 @@ class Project(OpenProject):
 
         if not isinstance(saved, plan_file.SavedPlan):
             saved = plan_file.load(Path(path_text(saved)))
-        options = saved.options
-        if options.from_path is not None:
-            options = replace(options, from_path=f"{self.root}/{options.from_path}")
-        paths = [] if options.all_entries else [f"{self.root}/{path}" for path in saved.paths]
-        plan = self._plan(saved.direction, paths, options)
+        plan = self._plan_anew(saved.direction, saved.paths, saved.options)
         saved.check(plan)
         return plan
 
+    def _plan_anew(self, direction: Direction, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
+        """As a plan was made before, whose paths are from the root."""
+        return self._plan(direction, *from_root(self.root, paths, options))
+
     def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
         check_options(options, self.from_cluster)
+        copies = self.from_cluster is not None and direction is Direction.UP
+        demand_spreadable(options, self.cluster, copies=copies)
         given = one_or_many(paths, or_none=options.all_entries)
         plan = make_plan(self._open_context, direction, given, options, self._engine_rules(options), self.listener)
         ends = [part.destination for part in plan.parts_with(Action.DELETE)]
         emptied = {end.container for end in ends if isinstance(end, BlobUrl)}
-        return replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
+        plan = replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
+        return with_spread(plan, self.cluster, copies=copies)
 
     def recovery(self, container: ContainerUrl) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""
@@ -363,7 +382,8 @@ class Project(OpenProject):
         from blobsync.project.engine_set import engine_wish
 
         copying = self.from_cluster is not None
-        wish = engine_wish(options.engine, self.environ, self.cluster, copying=copying, processes=options.processes)
+        count, nodes = options.processes, options.nodes
+        wish = engine_wish(options.engine, self.environ, self.cluster, copying=copying, processes=count, nodes=nodes)
         return EngineRules(self._azcopy_problem, wish, usable_cores())
 
     def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:

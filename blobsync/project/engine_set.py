@@ -34,15 +34,18 @@ def engine_wish(
     *,
     copying: bool,
     processes: int | None = None,
+    nodes: int | None = None,
 ) -> EngineWish:
     """What ``--engine``, the environment or the cluster file says, in this order; ``auto`` where none of them does.
 
-    Several ``processes`` are a wish for the engine that has them. A standing wish for the relay concerns copies between
-    clusters alone. Raises ``UsageError`` for an unknown engine in the environment; those of the file were checked as it
-    was read.
+    Several ``processes``, and ``nodes``, are a wish for the engine that has them. A standing wish for the relay
+    concerns copies between clusters alone. Raises ``UsageError`` for an unknown engine in the environment; those of
+    the file were checked as it was read.
     """
     if processes is not None and processes > 1:
         return EngineWish("direct", f"--processes {processes} was given")
+    if nodes is not None:
+        return EngineWish("direct", f"--nodes {nodes} was given")
     if asked is not None:
         return EngineWish(asked, f"--engine {asked} was given")
     found = environ.get(ENGINE_VARIABLE) or ""

@@ -9,12 +9,14 @@ from typing import Any
 
 from blobsync.base.errors import BlobsyncError, TransferCancelledError
 from blobsync.base.failure_codes import ExitCode
+from blobsync.base.locations import BlobUrl
 from blobsync.config.mapping import project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.local.transfer_log import TransferEntry, TransferLog
 from blobsync.plan.transfer_plan import Action, Route, TransferPlan, TransferResult
 from blobsync.project.paths import PathName, path_text
+from blobsync.store.connections import Connections
 from blobsync.transfer import receipts
 
 _KINDS = {Route.UPLOAD: "upload", Route.DOWNLOAD: "download"}
@@ -104,3 +106,12 @@ def entry_of(entry: TransferEntry, result: TransferResult, word: str | None = No
 def is_worth_logging(plan: TransferPlan) -> bool:
     """Whether anything moves, or is deleted, or should have been."""
     return bool(plan.files_to_transfer or plan.count(Action.DELETE) or plan.unreadable)
+
+
+def upload_receipts(result: TransferResult, connections: Connections, note: Callable[[str], None]) -> None:
+    """Put the receipt beside the data, where ``--receipt`` asks for that."""
+    if not result.plan.options.receipt or result.receipt is None:
+        return
+    for part in result.plan.parts:
+        if isinstance(part.destination, BlobUrl):
+            note(f"receipt: {receipts.upload_receipt(result.receipt, connections.end(part.destination))}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
 from blobsync.plan.processes import MOST_PROCESSES
+from blobsync.plan.spreading import check_spread
 from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
 from blobsync.project.paths import PathName
 
@@ -40,6 +41,8 @@ class TransferKeywords(TypedDict, total=False):
     receipt: bool
     all_entries: bool
     processes: int | None
+    nodes: int | None
+    detach: bool
 
 
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
@@ -79,6 +82,7 @@ def check_options(options: TransferOptions, from_cluster: Cluster | None) -> Non
             raise UsageError(f"{name} {value}: not one of {words}")
     if options.processes is not None:
         _check_processes(options.processes, options.engine)
+    check_spread(options)
     if options.overwrite and options.keep:
         raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")
     if options.engine == "relay" and from_cluster is None:

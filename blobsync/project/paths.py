@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from blobsync.base.errors import UsageError
+from blobsync.plan.transfer_options import TransferOptions
 
 PathName = str | os.PathLike[str]
 Paths = PathName | Iterable[PathName]
@@ -30,3 +33,10 @@ def path_text(path: PathName) -> str:
     if not isinstance(text, str):
         raise TypeError(f"a path is a str or a pathlib.Path, not {type(text).__name__}")
     return text
+
+
+def from_root(root: Path, paths: Sequence[str], options: TransferOptions) -> tuple[list[str], TransferOptions]:
+    """The words of a command from a plan's, whose paths are from the project's root."""
+    if options.from_path is not None:
+        options = replace(options, from_path=f"{root}/{options.from_path}")
+    return [] if options.all_entries else [f"{root}/{path}" for path in paths], options

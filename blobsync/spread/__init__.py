@@ -10,4 +10,13 @@ one part. Out: a report of each of them. Calls the rooms of ``direct`` and ``sto
     worker          the program: reads orders and shards, moves files, answers with records
     conversation    the other end of its pipes
     process_engine  the engine that starts workers here, and keeps the account of their shards
+
+On the nodes of a cluster the same shards and records are files of a place that all of them reach:
+
+    place           blobs of the destination's container, or a folder; claims on names
+    hauler          a worker there: claims a shard, moves it, leaves records
+    spread_engine   the engine that puts shards there, and keeps their account
+    presence        one parent at a time, and whether it lives
+    probe           whether a node sees the same files
+    earlier_records what workers told a parent that was killed, for the index
 """

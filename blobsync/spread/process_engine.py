@@ -6,28 +6,25 @@ loses nothing; what it had not reported goes to another one.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from blobsync.base.errors import BlobsyncError, CredentialError, ProcessError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.base.file_states import LocalState
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.giving_up import GivingUp
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.spread.arrivals_here import as_seen_here
 from blobsync.spread.conversation import Conversation, Credentials, WorkerLostError
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes, Note
 from blobsync.spread.shard import can_be_in_shard, cut
 from blobsync.spread.shard_account import TRIES, ShardAccount
-from blobsync.store.ends import LocalEnd
-from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
+from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
 
 # Seconds that interrupted workers have to clean up before they are ended.
@@ -226,7 +223,7 @@ class _Run:
             moved = account.moved(record)
             with self._changed:
                 self._giving_up.moved()
-            self._report.file_moved(self._looked_at(moved))
+            self._report.file_moved(as_seen_here(part.destination, moved))
             return
         action = account.failed(record)
         # The worker that was lost may have moved it, and only its record went with it.
@@ -243,17 +240,6 @@ class _Run:
                 self._hopeless = failure
         if useless:
             self._fail_waiting(failure)
-
-    def _looked_at(self, moved: Moved) -> Moved:
-        """A file that a worker put here counts only if it is there; else it is read again in the end."""
-        end = self._task.part.destination
-        if not isinstance(end, LocalEnd) or not isinstance(moved.destination, LocalState):
-            return moved
-        with suppress(OSError):
-            found = os.stat(end.at(moved.action.target or moved.action.path))
-            if moved.destination.same_file(LocalState.of(found)):
-                return moved
-        return moved._replace(destination=None)
 
     def _fail_waiting(self, failure: FileFailure) -> None:
         """What failed now fails every file: those that no worker has yet are not begun."""

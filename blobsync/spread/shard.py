@@ -20,19 +20,17 @@ from typing import Any
 
 from blobsync.base.reasons import Reason
 from blobsync.plan.project_context import LivePart
+from blobsync.plan.spreading import shard_count
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import FormatError, name_of, object_of, size_of, state_json, state_of, text_of
 from blobsync.store.ends import LiveEnd, LocalEnd
 
 VERSION = 1
 
-# More shards than workers, so that a slow one takes fewer.
-_SHARDS_PER_WORKER = 8
 # What one request costs besides its bytes, as bytes; and how much one request moves.
 _REQUEST = 256 << 10
 _PIECE = 8 << 20
-# A smaller shard costs more to hand over than another worker gains; a larger one takes a worker's memory.
-_LEAST = 200 * _REQUEST
+# A larger shard takes a worker's memory.
 _MOST_FILES = 5_000
 
 
@@ -66,7 +64,7 @@ def cut(part: LivePart, actions: Sequence[FileAction], workers: int) -> tuple[Sh
     as many files.
     """
     weights = [weight(action) for action in actions]
-    wanted = max(workers, min(workers * _SHARDS_PER_WORKER, sum(weights) // _LEAST))
+    wanted = shard_count(workers, sum(weights))
     ends = end_text(part.source), end_text(part.destination)
     edges = _edges(weights, min(wanted, len(actions)))
     runs = [actions[start:stop] for first, last in pairwise(edges) for start, stop in _short_runs(first, last)]

@@ -84,6 +84,11 @@ class ShardAccount:
         if self.reused:
             listener.bytes_reused(-self.reused)
 
+    def begin_again(self, listener: Listener) -> None:
+        """Another worker has taken the shard over."""
+        self.take_back(listener)
+        self.moving = self.reused = 0
+
     def again(self) -> list[ShardAccount]:
         """What another worker is given: the files that are left, in halves, so that a file which ends its worker takes
         fewer others along. Empty after the last attempt."""

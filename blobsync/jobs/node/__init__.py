@@ -4,6 +4,7 @@
     python -m blobsync.jobs.node exec ...       once per process, started by srun or mpirun
     python -m blobsync.jobs.node node ...       once per node, starts the node's processes itself
     python -m blobsync.jobs.node finish ...     once per node: last uploads, then clean up
+    python -m blobsync.jobs.node spread ...     the workers of a transfer on this node; --worker K: one of them
     python -m blobsync.jobs.node here ...       the processes of one node with this terminal, in a folder that is ready
 
 Decides each process's rank, how it is started, signalled and stopped, and what is uploaded. In:

@@ -19,6 +19,7 @@ from blobsync.jobs.node.echo import Echo
 from blobsync.jobs.node.job import NodeJob, demand_startable, read_text
 from blobsync.jobs.node.places import JobPlaces
 from blobsync.jobs.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
+from blobsync.jobs.node.spread import run_spread
 from blobsync.jobs.node.stopping import WARNINGS, HeldSignals
 from blobsync.jobs.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
 
@@ -69,6 +70,8 @@ def _do(arguments: NodeArguments, job: NodeJob, places: JobPlaces, held: HeldSig
         return verbs.run_node(job, places, held)
     if arguments.verb == "finish":
         return verbs.finish_node(job, places, arguments.code)
+    if arguments.verb == "spread":
+        return run_spread(job, places, arguments.worker)
     return verbs.run_in_terminal(job, held)
 
 

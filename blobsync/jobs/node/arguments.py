@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-VERBS = ("prepare", "exec", "node", "finish", "here")
+VERBS = ("prepare", "exec", "node", "finish", "here", "spread")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeArguments:
     """What to do and where. ``root`` None: the code goes to a folder of this node; ``node_rank`` None: the launcher
     tells; ``code`` is what the command ended with (``finish``), ``log`` whether ``exec`` opens the rank's log, ``echo``
-    whether all logs are copied to our own output."""
+    whether all logs are copied to our own output, ``worker`` which worker of a transfer this is (None: what starts
+    them)."""
 
     verb: str
     job: Path
@@ -27,6 +28,7 @@ class NodeArguments:
     keep_root: str = "never"
     sync_seconds: float = 60.0
     echo: bool = False
+    worker: int | None = None
 
 
 def parse_arguments(argv: Sequence[str]) -> NodeArguments:
@@ -43,4 +45,5 @@ def parse_arguments(argv: Sequence[str]) -> NodeArguments:
     parser.add_argument("--keep-root", choices=("never", "failed", "always"), default="never")
     parser.add_argument("--sync-seconds", type=float, default=60.0)
     parser.add_argument("--echo", action="store_true", help="copy the logs to our own output, marked with their names")
+    parser.add_argument("--worker", type=int, help="spread: which of the node's workers this is; -1: the parent")
     return NodeArguments(**vars(parser.parse_args(argv)))

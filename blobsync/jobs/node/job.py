@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import blobsync
 from blobsync.base.locations import Secret
+from blobsync.base.process import python_module
 from blobsync.base.redaction import redact
 from blobsync.jobs.holding import HOLDER, HOLDING_FOLDER
 from blobsync.jobs.node.arguments import NodeArguments
@@ -57,7 +59,8 @@ class NodeJob:
         self.root = Path(os.path.abspath(root))
         self.work_dir = self.root / str(spec.options.get("work_dir", ""))
         # Without a code archive the job runs where it is, and that folder is not ours to remove.
-        self.in_place = spec.code is None
+        self.in_place = spec.code is None and spec.spread is None
+        self._arguments = arguments
 
     @property
     def stopped(self) -> bool:
@@ -125,6 +128,8 @@ class NodeJob:
         """The user's argument vector as it was given; one argument with white space in it is a shell line."""
         if self.spec.hold:
             return self._holding_command()
+        if self.spec.spread is not None:
+            return self.own_words("spread")
         argv, prefix = self.spec.argv, str(self.spec.options.get("command_prefix", ""))
         command = (*shlex.split(prefix), *argv)
         if self.is_shell_line:
@@ -139,10 +144,34 @@ class NodeJob:
         terminals = ("--terminals",) if self.spec.platform in SERVICES else ()
         return (sys.executable, "-I", str(self._beside_spec / HOLDER), *words, *limit, *terminals)
 
+    def own_words(self, verb: str) -> tuple[str, ...]:
+        """The command line of another verb of this program, for this node."""
+        given = self._arguments
+        secrets = ("--secrets", os.path.abspath(given.secrets)) if given.secrets else ()
+        return (
+            *(*_this_program(), verb, "--job", os.path.abspath(given.job), *secrets),
+            *(
+                "--run-dir",
+                os.path.abspath(given.run_dir),
+                "--node-rank",
+                str(self.node_rank),
+                "--root",
+                str(self.root),
+            ),
+        )
+
     @property
     def is_shell_line(self) -> bool:
         """Whether the command is one line for a shell."""
         return len(self.spec.argv) == 1 and any(letter.isspace() for letter in self.spec.argv[0].strip())
+
+
+def _this_program() -> tuple[str, ...]:
+    """The node archive that this is, or the installed blobsync."""
+    archive = Path(blobsync.__file__).parent.parent
+    if (archive / "__main__.py").is_file():
+        return (sys.executable, "-I", str(archive))
+    return python_module("blobsync.jobs.node")
 
 
 def pods_before(environ: Mapping[str, str]) -> int:

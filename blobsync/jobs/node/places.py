@@ -13,16 +13,13 @@ from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.base.redaction import register_secret
 from blobsync.base.trusted_hosts import Service, host_of, may_get_login
 from blobsync.jobs.node.mounted import MountedStore
-from blobsync.jobs.spec import Secrets
+from blobsync.jobs.spec import MOUNTED, Secrets
 from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.rest.append import RestAppendBlobs
 from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.store import RestBlobStore
-
-# What a container is called that is a folder, or a file, of this node.
-MOUNTED = "mounted:"
 
 # What a pod with a workload identity has in its environment:
 # https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html
@@ -67,7 +64,11 @@ class JobPlaces:
             return (
                 RemoteEnd(MountedStore(path.parent), path.name) if path.is_file() else RemoteEnd(MountedStore(path), "")
             )
-        return RemoteEnd(RestBlobStore(container_url(container), self._connection(container)), name)
+        return RemoteEnd(self.container(container), name)
+
+    def container(self, container: str) -> RestBlobStore:
+        """The container itself. Raises ``CredentialError`` as :meth:`blobs` does."""
+        return RestBlobStore(container_url(container), self._connection(container))
 
     def appendable(self, container: str) -> RestAppendBlobs:
         """The container's blobs that grow at their end."""

@@ -84,6 +84,9 @@ def _node_lock(job: NodeJob) -> Iterator[None]:
 def _place_code(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> None:
     """Fetch the code archive (or a blob folder of code), check it, unpack it beside its place, rename."""
     code = job.spec.code
+    if job.spec.spread is not None:
+        job.root.mkdir(exist_ok=True)
+        return
     if code is None:
         if not job.root.is_dir():
             raise NotReadyError(f"there is no folder {job.root}")

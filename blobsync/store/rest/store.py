@@ -36,6 +36,7 @@ from blobsync.store.rest.blob_steps import BlobSteps, RestOrders
 from blobsync.store.rest.errors import skew_seconds
 from blobsync.store.rest.headers import add_condition, copied, properties_of, with_sas
 from blobsync.store.rest.http import BlobHttp, Reply
+from blobsync.store.rest.leases import BlobLeases
 from blobsync.store.rest.reader import RestBlobReader
 from blobsync.store.rest.uncommitted import blobs_without_content
 from blobsync.store.rest.xml import BadAnswerError, Markers, block_lists, checked_etag, list_page
@@ -111,6 +112,10 @@ class RestBlobStore:
         """See the protocol; None with a library that blocks the thread that sends."""
         driver = self._http.side_by_side()
         return None if driver is None else RestOrders(driver, self._http, self._steps)
+
+    def leases(self) -> BlobLeases:
+        """The leases of the container's blobs, over the same connections."""
+        return BlobLeases(self._container, self._http)
 
     def properties(self, name: str) -> BlobProperties:
         """Get Blob Properties, the part that a copy carries over; raises ``BlobNotFoundError``."""

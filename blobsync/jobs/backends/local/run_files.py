@@ -69,7 +69,7 @@ class RunFiles:
 
     def root_for(self, spec: JobSpec, node: int = 0) -> Path:
         """Where a node of the job works: a folder of its own, or where the job is to run in place."""
-        if spec.code is None:
+        if spec.code is None and spec.spread is None:
             return Path(str(spec.options["in_place"]))
         return self.folder / f"root_{node}" if node else self.root
 

@@ -1,0 +1,127 @@
+"""The parent of a detached transfer, on node 0 of its job: carries out the plan that was left at the place."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from blobsync.base.failure_codes import ExitCode
+from blobsync.direct.engine import DirectEngine
+from blobsync.jobs.node.job import NodeJob
+from blobsync.local.index import Index, PairIndex
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import End, EngineChoice, FileAction, IndexKey, Part, PlanPart, TransferPlan
+from blobsync.spread.hauler import Ends, read_shard
+from blobsync.spread.place import SharedPlace
+from blobsync.spread.presence import Presence
+from blobsync.spread.shard import Shard, end_text
+from blobsync.spread.spread_engine import SpreadEngine
+from blobsync.store.ends import LiveEnd, LocalEnd
+from blobsync.transfer.carry_out import Engines, carry_out
+
+# This many failures are told one by one; the result has all.
+_TOLD = 100
+_ENGINE = EngineChoice("direct", "nodes have no other engine")
+
+
+def run_parent(job: NodeJob, place: SharedPlace, ends: Sequence[Ends], told: Callable[[str], None]) -> int:
+    """Move all of it, look at the destination, and leave the result at the place; the code that ``u`` would end with.
+
+    Started again, it cuts the same shards, and hears of those that are done.
+    """
+    orders = job.spec.spread or {}
+    index = Index(job.beside("index.sqlite"), told)
+    if not place.read("alive") and place.read("result") is not None:
+        # It has told the result, and was killed before it could end.
+        return ExitCode.DONE
+    with Presence(place, orders["owner"]) as presence:
+        presence.show()
+        parts = _parts(place, ends)
+        workers = int(orders["workers"]) * int(orders["nodes"])
+
+        engine = SpreadEngine(DirectEngine(), place, _OwnJob(), workers, keep_records=True)
+        plan = TransferPlan(
+            route=parts[0].route,
+            cluster=job.spec.cluster,
+            from_cluster=None,
+            paths=tuple(part.path for part in parts),
+            options=TransferOptions(engine="direct"),
+            parts=tuple(_plain(part) for part in parts),
+            engine=_ENGINE,
+            created_at=time.time(),
+        )
+        result = carry_out(plan, _Opened(parts, index), Engines({"direct": lambda: engine}), _Telling(told), None)
+        failures = [{"path": each.path, "code": each.code.value, "message": each.message} for each in result.failures]
+        document = {"transferred": result.transferred, "verified": result.verified, "failures": failures}
+        place.write("result", json.dumps(document).encode())
+    for failure in result.failures[:_TOLD]:
+        told(f"{failure.message} ({failure.code})")
+    told(f"{result.verified:,} files verified, {len(result.failures):,} failed")
+    return result.exit_code
+
+
+def _parts(place: SharedPlace, ends: Sequence[Ends]) -> list[LivePart]:
+    shards = [read_shard(place.read(f"plan/{name}") or b"") for name in place.names("plan")]
+    known = {(end_text(each.source), end_text(each.destination)): each for each in ends}
+    actions: dict[tuple[str, str], list[FileAction]] = {}
+    first: dict[tuple[str, str], Shard] = {}
+    for shard in shards:
+        key = shard.source, shard.destination
+        actions.setdefault(key, []).extend(shard.actions)
+        first.setdefault(key, shard)
+    return [
+        Part(
+            shard.path,
+            shard.route,
+            known[key].source,
+            known[key].destination,
+            IndexKey(shard.path, " ".join(key), ""),
+            actions=tuple(actions[key]),
+        )
+        for key, shard in first.items()
+    ]
+
+
+def _plain(part: LivePart) -> PlanPart:
+    source, destination = _plain_end(part.source), _plain_end(part.destination)
+    return Part(part.path, part.route, source, destination, part.key, part.shape, part.actions)
+
+
+def _plain_end(end: LiveEnd) -> End:
+    return end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
+
+
+class _Opened(NamedTuple):
+    """Opens the parts of a plan: they are open already."""
+
+    parts: list[LivePart]
+    known: Index
+
+    def opened(self, part: PlanPart) -> LivePart:
+        return next(each for each in self.parts if each.key == part.key)
+
+    def records(self, key: IndexKey) -> PairIndex:
+        return self.known.pair(key.near, key.remote)
+
+
+class _OwnJob:
+    """The workers are those of the job that this runs in."""
+
+    def start(self) -> None: ...
+
+    def ended(self) -> str | None:
+        return None
+
+    def stop(self) -> None: ...
+
+
+class _Telling(SilentListener):
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self._told = told
+
+    def note(self, text: str) -> None:
+        self._told(text)

@@ -1,0 +1,190 @@
+"""The job that carries a spread transfer: an elastic job whose command is blobsync's own worker.
+
+Its nodes come and go as those of any elastic job; node 0 stays. The specification names ends and the place, no secret:
+SAS tokens travel as those of every job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from blobsync.base.errors import BlobsyncError, ConfigError, JobNotFoundError, UsageError
+from blobsync.config.model import Cluster
+from blobsync.jobs.board import Board
+from blobsync.jobs.describe import SubmitRequest, describe, read_seconds
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.node_archive import node_archive
+from blobsync.jobs.spec import MOUNTED, JobSpec, NodeArchiveRef, State
+from blobsync.jobs.submit import hand_over, new_run_id
+from blobsync.plan.spreading import SpreadPlan
+from blobsync.spread.place import SharedPlace
+from blobsync.store.grants import JOB_SECONDS
+
+# Seconds: how long workers have to end, and how long to wait between two looks at their job.
+_END_SECONDS, _LOOK_SECONDS = 60.0, 0.5
+# Its name at the place.
+_ARCHIVE = "node/archive"
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadRequest:
+    """What the job is for. ``words`` are the command as people see it. ``container`` is the URL of the container that
+    has the place (empty: it is a folder), ``path`` the prefix there, or the folder. ``ends`` are those between which
+    workers may move, ``rights`` the letters by container URL, ``owner`` the UUID of the parent's claim."""
+
+    words: tuple[str, ...]
+    plan: SpreadPlan
+    container: str
+    path: str
+    ends: Sequence[Mapping[str, Any]]
+    rights: Mapping[str, str]
+    owner: str
+    cap_mbps: float | None = None
+
+
+def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedPlace) -> JobSpec:
+    """The specification. Raises ``ConfigError`` and ``UsageError`` for what the cluster cannot run."""
+    plan = request.plan
+    asked = SubmitRequest(request.words, 0, nodes=plan.nodes, elastic=f"1:{plan.nodes}")
+    spec = describe(cluster, asked, new_run_id(board.environ), None)
+    if plan.detach:
+        _demand_limit(cluster, spec)
+    each = request.cap_mbps / plan.workers if request.cap_mbps else None
+    orders = {
+        "container": request.container,
+        "path": request.path,
+        "workers": plan.workers_per_node,
+        "nodes": plan.nodes,
+        "cap_mbps": each,
+        "detach": plan.detach,
+        "ends": list(request.ends),
+        "rights": dict(request.rights),
+        "owner": request.owner,
+    }
+    return replace(
+        spec,
+        env={},
+        secret_env=(),
+        folders=(),
+        logs=None,
+        setup=(),
+        options={"spread": orders},
+        node_archive=_archive(board, cluster, request, place),
+    )
+
+
+def _demand_limit(cluster: Cluster, spec: JobSpec) -> None:
+    """A parent that nobody watches needs SAS that outlive it."""
+    if cluster.platform != "slurm":
+        return
+    seconds = read_seconds(cluster, "timeout")
+    if seconds is None or cluster.text("slurm.time"):
+        raise UsageError(
+            f"--detach: {cluster.name} gives the job no time limit that its SAS are known to outlive",
+            hint="write timeout: 2d in the cluster file, in place of slurm.time, or pass -p '{timeout: 2d}'",
+        )
+    if seconds > JOB_SECONDS:
+        raise UsageError(
+            f"--detach: a SAS lives at most {JOB_SECONDS // 3600} hours, and the job may run for {seconds // 3600}",
+            hint="-p '{timeout: 6d}'",
+        )
+
+
+def _archive(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedPlace) -> NodeArchiveRef | None:
+    """Where the job's nodes find blobsync; this machine's have it."""
+    if cluster.platform == "local":
+        return None
+    archive = node_archive(board.environ)
+    if request.container:
+        return NodeArchiveRef(request.container, f"{request.path}/{_ARCHIVE}", archive.digest, len(archive.body))
+    place.write(_ARCHIVE, archive.body)
+    return NodeArchiveRef(f"{MOUNTED}{request.path}/{_ARCHIVE}", _ARCHIVE, archive.digest, len(archive.body))
+
+
+class JobCrew:
+    """The workers of a transfer, as a job; see :class:`blobsync.spread.spread_engine.Workforce`."""
+
+    def __init__(
+        self, board: Board, clusters: tuple[Cluster, Cluster | None], request: SpreadRequest, place: SharedPlace
+    ) -> None:
+        """``clusters``: the one whose nodes work, and the other one of a copy."""
+        self._board = board
+        self._cluster, self._other = clusters
+        self._request = request
+        self._place = place
+        self.record: JobRecord | None = None
+
+    def start(self) -> None:
+        """The job that works at the place already, or a new one."""
+        if self._known() is None:
+            self.submit()
+
+    def submit(self) -> JobRecord:
+        """A new job."""
+        spec = spread_spec(self._board, self._cluster, self._request, self._place)
+        submitted = hand_over(self._board, self._cluster, spec, origin=self._other)
+        self.record = submitted.record
+        self._place.write("job", self.record.run_id.encode())
+        for warning in submitted.warnings:
+            self._board.note(warning)
+        self._board.note(f"job {self.record.run_id} on {self._cluster.name}: {self._request.plan.nodes} nodes")
+        return self.record
+
+    def find(self) -> JobRecord | None:
+        """The job that was submitted for this place and has not ended, as far as this project knows."""
+        body = self._place.read("job")
+        with suppress(JobNotFoundError, UnicodeDecodeError):
+            known = self._board.history.find(body.decode()) if body else None
+            # Whoever may write to the place may name any job.
+            if known is not None and (known.spec.spread or {}).get("path") == self._request.path:
+                known = self._board.refresh([known])[0]
+                return None if known.info.state.is_final else known
+        return None
+
+    def _known(self) -> JobRecord | None:
+        found = self.find()
+        if found is not None and found.spec.options.get("spread", {}).get("detach"):
+            return None
+        self.record = found
+        return found
+
+    def ended(self) -> str | None:
+        """How the job ended."""
+        if self.record is None:
+            return "it was never there"
+        self.record = self._board.refresh([self.record])[0]
+        info = self.record.info
+        code = f" with code {info.exit_code}" if info.exit_code is not None else ""
+        reason = f": {info.reason}" if info.reason else ""
+        return f"{info.state}{code}{reason}; see blobsync logs {self.record.run_id}" if info.state.is_final else None
+
+    def wait(self) -> None:
+        """For a while: workers that have nothing left to do end by themselves, and a job that still waits for its turn
+        is cancelled."""
+        until = time.monotonic() + _END_SECONDS
+        while self.record is not None and self.ended() is None:
+            if self.record.info.state is State.QUEUED or time.monotonic() > until:
+                self.stop()
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def stop(self) -> None:
+        """Cancel the job."""
+        if self.record is not None:
+            with suppress(BlobsyncError):
+                self._board.cancel(self.record)
+
+
+def demand_shared(cluster: Cluster) -> None:
+    """Raise ``ConfigError`` where nodes cannot see this machine's files."""
+    if cluster.platform == "slurm" and cluster.text("ssh"):
+        raise ConfigError(
+            f"--nodes: {cluster.text('ssh')} does not see this machine's files",
+            file=cluster.file,
+            key="ssh",
+            hint="run the command on the login node, in a project on the shared file system; -f copies work from here",
+        )

@@ -1,0 +1,101 @@
+"""How a plan is spread over the nodes of a cluster, and when it cannot be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from blobsync.base.errors import UsageError
+from blobsync.plan.transfer_options import TransferOptions
+
+# On a cluster each node starts so many workers; this machine's nodes share its cores.
+WORKERS_PER_NODE: Mapping[str, int] = {"slurm": 4, "kubernetes": 4}
+# Platforms whose nodes see no disk of ours.
+_WITHOUT_DISK = frozenset({"kubernetes"})
+# https://slurm.schedmd.com/faq.html: what a Slurm cluster can have at most is 65,536; more than this was never tried.
+MOST_NODES = 1024
+# On this machine nodes are groups of processes.
+_MOST_HERE = 64
+# More shards than workers, so that a slow node takes fewer.
+_SHARDS_PER_WORKER = 8
+# Of work, as bytes: a smaller shard costs more to hand over than another worker gains.
+_LEAST = 50 << 20
+_PLATFORMS = ("local", "slurm", "kubernetes")
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadPlan:
+    """A transfer over ``nodes`` nodes of ``backend``, each with ``workers_per_node``. It is cut into about ``shards``,
+    balanced by bytes and requests; of several PATHs each has its own. ``why`` is one sentence for the user.
+    ``detach``: node 0 is the parent.
+    """
+
+    backend: str
+    nodes: int
+    workers_per_node: int
+    shards: int
+    why: str
+    detach: bool = False
+
+    @property
+    def workers(self) -> int:
+        """How many claim shards."""
+        return self.nodes * self.workers_per_node
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``plan --json`` has it."""
+        return asdict(self)
+
+
+def choose_spread(
+    options: TransferOptions, platform: str, cluster: str, *, copies: bool, files: int = 0, weight: int = 0
+) -> SpreadPlan:
+    """How so many files of this weight are spread. ``copies``: nothing local is read or written.
+
+    Raises ``UsageError`` where the cluster's nodes cannot do it.
+    """
+    nodes = options.nodes or 1
+    if platform == "local" and nodes > _MOST_HERE:
+        raise UsageError(f"--nodes {nodes}: this machine takes at most {_MOST_HERE} as nodes")
+    if platform not in _PLATFORMS:
+        raise UsageError(
+            f"--nodes: jobs of {platform} have a fixed number of nodes, and a transfer's come and go",
+            hint="use a cluster whose platform is slurm or kubernetes, or --processes on this machine",
+        )
+    if platform in _WITHOUT_DISK and not copies:
+        raise UsageError(
+            f"--nodes: the nodes of {cluster} ({platform}) do not see this disk, so only copies with -f spread there",
+            hint="use --processes on this machine, or the cluster file of a Slurm cluster that shares its file system",
+        )
+    each = WORKERS_PER_NODE.get(platform, 1)
+    shards = min(files, shard_count(nodes * each, weight))
+    why = f"--nodes {nodes} was given; {cluster} is {platform}"
+    return SpreadPlan(platform, nodes, each, shards, why, options.detach)
+
+
+def shard_count(workers: int, weight: int) -> int:
+    """How many shards so much work is cut into; see ``blobsync.spread.shard.weight``."""
+    return max(workers, min(workers * _SHARDS_PER_WORKER, weight // _LEAST))
+
+
+def check_spread(options: TransferOptions) -> None:
+    """Options that do not fit together: ``UsageError``."""
+    if options.nodes is None:
+        if options.detach:
+            raise UsageError("--detach is for transfers on nodes", hint="add --nodes N")
+        return
+    if not 1 <= options.nodes <= MOST_NODES:
+        raise UsageError(f"--nodes {options.nodes}: not a number from 1 to {MOST_NODES}")
+    if options.processes is not None:
+        raise UsageError("--nodes and --processes cannot be combined", hint="--processes is for this machine")
+    if options.engine not in (None, "auto", "direct"):
+        raise UsageError(
+            f"--nodes and --engine {options.engine} cannot be combined", hint="nodes use the direct engine"
+        )
+    for name in ("mirror", "keep", "receipt"):
+        if options.detach and getattr(options, name):
+            raise UsageError(
+                f"--detach and --{name} cannot be combined",
+                hint=f"run it without --detach, or with --{name} once the job has ended",
+            )

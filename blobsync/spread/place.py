@@ -1,0 +1,258 @@
+"""The place that the parent and the workers of a spread transfer share: small files with names, and claims on names.
+
+Two kinds: blobs below ``.blobsync/spread/`` of the destination's container, where a claim is a lease and ends by the
+service's clock; and a folder of a shared file system, where nobody's clock can be trusted: there a claim whose file
+stays the same for a minute has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from blobsync.base.errors import BlobNotFoundError, LocalFileError, PreconditionFailedError, StorageError
+from blobsync.base.plain_json import parse_object
+from blobsync.local.errors import naming
+from blobsync.store.protocol import BlobProperties, BlobStore, Precondition
+from blobsync.store.rest.leases import BlobLeases
+
+# Seconds; the longest that the service allows for a lease that ends by itself.
+CLAIM_SECONDS = 60
+# Bytes; shards are the largest files.
+LARGEST = 64 << 20
+_NAME = re.compile(r"[a-z]+(/[A-Za-z0-9][A-Za-z0-9~.-]{0,199})?")
+_PIECE = 4 << 20
+
+
+class SharedPlace(Protocol):
+    """Files that appear whole. Names are one word, or a word and a name below it; safe for several threads.
+
+    Raises ``StorageError`` or ``LocalFileError`` where the place cannot be reached.
+    """
+
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        ...
+
+    def write(self, name: str, body: bytes) -> None:
+        """Put a file there, in the place of an older one."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The whole file; None where there is none."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """The names below a word, sorted, without it. Names that nobody here gives are left out."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Whoever has a claim on it; a file that is not there is no error."""
+        ...
+
+    def remove_all(self) -> None:
+        """Every file of the place."""
+        ...
+
+    def claim(self, name: str, holder: str) -> bool:
+        """Take, keep or take back the claim on a name for ``CLAIM_SECONDS``; False where somebody else has it."""
+        ...
+
+    def release(self, name: str, holder: str) -> None:
+        """Give the claim up."""
+        ...
+
+
+class ContainerPlace:
+    """Blobs below ``prefix`` of a container. ``leases`` are those of the same container."""
+
+    def __init__(self, store: BlobStore, leases: BlobLeases, prefix: str, *, seconds: int = CLAIM_SECONDS) -> None:
+        self._store = store
+        self._leases = leases
+        self._prefix = f"{prefix}/"
+        self._seconds = seconds
+
+    @property
+    def shown(self) -> str:
+        return f"{self._store.container}/{self._prefix}"
+
+    def write(self, name: str, body: bytes) -> None:
+        md5 = hashlib.md5(body, usedforsecurity=False).digest()
+        self._store.put(self._at(name), body, md5=md5, properties=BlobProperties(content_type="application/json"))
+
+    def read(self, name: str) -> bytes | None:
+        pieces, size = [], 0
+        try:
+            with self._store.open(self._at(name)) as blob:
+                while piece := blob.read(_PIECE):
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > LARGEST:
+                        raise StorageError(f"{self.shown}{name} is too large to be ours")
+        except BlobNotFoundError:
+            return None
+        return b"".join(pieces)
+
+    def names(self, folder: str) -> list[str]:
+        above = len(self._prefix) + len(folder) + 1
+        found = (blob.name[above:] for blob in self._store.list_blobs(f"{self._prefix}{folder}/"))
+        return sorted(name for name in found if _NAME.fullmatch(f"{folder}/{name}"))
+
+    def remove(self, name: str) -> None:
+        self._remove(self._at(name))
+
+    def remove_all(self) -> None:
+        for blob in list(self._store.list_blobs(self._prefix)):
+            self._remove(blob.name)
+
+    def claim(self, name: str, holder: str) -> bool:
+        at = self._at(name)
+        for _ in range(2):
+            try:
+                return self._leases.acquire(at, holder, self._seconds)
+            except BlobNotFoundError:
+                with suppress(PreconditionFailedError):
+                    body, new = b"", Precondition(absent=True)
+                    self._store.put(at, body, md5=hashlib.md5(body, usedforsecurity=False).digest(), condition=new)
+        return False
+
+    def release(self, name: str, holder: str) -> None:
+        with suppress(BlobNotFoundError):
+            self._leases.release(self._at(name), holder)
+
+    def _remove(self, at: str) -> None:
+        with suppress(BlobNotFoundError):
+            try:
+                self._store.delete(at)
+            except StorageError as error:
+                if error.service_code != "LeaseIdMissing":
+                    raise
+                self._leases.end(at)
+                self._store.delete(at)
+
+    def _at(self, name: str) -> str:
+        return self._prefix + _checked(name)
+
+
+class FolderPlace:
+    """A folder that all nodes see. ``clock`` is steady, in seconds."""
+
+    def __init__(
+        self, root: Path, *, seconds: float = CLAIM_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._root = root
+        self._seconds = seconds
+        self._clock = clock
+        # Of claims of others: what their file said, and since when.
+        self._seen: dict[str, tuple[bytes, float]] = {}
+
+    @property
+    def shown(self) -> str:
+        return f"{self._root}/"
+
+    def write(self, name: str, body: bytes) -> None:
+        path = self._at(name)
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        with naming(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fresh.write_bytes(body)
+            os.replace(fresh, path)
+
+    def read(self, name: str) -> bytes | None:
+        path = self._at(name)
+        try:
+            with naming(path), path.open("rb") as file:
+                body = file.read(LARGEST + 1)
+        except LocalFileError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        if len(body) > LARGEST:
+            raise LocalFileError(f"{path} is too large to be ours", path=str(path))
+        return body
+
+    def names(self, folder: str) -> list[str]:
+        with suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(self._root / folder) if _NAME.fullmatch(f"{folder}/{name}"))
+        return []
+
+    def remove(self, name: str) -> None:
+        self._at(name).unlink(missing_ok=True)
+        for _, path in self._claims(name):
+            path.unlink(missing_ok=True)
+
+    def remove_all(self) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def claim(self, name: str, holder: str) -> bool:
+        number, path = max(self._claims(name), default=(-1, None))
+        if path is None:
+            return self._create(name, 0, holder)
+        with suppress(FileNotFoundError, ValueError, KeyError):
+            body = path.read_bytes()
+            said = parse_object(body.decode())
+            if said["holder"] == holder and not said["ended"]:
+                self._say(path, holder)
+                return True
+            known, since = self._seen.get(name, (b"", 0.0))
+            if body != known:
+                since = self._clock()
+                self._seen[name] = body, since
+            if not said["ended"] and self._clock() - since < self._seconds:
+                return False
+        return self._create(name, number + 1, holder)
+
+    def release(self, name: str, holder: str) -> None:
+        _, path = max(self._claims(name), default=(-1, None))
+        if path is not None:
+            with suppress(FileNotFoundError, ValueError, KeyError):
+                if parse_object(path.read_bytes().decode())["holder"] == holder:
+                    self._say(path, holder, ended=True)
+
+    def _create(self, name: str, number: int, holder: str) -> bool:
+        """Of several who take the same number, one gets it: the name is linked to, whole, or not at all."""
+        place = self._at(name)
+        path = place.with_name(f"{place.name}~{number:06}")
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        with naming(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._say(fresh, holder)
+            try:
+                os.link(fresh, path)
+            except FileExistsError:
+                return False
+            finally:
+                fresh.unlink(missing_ok=True)
+        return True
+
+    def _say(self, path: Path, holder: str, *, ended: bool = False) -> None:
+        """What a claim says differs each time, so that others see that its holder lives."""
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        fresh.write_text(json.dumps({"holder": holder, "ended": ended, "beat": secrets.token_hex(4)}))
+        os.replace(fresh, path)
+
+    def _claims(self, name: str) -> Iterator[tuple[int, Path]]:
+        place = self._at(name)
+        for path in place.parent.glob(f"{place.name}~*"):
+            number = path.name.rpartition("~")[2]
+            if number.isdigit():
+                yield int(number), path
+
+    def _at(self, name: str) -> Path:
+        return self._root / _checked(name)
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"not a name of this place: {name!a}")
+    return name

@@ -1,0 +1,108 @@
+"""The parent of a spread transfer, as others see it: it has the claim on the place, and lives."""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+import threading
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from blobsync.base.errors import BlobsyncError, SpreadBusyError
+from blobsync.local.errors import naming
+from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
+
+_OWNER = "owner"
+_BEAT_SECONDS = CLAIM_SECONDS / 4
+
+
+class Presence:
+    """From the beginning of a ``with`` block to its end. ``holder`` is a UUID: whoever has the same is the same parent,
+    started again."""
+
+    def __init__(self, place: SharedPlace, holder: str) -> None:
+        self._place = place
+        self._holder = holder
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Presence:
+        """Raises ``SpreadBusyError`` where somebody else has the claim."""
+        if not self._place.claim(_OWNER, self._holder):
+            raise SpreadBusyError(
+                f"another command moves files to this folder with --nodes at this moment: it has {self._place.shown}",
+                hint=f"wait for it; of one that was killed the claim ends after {CLAIM_SECONDS} s",
+            )
+        return self
+
+    def show(self) -> None:
+        """From now on workers see that the parent lives."""
+        self._say()
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        self._place.release(_OWNER, self._holder)
+
+    def end(self) -> None:
+        """Workers end: nothing is left to do."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        # A detached parent's SAS does not let it remove anything.
+        self._place.write("alive", b"")
+
+    def _beat(self) -> None:
+        while not self._over.wait(_BEAT_SECONDS):
+            try:
+                self._place.claim(_OWNER, self._holder)
+                self._say()
+            except BlobsyncError:
+                # The next round tries again; workers are patient.
+                continue
+
+    def _say(self) -> None:
+        self._place.write("alive", secrets.token_hex(8).encode())
+
+
+class OwnerLock:
+    """One parent at a time of this project, on machines that share its state folder. Entering gives the UUID under
+    which it claims, the same each time, so that the next one after one that was killed need not wait.
+
+    The kernel releases the lock when its holder dies.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._stream: IO[str] | None = None
+
+    def __enter__(self) -> str:
+        """Raises ``SpreadBusyError`` where another process has the lock."""
+        with naming(self._file):
+            stream = self._file.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            stream.close()
+            raise SpreadBusyError(
+                "another command of this project moves files to this folder with --nodes at this moment",
+                hint="wait for it, or stop it with Ctrl-C",
+            ) from error
+        self._stream = stream
+        stream.seek(0)
+        try:
+            return str(uuid.UUID(stream.read().strip()))
+        except ValueError:
+            made = str(uuid.uuid4())
+            stream.truncate(0)
+            stream.write(made)
+            stream.flush()
+            return made
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()

@@ -1,0 +1,298 @@
+"""The direct engine on the nodes of a cluster: this process cuts, puts shards where workers claim them, and keeps the
+account.
+
+Nothing that a worker says counts as success: what it reports as moved is looked at in the end, and a file without a
+record is a failure.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.spread.arrivals_here import as_seen_here
+from blobsync.spread.file_json import LONGEST_TEXT, FormatError, message_of
+from blobsync.spread.place import SharedPlace
+from blobsync.spread.record import FileRecord, KeptFile, MovedBytes, Note, ShardDone, read_answer
+from blobsync.spread.shard import can_be_in_shard, cut, shard_lines
+from blobsync.spread.shard_account import TRIES, ShardAccount
+from blobsync.store.ends import LocalEnd
+from blobsync.transfer.engines import Engine, MoveReport, MoveTask
+from blobsync.transfer.fresh_look import written_before
+
+_RECORD = re.compile(r"(?P<shard>[0-9]{7})~(?P<worker>[A-Za-z0-9.-]{1,60})-[0-9a-f]{8}~[0-9]{6}")
+# Seconds between two looks at the workers' job.
+_CREW_SECONDS = 5.0
+# Seconds for which the records of a finished shard stay: until then the index has them.
+_KEPT_SECONDS = 30.0
+# How often workers are asked for again, when their job has ended too early.
+_CREWS = 3
+
+
+class SpreadRefusedError(BlobsyncError):
+    """A node that was to take part cannot."""
+
+    code = FailureCode.SPREAD_REFUSED
+
+
+class Workforce(Protocol):
+    """The workers: a job of whichever cluster."""
+
+    def start(self) -> None:
+        """See to it that they are there, or will be. Raises ``JobError`` and its like."""
+        ...
+
+    def ended(self) -> str | None:
+        """How they ended, in words; None while they are there, or may come."""
+        ...
+
+    def stop(self) -> None:
+        """Ask them to end; safe to repeat."""
+        ...
+
+
+class SpreadClock(NamedTuple):
+    """The clock of the parent: both in seconds."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(slots=True)
+class NodeTally:
+    """What one worker has done so far: files, bytes, and from when to when it was heard of (seconds)."""
+
+    files: int = 0
+    size: int = 0
+    began: float = 0.0
+    heard: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second."""
+        return self.size / max(1.0, self.heard - self.began)
+
+
+@dataclass(slots=True)
+class _Task:
+    """One call of ``move``. ``open`` are the accounts of shards that are not at their end."""
+
+    task: MoveTask
+    report: MoveReport
+    listener: Listener
+    open: dict[str, ShardAccount] = field(default_factory=dict)
+    attempts: dict[str, str] = field(default_factory=dict)
+    lying: set[str] = field(default_factory=set)
+
+
+class SpreadEngine:
+    """Uploads, downloads, and copies from server to server, by workers on other machines."""
+
+    name = "direct"
+
+    def __init__(
+        self,
+        alone: Engine,
+        place: SharedPlace,
+        crew: Workforce,
+        workers: int,
+        *,
+        watch: SpreadClock = SpreadClock(),  # noqa: B008 - it is frozen
+        poll: float = 1.0,
+        first: int = 0,
+        keep_records: bool = False,
+    ) -> None:
+        """``alone`` is the engine of this process, for what no shard can hold and for second tries. ``poll`` is how
+        long records are waited for, in seconds. ``first`` is a number that no shard at the place has;
+        ``keep_records``: others will read them."""
+        self._alone = alone
+        self._place = place
+        self._crew = crew
+        self._workers = workers
+        self._watch = watch
+        self._poll = poll
+        self._count = first
+        self._keep_records = keep_records
+        # What the latest call moved: a large plan comes in batches.
+        self._latest: frozenset[str] = frozenset()
+        self._heard: set[str] = set()
+        self._closed: dict[str, float] = {}
+        self.tallies: dict[str, NodeTally] = {}
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        """See :class:`blobsync.transfer.engines.Engine`. Raises ``SpreadRefusedError`` where a node says that it cannot
+        work, and what the job's cluster raises."""
+        away = [action for action in task.actions if can_be_in_shard(action, task.part.route)]
+        if not away or self._latest.issuperset(action.path for action in away):
+            # A second try.
+            self._alone.move(task, report, listener)
+            return
+        self._latest = frozenset(action.path for action in away)
+        kept = {id(action) for action in away}
+        here = [action for action in task.actions if id(action) not in kept]
+        run = _Task(task, report, listener)
+        self._put(run, away)
+        try:
+            self._crew.start()
+            self._wait(run)
+        except BaseException:
+            self._stop(run)
+            raise
+        if here:
+            self._alone.move(task._replace(actions=here, whole_folder=False), report, listener)
+
+    def _put(self, run: _Task, actions: Sequence[FileAction]) -> None:
+        """The heaviest first, so that none of them is what all others wait for at the end."""
+        shards = sorted(cut(run.task.part, actions, self._workers), key=lambda shard: -shard.weight)
+        for shard in shards:
+            numbered = replace(shard, number=self._count)
+            name = f"{self._count:07}"
+            self._count += 1
+            self._place.write(f"shards/{name}", ("\n".join(shard_lines(numbered)) + "\n").encode())
+            run.open[name] = ShardAccount(numbered)
+
+    def _wait(self, run: _Task) -> None:
+        looked, crews = self._watch.now(), 1
+        while run.open:
+            if self._listen(run) and self._watch.now() - looked < _CREW_SECONDS:
+                self._watch.sleep(self._poll)
+                continue
+            self._demand_willing()
+            if self._watch.now() - looked >= _CREW_SECONDS:
+                looked = self._watch.now()
+                self._tidy()
+                how = self._crew.ended()
+                # What came in between the last look and the end of the job counts.
+                if how is not None and not self._listen(run):
+                    if crews >= _CREWS:
+                        self._give_up(run, how)
+                        return
+                    crews += 1
+                    run.listener.note(f"the workers' job ended early, {how}; starting it again")
+                    self._crew.start()
+            self._watch.sleep(self._poll)
+
+    def _tidy(self) -> None:
+        """Remove what is told and written to the index: each look at the place lists all of it."""
+        if self._keep_records:
+            return
+        due = [name for name, closed in self._closed.items() if self._watch.now() - closed >= _KEPT_SECONDS]
+        for shard in due:
+            del self._closed[shard]
+            self._place.remove(f"shards/{shard}")
+            for name in [name for name in self._heard if name.startswith(f"{shard}~")]:
+                self._place.remove(f"records/{name}")
+                self._heard.discard(name)
+            self._place.remove(f"done/{shard}")
+
+    def _demand_willing(self) -> None:
+        for worker in self._place.names("refused"):
+            body = self._place.read(f"refused/{worker}") or b""
+            said = message_of({"text": body.decode("utf-8", "replace")[:LONGEST_TEXT].replace("\0", "")}, "text")
+            raise SpreadRefusedError(f"{worker} cannot take part: {said}", hint=_NOT_SHARED)
+
+    def _listen(self, run: _Task) -> bool:
+        """Read what is new; False where nothing is."""
+        new = [name for name in self._place.names("records") if name not in self._heard]
+        for name in new:
+            self._heard.add(name)
+            match = _RECORD.fullmatch(name)
+            if match and (account := run.open.get(match["shard"])):
+                self._read(run, name, match, account)
+        return bool(new)
+
+    def _read(self, run: _Task, name: str, match: re.Match[str], account: ShardAccount) -> None:
+        attempt = name.rpartition("~")[0]
+        if attempt in run.lying:
+            return
+        shard = match["shard"]
+        if run.attempts.setdefault(shard, attempt) != attempt:
+            # Somebody else has taken it over; what was under way moves again.
+            run.attempts[shard] = attempt
+            account.begin_again(run.listener)
+        tally = self.tallies.setdefault(match["worker"], NodeTally(began=self._watch.now()))
+        tally.heard = self._watch.now()
+        body = self._place.read(f"records/{name}") or b""
+        try:
+            for line in body.decode("utf-8", "replace").splitlines():
+                self._hear(run, account, line, tally)
+        except FormatError as error:
+            run.lying.add(attempt)
+            run.listener.note(f"what {match['worker']} says of a shard is not believed: {error}")
+
+    def _hear(self, run: _Task, account: ShardAccount, line: str, tally: NodeTally) -> None:
+        answer = read_answer(line, run.task.part.route)
+        if isinstance(answer, FileRecord):
+            if answer.path not in account.left:
+                # Another attempt has told it before; what the shard does not have is a lie.
+                account.planned(answer.path)
+                return
+            tally.files += answer.failure is None
+            self._settle(run, account, answer)
+        elif isinstance(answer, MovedBytes):
+            tally.size += answer.count
+            account.tell(answer.count, answer.reused, run.listener)
+        elif isinstance(answer, KeptFile):
+            run.report.file_kept(account.planned(answer.path), answer.size)
+        elif isinstance(answer, Note):
+            run.listener.note(answer.text)
+        elif isinstance(answer, ShardDone):
+            self._close(run, account)
+
+    def _settle(self, run: _Task, account: ShardAccount, record: FileRecord) -> None:
+        part, failure = run.task.part, record.failure
+        if failure is None:
+            moved = account.moved(record)
+            here = isinstance(part.destination, LocalEnd)
+            run.report.file_moved(as_seen_here(part.destination, moved) if here else moved._replace(destination=None))
+            return
+        action = account.failed(record)
+        if failure.code is FailureCode.CHANGED_MEANWHILE:
+            # Another worker may have moved it, and only its record went with it.
+            there = written_before(part, action)
+            if there is not None:
+                account.found(action)
+                run.report.file_moved(there)
+                return
+        told = FileFailure(part.shown(action), failure.code, failure.message, failure.hint)
+        run.report.file_failed(action, told)
+
+    def _close(self, run: _Task, account: ShardAccount) -> None:
+        account.close(run.listener)
+        name = f"{account.shard.number:07}"
+        del run.open[name]
+        self._closed[name] = self._watch.now()
+        self._fail(run, account, f"not moved: {TRIES} workers in a row were lost over its shard")
+
+    def _give_up(self, run: _Task, how: str) -> None:
+        for account in run.open.values():
+            self._fail(run, account, f"not moved: the workers' job ended early {_CREWS} times; the last: {how}")
+        run.open.clear()
+
+    def _fail(self, run: _Task, account: ShardAccount, said: str) -> None:
+        for action in account.left.values():
+            shown = run.task.part.shown(action)
+            hint = "run the same command again: verified files are skipped"
+            run.report.file_failed(action, FileFailure(shown, FailureCode.NOT_REPORTED, said, hint))
+
+    def _stop(self, run: _Task) -> None:
+        """Workers give up what they do; records that they have left count."""
+        try:
+            self._place.write("stop", b"")
+            self._crew.stop()
+            self._listen(run)
+        except BlobsyncError as error:
+            run.listener.note(f"the workers may still run: {error.message}")
+
+
+_NOT_SHARED = (
+    "--nodes needs the project on a file system that all nodes share, under the same path; "
+    "elsewhere, -f copies need no local files, and --processes uses this machine"
+)

@@ -1,0 +1,100 @@
+"""The place of a spread transfer's shards: one suite for blobs of a container and for a folder of a file system."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import SpreadBusyError
+from blobsync.base.locations import Secret
+from blobsync.config.model import StorageAccount
+from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
+from blobsync.spread.presence import OwnerLock, Presence
+from blobsync.store.connect import connect
+from tests.conftest import Azurite
+from tests.contract.test_engines import azurite_containers
+
+_ONE, _OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
+
+Opener = Callable[[], SharedPlace]
+
+
+@pytest.fixture(params=["container", "folder"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    """Opens the same place again, as another machine does."""
+    if request.param == "folder":
+        yield lambda: FolderPlace(tmp_path / "place")
+        return
+    azurite: Azurite = request.getfixturevalue("azurite")
+    url = azurite_containers(azurite)[0].container
+    key = Secret(azurite.keys[url.account])
+    with connect(StorageAccount("t.yaml", url.account, url.container, url.endpoint, account_key=key)) as store:
+        yield lambda: ContainerPlace(store, store.leases(), ".blobsync/spread/x")
+
+
+def test_files_are_whole_are_replaced_and_go(opener: Opener) -> None:
+    here, there = opener(), opener()
+    assert here.read("shards/0001") is None and here.names("shards") == []
+    here.write("shards/0001", b"one")
+    here.write("shards/0002~a", b"")
+    here.write("shards/0001", b"two")
+    assert (there.read("shards/0001"), there.read("shards/0002~a")) == (b"two", b"")
+    assert there.names("shards") == ["0001", "0002~a"]
+    there.remove("shards/0001")
+    there.remove("shards/0001")
+    assert here.names("shards") == ["0002~a"]
+    there.remove_all()
+    assert here.names("shards") == []
+
+
+@pytest.mark.parametrize("name", ["../x", "shards/../x", "shards/.x", "a/b/c", "", "Shards/1", "shards/\n"])
+def test_a_name_that_is_none_of_ours_is_never_asked_for(opener: Opener, name: str) -> None:
+    with pytest.raises(ValueError, match="not a name"):
+        opener().read(name)
+
+
+def test_of_two_who_claim_one_has_it_until_it_gives_it_up(opener: Opener) -> None:
+    here, there = opener(), opener()
+    assert here.claim("claims/1", _ONE)
+    assert not there.claim("claims/1", _OTHER)
+    # Whoever has it keeps it, also after being started again.
+    assert here.claim("claims/1", _ONE) and opener().claim("claims/1", _ONE)
+    there.release("claims/1", _OTHER)
+    assert not there.claim("claims/1", _OTHER)
+    here.release("claims/1", _ONE)
+    assert there.claim("claims/1", _OTHER)
+    assert not here.claim("claims/1", _ONE)
+    # What is claimed can be taken away all the same.
+    here.remove_all()
+    assert opener().claim("claims/1", _ONE)
+
+
+def test_a_second_parent_is_told_and_the_same_one_comes_back(opener: Opener, tmp_path: Path) -> None:
+    with OwnerLock(tmp_path / "lock") as holder, Presence(opener(), holder) as presence:
+        presence.show()
+        assert opener().read("alive")
+        with pytest.raises(SpreadBusyError), Presence(opener(), _OTHER):
+            pass
+        with pytest.raises(SpreadBusyError), OwnerLock(tmp_path / "lock"):
+            pass
+    assert not opener().read("alive")
+    with OwnerLock(tmp_path / "lock") as again:
+        assert again == holder
+
+
+def test_a_claim_whose_file_stays_the_same_for_a_minute_has_ended(tmp_path: Path) -> None:
+    now = [0.0]
+    holder, other = FolderPlace(tmp_path), FolderPlace(tmp_path, clock=lambda: now[0])
+    assert holder.claim("claims/1", _ONE)
+    assert not other.claim("claims/1", _OTHER)
+    now[0] = 59.0
+    assert not other.claim("claims/1", _OTHER)
+    assert holder.claim("claims/1", _ONE)
+    now[0] = 61.0
+    assert not other.claim("claims/1", _OTHER), "its holder has just shown that it lives"
+    now[0] = 122.0
+    assert other.claim("claims/1", _OTHER)
+    assert not holder.claim("claims/1", _ONE)

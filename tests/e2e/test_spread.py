@@ -1,0 +1,201 @@
+"""``--nodes``: one transfer over several nodes, killed in every place, exact by SHA-256."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.world import (
+    Container,
+    Project,
+    every_text_below,
+    hashes,
+    kill_tree,
+    random_files,
+    read_tree,
+    wait_until,
+    write_tree,
+)
+from tests.servers.copy_source_proxy import copy_source_proxy
+from tests.servers.fault_proxy import FaultHandle, fault_proxy
+from tests.servers.slurm_cluster import SlurmCluster
+from tests.servers.slurm_fixture import slurm_cluster
+
+__all__ = ["slurm_cluster"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kill]
+
+_FILES = random_files(20261217, 160, [9 << 20] * 2)
+_HASHES = hashes(_FILES)
+_TWO = ("--nodes", "2")
+_SLOWLY = ("--cap-mbps", "100")
+
+
+@pytest.fixture
+def counting(service: str) -> Iterator[FaultHandle]:
+    """A proxy without faults, which counts."""
+    with fault_proxy(service) as proxy:
+        yield proxy
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path) -> Iterator[None]:
+    """Jobs outlive their commands; a test that fails leaves none behind."""
+    yield
+    for pid, _ in _of(tmp_path):
+        kill_tree(pid)
+
+
+def _of(folder: Path) -> list[tuple[int, str]]:
+    """The processes of jobs of projects below a folder, with their command lines."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            words = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if f"{folder}/" in words and ("blobsync.jobs" in words or " spread --job " in words):
+                found.append((int(entry), words))
+    return found
+
+
+def _workers(folder: Path) -> list[int]:
+    return [pid for pid, words in _of(folder) if "--worker" in words]
+
+
+def _moves(counting: FaultHandle) -> int:
+    done = counting.stats().operations
+    return sum(done.get(each, 0) for each in ("put blob", "put block", "get blob"))
+
+
+def _fill(container: Container) -> None:
+    for name, data in _FILES.items():
+        container.put(f"data/{name}", data)
+
+
+def _job(err: str) -> str:
+    (found,) = set(re.findall(r"job (\S+) on ", err))
+    return str(found)
+
+
+def test_an_upload_survives_a_worker_that_is_killed_and_is_a_job_like_any_other(
+    project: Project, container: Container, counting: FaultHandle
+) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container, url=counting.url)
+    plan = project.json("plan", "u", "data", *_TWO)
+    assert plan.data["spread"]["nodes"] == 2 and plan.data["spread"]["backend"] == "local", str(plan)
+    assert "Nodes: 2" in project.run("plan", "u", "data", *_TWO).out
+    process = project.start("u", "data", *_TWO, *_SLOWLY, "--json")
+    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None, seconds=60)
+    workers = _workers(project.root)
+    assert len(workers) == 2
+    (first,) = [pid for pid, words in _of(project.root) if "--worker" in words and "--node-rank 0" in words]
+    os.kill(first, signal.SIGKILL)
+    done = project.finish(process)
+    assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
+    assert container.contents("data/") == _HASHES
+    # Shards, records and claims are gone, and so are blocks that nobody committed.
+    assert set(container.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
+    job = _job(done.err)
+    shown = project.json("q", job)
+    assert shown.data["jobs"][0]["status"] == "Completed", str(shown)
+    assert "worker 0 was killed by signal 9; starting it again" in project.run("logs", job).out
+    secret = container.key.encode()
+    assert not [
+        file for file, text in every_text_below(project.root / ".blobsync") if secret in text or b"sig=" in text
+    ]
+    again = project.json("u", "data", *_TWO)
+    assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
+
+
+def test_a_download_goes_on_after_its_command_was_killed(
+    project: Project, container: Container, counting: FaultHandle
+) -> None:
+    _fill(container)
+    project.configure(container, url=counting.url)
+    words = ("d", "data", *_TWO)
+    process = project.start(*words, "--cap-mbps", "20")
+    assert wait_until(lambda: _moves(counting) > 50 or process.poll() is not None, seconds=60)
+    assert process.poll() is None, str(project.finish(process))
+    os.kill(process.pid, signal.SIGKILL)
+    project.finish(process)
+    done = project.json(*words)
+    assert done.code == 0, str(done)
+    assert "files were moved by an earlier run" in done.err
+    # The job of the first command went on, and the second took it over.
+    assert "job " not in done.err, str(done)
+    assert read_tree(project.data) == _HASHES
+
+
+def test_a_copy_goes_from_server_to_server_and_a_second_person_is_told(
+    project: Project, new_container: Callable[[str], Container], service: str
+) -> None:
+    source, destination = new_container("one"), new_container("two")
+    _fill(source)
+    other = Project(project.root.parent / "other", project.environ, project.before)
+    with copy_source_proxy(service) as copying:
+        for each in (project, other):
+            each.configure(source, cluster="from", url=copying.url)
+            each.configure(destination, url=copying.url)
+        words = ("u", "data", "-f", "from", *_TWO)
+        process = project.start(*words, "--json")
+        assert wait_until(lambda: destination.names(".blobsync/spread/") or process.poll() is not None, seconds=60)
+        second = other.json(*words)
+        assert (second.code, second.codes) == (3, {"spread_busy"}), str(second)
+        mine = project.json(*words)
+        assert (mine.code, mine.codes) == (3, {"spread_busy"}), str(mine)
+        done = project.finish(process)
+        assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
+        # What went through this machine is shards and records.
+        assert copying.stats().downloaded < 1 << 20 < copying.stats().fetched
+    assert destination.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--nodes", "0"), "--nodes 0: not a number from 1 to 1024"),
+        (("--nodes", "65"), "--nodes 65: this machine takes at most 64 as nodes"),
+        (("--nodes", "2", "--processes", "2"), "--nodes and --processes cannot be combined"),
+        (("--nodes", "2", "--engine", "azcopy"), "--nodes and --engine azcopy cannot be combined"),
+        (("--detach",), "--detach is for transfers on nodes"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(
+    words: tuple[str, ...], message: str, project: Project, container: Container
+) -> None:
+    project.configure(container)
+    done = project.json("u", "data", *words)
+    assert (done.code, done.errors[0]["message"]) == (2, message), str(done)
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(600)
+def test_two_slurm_nodes_upload_lose_a_worker_and_download(
+    project: Project, container: Container, counting: FaultHandle, slurm_cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    write_tree(project.data, _FILES)
+    other = Project(tmp_path / "other", project.environ, project.before)
+    runtime = {"python": sys.executable, "scratch": str(tmp_path / "scratch")}
+    project.environ.update(slurm_cluster.environ)
+    for each in (project, other):
+        each.configure(container, url=counting.url, extra={"platform": "slurm", "gpu_per_node": 0, "runtime": runtime})
+    process = project.start("u", "data", *_TWO, "--cap-mbps", "100", "--json")
+    assert wait_until(lambda: _moves(counting) > 60 or process.poll() is not None, seconds=120)
+    workers = _workers(tmp_path)
+    assert len(workers) == 8, str(project.finish(process))
+    os.kill(workers[0], signal.SIGKILL)
+    done = project.finish(process)
+    assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
+    assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
+    shown = project.json("q", _job(done.err)).data["jobs"][0]
+    assert shown["backend"] == "slurm" and len(shown["hosts"]) == 2, str(shown)
+    done = other.json("d", "data", *_TWO)
+    assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
+    assert read_tree(other.data) == _HASHES
