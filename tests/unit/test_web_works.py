@@ -1,0 +1,164 @@
+"""A transfer of the page: what its process says, and what becomes of it if that says nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from blobsync.base.errors import NothingMatchedError
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Direction, EngineChoice, Route, TransferPlan
+from blobsync.web.source import Source
+from blobsync.web.works import Wish, WorkItem, Works
+
+_ENDED = {
+    "ended": {"transferred": 2, "verified": 2, "deleted": 0, "bytes": 10, "reused": 0, "seconds": 1.0, "failed": 0,
+              "conflicts": 0, "failures": [], "exit_code": 0}
+}  # fmt: skip
+_PROGRESS = {"progress": {"phase": "moving", "seconds": 1.0, "files": 1, "files_expected": 2, "bytes": 5,
+                          "bytes_expected": 10, "rate": 5.0}}  # fmt: skip
+
+
+@dataclass
+class ScriptedProcess:
+    """Says its lines, and remembers what it was told."""
+
+    said: Sequence[str]
+    code: int = 0
+    wait_for_stop: bool = False
+    told: list[str] = field(default_factory=list)
+    pid: int = 4711
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def lines(self) -> Iterator[str]:
+        yield from self.said
+        if self.wait_for_stop:
+            assert self.stopped.wait(60)
+            yield json.dumps({"failed": {"message": "interrupted", "hint": "", "path": None}, "stopped": True})
+
+    def send_line(self, text: str) -> None:
+        self.told.append(text)
+        if text == "stop":
+            self.stopped.set()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self.code
+
+    def stop(self) -> int:
+        return self.code
+
+    def stderr_tail(self) -> str:
+        return "the last words"
+
+
+class OneProcess:
+    """Starts the one process that it was given."""
+
+    def __init__(self, process: ScriptedProcess) -> None:
+        self._process = process
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Any:
+        assert not [word for word in argv if "key" in word]
+        return self._process
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"nobody should ask for {name}")
+
+
+def _source(root: Path) -> Source:
+    for name, value in (
+        ("configs/acct.yaml", {"account_name": "a", "container_name": "c", "account_key": "U0VOVElORUw="}),
+        (
+            "aml/aml.yaml",
+            {"config_param": {"data_folder": {"azure_blob_config_file": "aux_data/configs/acct.yaml", "path": "d"}}},
+        ),
+    ):
+        file = root / "aux_data" / name
+        file.parent.mkdir(parents=True)
+        file.write_text(yaml.safe_dump(value))
+        file.chmod(0o600)
+    return Source(root, root, None, "aml", {}, {"HOME": str(root)})
+
+
+def _moved(root: Path, process: ScriptedProcess, ends: list[str]) -> tuple[Works, WorkItem]:
+    works = Works(_source(root), OneProcess(process), lambda: ends.append("end"))
+    work = works.begin(Wish(Direction.UP, ("nowhere",)))
+    _until(lambda: work.state == "refused")
+    engine = EngineChoice("direct", "it is small")
+    work.plan = TransferPlan(Route.UPLOAD, "aml", None, ("data",), TransferOptions(), (), engine)
+    work.problem, work.state = "", "planned"
+    works.carry_out(work)
+    return works, work
+
+
+def _until(true: Any) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "state", "problem"),
+    [
+        ([json.dumps(_PROGRESS), "a library's own words", "[1]", json.dumps(_ENDED)], 0, "done", ""),
+        ([json.dumps({"ended": {**_ENDED["ended"], "exit_code": 3}})], 0, "partial", ""),
+        ([json.dumps({"failed": {"message": "no", "hint": "do", "path": None}, "stopped": False})], 0, "failed", "no"),
+        # It was killed: what it did not say did not happen.
+        ([json.dumps(_PROGRESS)], -9, "failed", "the process that moved the files ended with -9: the last words"),
+        ([], 0, "failed", "the process that moved the files ended with 0: the last words"),
+    ],
+)
+def test_what_a_process_says_is_what_is_shown(
+    tmp_path: Path, said: list[str], code: int, state: str, problem: str
+) -> None:
+    ends: list[str] = []
+    process = ScriptedProcess(said, code)
+    _, work = _moved(tmp_path, process, ends)
+    _until(lambda: ends)
+    assert (work.state, work.problem, work.pid) == (state, problem, 4711)
+    order = json.loads(process.told[0])
+    assert order["plan"]["paths"] == ["data"]
+    assert "U0VOVElORUw" not in process.told[0]
+    if _PROGRESS["progress"] and json.dumps(_PROGRESS) in said:
+        assert work.moving is not None and work.moving.bytes == 5
+        assert len(work.points) == 1
+
+
+def test_a_transfer_is_stopped_once_and_carried_out_once(tmp_path: Path) -> None:
+    ends: list[str] = []
+    process = ScriptedProcess([], wait_for_stop=True)
+    works, work = _moved(tmp_path, process, ends)
+    works.carry_out(work)
+    works.cancel(work)
+    works.cancel(work)
+    _until(lambda: ends)
+    assert work.state == "cancelled"
+    assert process.told.count("stop") in (1, 2)
+    assert len(process.told) - process.told.count("stop") == 1, "one order"
+    works.carry_out(work)
+    assert work.state == "cancelled"
+
+
+def test_a_plan_that_is_not_held_any_more_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NothingMatchedError, match="no longer held"):
+        Works(_source(tmp_path)).find("0")
+
+
+def test_a_long_transfer_keeps_a_curve_of_bounded_size(tmp_path: Path) -> None:
+    from blobsync.plan.progress import Progress
+
+    work = WorkItem(Wish(Direction.UP, ("data",)), "aml", began=time.time())
+    for number in range(2000):
+        work.hear(Progress("moving", 1.0, bytes=number, bytes_expected=2000, rate=1.0))
+    assert len(work.points) <= 240
+    assert work.points[-1][1] == 1999
+    assert work.points[0][1] == 0
