@@ -20,6 +20,7 @@ _SPARE = 1
 _WIDEST = 120
 _GRAPH_LEAST = 10
 _GRAPH_MOST = 40
+_NAME_LEAST = 15
 _ENDLESS = 10_000
 # The width if the terminal does not report one.
 _USUAL_COLUMNS = 80
@@ -47,11 +48,26 @@ def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     lead = f"{step_verb(progress.phase)} {int(share * 100):3}%"
     parts = _moving(progress)
     text = _fitting(lead, parts, width)
-    graph = min(width - len(text) - 3, _GRAPH_MOST)
-    # Only if nothing else had to be dropped: numbers matter more.
-    if graph >= _GRAPH_LEAST and text == _fitting(lead, parts, _ENDLESS):
+    if text == _fitting(lead, parts, _ENDLESS):
+        text += _files_now(progress, width - len(text) - _GRAPH_LEAST - 3)
+        # Only if nothing else had to be dropped: numbers matter more.
+        graph = min(width - len(text) - 3, _GRAPH_MOST)
+        if graph < _GRAPH_LEAST:
+            return text[:width]
         text = f"{lead} |{_graph(share, graph, plain=plain)}|{text[len(lead) + 1 :]}"
     return text[:width]
+
+
+def _files_now(progress: Progress, room: int) -> str:
+    """How many files are under way and which began last, where there is room beside the graph."""
+    if not progress.under_way:
+        return ""
+    text = f", {progress.under_way:,} at a time"
+    left = room - len(text) - 2
+    if left < _NAME_LEAST or not progress.current:
+        return text if len(text) <= room else ""
+    name = "".join(each if each.isprintable() else "?" for each in progress.current)
+    return f"{text}: {name if len(name) <= left else '...' + name[3 - left :]}"
 
 
 def _graph(share: float, width: int, *, plain: bool) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from blobsync.jobs.spec import NodeChange
 
 _COMMAND_CHARS = 60
+# On a terminal: what the last column gets at least, and which others go first.
+_LAST_LEAST = 12
+_LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "TIME", "USER")
 
 
 def job_data(record: JobRecord) -> dict[str, Any]:
@@ -111,13 +116,46 @@ def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
     return table(rows)
 
 
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as their widest cell; the last one is cut."""
+def table(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:
+    """Columns as wide as their widest cell; the last one is cut, on a terminal (``columns``) to what is left of it.
+
+    On a narrow terminal ids are shortened to their ends, which mean the same, and the least columns are left out.
+    """
+    columns = terminal_columns() if columns is None else columns
+    if columns:
+        rows = _fitted(rows, columns)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    most = max(columns - sum(widths) - 2 * len(widths), _LAST_LEAST) if columns else _COMMAND_CHARS
     for row in rows:
-        last = row[-1] if len(row[-1]) <= _COMMAND_CHARS else row[-1][: _COMMAND_CHARS - 3] + "..."
+        last = row[-1] if len(row[-1]) <= most else row[-1][: most - 3] + "..."
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         yield "  ".join([*cells, last]).rstrip()
+
+
+def terminal_columns() -> int:
+    """How wide standard output is; 0 where it is no terminal."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def _fitted(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[str]]:
+    def left() -> int:
+        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+        return columns - sum(widths) - 2 * len(widths)
+
+    for least in ("ID", *_LEAST_COLUMNS):
+        if left() >= _LAST_LEAST:
+            break
+        if least not in rows[0][:-1]:
+            continue
+        at = rows[0].index(least)
+        if least == "ID":
+            rows = [(*row[:at], row[at].rpartition("_")[2], *row[at + 1 :]) for row in rows]
+        else:
+            rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+    return rows
 
 
 def job_details(record: JobRecord) -> Iterator[str]:

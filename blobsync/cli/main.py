@@ -61,10 +61,16 @@ def _run(words: Sequence[str], console: Console) -> int:
 
     def start(session: Session) -> None:
         console.as_json, console.quiet = session.json, session.quiet
+        console.choose_colors(session.color, session.environ)
         session.listener = choose_listener(console, session)
+        if session.timings:
+            from blobsync.cli.timings import TimedListener
+
+            timed = TimedListener(session.listener, session.began)
+            session.listener, console.timed = timed, timed
         closing.append(session.listener)
-        if session.verbose and not closing[1:]:
-            start_logging(session.verbose)
+        if (session.verbose or session.log_file) and not closing[1:]:
+            start_logging(session.verbose, session.log_file, session.words)
 
     session.started = start
     try:
@@ -85,6 +91,8 @@ def _run(words: Sequence[str], console: Console) -> int:
     finally:
         for listener in closing:
             listener.close()
+        if console.timed and not console.as_json:
+            console.say(console.timed.sentence())
 
 
 def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:

@@ -62,6 +62,14 @@ VerboseOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Show only errors, no progress or notes.")]
 
+ColorOption = Annotated[
+    str | None, typer.Option("--color", metavar="auto|always|never", help="Colours. [auto: on a terminal, no NO_COLOR]")
+]
+LogOption = Annotated[
+    str | None, typer.Option("--log-file", metavar="FILE", help="Append what -vv shows to FILE, without secrets.")
+]
+TimingsOption = Annotated[bool, typer.Option("--timings", help="Show where the time of the command went.")]
+
 _PATHS: Any = typer.Argument(metavar="PATH", help="Paths inside the project.", autocompletion=complete_path)
 PathsArgument = Annotated[list[str], _PATHS]
 OptionalPaths = Annotated[list[str] | None, _PATHS]
@@ -77,6 +85,9 @@ _GLOBALS: tuple[OptionRow, ...] = (
     ("json", JsonOption, False),
     ("verbose", VerboseOption, 0),
     ("quiet", QuietOption, False),
+    ("color", ColorOption, None),
+    ("log_file", LogOption, None),
+    ("timings", TimingsOption, False),
 )
 CommandFunction = Callable[..., Result]
 
@@ -86,7 +97,7 @@ ONE_CLUSTER = ("cluster", "param")
 TWO_CLUSTERS = ("cluster", "from_cluster", "param")
 ITS_NAME = ("cluster",)
 NO_CLUSTER = ()
-_FOR_ALL = ("json", "verbose", "quiet")
+_FOR_ALL = ("json", "verbose", "quiet", "color", "log_file", "timings")
 
 
 class Bundle(NamedTuple):

@@ -13,11 +13,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from blobsync.base.errors import BlobsyncError, UnsafeNamesError
+from blobsync.base.errors import BlobsyncError, LocalFileError, UnsafeNamesError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.redaction import redact, redact_answer, redact_tree
+from blobsync.cli.colors import painted, painted_error, wants_color
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
@@ -49,6 +50,22 @@ class Result:
     then: Callable[[], int] | None = None
 
 
+class PhaseTimes(Protocol):
+    """Knows where the time of a command went."""
+
+    def answers(self) -> None:
+        """The work is done; printing begins."""
+        ...
+
+    def spans(self) -> Sequence[tuple[str, float]]:
+        """Each phase, with its seconds."""
+        ...
+
+    def sentence(self) -> str:
+        """The same in words."""
+        ...
+
+
 class Console:
     """Prints results and errors for one command."""
 
@@ -64,18 +81,32 @@ class Console:
         self.command = list(command)
         self.as_json = as_json
         self.quiet = quiet
+        self.timed: PhaseTimes | None = None
+        self._color_out = self._color_err = False
         self._out = out or sys.stdout
         self._err = err or sys.stderr
 
+    def choose_colors(self, choice: str | None, environ: Mapping[str, str]) -> None:
+        """As ``--color`` says. Raises ``UsageError`` for another word."""
+        self._color_out = wants_color(choice, environ, self._out)
+        self._color_err = wants_color(choice, environ, self._err)
+
     def show(self, result: Result) -> int:
         """Print the answer and return the exit code."""
+        if self.timed:
+            self.timed.answers()
         if self.as_json:
             failures = [_error(failure) for failure in result.failures]
-            self._document(result.exit_code, result.data if result.reveals else redact_tree(result.data), failures)
+            data = result.data if result.reveals else redact_tree(result.data)
+            if self.timed:
+                spans = [{"span": name, "seconds": round(seconds, 3)} for name, seconds in self.timed.spans()]
+                data = {**data, "timings": spans}
+            self._document(result.exit_code, data, failures)
             return int(result.exit_code)
         try:
             for line in result.lines:
-                self._out.write(_printable(line if result.reveals else redact_answer(line)) + "\n")
+                text = _printable(line if result.reveals else redact_answer(line))
+                self._out.write((painted(text) if self._color_out else text) + "\n")
                 if result.live:
                     self._out.flush()
         except KeyboardInterrupt:
@@ -84,7 +115,7 @@ class Console:
             raise result.interrupted from None
         self._out.flush()
         for failure in result.failures[:SHOWN_FAILURES]:
-            self.say(_sentence(failure), failure.hint)
+            self.say(_sentence(failure), failure.hint, wrong=True)
         if len(result.failures) > SHOWN_FAILURES:
             self.say(f"and {len(result.failures) - SHOWN_FAILURES} more; --json lists them all")
         return int(result.exit_code)
@@ -98,12 +129,13 @@ class Console:
             if error.exit_code == ExitCode.INTERRUPTED and self._err.isatty():
                 # The terminal has printed ^C where the message should begin.
                 self._err.write("\r")
-            self.say(error.message, error.hint)
+            self.say(error.message, error.hint, wrong=True)
         return int(error.exit_code)
 
-    def say(self, text: str, hint: str | None = None) -> None:
-        """One sentence on standard error."""
-        self._err.write(f"blobsync: {_printable(redact(text))}\n")
+    def say(self, text: str, hint: str | None = None, *, wrong: bool = False) -> None:
+        """One sentence on standard error; ``wrong``: it tells of a failure."""
+        name = painted_error("blobsync:") if wrong and self._color_err else "blobsync:"
+        self._err.write(f"{name} {_printable(redact(text))}\n")
         if hint:
             self._err.write(f"  hint: {_printable(redact(hint))}\n")
         self._err.flush()
@@ -150,8 +182,11 @@ def _printable(text: str) -> str:
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
 
-def start_logging(verbose: int) -> None:
-    """``-v`` shows each decision, ``-vv`` each request and command line, on standard error, without secrets."""
+def start_logging(verbose: int, file: str | None = None, command: Sequence[str] = ()) -> None:
+    """``-v`` shows each decision, ``-vv`` each request and command line, on standard error, without secrets.
+
+    ``file`` gets all of it in any case, behind what it has already. Raises ``LocalFileError``.
+    """
     import logging
 
     class WithoutSecrets(logging.Formatter):
@@ -160,11 +195,22 @@ def start_logging(verbose: int) -> None:
         def format(self, record: logging.LogRecord) -> str:
             return redact(super().format(record))
 
-    handler = logging.StreamHandler()
-    handler.setFormatter(WithoutSecrets("%(asctime)s %(levelname).1s %(name)s: %(message)s", "%H:%M:%S"))
+    form = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
+    shown = logging.DEBUG if verbose > 1 else logging.INFO
     logger = logging.getLogger("blobsync")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    logger.setLevel(logging.DEBUG if file else shown)
+    handlers: list[tuple[logging.Handler, int, str]] = [(logging.StreamHandler(), shown, "%H:%M:%S")] if verbose else []
+    if file:
+        try:
+            os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+            handlers.append((logging.FileHandler(file, encoding="utf-8"), logging.DEBUG, "%Y-%m-%d %H:%M:%S"))
+        except OSError as error:
+            raise LocalFileError(f"cannot write the log to {file}: {error.strerror}", path=file) from error
+    for handler, level, times in handlers:
+        handler.setFormatter(WithoutSecrets(form, times))
+        handler.setLevel(level)
+        logger.addHandler(handler)
+    logger.debug("command: %s", " ".join(["blobsync", *command]))
 
 
 def forget_stdout() -> None:

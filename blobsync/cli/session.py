@@ -39,6 +39,9 @@ class Session:
     json: bool = False
     verbose: int = 0
     quiet: bool = False
+    color: str | None = None
+    log_file: str | None = None
+    timings: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     listener: ClosingListener = field(default_factory=QuietListener)
     started: Callable[[Session], None] = field(default=lambda session: None, repr=False)

@@ -135,6 +135,7 @@ class Lane:
         error: BaseException | None = self._run.hopeless
         if error is None:
             try:
+                self._run.begins(job)
                 began = _Clocks.now()
                 pieces = job.open()
                 assert pieces == 1, "only what goes in one piece is given to a lane"

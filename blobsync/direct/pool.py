@@ -94,6 +94,14 @@ class RunState:
         self._budget = ByteBudget(budget)
         self._lock = threading.Lock()
         self._giving_up = GivingUp()
+        self._under_way: set[FileJob] = set()
+
+    def begins(self, job: FileJob) -> None:
+        """Tell the listener that a file is on its way."""
+        with self._lock:
+            self._under_way.add(job)
+            count = len(self._under_way)
+        self.listener.under_way(count, self.task.part.shown(job.action))
 
     @contextmanager
     def buffer(self, count: int) -> Iterator[None]:
@@ -129,6 +137,8 @@ class RunState:
 
         True where the whole file is to be moved again.
         """
+        with self._lock:
+            self._under_way.discard(job)
         if error is None:
             try:
                 moved = job.commit()
@@ -323,6 +333,7 @@ class WorkerPool:
         if self._run.hopeless is not None:
             self._close(_Begun(job, 0), self._run.hopeless)
             return None
+        self._run.begins(job)
         try:
             pieces = job.open()
         except (BlobsyncError, Stopped) as error:

@@ -30,6 +30,7 @@ class Progress:
     ``seconds`` is the time since this phase began. ``bytes`` can go back where a retry starts over; ``reused`` are
     those of them that did not have to move. ``rate`` is in bytes a second that move, over the last few seconds.
     ``seconds_left`` is how long the rest of this phase will take, None where that is unknown or nothing is left.
+    ``under_way`` are the files that move now, and ``current`` the path that began last, as far as the engine tells.
     """
 
     phase: str
@@ -43,6 +44,8 @@ class Progress:
     rate: float = 0.0
     reused: int = 0
     seconds_left: float | None = None
+    under_way: int = 0
+    current: str = ""
 
 
 class ProgressCounter:
@@ -53,7 +56,8 @@ class ProgressCounter:
         self.lock = threading.RLock()
         self.step = ""
         self.files = self.files_expected = self.failures = self.bytes = self.bytes_expected = self.looked = 0
-        self.reused = 0
+        self.reused = self.moving_now = 0
+        self.current = ""
         self.began = clock()
         self._samples: deque[tuple[float, int]] = deque()
         self._remaining = RemainingTime()
@@ -96,6 +100,10 @@ class ProgressCounter:
             self.reused += count
             self.show(force=False)
 
+    def under_way(self, files: int, path: str) -> None:
+        with self.lock:
+            self.moving_now, self.current = files, path
+
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         with self.lock:
             self.files += 1
@@ -121,6 +129,8 @@ class ProgressCounter:
             rate=self._rate(now),
             reused=self.reused,
             seconds_left=self._seconds_left(),
+            under_way=self.moving_now,
+            current=self.current,
         )
 
     def _note(self) -> None:

@@ -34,6 +34,8 @@ class LoggingListener:
 
     def bytes_reused(self, count: int) -> None: ...
 
+    def under_way(self, files: int, path: str) -> None: ...
+
     def file_done(self, path: str, failure: FileFailure | None) -> None: ...
 
     def note(self, text: str) -> None:
@@ -76,6 +78,10 @@ class CallbackListener(ProgressCounter):
     def bytes_reused(self, count: int) -> None:
         self._behind.bytes_reused(count)
         super().bytes_reused(count)
+
+    def under_way(self, files: int, path: str) -> None:
+        self._behind.under_way(files, path)
+        super().under_way(files, path)
 
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         self._behind.file_done(path, failure)

@@ -40,6 +40,9 @@ class ByteTally:
             self.reused += count
         self._listener.bytes_reused(count)
 
+    def under_way(self, files: int, path: str) -> None:
+        self._listener.under_way(files, path)
+
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         self._listener.file_done(path, failure)
 

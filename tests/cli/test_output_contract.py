@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import stat
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.cli.conftest import SENTINEL
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -163,3 +169,19 @@ def test_a_fault_of_ours_is_an_answer_too(cli: Cli) -> None:
     document = cli("u", "data/x", "--json").document
     assert document["status"] == "error"
     assert document["exit_code"] in (1, 2)
+
+
+def test_a_log_file_gets_all_of_it_and_the_time_and_colours_are_told_when_asked_for(cli: Cli) -> None:
+    log = cli.root / "log"
+    words = ("doctor", "--color", "always", "--timings", "--log-file", str(log), "-p", "{env: {A: SENTINEL}}")
+    ended = subprocess.run(
+        [sys.executable, "-m", "blobsync", *words], cwd=cli.root, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1 and "\x1b[31mFAIL\x1b[0m" in ended.stdout, ended
+    assert re.search(r"^blobsync: .* in all: starting [\d.]+ s", ended.stderr, re.MULTILINE), ended
+    text = log.read_text()
+    assert "command: blobsync doctor" in text and " D blobsync" in text
+    assert SENTINEL not in text and "SENTINEL}" not in text
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert cli("ls", "--timings", "--json").document["data"]["timings"][0]["span"] == "starting"
+    assert cli("ls", "--color", "sometimes").code == 2

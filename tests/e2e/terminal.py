@@ -119,9 +119,11 @@ class Terminal:
         text = self.drawn_over.decode()
         too_wide = [bar for bar in self.bars() if len(bar) >= self.columns]
         assert not too_wide, f"wider than {self.columns}: {too_wide[:3]}\n{self}"
-        assert not set(re.findall(r"\x1b\[.*?[A-Za-z]", text)) - {"\x1b[K"}, (
-            "it leaves the terminal another than before"
-        )
+        # Colours are switched off on the line that they are switched on.
+        codes = re.findall(r"\x1b\[.*?[A-Za-z]|\n", text)
+        colors = [code for code in codes if code.endswith("m")]
+        assert not set(codes) - {"\x1b[K", "\n", *colors}, "it leaves the terminal another than before"
+        assert colors[1::2] == ["\x1b[0m"] * (len(colors) // 2) and len(colors) % 2 == 0, colors
         assert not self._narrow.screen.cursor.hidden, "no cursor"
         left = [line for line in self.lines() if re.search(r"^(moving|deleting) +\d+%|^(looking|verifying)  ", line)]
         assert not left, f"the bar is still there: {left}\n{self}"

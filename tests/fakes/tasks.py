@@ -45,6 +45,8 @@ class RecordingListener:
         with self._lock:
             self.reused += count
 
+    def under_way(self, files: int, path: str) -> None: ...
+
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         if failure is not None:
             with self._lock:

@@ -82,6 +82,8 @@ def test_a_file_that_was_passed_over_is_told_to_the_listener(world: World) -> No
         def __init__(self) -> None:
             self.failures: list[FileFailure | None] = []
 
+        def under_way(self, files: int, path: str) -> None: ...
+
         def file_done(self, path: str, failure: FileFailure | None) -> None:
             self.failures.append(failure)
 

@@ -67,6 +67,8 @@ class Heard(SilentListener):
     def expect(self, files: int, size: int) -> None:
         self.expected.append((files, size))
 
+    def under_way(self, files: int, path: str) -> None: ...
+
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         self.done.append((path, failure.code if failure else None))
 

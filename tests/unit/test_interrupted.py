@@ -34,6 +34,8 @@ class Counting(SilentListener):
     def bytes_moved(self, count: int) -> None:
         self.bytes += count
 
+    def under_way(self, files: int, path: str) -> None: ...
+
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         self.done.append(path)
 

@@ -28,6 +28,7 @@ FOR_USERS: Mapping[str, str] = {
     "REQUESTS_CA_BUNDLE": "certificates to trust, where `SSL_CERT_FILE` is not set",
     "SSL_CERT_FILE": "certificates to trust, in place of the system's",
     "SUDO_UID": "under sudo: whose project folders are trusted besides root's",
+    "NO_COLOR": "not empty: no colours ([no-color.org](https://no-color.org))",
     "TERM": "`dumb`: no progress bar",
     "USER": "the name of a job's owner",
     "XDG_CONFIG_HOME": "where your own configuration file is; default `~/.config`",
