@@ -96,10 +96,18 @@ def run_argv(cluster: Cluster, spec: JobSpec, command: Sequence[str], *more: str
     terminal = ("-it",) if sys.stdin.isatty() and sys.stdout.isatty() else ("-i",)
     gpus = ("--gpus", "all") if spec.gpus_per_node and os.path.exists("/dev/nvidia0") else ()
     names = [part for name in sorted(cluster.env) for part in ("-e", name)]
+    linked = [part for path in _linked_folders(cluster) for part in ("-v", f"{path}:{path}")]
     return (
         *("docker", "run", "--rm", *terminal, *gpus, f"--shm-size={cluster.docker.shm_size or _DEFAULT_SHM}"),
-        *("-v", f"{root}:{root}", *more, "-w", root, *names, *cluster.docker.args, image, *command),
+        *("-v", f"{root}:{root}", *linked, *more, "-w", root, *names, *cluster.docker.args, image, *command),
     )
+
+
+def _linked_folders(cluster: Cluster) -> tuple[str, ...]:
+    """Where the project's folders really are, as far as that is outside of it: a link inside would lead nowhere."""
+    root = cluster.root.resolve()
+    real = {(cluster.root / prefix).resolve() for prefix in cluster.prefixes}
+    return tuple(sorted(str(path) for path in real if not path.is_relative_to(root) and path.is_dir()))
 
 
 def _words(argv: Sequence[str]) -> Sequence[str]:
