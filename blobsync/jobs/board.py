@@ -35,6 +35,7 @@ from blobsync.store.protocol import BlobStore
 
 # Where ACT put logs, too; never part of the code archive.
 ASSETS = "assets"
+LOG_FOLDER_VARIABLE = "AML_LOG_FOLDER"
 FOLLOW_SECONDS = 1.0
 # Services limit the requests of all their users.
 SERVICE_SECONDS = 5.0
@@ -161,7 +162,8 @@ class Board:
 
     def find(self, suffixes: Iterable[str]) -> tuple[JobRecord, ...]:
         """The jobs whose ids end so, in this order. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
-        return tuple(self._find(_id_of(suffix)) for suffix in suffixes)
+        above = {ASSETS, Path(self.environ.get(LOG_FOLDER_VARIABLE) or ASSETS).name}
+        return tuple(self._find(_id_of(suffix, above)) for suffix in suffixes)
 
     def _find(self, suffix: str) -> JobRecord:
         try:
@@ -307,12 +309,18 @@ class Board:
 
     def logs(self, record: JobRecord) -> FetchedLogs:
         """Bring the logs in ``assets/<ID>/`` up to date."""
-        folder = assets_folder(self.root, record.run_id)
+        folder, boundary = self.log_folder(record)
         sources: list[Callable[[], LogSource]] = [lambda: BackendLogs(self.backend_of(record), record.ref)]
         if record.spec.logs:
             mirror = record.spec.logs
             sources.append(lambda: self._mirrored(record, mirror))
-        return fetch_logs(sources, folder, self.root)
+        return fetch_logs(sources, folder, boundary)
+
+    def log_folder(self, record: JobRecord) -> tuple[Path, Path]:
+        """Where the logs of a job are kept, and the folder that no link leads out of: ACT's variable names another."""
+        above = self.root / (self.environ.get(LOG_FOLDER_VARIABLE) or ASSETS)
+        inside = above.resolve().is_relative_to(self.root.resolve())
+        return above / run_name(record.run_id), self.root if inside else above
 
     def follow(self, record: JobRecord) -> Iterator[tuple[str, str]]:
         """The ranks' lines as they come, with the log's name, until the job has ended."""
@@ -349,10 +357,10 @@ def _as_known(record: JobRecord) -> JobRecord:
     return replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=_INTERRUPTED))
 
 
-def _id_of(given: str) -> str:
+def _id_of(given: str, above: Collection[str]) -> str:
     """Shells complete a folder: ``ID/``, or ``assets/ID/`` from wherever the user is."""
     parts = given.rstrip("/").split("/")
-    return parts[-1] if len(parts) == 1 or parts[-2] == ASSETS else given
+    return parts[-1] if len(parts) == 1 or parts[-2] in above else given
 
 
 def settings_of(cluster: Cluster) -> Mapping[str, object]:
@@ -369,8 +377,3 @@ def settings_of(cluster: Cluster) -> Mapping[str, object]:
 
 def _pause(record: JobRecord) -> float:
     return SERVICE_SECONDS if record.spec.platform in SERVICES else FOLLOW_SECONDS
-
-
-def assets_folder(root: Path, run_id: str) -> Path:
-    """Where the logs of a job are kept in the project."""
-    return root / ASSETS / run_name(run_id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError, ConfigError
-from blobsync.jobs.board import Board, assets_folder
+from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobFilter, JobRecord
 from blobsync.jobs.logs import fetch_logs, rank_of
 from blobsync.jobs.parse import FoundCause, read_causes, summarise
@@ -64,7 +64,7 @@ class JobReading:
 
     def fetched(self, record: JobRecord) -> FetchedLogs:
         """The logs that are here already; asks nobody."""
-        return fetch_logs((), assets_folder(self._board.root, record.run_id), self._board.root)
+        return fetch_logs((), *self._board.log_folder(record))
 
     def log_piece(self, fetched: FetchedLogs, name: str, start: int | None = None, *, ended: bool = False) -> LogPiece:
         """Lines of one of the ``fetched`` logs from byte ``start`` on; without it, the last ones.

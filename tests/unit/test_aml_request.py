@@ -124,6 +124,10 @@ def test_gpus_become_nodes_and_processes(
         ({"docker": {"image": "i:1", "args": ["--ipc=host", "-e A=b"]}}, "resources.dockerArgs", "--ipc=host '-e A=b'"),
         ({"docker": {"environment": "azureml:pt:3"}}, "environmentId", f"{BASE}/environments/pt/versions/3"),
         ({"docker": {"environment": "pt@latest"}}, "environmentId", f"{BASE}/environments/pt/labels/latest"),
+        (
+            {"docker": {"environment": "pt@latest", "image": "i:1"}, "use_custom_docker": False},
+            *("environmentId", f"{BASE}/environments/pt/labels/latest"),
+        ),
         ({"timeout": "5h"}, "limits", {"jobLimitsType": "Command", "timeout": "PT18000S"}),
         ({"identity": "user"}, "identity", {"identityType": "UserIdentity"}),
         ({"identity": "aml_token"}, "identity", {"identityType": "AMLToken"}),
@@ -331,6 +335,7 @@ def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"docker": None}, "does not name an image"),
+        ({"docker": {"image": "i:1"}, "use_custom_docker": False}, "ACT's PyTorch estimator"),
         ({"compute_target": None}, "does not name a compute"),
         ({"platform": "singularity"}, "does not name a machine type"),
         ({"launcher": "none"}, "need launcher mpi or pytorch"),

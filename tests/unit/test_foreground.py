@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from blobsync.base.errors import ConfigError, ProcessError
 from blobsync.base.process import Completed
-from blobsync.config.model import Cluster, Docker
+from blobsync.config.model import Cluster, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.foreground import arrange, docker_problem, run_argv
 from tests.unit.test_slurm import ScriptedProcess
@@ -31,6 +32,20 @@ def test_docker_gets_values_through_its_environment_only(tmp_path: Path) -> None
     started = arrange(cluster, spec, tmp_path, {"PATH": "/bin"}, None)
     assert started.argv == argv and started.env == {"PATH": "/bin", "MY_TOKEN": "hush"}
     assert not any("hush" in word for word in started.argv)
+
+
+def test_folders_behind_links_are_in_the_image_too(tmp_path: Path) -> None:
+    root, disk = tmp_path / "project", tmp_path / "disk"
+    for folder in (root / "inside", disk):
+        folder.mkdir(parents=True)
+    (root / "data").symlink_to(disk)
+    (root / "output").symlink_to(root / "inside")
+    box = StorageAccount("box.yaml", "acct", "box", "http://127.0.0.1:1/acct")
+    folders = tuple(FolderEntry(name, box, name) for name in ("data", "output", "models"))
+    cluster = make_cluster(root, folders=folders)
+    argv = run_argv(cluster, describe(cluster, SubmitRequest(("true",)), "local", None), ("true",))
+    mounted = [value for option, value in pairwise(argv) if option == "-v"]
+    assert mounted == [f"{root}:{root}", f"{disk}:{disk}"]
 
 
 def test_an_image_cannot_be_an_option_of_docker(tmp_path: Path) -> None:

@@ -266,6 +266,17 @@ def test_an_id_may_be_the_folder_of_its_logs(board: Board, fake: Ordered, form: 
     assert board.find([form.format(record.run_id[-6:])])[0].run_id == record.run_id
 
 
+@pytest.mark.parametrize(("given", "place"), [(None, "assets"), ("", "assets"), ("logs/all", "logs/all"), ("/x", "/x")])
+def test_logs_are_kept_where_acts_variable_says(tmp_path: Path, fake: Ordered, given: str | None, place: str) -> None:
+    environ = {**os.environ, **({} if given is None else {"AML_LOG_FOLDER": given})}
+    board = Board(tmp_path, environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": fake})
+    record = send(board, "echo")
+    folder, boundary = board.log_folder(record)
+    assert folder == tmp_path / place / record.run_id
+    assert boundary == (Path("/x") if place == "/x" else tmp_path)
+    assert board.find([f"{place}/{record.run_id}/"])[0].run_id == record.run_id
+
+
 @pytest.mark.parametrize("form", ["/", "", "assets/", "other/{}", "assets/{}/user_logs"])
 def test_other_paths_are_no_ids(board: Board, fake: Ordered, form: str) -> None:
     record = send(board, "echo")

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from blobsync.jobs.node.arguments import parse_arguments
+from blobsync.jobs.node.job import NodeJob
 from blobsync.jobs.node.ranks import (
     NotReadyError,
     Ranks,
@@ -13,6 +15,7 @@ from blobsync.jobs.node.ranks import (
     ranks_from_launcher,
     ranks_of_node,
 )
+from blobsync.jobs.spec import FolderLink
 from tests.fakes.jobs import make_spec
 
 TWO_BY_TWO = make_spec("true", nodes=2, procs_per_node=2)
@@ -85,3 +88,21 @@ def test_all_processes_of_a_job_work_out_one_port_from_its_id() -> None:
     )
     given = rank_variables(TWO_BY_TWO, ranks_of_node(TWO_BY_TWO, 0)[0], {"MASTER_ADDR": "m", "MASTER_PORT": "1"})
     assert given["AZ_BATCH_MASTER_NODE"] == "m:1"
+
+
+@pytest.mark.parametrize(
+    ("platform", "folder", "given", "home"),
+    [
+        ("slurm", "output", {}, "/r/output/torch_home"),
+        ("slurm", "output", {"TORCH_HOME": "/mine"}, "/mine"),
+        ("slurm", "outputs", {}, None),
+        ("local", "output", {}, None),
+    ],
+)
+def test_weights_are_kept_in_the_output_folder_as_act_did(
+    platform: str, folder: str, given: Mapping[str, str], home: str | None
+) -> None:
+    entry = FolderLink(folder, "https://a/b", "p", "link", source="/s")
+    spec = make_spec(platform=platform, folders=(entry,), env=given)
+    words = parse_arguments(["exec", "--job", "/j", "--run-dir", "/d", "--root", "/r"])
+    assert NodeJob(spec, {}, words, {}, 0).user_environment(Ranks(0, 0, 1, 1, 0)).get("TORCH_HOME") == home

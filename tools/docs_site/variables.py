@@ -10,6 +10,7 @@ from collections.abc import Mapping
 # Name -> what it does, for whoever runs blobsync.
 FOR_USERS: Mapping[str, str] = {
     "AML_CONFIG_PATH": "the cluster file, where `-c` does not name one",
+    "AML_LOG_FOLDER": "the folder for the logs of jobs, in place of `assets`",
     "AZURE_STORAGE_KEY": "may be used as `${AZURE_STORAGE_KEY}` in a storage account file",
     "AZURE_STORAGE_SAS_TOKEN": "may be used as `${AZURE_STORAGE_SAS_TOKEN}` in a storage account file",
     "BLOBSYNC_ALLOWED_VARIABLES": "more variables that a project file may use as `${NAME}`; commas or spaces between",

@@ -114,6 +114,9 @@ class NodeJob:
         env = {**self.environ, **self.spec.env, **secrets}
         env.update(rank_variables(self.spec, ranks, self.environ))
         env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
+        if self.spec.platform != "local" and any(entry.name == "output" for entry in self.spec.folders):
+            # As in ACT: nodes have homes of their own, so that weights which rank 0 fetched were nowhere else.
+            env.setdefault("TORCH_HOME", str(self.root / "output" / "torch_home"))
         if self.spec.is_elastic:
             env.update(elastic_variables(self.spec, ranks, self.environ, env))
             env[MARK] = self.mark

@@ -270,6 +270,13 @@ def _environment(cluster: Cluster, spec: JobSpec, base: str) -> tuple[str, tuple
     named = cluster.docker.environment
     if named:
         return environment_id(cluster, named, base), None
+    if cluster.value("use_custom_docker") is False:
+        raise ConfigError(
+            "false is ACT's PyTorch estimator, which took no docker.image and no longer exists",
+            file=cluster.file,
+            key="use_custom_docker",
+            hint="docker: {environment: 'azureml:NAME:VERSION'} for one with PyTorch; true runs docker.image",
+        )
     if not spec.image:
         raise ConfigError(
             "does not name an image to run in",
