@@ -98,7 +98,7 @@ def _submit(project: Project) -> None:
     write_tree(project.root, {"train.py": f"{program}    raise RuntimeError('CUDA out of memory')\n".encode()})
     (project.root / "aux_data/aml/here.yaml").write_text("platform: local\nenv: {EPOCHS: '20'}\n")
     for name, more in (("first try", ["--batch=512"]), ("smaller batch", [])):
-        project.run("-c", "here", "submit", "--wait", "--name", name, sys.executable, "train.py", *more)
+        project.run("-c", "here", "submit", "--wait", "--name", name, "python3", "train.py", *more)
 
 
 def _pages(page: Page, address: str) -> Iterator[str]:

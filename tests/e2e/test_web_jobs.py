@@ -140,6 +140,12 @@ def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, b
         page.get_by_role("button", name="Submit again").click()
         expect(page.get_by_role("link", name=first)).to_be_visible()
         expect(page.locator("#job-state")).to_have_text("Failed (1)")
+        # One that runs is stopped from its page.
+        running = desk.run("--json", "submit", "sleep", "600").data["job_id"]
+        page.goto(f"{server.address}/jobs/{running}")
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator("#job-state")).to_contain_text("Canceled")
         assert seen.errors == []
 
 
