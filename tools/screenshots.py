@@ -54,7 +54,7 @@ def project_with_everything() -> Iterator[Project]:
         home = Path(folder, "home")
         home.mkdir()
         root.mkdir()
-        project = Project(root, {"HOME": str(home)})
+        project = Project(root, {"HOME": str(home), "USER": "amber"})
         _configure(project, container)
         _fill(project, container)
         yield project
