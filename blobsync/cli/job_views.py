@@ -227,7 +227,7 @@ def _told(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> 
 
 def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -> Result:
     found = jobs.list(states, limit=limit, cluster=session.cluster)
-    data: dict[str, Any] = {"jobs": [job_data(record) for record in found]}
+    data: dict[str, Any] = {"jobs": [job_data(record) for record in found], "experiment": found.experiment or None}
     if not found:
         wanted = " or ".join(state.lower() for state in states)
         session.listener.note(f"there are no {wanted + ' ' if wanted else ''}jobs")

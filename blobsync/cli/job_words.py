@@ -51,6 +51,8 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "started": _iso(info.started),
         "ended": _iso(info.ended),
         "elapsed_seconds": seconds_of(record) if info.started else None,
+        # In hours, as ACT has it.
+        "elapsedTime": _hours(record) if info.started else None,
         "code_digest": spec.code.digest if spec.code else None,
         "git_commit": spec.code.git_commit or None if spec.code else None,
         "git_dirty": spec.code.git_dirty if spec.code else None,
@@ -58,6 +60,8 @@ def job_data(record: JobRecord) -> dict[str, Any]:
             folder.name: {"mode": folder.mode, "url": f"{folder.container}/{folder.path}"} for folder in spec.folders
         },
         "resubmission_of": record.successor_of or None,
+        "foreign": spec.is_foreign,
+        "unread": list(spec.unread),
         "ssh": ssh_line(record) or None,
         "hold_seconds": spec.hold or None,
         "elastic": _elastic_data(record) if spec.is_elastic else None,
@@ -174,6 +178,7 @@ def job_details(record: JobRecord) -> Iterator[str]:
         ("started", _iso(info.started) or ""),
         _elapsed(record),
         ("code", _code(record)),
+        ("not read", ", ".join(spec.unread)),
         *((f"folder {folder.name}", f"{folder.mode} {folder.container}/{folder.path}") for folder in spec.folders),
         ("enter it", ssh_line(record)),
         ("page", record.ref.url),
@@ -251,6 +256,8 @@ def _place(record: JobRecord) -> str:
 
 def _code(record: JobRecord) -> str:
     code = record.spec.code
+    if record.spec.is_foreign:
+        return "its own; blobsync did not submit it"
     if code is None:
         return "none: the project's folder itself"
     commit = f", commit {code.git_commit[:12]}" if code.git_commit else ""
@@ -262,6 +269,11 @@ def _size(record: JobRecord) -> str:
     gpus = count_text(spec.nodes * spec.gpus_per_node, "GPU") if spec.gpus_per_node else "no GPU"
     many = "es" if spec.world_size != 1 else ""
     return f"{count_text(spec.nodes, 'node')}, {spec.world_size} process{many}, {gpus}"
+
+
+def _hours(record: JobRecord) -> float | None:
+    seconds = seconds_of(record)
+    return None if seconds is None else round(seconds / 3600, 2)
 
 
 def _elapsed(record: JobRecord) -> tuple[str, str]:

@@ -51,6 +51,7 @@ def ls(
     \b
       blobsync ls                       the mapped folders, and where they are stored
       blobsync ls data/voc20 -l         one folder
+      blobsync ls 'data/voc*'           blobs and folders by pattern, in quotes
       blobsync ls data -r --jsonl       everything, in bounded memory
     """
     if jsonl and session.json:
@@ -73,7 +74,24 @@ def du(session: Session, paths: OptionalPaths = None) -> Result:
       blobsync du data/voc20
     """
     project = session.project()
-    return _usages(project, paths or list(project.cluster.prefixes))
+    return _usages(project, _matching(project, paths) if paths else list(project.cluster.prefixes))
+
+
+def _matching(project: Project, paths: Iterable[str]) -> list[str]:
+    """The paths, and in the place of each pattern what it matches."""
+    from blobsync.base.errors import NothingMatchedError
+    from blobsync.project.wildcards import is_pattern, matches
+
+    found: list[str] = []
+    for path in paths:
+        if is_pattern(path):
+            try:
+                next(project.list(path))
+            except NothingMatchedError:
+                found += [match.path for match in matches(project.list, path)]
+                continue
+        found.append(path)
+    return found
 
 
 def stat(session: Session, paths: PathsArgument) -> Result:
@@ -167,8 +185,10 @@ def _duration(text: str) -> timedelta:
 
 
 def _entries(project: Project, paths: Iterable[str], *, recursive: bool) -> Iterator[ListingEntry]:
+    from blobsync.project.wildcards import list_matching
+
     for path in paths:
-        found = project.list(path, recursive=recursive)
+        found = list_matching(project.list, path, recursive=recursive)
         # Services differ in whether a level's folders come before its blobs; everything below streams.
         yield from found if recursive else sorted(found, key=lambda entry: entry.path)
 

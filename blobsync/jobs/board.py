@@ -48,10 +48,14 @@ SETTLE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """Records with what is known now, and a message for each cluster that could not be queried."""
+    """Records with what is known now, and a message for each cluster that could not be queried.
+
+    ``experiment`` is that of Azure ML whose other jobs are among them.
+    """
 
     records: tuple[JobRecord, ...]
     problems: tuple[str, ...] = ()
+    experiment: str = ""
 
     def __iter__(self) -> Iterator[JobRecord]:
         return iter(self.records)

@@ -240,6 +240,10 @@ class History:
             raise AmbiguousJobError(f"{len(found)} jobs end with {suffix!r}: {names}", hint="give more of the id")
         return found[0]
 
+    def holds(self, run_id: str) -> bool:
+        """Whether there is a record of this job."""
+        return bool(self._select("select * from jobs where run_id=?", run_id))
+
     def recent(
         self, *, states: Collection[State] = (), cluster: str | None = None, limit: int | None = None
     ) -> tuple[JobRecord, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.jobs.board import Board, JobList
+from blobsync.jobs.experiment import with_others
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.logs import FetchedLogs, rank_of
 from blobsync.jobs.spec import State
@@ -181,8 +182,10 @@ class Jobs:
         """
         from blobsync.jobs.submit import resubmit
 
-        choose = self._chooser() if latest_code else None
-        return resubmit(self._board, self.find(job), to=cluster, num_gpu=num_gpu, choose_code=choose)
+        record = self.find(job)
+        # The code of another program's job is somewhere else.
+        choose = self._chooser() if latest_code or record.spec.is_foreign else None
+        return resubmit(self._board, record, to=cluster, num_gpu=num_gpu, choose_code=choose)
 
     def run_here(self, command: Command, *, num_gpu: int | None = None) -> int:
         """Run a command in the foreground of this terminal, as a job would be; returns its exit code."""
@@ -214,10 +217,12 @@ class Jobs:
     ) -> JobList:
         """The newest jobs (in one of ``states``) as they are now; of all clusters, unless one is named.
 
-        Raises ``UsageError`` for a word that is no state, ``UnknownClusterError`` where a cluster has neither a file
-        nor jobs.
+        On Azure ML those of the cluster's experiment are among them, whoever submitted them. Raises ``UsageError``
+        for a word that is no state, ``UnknownClusterError`` where a cluster has neither a file nor jobs.
         """
-        found = self._told(self._board.recent(tuple(map(_state, states)), limit, cluster))
+        wanted = tuple(map(_state, states))
+        found = with_others(self._board, self._board.recent(wanted, limit, cluster), wanted, limit, cluster)
+        self._told(found)
         if cluster and not found:
             from blobsync.config.loader import find_cluster_file
 

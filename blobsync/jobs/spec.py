@@ -7,6 +7,7 @@ tokens are minted per submission and travel in :class:`Secrets`, beside the spec
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 import shlex
@@ -42,6 +43,9 @@ JOB_CODE = "job_code"
 # work out the same one.
 FIRST_MASTER_PORT, MASTER_PORTS = 20_000, 20_000
 
+# https://learn.microsoft.com/azure/machine-learning/how-to-read-write-data-v2
+_PLACEHOLDER = re.compile(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
+
 # Platforms that reach containers, and keep logs, by themselves.
 SERVICES = AML_PLATFORMS
 
@@ -53,6 +57,12 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 def run_name(run_id: str) -> SafeName:
     """The id of a job as the name of a folder. Raises ``UnsafeNameError`` for what is no id of a job."""
     return safe_name(run_id, allowed=RUN_ID)
+
+
+def owner_name(environ: Mapping[str, str]) -> str:
+    """The user, as ids of jobs begin."""
+    user = environ.get("USER") or getpass.getuser()
+    return re.sub(r"[^a-z0-9-]+", "-", user.lower()).strip("-")[:24] or "job"
 
 
 def submission_time(run_id: str) -> float | None:
@@ -198,6 +208,17 @@ class JobSpec:
         return found if isinstance(found, Mapping) else None
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether another program submitted it: then this is only what could be read of it."""
+        return bool(self.options.get("foreign"))
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What such a job has that could not be read."""
+        found = self.options.get("unread")
+        return tuple(str(each) for each in found) if self.is_foreign and isinstance(found, (list, tuple)) else ()
+
+    @property
     def has_numbered_logs(self) -> bool:
         """Whether the logs of its processes are told apart by their ranks."""
         return self.world_size > 1 or self.is_elastic
@@ -232,6 +253,11 @@ class JobSpec:
             raise ValueError(f"not a job specification: {error}") from error
         demand_types(spec)
         return spec
+
+
+def own_inputs(spec: JobSpec) -> list[str]:
+    """What the command of a job of Azure ML names that only the job itself has: ``inputs.data``."""
+    return sorted({match[1] for word in spec.argv for match in _PLACEHOLDER.finditer(word)})
 
 
 def _from_plain(values: dict[str, Any]) -> JobSpec:

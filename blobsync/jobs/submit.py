@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import re
 import secrets as random_source
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.errors import BlobsyncError, SubmissionUnknownError
+from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
 from blobsync.config.model import Cluster
 from blobsync.jobs.access import grant, known_accounts, sas_minter
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
@@ -21,7 +19,7 @@ from blobsync.jobs.history import JobRecord
 from blobsync.jobs.holding import entering_command
 from blobsync.jobs.home import home_of
 from blobsync.jobs.node_archive import node_archive, publish
-from blobsync.jobs.spec import MOUNTED, CodeRef, JobRef, JobSpec
+from blobsync.jobs.spec import MOUNTED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
 
 
 class Submitted(NamedTuple):
@@ -33,9 +31,7 @@ class Submitted(NamedTuple):
 
 def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
     """``<user>_<unix time>_<8 hex>``: sorts by time, and is a legal name for every service that we use."""
-    user = environ.get("USER") or getpass.getuser()
-    plain = re.sub(r"[^a-z0-9-]+", "-", user.lower()).strip("-")[:24] or "job"
-    return f"{plain}_{int(now or time.time())}_{random_source.token_hex(4)}"
+    return f"{owner_name(environ)}_{int(now or time.time())}_{random_source.token_hex(4)}"
 
 
 def plan_job(
@@ -76,9 +72,10 @@ def resubmit(
     cluster = board.cluster(to) if to else origin
     demand_platform(cluster)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
+    told = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
     spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu))
     new = hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
-    warnings = code.warnings + new.warnings
+    warnings = told + code.warnings + new.warnings
     try:
         known = board.refresh([old]).records[0]
         stopped = board.cancel(known)
@@ -87,6 +84,13 @@ def resubmit(
     except BlobsyncError as error:
         warnings += (f"the old job {old.run_id} could not be cancelled: {error.message}",)
     return Submitted(new.record, warnings)
+
+
+def _untaken(old: JobSpec, cluster: Cluster) -> str:
+    """What a job that blobsync did not submit does not bring along."""
+    missing = f"; not read: {', '.join(old.unread)}" if old.unread else ""
+    taken = "its command, its size and its variables are taken"
+    return f"blobsync did not submit {old.run_id}: {taken}, all else is that of cluster {cluster.name}{missing}"
 
 
 def _with_node_archive(board: Board, spec: JobSpec) -> JobSpec:
@@ -100,6 +104,8 @@ def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | 
     run_id = new_run_id(board.environ)
     spec = old.spec
     request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec))
+    if spec.is_foreign:
+        return _foreign_again(cluster, spec, request, run_id, code)
     request = replace(request, hold=str(spec.hold or ""))
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
         same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
@@ -117,6 +123,20 @@ def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | 
     if num_gpu is None:
         request = replace(request, num_gpu=_gpus(spec), nodes=spec.nodes if spec.is_elastic else None)
     return describe(cluster, request, run_id, code)
+
+
+def _foreign_again(
+    cluster: Cluster, old: JobSpec, request: SubmitRequest, run_id: str, code: CodeRef | None
+) -> JobSpec:
+    """Today's cluster file with what another program's job brought: its command, size, name, variables and limit."""
+    if own := own_inputs(old):
+        raise JobError(
+            f"the command of {old.run_id} names {', '.join(own)}, which only that job has",
+            hint="submit it anew, with paths of the cluster file's folders",
+        )
+    asked = request.num_gpu if request.num_gpu is not None else _gpus(old)
+    spec = describe(cluster, replace(request, num_gpu=asked), run_id, code)
+    return replace(spec, env={**spec.env, **old.env}, timeout_s=old.timeout_s or spec.timeout_s)
 
 
 def _elastic(spec: JobSpec) -> str:

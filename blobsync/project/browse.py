@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -73,9 +74,12 @@ def list_path(
 
 def nothing_at(place: Resolution, *ends: LiveEnd) -> NothingMatchedError:
     """The error for a path with neither a blob nor a folder; something similar is looked for at ``ends``."""
+    looking = "'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one"
+    if set("*?[") & set(place.path):
+        looking = f"only ls and du take patterns: blobsync ls {shlex.quote(place.path)} shows what it matches"
     return NothingMatchedError(
         f"{place.path}: no blob or folder has that name at {place.remote}",
-        hint="'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one",
+        hint=looking,
         path=place.path,
         nearby=look_nearby(place.path, place.relative, *ends),
     )

@@ -155,6 +155,65 @@ def test_a_job_of_another_machine_is_found_in_the_workspace(lab: Lab) -> None:
     assert "no job" in nothing.err
 
 
+def put_foreign(lab: Lab, name: str, command: str | None, **more: object) -> None:
+    """A job that another program submitted; it waits in the queue until it is released."""
+    there = f"{lab.stub.base}/environments/theirs/versions/3"
+    known = {"jobType": "Command", "experimentName": "experiment_name", "environmentId": there}
+    lab.stub.held = True
+    lab.stub.accept(name, {"properties": {**known, "command": command, "displayName": f"by {name}", **more}})
+    lab.stub.held = False
+
+
+def test_jobs_that_blobsync_did_not_submit_are_listed_shown_stopped_and_submitted_again(lab: Lab) -> None:
+    assert lab.ask("q") == {"jobs": [], "experiment": "experiment_name"}
+    variables = {"LR": "1e-5", "THEIR_TOKEN": SECRET, "AZUREML_X": "1"}
+    more = {"environmentVariables": variables, "limits": {"jobLimitsType": "Command", "timeout": "PT1H30M"}}
+    put_foreign(lab, "jolly_fig_abc123", "echo rate $LR", codeId="/theirs/codes/9/versions/1", **more)
+    resources = {"instanceCount": 2}
+    mpi = {"distributionType": "Mpi", "processCountPerInstance": 4}
+    put_foreign(lab, "jianfw_1563257309_60ce2fc7", "python aml_server.py", resources=resources, distribution=mpi)
+    lab.stub.jobs["jianfw_1563257309_60ce2fc7"].definition = {
+        "arguments": ["--code_path", "x.zip", "--command", "python show.py 'two words'"]
+    }
+    given = {"raw": {"jobInputType": "uri_folder", "mode": "Download", "uri": "azureml://datastores/d/paths/p"}}
+    put_foreign(lab, "needs_its_own_input", "python a.py ${{inputs.raw}}", inputs=given)
+    put_foreign(lab, "of_another_experiment", "true", experimentName="theirs")
+
+    # Nothing of them is in this clone's history, and listing records nothing.
+    listed = lab.ask("q")["jobs"]
+    assert {job["job_id"] for job in listed} == {*lab.stub.jobs} - {"of_another_experiment"}
+    assert all(job["foreign"] and job["status"] == "Queued" for job in listed)
+    assert lab.ask("history", "--jobs")["jobs"] == [] and lab.ask("qr")["jobs"] == []
+
+    lab.stub.release(lab.stub.jobs["jolly_fig_abc123"])
+    lab.detail("abc123")
+    theirs = lab.until("jolly_fig_abc123")
+    assert (theirs["status"], theirs["tail"], theirs["elapsedTime"]) == ("Completed", ["rate 1e-5"], 0.08)
+    assert theirs["unread"] == ["the variable THEIR_TOKEN", "its code /theirs/codes/9/versions/1",
+                                f"its environment {lab.stub.base}/environments/theirs/versions/3"]  # fmt: skip
+    assert "not read:      the variable THEIR_TOKEN, its code" in lab.run("q", "abc123").out
+    again = lab.run("resubmit", "jolly_fig_abc123")
+    assert "all else is that of cluster aml; not read: the variable THEIR_TOKEN, its code" in again.err
+    new = lab.stub.jobs[again.out.split()[0]].body["properties"]
+    assert new["environmentVariables"] == {"NCCL_IB_DISABLE": "0", "LR": "1e-5"} and "codeId" not in new
+    assert (new["displayName"], new["limits"]["timeout"]) == ("by jolly_fig_abc123", "PT5400S")
+    assert lab.until(again.out.split()[0])["tail"] == ["rate 1e-5"]
+
+    # ACT's own: its command is among the arguments of the run.
+    acts = lab.ask("resubmit", "60ce2fc7")
+    old = lab.detail("60ce2fc7")
+    assert (old["status"], old["command"], old["gpus"]) == ("Canceled", ["python show.py 'two words'"], 8)
+    assert lab.until(acts["job_id"])["status"] == "Completed"
+    assert json.loads(lab.container.get("path/to/output/facts/7.json"))["argv"] == ["two words"]
+
+    refused = lab.run("resubmit", "needs_its_own_input", code=1).err
+    assert "names inputs.raw, which only that job has" in refused
+    assert lab.stub.jobs["needs_its_own_input"].status == "Queued"
+    lab.run("abort", "needs_its_own_input")
+    assert lab.stub.jobs["needs_its_own_input"].status == "Canceled"
+    assert SECRET.encode() not in (lab.project.state / "jobs.sqlite").read_bytes()
+
+
 def test_no_secret_is_where_others_can_read_it(lab: Lab) -> None:
     lab.cluster(env={"MY_TOKEN": SECRET, "PLAIN": "1"})
     program = "import os,sys; sys.exit(os.environ['MY_TOKEN'] != sys.argv[1].replace('_', '-'))"

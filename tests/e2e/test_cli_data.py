@@ -218,6 +218,16 @@ def test_ls_levels_and_forms(project: Project, container: Container) -> None:
         ("data/a.txt", 1, 5),
         ("data/sub/", 2, 23),
     ]
+    # By pattern; a name that has such letters itself comes first, and nothing else is deleted by one.
+    container.put("data/s[ub]", b"odd")
+    assert project.run("ls", "data/s*", "data/?.txt").out == "data/s[ub]\ndata/sub/\ndata/a.txt\n"
+    assert project.run("ls", "data/s*/*.txt").out == "data/sub/b.txt\n"
+    assert project.run("ls", "-r", "data/su[ab]").out == "data/sub/b.txt\ndata/sub/deep/c.txt\n"
+    assert project.run("ls", "data/s[ub]").out == "data/s[ub]\n"
+    assert [entry["path"] for entry in project.json("du", "data/s*").data["entries"]] == ["data/s[ub]", "data/sub"]
+    nothing = project.run("rm", "-y", "data/su*")
+    assert nothing.code == 4 and "only ls and du take patterns: blobsync ls 'data/su*'" in nothing.err
+    assert len(container.names("data/sub")) == 2 and project.run("ls", "data/x*").code == 4
     long = project.run("ls", "-l", "data/a.txt").out.split()
     assert (long[0], long[1], long[-1]) == ("5", "B", "data/a.txt")
 

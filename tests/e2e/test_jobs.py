@@ -41,6 +41,20 @@ json.dump(facts, open("output/facts/%s.json" % rank, "w"))
 print("rank", rank, "is done")
 """
 
+# Trains four steps, each kept in a file; where there are none yet, it is taken by surprise after two.
+TRAIN = """\
+import os, time
+path = "output/steps.txt"
+kept = open(path).read().split() if os.path.exists(path) else []
+print("begins after", len(kept), "steps", flush=True)
+for step in range(len(kept), 4):
+    with open(path, "a") as file:
+        file.write(f"{step} ")
+    print("step", step, flush=True)
+    if not kept and step == 1:
+        time.sleep(600)
+"""
+
 
 @dataclass
 class Lab:
@@ -373,9 +387,14 @@ def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slurm
-def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) -> None:
-    low = lab.submit("uni", "--partition", "normal", "echo up; sleep 600", gpus=4)
-    lab.until_up(low)
+def test_a_preempted_job_is_queued_again_and_goes_on_from_its_checkpoint(lab: Lab, slurm_cluster: SlurmCluster) -> None:
+    (lab.project.root / "train.py").write_text(TRAIN)
+    runtime = {"python": sys.executable, "scratch": str(lab.project.root.parent / "scratch"), "sync_seconds": 1}
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, runtime=runtime)
+    low = lab.ask("-c", "uni", "submit", "--init", "--partition", "normal", "python3", "train.py")["job_id"]
+    # Two steps are in the container when the node is taken away.
+    assert wait_until(lambda: "mine/output/steps.txt" in lab.container.names("mine/output"), seconds=PATIENCE)
+    assert lab.container.get("mine/output/steps.txt") == b"0 1 "
     high = lab.submit("uni", "--partition", "urgent", "sleep", "600", gpus=8)
     lab.until(high, "Running")
     assert wait_until(lambda: lab.job(low)["restarts"] == 1, seconds=PATIENCE, pause=0.2)
@@ -385,9 +404,13 @@ def test_a_preempted_job_is_queued_again(lab: Lab, slurm_cluster: SlurmCluster) 
     assert "DUE TO PREEMPTION" in "".join(
         path.read_text() for path in (lab.project.state / "jobs" / low).rglob("*.txt")
     )
-    lab.run("abort", low, high)
-    for job_id in (low, high):
-        assert lab.until(job_id)["status"] == "Canceled"
+    lab.run("abort", high)
+    # Slurm lets a job that it has put back wait for two minutes.
+    slurm_cluster.client("scontrol", "update", f"JobId={lab.detail(low)['native_id']}", "StartTime=now")
+    job = lab.until(low)
+    assert (job["status"], job["exit_code"], job["restarts"]) == ("Completed", 0, 1)
+    assert lab.run("logs", low).out.splitlines()[-3:] == ["begins after 2 steps", "step 2", "step 3"]
+    assert lab.container.get("mine/output/steps.txt") == b"0 1 2 3 "
 
 
 @pytest.mark.slurm

@@ -80,6 +80,7 @@ class Job:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     cancelled: bool = False
     error: dict[str, Any] | None = None
+    definition: dict[str, Any] = field(default_factory=dict)
 
     def was_cancelled(self) -> bool:
         return self.cancelled
@@ -467,6 +468,8 @@ class Handler(BaseHTTPRequestHandler):
             }
             if job.status in ("Completed", "Failed"):
                 found["endTimeUtc"] = "2026-11-20T10:05:00.1234567Z"
+            if job.definition:
+                found["runDefinition"] = job.definition
             self._answer(200, found)
         elif compute:
             runs = [

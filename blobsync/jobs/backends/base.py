@@ -224,6 +224,30 @@ class Renewing(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SeenJob:
+    """A job as its service lists it, whoever submitted it; ``submitted`` in seconds since 1970."""
+
+    spec: JobSpec
+    ref: JobRef
+    info: RunInfo
+    submitted: float
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A backend whose service keeps jobs in experiments, whoever submitted them."""
+
+    @property
+    def experiment(self) -> str:
+        """The one that this cluster's jobs belong to."""
+        ...
+
+    def newest(self, states: Collection[State], limit: int | None) -> Iterator[SeenJob]:
+        """Its jobs in these states, newest first, other programs' included."""
+        ...
+
+
 @runtime_checkable
 class Recalling(Protocol):
     """A backend that stores specifications, so it can find jobs that this project has no record of."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
@@ -30,6 +30,7 @@ from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
 from blobsync.jobs.backends.aml import replies as aml_replies
 from blobsync.jobs.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
+from blobsync.jobs.backends.aml.foreign import read_foreign, tagged_ssh
 from blobsync.jobs.backends.aml.platforms import virtual_cluster_id
 from blobsync.jobs.backends.aml.replies import AmlReply
 from blobsync.jobs.backends.aml.request import AmlRequest, build_request, secrets_path, warnings_for, without_bundle
@@ -40,10 +41,11 @@ from blobsync.jobs.backends.base import (
     Outcome,
     Plan,
     Refused,
+    SeenJob,
     Surroundings,
     Unknown,
 )
-from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -54,7 +56,8 @@ CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "
 _ONE_BY_ONE = 4
 # How far the list is read for them, and for a job that the history does not know.
 _NEWEST = 500
-_LIST = {"listViewType": "ActiveOnly", "jobType": "Command", "tag": "blobsync"}
+_ALL = {"listViewType": "ActiveOnly", "jobType": "Command"}
+_LIST = {**_ALL, "tag": "blobsync"}
 
 
 def create(around: Surroundings) -> AmlBackend:
@@ -171,14 +174,39 @@ class AmlBackend:
         yield from islice((info for info in infos if not states or info.state in states), limit)
 
     def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
-        """Our jobs among the workspace's newest whose id ends so, whoever submitted them from wherever."""
-        for body in islice(self._newest(), _NEWEST):
-            run_id = body.text("name")
-            ours = run_id.endswith(suffix) and RUN_ID.fullmatch(run_id)
-            spec = aml_replies.read_spec(body) if ours else None
-            if spec:
-                # The id in the tags differs from the service's name of the job.
-                yield replace(spec, run_id=run_id, cluster=self._cluster.name), self._ref(run_id, body)
+        """Jobs among the workspace's newest whose id ends so, whoever submitted them from wherever, with whatever."""
+        found: dict[str, AmlReply] = {}
+        # Ours alone reach farther back than all.
+        for only in (_LIST, _ALL):
+            for body in islice(self._newest(only), _NEWEST):
+                run_id = body.text("name")
+                if run_id.endswith(suffix) and RUN_ID.fullmatch(run_id):
+                    found.setdefault(run_id, body)
+        for run_id, body in found.items():
+            yield self._spec(body, closely=True), self._ref(run_id, body)
+
+    @property
+    def experiment(self) -> str:
+        return self._cluster.experiment_name or owner_name(self._around.environ)
+
+    def newest(self, states: Collection[State], limit: int | None) -> Iterator[SeenJob]:
+        def seen() -> Iterator[SeenJob]:
+            for body in islice(self._newest(_ALL), _NEWEST):
+                run_id, info = body.text("name"), aml_replies.read_job(body)
+                mine = body.inner("properties").text("experimentName") == self.experiment
+                if mine and RUN_ID.fullmatch(run_id) and (not states or info.state in states):
+                    made = aml_replies.read_time(body.inner("systemData").text("createdAt"))
+                    yield SeenJob(self._spec(body), self._ref(run_id, body), info, made or 0.0)
+
+        yield from islice(seen(), limit)
+
+    def _spec(self, body: AmlReply, *, closely: bool = False) -> JobSpec:
+        """Ours is in the job's tags; of others, what can be read, ``closely`` also from the run's history."""
+        run_id, ours = body.text("name"), aml_replies.read_spec(body)
+        if ours:
+            return replace(ours, run_id=run_id, cluster=self._cluster.name)
+        details = self._client.history(f"runs/{run_name(run_id)}/details") if closely else None
+        return read_foreign(body, details or AmlReply(), self._cluster)
 
     def cancel(self, ref: JobRef) -> Outcome:
         name = run_name(ref.run_id)
@@ -236,6 +264,10 @@ class AmlBackend:
         state = self.get([ref])[0].state
         if state is not State.RUNNING:
             raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to connect to")
+        if self._cluster.platform == "itp":
+            body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
+            if way := tagged_ssh(body):
+                return way
         place = self._workspace
         # With '=', because a value could begin with '-'.
         command = ["az", "ml", "job", "connect-ssh", f"--name={run_name(ref.run_id)}", f"--node-index={node}"]
@@ -250,10 +282,10 @@ class AmlBackend:
     def _credential(self) -> TokenCredential:
         from blobsync.store.azure_identity import credential
 
-        return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth", default=True))
+        return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth"))
 
-    def _newest(self) -> Iterator[AmlReply]:
-        return self._client.pages("jobs", **_LIST)
+    def _newest(self, only: Mapping[str, str] = _LIST) -> Iterator[AmlReply]:
+        return self._client.pages("jobs", **only)
 
     def _info(self, run_id: str, body: AmlReply, closely: bool) -> RunInfo:
         if not body:
