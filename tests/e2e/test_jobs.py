@@ -395,7 +395,7 @@ def test_a_preempted_job_is_queued_again_and_goes_on_from_its_checkpoint(lab: La
     # Two steps are in the container when the node is taken away.
     assert wait_until(lambda: "mine/output/steps.txt" in lab.container.names("mine/output"), seconds=PATIENCE)
     assert lab.container.get("mine/output/steps.txt") == b"0 1 "
-    high = lab.submit("uni", "--partition", "urgent", "sleep", "600", gpus=8)
+    high = lab.submit("uni", "--nodes", "2", "--partition", "urgent", "sleep", "600", gpus=8)
     lab.until(high, "Running")
     assert wait_until(lambda: lab.job(low)["restarts"] == 1, seconds=PATIENCE, pause=0.2)
     job = lab.until(low, "Queued")
