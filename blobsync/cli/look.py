@@ -80,7 +80,7 @@ def du(session: Session, paths: OptionalPaths = None) -> Result:
 def _matching(project: Project, paths: Iterable[str]) -> list[str]:
     """The paths, and in the place of each pattern what it matches."""
     from blobsync.base.errors import NothingMatchedError
-    from blobsync.project.wildcards import is_pattern, matches
+    from blobsync.project.wildcards import is_pattern, pattern_matches
 
     found: list[str] = []
     for path in paths:
@@ -88,7 +88,7 @@ def _matching(project: Project, paths: Iterable[str]) -> list[str]:
             try:
                 next(project.list(path))
             except NothingMatchedError:
-                found += [match.path for match in matches(project.list, path)]
+                found += [match.path for match in pattern_matches(project.list, path)]
                 continue
         found.append(path)
     return found

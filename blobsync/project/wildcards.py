@@ -49,14 +49,14 @@ def list_matching(listing: Lister, path: str, *, recursive: bool) -> Iterator[Li
     with suppress(NothingMatchedError):
         yield from chain([next(exact)], exact)
         return
-    for found in matches(listing, path):
+    for found in pattern_matches(listing, path):
         if recursive and found.entry.is_folder:
             yield from listing(found.path, recursive=True)
         else:
             yield found.entry
 
 
-def matches(listing: Lister, path: str) -> Iterator[Matched]:
+def pattern_matches(listing: Lister, path: str) -> Iterator[Matched]:
     """What the pattern matches, in the order of the names. Raises ``NothingMatchedError``."""
     parts = path.rstrip("/").split("/")
     first = next(number for number, part in enumerate(parts) if is_pattern(part))
