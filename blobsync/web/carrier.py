@@ -22,6 +22,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact, redact_tree
+from blobsync.plan.progress import Progress
 from blobsync.plan.saved_plan import SavedPlan
 from blobsync.plan.transfer_plan import FileFailure, TransferResult
 from blobsync.project.api import Project
@@ -35,10 +36,22 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 class TellingListener(LoggingListener):
-    """Passes notes on."""
+    """Passes notes on, and counts what each worker moved: a thread of its own listens to each."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
+        self._lock = threading.Lock()
+        self._moved: dict[int, int] = {}
+
+    def bytes_moved(self, count: int) -> None:
+        with self._lock:
+            thread = threading.get_ident()
+            self._moved[thread] = self._moved.get(thread, 0) + count
+
+    def workers(self) -> list[int]:
+        """The bytes that each moved, in the order in which they began."""
+        with self._lock:
+            return [max(count, 0) for count in self._moved.values()]
 
     def note(self, text: str) -> None:
         self._tell({"note": redact(text)})
@@ -47,7 +60,12 @@ class TellingListener(LoggingListener):
 def carry_order(order: Mapping[str, Any], tell: Tell) -> None:
     """Do what the order says. Raises ``BlobsyncError``, also for a plan that would do something else by now."""
     with Project.open(order["folder"], cluster=order["cluster"], overrides=order["overrides"] or None) as project:
-        listener = CallbackListener(lambda progress: tell({"progress": asdict(progress)}), TellingListener(tell))
+        behind = TellingListener(tell)
+
+        def on_progress(progress: Progress) -> None:
+            tell({"progress": asdict(progress), "workers": behind.workers()})
+
+        listener = CallbackListener(on_progress, behind)
         project.listener = listener
         plan = project.load_plan(SavedPlan(order["plan"], _NAME))
         plan.demand_allowed()

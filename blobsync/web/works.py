@@ -44,8 +44,8 @@ class Wish:
 class WorkItem:
     """``state`` is ``planning``, ``planned``, ``refused``, ``moving``, ``stopping``, ``done``, ``partial``, ``failed``
     or ``cancelled``. ``points`` are seconds since it began to move, bytes so far, and bytes a second. ``problem`` and
-    ``hint`` say why it is refused or failed; ``result`` has the counts of one that ended; times are in seconds since
-    1970."""
+    ``hint`` say why it is refused or failed; ``result`` has the counts of one that ended; ``workers`` are the bytes
+    that each process moved, where there are several; times are in seconds since 1970."""
 
     wish: Wish
     cluster: str
@@ -62,6 +62,7 @@ class WorkItem:
     problem: str = ""
     hint: str = ""
     result: Mapping[str, Any] = field(default_factory=dict)
+    workers: Sequence[int] = ()
     pid: int | None = None
 
     @property
@@ -232,6 +233,8 @@ def _hear(work: WorkItem, line: str) -> None:
         return
     if "progress" in answer:
         work.hear(Progress(**answer["progress"]))
+        if work.plan is not None and work.plan.processes.count > 1:
+            work.workers = answer.get("workers", ())
     elif "note" in answer:
         work.notes.append(answer["note"])
     elif "ended" in answer:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -75,3 +78,47 @@ def test_the_login_is_a_file_for_the_user_alone_and_is_in_no_command_line(
         assert token not in printed
         assert not file.exists()
         assert os.path.basename(file) == f"login-{server.port}.html"
+
+
+def test_the_browser_gets_the_file_and_a_unix_socket_is_for_its_owner(
+    project: Project, container: Container, tmp_path: Path
+) -> None:
+    project.configure(container)
+    opened = tmp_path / "opened"
+    program = tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\necho "$@" > {opened}.part && mv {opened}.part {opened}\n')
+    program.chmod(0o755)
+    project.environ["BROWSER"] = f"{program} %s"
+    place = tmp_path / "web.sock"
+    process = project.start("web", "--socket", str(place))
+    try:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if "Ctrl-C" in line:
+                break
+        assert f"ssh -L 8737:{place} " in said
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        end = time.monotonic() + 60
+        while not opened.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        address = opened.read_text().strip()
+        assert address.startswith("file://") and address in said
+        token = said.partition("/login#")[2].split()[0]
+        assert token not in address
+        assert token in Path(address.removeprefix("file://")).read_text()
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(str(place))
+            asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: text/html\r\nConnection: close\r\n\r\n")
+            assert asking.recv(4096).startswith(b"HTTP/1.1 303 ")
+        second = project.run("web", "--no-browser", "--socket", str(place))
+        assert (second.code, "a program listens there" in second.err) == (2, True)
+    finally:
+        os.kill(process.pid, signal.SIGINT)
+        done = project.finish(process)
+    assert (done.code, done.out) == (0, "stopped\n"), done
+    assert not place.exists()
+    assert project.run("web", "--json").code == 2
+    assert project.run("web", "--port", "1", "--socket", "x").code == 2

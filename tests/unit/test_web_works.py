@@ -16,6 +16,7 @@ import yaml
 from blobsync.base.errors import NothingMatchedError
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, EngineChoice, Route, TransferPlan
+from blobsync.web.carrier import TellingListener
 from blobsync.web.source import Source
 from blobsync.web.works import Wish, WorkItem, Works
 
@@ -151,6 +152,28 @@ def test_a_transfer_is_stopped_once_and_carried_out_once(tmp_path: Path) -> None
 def test_a_plan_that_is_not_held_any_more_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NothingMatchedError, match="no longer held"):
         Works(_source(tmp_path)).find("0")
+
+
+def test_each_worker_is_counted_by_the_thread_that_listens_to_it() -> None:
+    told: list[Mapping[str, Any]] = []
+    listener = TellingListener(told.append)
+    # Both live at the same time: the identity of a thread that has ended is given out again.
+    both = threading.Barrier(2)
+
+    def listen(size: int) -> None:
+        both.wait(60)
+        listener.bytes_moved(size)
+        listener.bytes_moved(size)
+        both.wait(60)
+
+    threads = [threading.Thread(target=listen, args=(size,)) for size in (10, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    listener.note("a note")
+    assert sorted(listener.workers()) == [20, 60]
+    assert told == [{"note": "a note"}]
 
 
 def test_a_long_transfer_keeps_a_curve_of_bounded_size(tmp_path: Path) -> None:

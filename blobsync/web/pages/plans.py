@@ -102,12 +102,16 @@ def _options(form: Mapping[str, str]) -> TransferOptions:
     keep = form.get("keep") or None
     if keep not in (None, "local", "remote", "both"):
         raise UsageError("keep is local, remote or both")
+    processes = form.get("processes", "")
+    if processes and not (processes.isdecimal() and len(processes) < 5):
+        raise UsageError("the number of processes is a whole number")
     return TransferOptions(
         keep=cast(Keep | None, keep),
         mirror="mirror" in form,
         compare_content="compare_content" in form,
         include=tuple(form.get("include", "").split()),
         exclude=tuple(form.get("exclude", "").split()),
+        processes=int(processes) if processes else None,
     )
 
 
