@@ -116,6 +116,11 @@ class Spool:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._file.size
+
     def append(self, row: Row) -> None:
         """One row more."""
         self._waiting.append(row)
@@ -158,6 +163,11 @@ class SortedRuns:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._file.size
 
     def add(self, key: str, *values: Any) -> None:
         """One row more."""

@@ -32,6 +32,11 @@ class StoredActions:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._rows.size
+
     def __iter__(self) -> Iterator[FileAction]:
         return map(unpack_action, self._rows)
 

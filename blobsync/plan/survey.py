@@ -34,6 +34,7 @@ from blobsync.plan.pairs import Pair, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
 from blobsync.plan.transfer_plan import FileFailure, Shape
+from blobsync.plan.wide_listing import list_wide
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobSource
 
@@ -204,7 +205,9 @@ def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     prefix = f"{end.name}/" if end.name else ""
     hidden: list[str] = []
     store = request.remembered or end.store
-    listing = (blob for blob in store.list_blobs(prefix) if not _is_marker(blob, hidden, len(prefix)))
+    wide = None if request.remembered else end.store
+    blobs = list_wide(store, wide, prefix, request.spill)
+    listing = (blob for blob in blobs if not _is_marker(blob, hidden, len(prefix)))
     began = request.clock()
     head = Ahead(store.head, end.name) if end.name and not request.folder_only else None
     first = list(islice(listing, 1))

@@ -1,0 +1,148 @@
+"""What each stage of a large plan costs for a file, in CPU time: ``python -m benchmarks.plan_stages [--entries N]``.
+
+CPU seconds of this process, which other work on the machine hardly changes; no wall times. From these docs/large-plans.md
+computes what 100 million files cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.local.index import Index, Record
+from blobsync.local.names import local_problem
+from blobsync.local.sorted_runs import SortedRuns, Spill
+from blobsync.local.tree import LinkPolicy, walk
+from blobsync.plan.decisions import each_decision
+from blobsync.plan.many_names import ManyNames
+from blobsync.plan.merged_pairs import matches
+from blobsync.plan.packed import pack_state
+from blobsync.plan.pairs import Pair
+from blobsync.plan.plan_records import plan_record
+from blobsync.plan.stored_actions import StoredActions
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import (
+    EngineChoice,
+    FileAction,
+    IndexKey,
+    Part,
+    PlanPart,
+    Route,
+    TransferPlan,
+)
+from blobsync.store.protocol import BlobInfo
+from blobsync.store.rest.xml import list_page
+from tests.servers.listing_server import PAGE, PER_FOLDER, name_of, page
+
+_MD5 = hashlib.md5(b"").digest()
+_BATCH = 2000
+
+
+class Stages:
+    """Runs them one after the other, each on what the one before made, and prints what each took."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._count = count
+        self._spill = Spill(folder)
+        self._folder = folder
+
+    def _take(self, title: str, work: Callable[[], object], share: float = 1.0) -> None:
+        began = time.process_time()
+        work()
+        each = (time.process_time() - began) / (self._count * share)
+        print(f"{title:<58} {each * 1e6:6.2f} µs", flush=True)
+
+    def run(self) -> None:
+        count, rng = self._count, random.Random(7)
+        paths = [name_of(number) for number in range(count)]
+        mixed = rng.sample(paths, count)
+        times = [10**18 + rng.randrange(10**17) for _ in paths]
+        local = [LocalState(rng.randrange(10**6), at, at, rng.randrange(10**9)) for at in times]
+        blobs = [RemoteState(rng.randrange(10**6), f"0x8DE{at:X}", rng.randbytes(16), "Hot") for at in times]
+        held, streamed, pages = SortedRuns(self._spill), SortedRuns(self._spill), list[bytes]()
+        self._walk()
+        pages += (page(count, "", "", str(start)) for start in range(0, count, PAGE))
+        self._take("read the XML of a listing", lambda: [_read(each) for each in pages])
+        self._take("put one end on the disk, sorted in runs: a walk", lambda: _put(held, mixed, local))
+        self._take("the same for a listing, which comes in order", lambda: _put(streamed, paths, blobs))
+        found: list[Pair] = []
+        self._take("read both back, merged and paired", lambda: found.extend(_pairs(held, streamed)))
+        self._index(found)
+        actions: list[FileAction] = []
+        self._take("decide", lambda: actions.extend(_decide(found)))
+        names = ManyNames(self._spill, lambda name: local_problem(name, "/data"), one_case=False)
+        stored = StoredActions(self._spill, both_ends=True)
+        self._take("put a decision on the disk, with the totals", lambda: stored.extend(actions))
+        self._take("check its name", lambda: (names.add(actions), names.check("data", from_blobs=True)))
+        self._take("read it back", lambda: sum(1 for _ in stored))
+        self._take("write its line of JSON", lambda: _records(actions))
+        print(f"on the disk: {held.size / count:.0f} + {streamed.size / count:.0f} bytes a file for the two ends,")
+        print(f"{stored.size / count:.0f} for its decision")
+
+    def _walk(self) -> None:
+        tree, few = self._folder / "tree", min(self._count, 20 * PER_FOLDER)
+        for number in range(few):
+            file = tree / name_of(number)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        policy = LinkPolicy("follow", str(self._folder))
+        self._take(
+            "walk a folder and stat its files (in the cache)",
+            lambda: sum(1 for _ in walk(tree, policy)),
+            few / self._count,
+        )
+
+    def _index(self, found: list[Pair]) -> None:
+        records = Index(self._folder / "index.sqlite").pair("data", "https://x/c/data")
+        batches = [found[start : start + _BATCH] for start in range(0, len(found), _BATCH)]
+
+        def put() -> None:
+            for batch in batches:
+                records.put({pair.path: Record(LocalState(0, 1, 1, 7), RemoteState(0, "e", _MD5)) for pair in batch})
+
+        self._take("write its record to the index", put)
+        self._take("look it up there", lambda: [records.get([pair.path for pair in batch]) for batch in batches])
+
+
+def _read(body: bytes) -> int:
+    return sum(isinstance(each, BlobInfo) for each in list_page(body))
+
+
+def _put(runs: SortedRuns, paths: Iterable[str], states: Sequence[LocalState | RemoteState]) -> None:
+    for path, state in zip(paths, states, strict=True):
+        runs.add(path, pack_state(state))
+
+
+def _pairs(held: SortedRuns, streamed: SortedRuns) -> Iterable[Pair]:
+    return (Pair(each.path, each.held, each.streamed[0]) for each in matches(held, streamed))
+
+
+def _decide(found: list[Pair]) -> Iterable[FileAction]:
+    decisions = each_decision((each._replace(destination=None) for each in found), Route.UPLOAD, TransferOptions(), {})
+    return (action for action, _ in decisions if action is not None)
+
+
+def _records(actions: list[FileAction]) -> int:
+    part: PlanPart = Part("data", Route.UPLOAD, Path("/data"), Path("/data"), IndexKey("data", "data", ""))
+    plan = TransferPlan(Route.UPLOAD, "eu", None, ("data",), TransferOptions(), (part,), EngineChoice("direct", ""))
+    return sum(len(json.dumps(plan_record(plan, part, action))) for action in actions)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan_stages", description=__doc__)
+    parser.add_argument("--entries", type=int, default=400_000)
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        Stages(Path(folder), options.entries).run()
+    return 0
+
+
+if __name__ == "__main__":
+    main()
