@@ -1,7 +1,7 @@
 """What each stage of a large plan costs for a file, in CPU time: ``python -m benchmarks.plan_stages [--entries N]``.
 
-CPU seconds of this process, which other work on the machine hardly changes; no wall times. From these docs/large-plans.md
-computes what 100 million files cost.
+CPU seconds of this process, which other work on the machine hardly changes; no wall times. From these
+docs/large-plans.md computes what 100 million files cost.
 """
 
 from __future__ import annotations

@@ -21,5 +21,5 @@ KINDS: Mapping[str, Sequence[str]] = {
         *("commands", "reference/options", "configuration", "reference/keys", "reference/environment", "credentials"),
         *("failure-codes", "python", "azcopy", "changelog"),
     ),
-    "Explanation": ("concepts", "security", "reliability", "performance", "contributing"),
+    "Explanation": ("concepts", "security", "reliability", "performance", "large-plans", "contributing"),
 }
