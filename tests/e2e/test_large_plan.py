@@ -56,7 +56,7 @@ def test_a_large_plan_takes_no_more_memory_than_a_batch_of_it_and_has_its_files_
     assert peak < MOST_MB
     assert (data["planned"], data["bytes_planned"]) == (FILES, 0) and "actions" not in data
     lines = Path(str(data["actions_file"])).read_text().splitlines()
-    record = {"action": "download", "reason": "new", "size": 0}
+    record = {"action": "download", "reason": "not at the destination yet", "size": 0}
     assert len(lines) == FILES
     for number in (0, 1, FILES // 2, FILES - 1):
         # The stand-in's names are in the order of their numbers.
