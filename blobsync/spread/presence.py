@@ -50,9 +50,11 @@ class Presence:
 
     def end(self) -> None:
         """Workers end: nothing is left to do."""
+        if not self._thread.is_alive():
+            # It was never shown, or has ended: the place may be gone.
+            return
         self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
         # A detached parent's SAS does not let it remove anything.
         self._place.write("alive", b"")
 

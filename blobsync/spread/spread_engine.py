@@ -82,7 +82,8 @@ class NodeTally:
 
 @dataclass(slots=True)
 class _Task:
-    """One call of ``move``. ``open`` are the accounts of shards that are not at their end."""
+    """One call of ``move``. ``open`` are the accounts of shards that are not at their end, ``done`` of those
+    whose worker says that they are, or cannot be believed, with what is then said of files without a record."""
 
     task: MoveTask
     report: MoveReport
@@ -90,6 +91,7 @@ class _Task:
     open: dict[str, ShardAccount] = field(default_factory=dict)
     attempts: dict[str, str] = field(default_factory=dict)
     lying: set[str] = field(default_factory=set)
+    done: list[tuple[ShardAccount, str]] = field(default_factory=list)
 
 
 class SpreadEngine:
@@ -206,6 +208,9 @@ class SpreadEngine:
             match = _RECORD.fullmatch(name)
             if match and (account := run.open.get(match["shard"])):
                 self._read(run, name, match, account)
+        # Who finished a shard left out what others had told before, and their records may come later in this list.
+        while run.done:
+            self._close(run, *run.done.pop())
         return bool(new)
 
     def _read(self, run: _Task, name: str, match: re.Match[str], account: ShardAccount) -> None:
@@ -226,6 +231,7 @@ class SpreadEngine:
         except FormatError as error:
             run.lying.add(attempt)
             run.listener.note(f"what {match['worker']} says of a shard is not believed: {error}")
+            run.done.append((account, "its worker said what cannot be, and is not believed"))
 
     def _hear(self, run: _Task, account: ShardAccount, line: str, tally: NodeTally) -> None:
         answer = read_answer(line, run.task.part.route)
@@ -244,7 +250,7 @@ class SpreadEngine:
         elif isinstance(answer, Note):
             run.listener.note(answer.text)
         elif isinstance(answer, ShardDone):
-            self._close(run, account)
+            run.done.append((account, f"not moved: {TRIES} workers in a row were lost over its shard"))
 
     def _settle(self, run: _Task, account: ShardAccount, record: FileRecord) -> None:
         part, failure = run.task.part, record.failure
@@ -264,12 +270,13 @@ class SpreadEngine:
         told = FileFailure(part.shown(action), failure.code, failure.message, failure.hint)
         run.report.file_failed(action, told)
 
-    def _close(self, run: _Task, account: ShardAccount) -> None:
+    def _close(self, run: _Task, account: ShardAccount, said: str) -> None:
         account.close(run.listener)
         name = f"{account.shard.number:07}"
-        del run.open[name]
+        if run.open.pop(name, None) is None:
+            return
         self._closed[name] = self._watch.now()
-        self._fail(run, account, f"not moved: {TRIES} workers in a row were lost over its shard")
+        self._fail(run, account, said)
 
     def _give_up(self, run: _Task, how: str) -> None:
         for account in run.open.values():

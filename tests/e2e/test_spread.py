@@ -64,7 +64,7 @@ def _of(folder: Path) -> list[tuple[int, str]]:
     return found
 
 
-def _workers(folder: Path) -> list[int]:
+def workers_of(folder: Path) -> list[int]:
     return [pid for pid, words in _of(folder) if "--worker" in words]
 
 
@@ -93,7 +93,7 @@ def test_an_upload_survives_a_worker_that_is_killed_and_is_a_job_like_any_other(
     assert "Nodes: 2" in project.run("plan", "u", "data", *_TWO).out
     process = project.start("u", "data", *_TWO, *_SLOWLY, "--json")
     assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None, seconds=60)
-    workers = _workers(project.root)
+    workers = workers_of(project.root)
     assert len(workers) == 2
     (first,) = [pid for pid, words in _of(project.root) if "--worker" in words and "--node-rank 0" in words]
     os.kill(first, signal.SIGKILL)
@@ -188,7 +188,7 @@ def test_two_slurm_nodes_upload_lose_a_worker_and_download(
         each.configure(container, url=counting.url, extra={"platform": "slurm", "gpu_per_node": 0, "runtime": runtime})
     process = project.start("u", "data", *_TWO, "--cap-mbps", "100", "--json")
     assert wait_until(lambda: _moves(counting) > 60 or process.poll() is not None, seconds=120)
-    workers = _workers(tmp_path)
+    workers = workers_of(tmp_path)
     assert len(workers) == 8, str(project.finish(process))
     os.kill(workers[0], signal.SIGKILL)
     done = project.finish(process)
@@ -199,3 +199,30 @@ def test_two_slurm_nodes_upload_lose_a_worker_and_download(
     done = other.json("d", "data", *_TWO)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
     assert read_tree(other.data) == _HASHES
+
+
+def test_a_detached_transfer_goes_on_without_its_command_and_survives_its_parent(
+    project: Project, container: Container, counting: FaultHandle
+) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container, url=counting.url)
+    done = project.json("u", "data", *_TWO, "--detach", *_SLOWLY)
+    assert (done.code, done.data["planned"], done.data["nodes"]) == (0, len(_FILES), 2), str(done)
+    job = done.data["job_id"]
+    second = project.json("u", "data", *_TWO)
+    assert (second.code, second.codes) == (3, {"spread_busy"}), str(second)
+
+    def state() -> str:
+        return str(project.json("q", job).data["jobs"][0]["status"])
+
+    assert wait_until(lambda: _moves(counting) > 60, seconds=60), project.run("logs", job).out
+    for pid, words in _of(project.root):
+        if "--worker -1" in words:
+            os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: state() in ("Completed", "Failed"), seconds=120, pause=0.5)
+    told = project.run("logs", job).out
+    assert state() == "Completed" and f"{len(_FILES):,} files verified, 0 failed" in told, told
+    assert container.contents("data/") == _HASHES
+    again = project.json("u", "data", *_TWO)
+    assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
+    assert set(container.names()) == {f"data/{name}" for name in _FILES}

@@ -1,0 +1,241 @@
+"""A spread transfer in one process: what workers claim and tell, what the parent believes, and when it gives up."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import UsageError
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.direct.engine import DirectEngine
+from blobsync.local.index import Index
+from blobsync.plan.spreading import SpreadPlan, check_spread, choose_spread
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.spread.earlier_records import merge_records
+from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
+from blobsync.spread.place import FolderPlace, SharedPlace
+from blobsync.spread.probe import DownloadProbe, probe_problem, upload_probe
+from blobsync.spread.record import FileRecord, Ready, answer_line
+from blobsync.spread.shard import end_text
+from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer.engines import CollectedReport, MoveTask
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import RecordingListener, moved_by, upload
+
+_MD5 = bytes(16)
+
+
+class Threads:
+    """Workers in threads of this process; ``lost`` says how the job ended before any came."""
+
+    def __init__(self, place: SharedPlace, task: MoveTask, lost: str | None = None) -> None:
+        self._place, self._task, self._lost = place, task, lost
+        self.starts = 0
+        self.stopped = False
+        self.running: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self.starts += 1
+        if self._lost is None:
+            self._place.write("alive", b"1")
+            self.running = [threading.Thread(target=hauler(self._place, self._task, each).work) for each in range(2)]
+            for thread in self.running:
+                thread.start()
+
+    def ended(self) -> str | None:
+        return self._lost
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def join(self) -> None:
+        self._place.write("alive", b"")
+        for thread in self.running:
+            thread.join()
+
+
+def hauler(place: SharedPlace, task: MoveTask, number: int = 0) -> Hauler:
+    ends = Ends(task.part.source, task.part.destination)
+    settings = HaulerSettings(f"node{number}.0", number, str(uuid.UUID(int=number)), poll=0.01, flush=0.01)
+    key = end_text(ends.source), end_text(ends.destination)
+    return Hauler(place, {key: ends}, DirectEngine(), settings, lambda: None, lambda text: None)
+
+
+def clock() -> SpreadClock:
+    """Each look at it is six seconds later."""
+    seconds = iter(range(0, 10**9, 6))
+    return SpreadClock(lambda: float(next(seconds)), lambda pause: None)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> MoveTask:
+    root = tmp_path / "data"
+    root.mkdir()
+    for number in range(30):
+        (root / f"f{number}").write_bytes(b"x" * number)
+    return upload(root, MemoryStore("box"), "sets")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FolderPlace:
+    return FolderPlace(tmp_path / "place")
+
+
+def _attempt(place: SharedPlace, number: int, *records: FileRecord) -> None:
+    lines = "\n".join([answer_line(Ready()), *map(answer_line, records)]) + "\n"
+    place.write(f"records/0000000~node7.0-{number:08x}~000000", lines.encode())
+
+
+def _moved(task: MoveTask, index: int) -> FileRecord:
+    action = task.actions[index]
+    source = action.source
+    assert isinstance(source, LocalState)
+    told = LocalState(source.size, source.mtime_ns, source.ctime_ns, source.inode, _MD5)
+    return FileRecord(action.path, told, RemoteState(source.size, "0x1", _MD5))
+
+
+def test_workers_move_all_of_it_and_what_they_say_is_still_to_be_looked_at(task: MoveTask, place: FolderPlace) -> None:
+    crew = Threads(place, task)
+    engine = SpreadEngine(DirectEngine(), place, crew, 2, poll=0.01)
+    listener = RecordingListener()
+    report = moved_by(engine, task, listener)
+    assert {each.action.path for each in report.moved} == {action.path for action in task.actions}
+    assert not report.failed and not [each for each in report.moved if each.destination is not None]
+    assert isinstance(task.part.destination, RemoteEnd)
+    assert len(list(task.part.destination.store.list_blobs("sets/"))) == 30
+    assert listener.bytes == sum(range(30))
+    assert sum(tally.files for tally in engine.tallies.values()) == 30
+    # A second try of some of it is not worth a shard.
+    alone = CollectedReport()
+    engine.move(task._replace(actions=task.actions[:3]), alone, listener)
+    assert len(alone.moved) + len(alone.failed) == 3 and crew.starts == 1
+    crew.join()
+
+
+def test_a_worker_goes_on_from_the_records_of_one_that_was_lost(task: MoveTask, place: FolderPlace) -> None:
+    engine = SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock())
+    moved_by(engine, task)
+    for name in place.names("records"):
+        place.remove(f"records/{name}")
+    _attempt(place, 1, _moved(task, 0), _moved(task, 1))
+    place.write("alive", b"1")
+    work = threading.Thread(target=hauler(place, task).work)
+    work.start()
+    while not place.names("done"):
+        pass
+    place.write("alive", b"")
+    work.join()
+    assert isinstance(task.part.destination, RemoteEnd)
+    arrived = {blob.name for blob in task.part.destination.store.list_blobs("sets/")}
+    assert arrived == {f"sets/{action.path}" for action in task.actions[2:]}
+
+
+def test_a_shard_over_which_three_workers_were_lost_is_given_up_by_name(task: MoveTask, place: FolderPlace) -> None:
+    for number in range(3):
+        _attempt(place, number, *([_moved(task, 5)] if number == 1 else []))
+    crew = Threads(place, task)
+    report = moved_by(SpreadEngine(DirectEngine(), place, crew, 1, poll=0.01), task)
+    crew.join()
+    assert [each.action.path for each in report.moved] == [task.actions[5].path]
+    assert len(report.failed) == 29
+    assert {failure.code for _, failure in report.failed} == {FailureCode.NOT_REPORTED}
+    assert "3 workers in a row were lost" in report.failed[0][1].message
+
+
+def test_a_record_that_cannot_be_is_not_believed_nor_what_comes_after_it(task: MoveTask, place: FolderPlace) -> None:
+    _attempt(place, 1, FileRecord("../etc", None, None), _moved(task, 0))
+    crew = Threads(place, task, "Failed")
+    report = moved_by(SpreadEngine(DirectEngine(), place, crew, 1, watch=clock()), task)
+    assert not report.moved and len(report.failed) == 30
+    assert "is not believed" in report.failed[0][1].message
+
+
+def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask, place: FolderPlace) -> None:
+    crew = Threads(place, task, "Failed with code 1")
+    report = moved_by(SpreadEngine(DirectEngine(), place, crew, 2, watch=clock()), task)
+    assert crew.starts == 3
+    assert {failure.message for _, failure in report.failed} == {
+        "not moved: the workers' job ended early 3 times; the last: Failed with code 1"
+    }
+
+
+def test_a_node_that_cannot_take_part_stops_it_with_its_sentence(task: MoveTask, place: FolderPlace) -> None:
+    hauler(place, task).refuse("n1: f0 is another file here")
+    crew = Threads(place, task, "lost")
+    with pytest.raises(SpreadRefusedError, match=r"node0\.0 cannot take part: n1: f0 is another file here"):
+        moved_by(SpreadEngine(DirectEngine(), place, crew, 1, watch=clock()), task)
+    assert crew.stopped and place.read("stop") is not None
+
+
+def test_what_workers_told_a_parent_that_was_killed_is_in_the_index(
+    task: MoveTask, place: FolderPlace, tmp_path: Path
+) -> None:
+    moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
+    _attempt(place, 1, _moved(task, 3), FileRecord("nowhere", None, None))
+    index = Index(tmp_path / "index.sqlite", lambda text: None)
+    merged = merge_records(place, [task.part], lambda key: index.pair(key.near, key.remote))
+    assert (merged.files, merged.next_number) == (1, 1)
+    path = task.actions[3].path
+    assert list(index.pair("data", "blobs").get([f"x/{path}"])) == [f"x/{path}"]
+    assert not place.names("shards") and not place.names("records")
+    assert merge_records(place, [task.part], lambda key: index.pair(key.near, key.remote)).files == 0
+    index.close()
+
+
+def test_a_probe_tells_whether_two_machines_see_the_same_files(task: MoveTask, tmp_path: Path) -> None:
+    blobs = RemoteEnd(MemoryStore("box"), "sets")
+    assert isinstance(task.part.source, LocalEnd)
+    root = task.part.source.root
+    probe = upload_probe(task.actions)
+    assert probe is not None
+    assert probe_problem(Ends(task.part.source, blobs), probe) is None
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert "cannot be read here" in (probe_problem(Ends(LocalEnd(elsewhere), blobs), probe) or "")
+    (elsewhere / str(probe["file"])).write_bytes((root / str(probe["file"])).read_bytes())
+    assert "is another file here" in (probe_problem(Ends(LocalEnd(elsewhere), blobs), probe) or "")
+    asked = DownloadProbe(root, "x")
+    given = asked.write()
+    assert probe_problem(Ends(blobs, LocalEnd(root)), given) is None
+    assert probe_problem(Ends(blobs, LocalEnd(elsewhere)), given) is not None
+    asked.remove()
+    asked.remove()
+    assert probe_problem(Ends(blobs, LocalEnd(root)), given) is not None
+    assert upload_probe(()) is None and probe_problem(Ends(blobs, blobs), None) is None
+
+
+def test_how_much_is_cut_into_how_many_shards() -> None:
+    def chosen(nodes: int, platform: str, weight: int) -> SpreadPlan:
+        options = TransferOptions(nodes=nodes)
+        return choose_spread(options, platform, "c", copies=True, files=10**6, weight=weight)
+
+    assert (chosen(2, "local", 0).shards, chosen(2, "local", 10**12).shards) == (2, 16)
+    assert (chosen(8, "slurm", 10**12).workers, chosen(8, "slurm", 10**12).shards) == (32, 256)
+    assert chosen(8, "kubernetes", 10**12).workers_per_node == 4
+
+
+@pytest.mark.parametrize(
+    ("platform", "copies", "said"),
+    [
+        ("kubernetes", False, "do not see this disk"),
+        ("aml", True, "fixed number of nodes"),
+        ("itp", True, "fixed number of nodes"),
+    ],
+)
+def test_a_cluster_whose_nodes_cannot_do_it_is_refused(platform: str, copies: bool, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        choose_spread(TransferOptions(nodes=2), platform, "c", copies=copies)
+
+
+@pytest.mark.parametrize("words", [{"mirror": True}, {"keep": "both"}, {"receipt": True}])
+def test_what_needs_the_command_to_wait_cannot_be_detached(words: dict[str, object]) -> None:
+    check: Callable[..., TransferOptions] = TransferOptions
+    check_spread(check(nodes=2, **words))
+    with pytest.raises(UsageError, match="--detach and --"):
+        check_spread(check(nodes=2, detach=True, **words))
