@@ -139,6 +139,8 @@ class Spreading:
         crew = JobCrew(
             self._board, (self._context.cluster, self._context.from_cluster), self._request(plan), self._place
         )
+        # Workers that are there before their parent wait for it.
+        self._place.write("alive", b"submitted")
         record = crew.submit()
         self._detached = True
         return record
