@@ -60,12 +60,12 @@ def _write(folder: Path) -> None:
                 target.write(chance.randbytes(_PIECE))
 
 
-def _with_a_worker_killed(project: Project, *words: str) -> Done:
-    process = project.start(*words, "--nodes", "4", "--json")
-    assert wait_until(lambda: len(workers_of(project.root)) == 4 or process.poll() is not None, seconds=600, pause=0.2)
-    (victim, *_) = workers_of(project.root)
+def _with_a_worker_killed(at: Project, *words: str) -> Done:
+    process = at.start(*words, "--nodes", "4", "--json")
+    assert wait_until(lambda: len(workers_of(at.root)) == 4 or process.poll() is not None, seconds=600, pause=0.2)
+    (victim, *_) = workers_of(at.root)
     os.kill(victim, signal.SIGKILL)
-    return project.finish(process, seconds=_SECONDS)
+    return at.finish(process, seconds=_SECONDS)
 
 
 @pytest.mark.soak
