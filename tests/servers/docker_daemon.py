@@ -17,6 +17,7 @@ from pathlib import Path
 
 READY_SECONDS = 90.0
 IMAGE = "of-this-machine:1"
+_CAP_SYS_ADMIN = 21
 # What the image has, with the libraries that they need.
 PROGRAMS = ("sh", "bash", "cat", "id", "mkdir", "env")
 
@@ -25,6 +26,8 @@ def missing_docker() -> str:
     """What this machine does not have to run containers; empty when it can."""
     if os.geteuid() != 0 or sys.platform != "linux":
         return "a docker daemon for tests needs Linux and root"
+    if not _may_mount():
+        return "a docker daemon for tests needs the right to mount, which a container without privileges does not have"
     missing = [name for name in ("dockerd", "containerd", "docker") if _found(name) is None]
     return f"there is no {missing[0]} (Debian: apt-get install docker.io)" if missing else ""
 
@@ -108,6 +111,13 @@ class DockerDaemon:
         made = self.client("import", "-", IMAGE, given=buffer.getvalue())
         if made.returncode:
             raise RuntimeError(f"docker import failed: {made.stderr.decode(errors='replace')}")
+
+
+def _may_mount() -> bool:
+    """Whether this process has CAP_SYS_ADMIN: https://man7.org/linux/man-pages/man7/capabilities.7.html."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    return bool(effective >> _CAP_SYS_ADMIN & 1)
 
 
 def _add(archive: tarfile.TarFile, name: str, path: str) -> None:
