@@ -143,6 +143,7 @@ def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, b
         # One that runs is stopped from its page.
         running = desk.run("--json", "submit", "sleep", "600").data["job_id"]
         page.goto(f"{server.address}/jobs/{running}")
+        assert faults(page) == [], "a log without a line"
         page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Stop").click()
         expect(page.locator("#job-state")).to_contain_text("Canceled")
