@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 
 import pytest
 
 from blobsync.cli.act_words import GONE, MOVED, RENAMED, in_our_words
-from tests.cli.conftest import Cli
+from tests.cli.conftest import CLUSTER, Cli
+from tests.source import ROOT
 
 # parse_args of act/aml_client.py in github.com/microsoft/act.
 ACTS_COMMANDS = (
@@ -109,6 +112,32 @@ def test_the_table_has_every_word_of_act() -> None:
 )
 def test_only_what_is_acts_is_changed(given: str, ours: str) -> None:
     assert in_our_words(given.split()) == ours.split()
+
+
+PAGE = (ROOT / "docs" / "migrating-from-act.md").read_text(encoding="utf-8")
+TYPED = [re.split(r"  +", line[2:])[0] for line in PAGE.splitlines() if line.startswith("a ")]
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_each_line_of_the_first_days_page_is_understood(cli: Cli, line: str) -> None:
+    cli.write("aux_data/aml/eu.yaml", CLUSTER)
+    cli.write("aux_data/aml/we3v32.yaml", CLUSTER)
+    cli.write("aux_data/aml/aml.yaml", CLUSTER + "platform: local\nlocal: {gpus: 8}\n")
+    words = shlex.split(line)
+    # Nothing is submitted here, nor packed: only the words are tried.
+    words = [*words, "--dry-run"] if words == ["init"] else words
+    at = words.index("submit") if "submit" in words else -1
+    words = words if at < 0 or "-no-s" in words else [*words[:at], "submit", "--dry-run", *words[at + 1 :]]
+    ended = cli(*words)
+    # The rest needs a code_path, a blob server, or a job: none is there, which is said after the words are read.
+    told = "code_path" in ended.err or "127.0.0.1" in ended.err or "no job of this project" in ended.err
+    assert ended.code == 0 or told or "no such file or folder" in ended.err, ended
+
+
+def test_the_page_has_the_words_that_are_taken() -> None:
+    words = {word.partition("=")[0] for line in TYPED for word in line.split()}
+    assert len(TYPED) > 20 and {"--from_cluster", "--num_gpu", "-rt", "-single", "-no-s", "-no-wl", "initic"} <= words
+    assert all(f"`{option}`" in PAGE for option in GONE if not option.startswith("--"))
 
 
 def test_what_is_gone_is_one_error_in_json_too(cli: Cli) -> None:
