@@ -50,7 +50,7 @@ class Stages:
 
     def __init__(self, folder: Path, count: int) -> None:
         self._count = count
-        self._spill = Spill(folder)
+        self._spill = Spill(lambda: folder)
         self._folder = folder
 
     def _take(self, title: str, work: Callable[[], object], share: float = 1.0) -> None:

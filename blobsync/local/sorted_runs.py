@@ -15,7 +15,7 @@ import os
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -36,9 +36,9 @@ _ZLIB = 1
 
 
 class Spill(NamedTuple):
-    """How many entries memory may hold, and the folder (None: the system's) for the rest."""
+    """How many entries memory may hold, and what makes the folder (None: the system's) for the rest."""
 
-    folder: Path | None = None
+    folder: Callable[[], Path] | None = None
     most: int = MOST_IN_MEMORY
 
     @property
@@ -55,8 +55,9 @@ class _Extent(NamedTuple):
 class _RowFile:
     """Blocks of rows in a file without a name. Raises ``LocalFileError``."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Callable[[], Path] | None) -> None:
+        self._make_folder = folder
+        self._folder: Path | None = None
         self._fd: int | None = None
         self.size = 0
 
@@ -87,6 +88,7 @@ class _RowFile:
 
     def _open(self) -> int:
         if self._fd is None:
+            self._folder = self._make_folder() if self._make_folder else None
             self._fd, name = tempfile.mkstemp(prefix="blobsync-plan-", dir=self._folder)
             # Closed, and so gone, with the last reference to this object.
             weakref.finalize(self, os.close, self._fd)

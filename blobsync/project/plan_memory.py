@@ -21,4 +21,4 @@ def spill_of(state: StateDir, environ: Mapping[str, str]) -> Spill:
         raise UsageError(
             f"{LARGE_PLAN_VARIABLE}={said[:40]!a} is not a number of files", hint=f"unset {LARGE_PLAN_VARIABLE}"
         )
-    return Spill(state.folder("plans"), int(said))
+    return Spill(lambda: state.folder("plans"), int(said))

@@ -138,7 +138,7 @@ def test_names_that_are_not_utf8_are_never_remembered_and_do_no_harm(tmp_path: P
 def test_a_listing_that_differs_in_more_than_one_transaction_holds_is_remembered_whole(tmp_path: Path) -> None:
     index = Index(tmp_path / "index.sqlite")
     pair = index.pair("data", "https://x/c/data")
-    found = pair.differences("", Spill(tmp_path, most=700))
+    found = pair.differences("", Spill(lambda: tmp_path, most=700))
     names = [f"{number:05}" for number in range(12_000)]
     for name in names:
         found.seen(name, RemoteState(1, f"e{name}"))
