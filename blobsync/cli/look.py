@@ -231,6 +231,8 @@ def _time(seconds: float) -> str:
 
 
 def _folders(project: Project, *, jsonl: bool) -> Result:
+    from blobsync.config.file_shares import entry_url
+
     entries = [
         {
             "path": f"{entry.prefix}/",
@@ -239,7 +241,7 @@ def _folders(project: Project, *, jsonl: bool) -> Result:
             "md5": None,
             "tier": None,
             "etag": None,
-            "url": str(entry.remote),
+            "url": entry_url(entry),
         }
         for entry in project.cluster.folders
     ]

@@ -184,13 +184,15 @@ def _state_data(state: EmulatorState) -> dict[str, Any]:
 def _checked_data(
     item: CheckedFile, refused: Sequence[BlobsyncError], problems: Sequence[ConfigError]
 ) -> dict[str, Any]:
+    from blobsync.config.file_shares import entry_url
+
     return {
         "file": item.file,
         "ok": not item.problems,
         "problems": [problem.message for problem in item.problems],
         "warnings": _warnings(item, refused, problems),
         "submit_refuses": bool(refused) if item.cluster else None,
-        "folders": {entry.prefix: str(entry.remote) for entry in item.cluster.folders} if item.cluster else None,
+        "folders": {entry.prefix: entry_url(entry) for entry in item.cluster.folders} if item.cluster else None,
         "platform": item.cluster.platform if item.cluster else None,
     }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
 from blobsync.base.locations import MAX_NAME_CHARS, BlobUrl
+from blobsync.config.file_shares import share_error
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.nearest import did_you_mean, nearest
 
@@ -40,10 +41,10 @@ class Resolution:
         return f"<Resolution {self.path!r}: {self.remote}>"
 
 
-def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster) -> Resolution:
+def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster, uploads: bool = False) -> Resolution:
     """Find the folder entry of ``given``, a path relative to ``cwd`` or absolute; both folders are absolute.
 
-    Raises ``MappingError``, ``OutsideProjectError`` or ``UnmappedPathError``.
+    ``uploads``: what is here is to go there, which matters to the sentence about a file share alone. Raises ``MappingError``, ``OutsideProjectError`` or ``UnmappedPathError``.
     """
     path = project_relative(given, cwd=cwd, root=root)
     covering = [entry for entry in cluster.folders if is_below(path, entry.prefix)]
@@ -51,10 +52,7 @@ def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster) -> Resolutio
         raise _unmapped(path, cluster)
     entry = max(covering, key=lambda entry: len(entry.prefix))
     if entry.storage_type == "file":
-        raise MappingError(
-            f"{path} belongs to {entry.key}, an Azure file share (storage_type: file), which only jobs can use",
-            path=given,
-        )
+        raise share_error(entry, path, root / path, given, uploads=uploads)
     relative = path[len(entry.prefix) + 1 :]
     remote = entry.remote.child(relative)
     if len(remote.name) > MAX_NAME_CHARS:

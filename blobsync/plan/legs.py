@@ -111,7 +111,8 @@ def _legs_of(context: ProjectContext, direction: Direction, path: str, options: 
     here = context.cluster if direction is Direction.UP or far is None else far
 
     def place(path: str, cluster: Cluster) -> Resolution:
-        return resolve(path, cwd=context.root, root=context.root, cluster=cluster)
+        uploads = direction is Direction.UP
+        return resolve(path, cwd=context.root, root=context.root, cluster=cluster, uploads=uploads)
 
     target = place(path, here)
     origin = place(options.from_path or path, far or context.cluster)

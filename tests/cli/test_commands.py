@@ -198,3 +198,39 @@ def test_a_pattern_of_an_entry_that_is_none_is_named(cli: Cli) -> None:
     ended = cli("status")
     assert ended.code == 2
     assert "ignore" in ended.err and "a list of texts" in ended.err
+
+
+SHARE = CLUSTER.replace("p/data}", "p/data, storage_type: file, file_share: team}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("u", "data/a b"), ("d", "data/a b"), ("plan", "u", "data/a b"), ("plan", "d", "data/a b")),
+        *(("ls", "data/a b"), ("rm", "data/a b", "-y"), ("verify", "data/a b"), ("stat", "data/a b")),
+        *(("url", "data/a b"), ("du", "data/a b"), ("resolve", "data/a b"), ("status", "data/a b")),
+    ],
+    ids=" ".join,
+)
+def test_a_file_share_is_refused_with_a_line_that_can_be_pasted(
+    cli: Cli, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    cli.write("aux_data/aml/aml.yaml", SHARE)
+    done = cli(*words)
+    assert done.code == 2 and "data_folder, an Azure file share (storage_type: file)" in done.err
+    line = done.err.partition("after az login: ")[2].partition("; or mount the share")[0]
+    # What the shell makes of it, with a blobsync and an azcopy that write down their words.
+    recorder = 'env | grep ^AZCOPY_; printf "%s\\n" "$@"'
+    for name, script in (("blobsync", f"echo {tmp_path}/azcopy"), ("azcopy", recorder)):
+        cli.write(name, f"#!/bin/sh\n{script}\n").chmod(0o755)
+    ran = subprocess.run(["sh", "-c", line], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True)
+    here, there = f"{tmp_path}/data/a b", "https://acct.file.core.windows.net/team/p/data/a%20b"
+    uploads = "u" in words or words[0] in ("verify", "status")
+    ends = [here, there, "--from-to", "LocalFile"] if uploads else [there, here, "--from-to", "FileLocal"]
+    told = ["AZCOPY_AUTO_LOGIN_TYPE=AZCLI", "copy", *ends, "--recursive", "--as-subdir=false"]
+    assert ran.stdout.splitlines() == told, ran
+
+
+def test_ls_shows_where_a_file_share_is(cli: Cli) -> None:
+    cli.write("aux_data/aml/aml.yaml", SHARE)
+    assert "data/    https://acct.file.core.windows.net/team/p/data" in cli("ls").out

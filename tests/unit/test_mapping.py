@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,13 +160,28 @@ def test_impossible_paths(given: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_a_file_share_is_for_jobs_only() -> None:
-    share = FolderEntry("data", ACCOUNT, "p", storage_type="file", file_share="s")
-    with pytest.raises(MappingError) as caught:
-        at("data/x", of=Cluster(name="aml", file="f", root=ROOT, folders=(share,)))
-    assert str(caught.value) == (
-        "data/x belongs to data_folder, an Azure file share (storage_type: file), which only jobs can use"
-    )
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [
+        ("https://acct.blob.core.windows.net", "acct.file.core.windows.net"),
+        ("https://acct.blob.core.chinacloudapi.cn", "acct.file.core.chinacloudapi.cn"),
+        ("https://10.0.0.4/acct", "acct.file.core.windows.net"),
+    ],
+)
+def test_a_file_share_is_for_jobs_only(endpoint: str, host: str) -> None:
+    account = replace(ACCOUNT, blob_endpoint=endpoint)
+    share = FolderEntry("data", account, "p q", storage_type="file", file_share="s")
+    of = Cluster(name="aml", file="f", root=ROOT, folders=(share,))
+    for uploads in (True, False):
+        with pytest.raises(MappingError) as caught:
+            resolve("data/x", cwd=ROOT, root=ROOT, cluster=of, uploads=uploads)
+        assert str(caught.value) == (
+            "data/x belongs to data_folder, an Azure file share (storage_type: file), which only jobs can use"
+        )
+        here, there = "/home/me/project/data/x", f"https://{host}/s/p%20q/x"
+        ends = f"{here} {there} --from-to LocalFile" if uploads else f"{there} {here} --from-to FileLocal"
+        assert caught.value.hint is not None
+        assert f" copy {ends} --recursive --as-subdir=false;" in caught.value.hint
 
 
 NAMES = st.sampled_from(["data", "coco", "voc", "voc20", "a", "b.txt", "ü", "a b", "..."])
