@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.board import JobList
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.logs import FetchedLogs
+    from blobsync.jobs.outputs import JobOutputs, OutputFile
     from blobsync.jobs.parse import Cause, FoundCause
     from blobsync.jobs.project_jobs import (
         Cancellation,
@@ -213,6 +214,7 @@ __all__ = [
     "JobLog",
     "JobName",
     "JobNotFoundError",
+    "JobOutputs",
     "JobRecord",
     "JobRef",
     "JobReport",
@@ -238,6 +240,7 @@ __all__ = [
     "NodeChange",
     "NothingMatchedError",
     "OnProgress",
+    "OutputFile",
     "OutsideProjectError",
     "Part",
     "PathName",
@@ -318,6 +321,7 @@ _HOMES = {
     "blobsync.jobs.board": ("JobList",),
     "blobsync.jobs.history": ("JobRecord",),
     "blobsync.jobs.logs": ("FetchedLogs",),
+    "blobsync.jobs.outputs": ("JobOutputs", "OutputFile"),
     "blobsync.jobs.parse": ("Cause", "FoundCause"),
     "blobsync.jobs.project_jobs": (
         "Cancellation",

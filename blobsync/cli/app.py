@@ -57,6 +57,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("qr",), "jobs", "List running jobs."),
             Word(("qf", "f", "failed"), "jobs", "List failed jobs."),
             Word(("logs",), "jobs", "Print a job's logs; -F follows them."),
+            Word(("outputs",), "outputs", "List what a job has written, make links to it, or download it."),
             Word(("a", "abort"), "jobs", "Stop jobs."),
             Word(("resubmit",), "jobs", "Submit recorded jobs again, here or on another cluster."),
             Word(("scale",), "jobs", "Change the number of nodes of an elastic job."),

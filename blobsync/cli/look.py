@@ -162,7 +162,7 @@ def url(
     """
     if not permission or set(permission) - set(LINK):
         raise UsageError(f"--permission {permission}: use only the letters {', '.join(LINK[:-1])} and {LINK[-1]}")
-    duration = _duration(expiry)
+    duration = duration(expiry)
     project = session.project()
     links = [
         link
@@ -177,7 +177,8 @@ def url(
     return Result({**data, "warnings": warnings}, [link.url for link in links], reveals=True)
 
 
-def _duration(text: str) -> timedelta:
+def duration(text: str) -> timedelta:
+    """What ``--expiry`` says. Raises ``UsageError``."""
     match = _EXPIRY.fullmatch(text)
     if not match or not int(match[1]):
         raise UsageError(f"--expiry {text}: not a duration", hint="write 30m, 12h, 7d or 2w")

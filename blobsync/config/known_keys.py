@@ -247,6 +247,7 @@ _OURS: Mapping[str, Key] = {
     "engine": one_of(*ENGINE_CHOICES),
     "ignore": TEXTS,
     "max_file_size": Key(Kind.SIZE),
+    "output": one_of("shared", "per_job"),
     "nodes": WHOLE,
     "min_nodes": WHOLE,
     "max_nodes": WHOLE,

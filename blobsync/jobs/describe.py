@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blobsync.base.errors import ConfigError, UsageError
+from blobsync.config.job_notes import READ_ONLY_MODES
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobs.holding import WAITING, duration_seconds, hold_seconds
 from blobsync.jobs.shape import JobShape, Size, find_shape
-from blobsync.jobs.spec import SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
+from blobsync.jobs.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
 
 # Where the node sees a shared file system, or this very machine, links are cheapest; elsewhere mounts are.
 _DEFAULT_MODES = {"local": "link", "slurm": "link"}
@@ -79,6 +80,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
     options.update(request.options)
     if hold:
         options["hold"] = hold
+    options.update(own_output(cluster))
     if code is None:
         options["in_place"] = str(cluster.root)
     return JobSpec(
@@ -207,6 +209,22 @@ def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
             hint="set slurm: {shared_root: /path/there}, or mode: download",
         )
     return f"{base or cluster.root}/{entry.prefix}"
+
+
+def own_output(cluster: Cluster) -> dict[str, str]:
+    """The folder entry in which the job gets a folder of its own, with ``output: per_job``. Raises ``ConfigError``."""
+    if cluster.text("output") != "per_job":
+        return {}
+    named = [entry for entry in cluster.folders if entry.prefix.startswith("output")]
+    written = [entry for entry in named if entry.mode not in READ_ONLY_MODES]
+    if not written:
+        raise ConfigError(
+            "is per_job, but there is no output folder that jobs write to",
+            file=cluster.file,
+            key="output",
+            hint="add output_folder under config_param",
+        )
+    return {OWN_OUTPUT: min(written, key=lambda entry: len(entry.prefix)).prefix}
 
 
 def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder
     from blobsync.jobs.code_choice import ChooseCode, ProjectOpener
     from blobsync.jobs.describe import SubmitRequest
+    from blobsync.jobs.outputs import JobOutputs
     from blobsync.jobs.parse import FoundCause
     from blobsync.jobs.submit import Submitted
     from blobsync.jobs.tunnels.beside import TunnelRequest
@@ -258,6 +259,12 @@ class Jobs:
         if name is None and fetched.problem:
             raise fetched.problem
         return JobLog(record, name, tuple(fetched.tail(name, tail or _ALL_LINES)) if name else (), fetched)
+
+    def outputs(self, job: JobName, path: str = "") -> JobOutputs:
+        """What a job has written so far, below ``path``; see ``blobsync.jobs.outputs``."""
+        from blobsync.jobs.outputs import list_outputs
+
+        return list_outputs(self._board, self.refresh([job])[0], path)
 
     def follow(self, job: JobName, *, rank: int | None = None) -> Iterator[LogLine]:
         """The lines of all processes (or of one) as they arrive, until the job has ended."""

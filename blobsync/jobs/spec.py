@@ -45,6 +45,9 @@ FIRST_MASTER_PORT, MASTER_PORTS = 20_000, 20_000
 
 # https://learn.microsoft.com/azure/machine-learning/how-to-read-write-data-v2
 _PLACEHOLDER = re.compile(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
+# The option that names the folder in which the job has one of its own, called like its id; the variable that says
+# where that is on a node.
+OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
 
 # Platforms that reach containers, and keep logs, by themselves.
 SERVICES = AML_PLATFORMS

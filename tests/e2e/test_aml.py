@@ -32,6 +32,7 @@ WAIT = "echo begun; while [ ! -e {stop} ]; do sleep 0.1; done; echo ended"
 
 
 def test_acts_example_from_check_to_output(lab: Lab) -> None:
+    lab.cluster(output="per_job")
     lab.run("config", "check")
     planned = lab.run("submit", "--dry-run", "python", "show.py", "two words").out
     assert f"{lab.stub.base}/jobs/" in planned and '"distributionType": "Mpi"' in planned
@@ -58,7 +59,11 @@ def test_acts_example_from_check_to_output(lab: Lab) -> None:
         assert (env["NCCL_IB_DISABLE"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("0", "8", str(rank % 4))
         assert env["OMPI_COMM_WORLD_RANK"] == str(rank) and env["NODE_RANK"] == str(rank // 4)
         assert env["MASTER_ADDR"] == "127.0.0.1"
+        assert env["BLOBSYNC_OUTPUT"] == f"{env['BLOBSYNC_ROOT']}/output/{job_id}"
     assert [job["job_id"] for job in lab.ask("q")["jobs"]] == [job_id]
+    lab.container.put(f"path/to/output/{job_id}/model.pt", b"a model")
+    [model] = lab.ask("outputs", job_id, "--url")["files"]
+    assert (model["name"], model["size"]) == ("model.pt", 7) and "sp=r&" in f"{model['url']}&"
 
 
 def test_logs_of_a_running_job_grow_and_abort_ends_it(lab: Lab, tmp_path: Path) -> None:

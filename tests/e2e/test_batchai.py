@@ -6,6 +6,8 @@ import ctypes.util
 import json
 import shutil
 import sys
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,6 +164,15 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     assert lines == set(kept.decode().splitlines())
     errors = b"".join(lab.container.get(name) for name in names if "/stderr" in name)
     assert {"trained by 0", "trained by 1"} <= set(errors.decode().splitlines())
+    # As `az batchai job file list -d MODEL` did: outputs by their ids, with links that open them.
+    shown = lab.run("--json", "outputs", job_id, "MODEL", "--url", "--expiry", "1h").data["files"]
+    assert [(one["output"], one["name"]) for one in shown] == [("MODEL", "model.json")]
+    with urllib.request.urlopen(shown[0]["url"]) as answer:
+        assert json.loads(answer.read()) == model
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(urllib.request.Request(shown[0]["url"], method="DELETE"))
+    every = lab.run("outputs", job_id).out
+    assert "MODEL/model.json" in every and "stdouterr/stdout.txt" in every
     logs = "".join(lab.run("logs", job_id, "--rank", str(rank)).out for rank in ((0,) if cluster == "here" else (0, 1)))
     assert lines <= set(logs.splitlines())
 

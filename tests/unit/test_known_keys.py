@@ -147,6 +147,7 @@ READ_IN: Mapping[str, str] = {
     "max_file_size": "code/files.py",
     "compile_args": "code/compile.py",
     "relay": "project/engine_set.py",
+    "output": "jobs/describe.py",
     "min_nodes": "jobs/describe.py",
     "max_nodes": "jobs/describe.py",
     "engine": "project/engine_set.py",

@@ -22,7 +22,7 @@ from blobsync.jobs.node.arguments import NodeArguments
 from blobsync.jobs.node.batchai import NodePlace, batchai_variables, kept_command, settings
 from blobsync.jobs.node.ranks import NotReadyError, Ranks, rank_variables
 from blobsync.jobs.node.torchrun import elastic_variables
-from blobsync.jobs.spec import MARK, SERVICES, FolderLink, JobSpec, Secrets
+from blobsync.jobs.spec import MARK, OUTPUT_VARIABLE, OWN_OUTPUT, SERVICES, FolderLink, JobSpec, Secrets
 
 
 class NodeJob:
@@ -103,6 +103,12 @@ class NodeJob:
         """The folder entries of these modes."""
         return [entry for entry in self.spec.folders if entry.mode in modes]
 
+    @property
+    def own_output(self) -> Path | None:
+        """The folder for this job's outputs alone, inside the shared one; None for jobs without one."""
+        folder = self.spec.options.get(OWN_OUTPUT)
+        return self.root / str(folder) / self.spec.run_id if folder else None
+
     def rank_log(self, rank: int) -> Path:
         """Where the output of one process goes."""
         name = f"std_log_process_{rank}.txt" if self.spec.has_numbered_logs else "std_log.txt"
@@ -117,6 +123,8 @@ class NodeJob:
         if self.spec.platform != "local" and any(entry.name == "output" for entry in self.spec.folders):
             # As in ACT: nodes have homes of their own, so that weights which rank 0 fetched were nowhere else.
             env.setdefault("TORCH_HOME", str(self.root / "output" / "torch_home"))
+        if self.own_output:
+            env[OUTPUT_VARIABLE] = str(self.own_output)
         if self.spec.is_elastic:
             env.update(elastic_variables(self.spec, ranks, self.environ, env))
             env[MARK] = self.mark

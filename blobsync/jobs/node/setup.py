@@ -120,6 +120,8 @@ def _run_setup(job: NodeJob) -> None:
     env = job.user_environment(ranks_of_node(job.spec, job.node_rank)[0])
     if settings(job.spec) is not None:
         make_directories(env, job.spec.procs_per_node)
+    if job.own_output:
+        job.own_output.mkdir(parents=True, exist_ok=True)
     for line in job.spec.setup:
         job.say("setup: " + line)
         try:

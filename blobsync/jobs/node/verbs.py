@@ -111,6 +111,8 @@ def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
 def run_in_terminal(job: NodeJob, held: HeldSignals) -> int:
     """One process becomes the command itself, so that a debugger has the terminal; several are looked after."""
     master_address(job.spec, job.environ)
+    if job.own_output:
+        job.own_output.mkdir(parents=True, exist_ok=True)
     ranks = ranks_of_node(job.spec, job.node_rank)
     if len(ranks) == 1:
         return _become(job, ranks[0])

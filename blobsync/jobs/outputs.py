@@ -1,0 +1,257 @@
+"""A job's own outputs: where they are, what is there, and links to it.
+
+Three kinds of place: the directories of a Batch AI job by their ids, the folder of this job alone (``output:
+per_job``), and else the output folder that all jobs share, of which only what changed while the job ran is its own.
+A linked folder is on a disk; every other one is in a container.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
+from blobsync.base.locations import BlobUrl
+from blobsync.config.accounts import AccountFile
+from blobsync.config.check import ACCOUNT_FOLDER
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.jobs.access import known_accounts
+from blobsync.jobs.board import Board
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.node.batchai import settings
+from blobsync.jobs.node.places import container_url
+from blobsync.jobs.spec import OWN_OUTPUT, FolderLink, JobSpec
+from blobsync.local.names import local_problem, relative_name
+from blobsync.store.connect import sas_url
+from blobsync.store.grants import LINK_LIFETIME, READ_BLOB
+from blobsync.store.protocol import BlobStore
+
+# What `az batchai job file list` called the directory of standard output and error.
+STD_ID = "stdouterr"
+_ROOT = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+")
+_RUN = re.compile(r"\$\{?BLOBSYNC_RUN_ID\}?")
+# The last uploads come after the end that the cluster reports (seconds).
+_AFTER_END = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlace:
+    """``below`` the folder entry ``folder``: the whole of it belongs to the job, unless ``is_shared``."""
+
+    id: str
+    folder: FolderLink
+    below: str = ""
+    is_shared: bool = False
+
+    @property
+    def path(self) -> str:
+        """As a user would type it, from the project's root."""
+        return f"{self.folder.name}/{self.below}".rstrip("/")
+
+    def part(self, asked: str) -> str:
+        """What ``asked`` means below this place: a path of the project, one that begins with the id, or a name."""
+        for start in (self.path, self.id):
+            if asked == start or asked.startswith(f"{start}/"):
+                return asked[len(start) + 1 :]
+        return asked
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One file: ``name`` below the place ``output``, ``path`` from the project's root. Bytes; seconds since 1970.
+
+    ``blob`` is where it is, None for a file on this machine's disk.
+    """
+
+    output: str
+    name: str
+    path: str
+    size: int
+    last_modified: float
+    blob: BlobUrl | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> str:
+        """The name with its output's id first, which ``outputs ID PATH`` takes."""
+        return f"{self.output}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutputs:
+    """What a job has written so far. ``notes`` are for people; ``paths`` is what a download has to name."""
+
+    record: JobRecord
+    files: tuple[OutputFile, ...]
+    board: Board = field(repr=False, compare=False)
+    paths: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<JobOutputs of {self.record.run_id}: {len(self.files):,} files>"
+
+    def link(self, one: OutputFile, expiry: timedelta = LINK_LIFETIME) -> str:
+        """A URL that reads this file alone until it expires: a secret.
+
+        Raises ``UsageError`` for a file on a disk, ``CredentialError`` where the account cannot sign such a link.
+        """
+        if one.blob is None:
+            raise UsageError(f"{one.path} is on this machine, not in a container", hint=f"blobsync u {one.path}")
+        board, cluster = self.board, self.board.cluster_of(self.record)
+        account = _account(board, cluster, str(one.blob.container))
+        seconds, cli_login = int(expiry.total_seconds()), cluster.flag("use_cli_auth")
+        return sas_url(account, one.blob, READ_BLOB, seconds, environ=board.environ, use_cli_auth=cli_login)
+
+
+def output_places(spec: JobSpec) -> tuple[OutputPlace, ...]:
+    """Where the job writes; empty if nothing of it stays. Pure."""
+    given = settings(spec)
+    if given is not None:
+        listed = given.get("outputs")
+        told = {**(listed if isinstance(listed, Mapping) else {}), STD_ID: given.get("std_out_err") or ""}
+        found = (_batchai_place(spec, str(name), str(path)) for name, path in told.items())
+        return tuple(place for place in found if place)
+    own = spec.options.get(OWN_OUTPUT)
+    mine = [folder for folder in spec.folders if folder.name == own]
+    if mine:
+        return (OutputPlace("output", mine[0], spec.run_id),)
+    written = [folder for folder in spec.folders if folder.mode not in ("download", "ro_mount")]
+    named = [folder for folder in written if folder.name.startswith("output")]
+    chosen = named or [folder for folder in written if folder.mode == "upload"]
+    return tuple(OutputPlace(folder.name, folder, is_shared=True) for folder in chosen)
+
+
+def _batchai_place(spec: JobSpec, name: str, path: str) -> OutputPlace | None:
+    """None for a directory that lies in no folder of the job: it goes with the node."""
+    match = _ROOT.match(path)
+    if not match:
+        return None
+    below = _RUN.sub(spec.run_id, path[match.end() :]).strip("/")
+    covering = [folder for folder in spec.folders if f"{below}/".startswith(f"{folder.name}/")]
+    if not covering:
+        return None
+    folder = max(covering, key=lambda folder: len(folder.name))
+    return OutputPlace(name, folder, below[len(folder.name) + 1 :])
+
+
+def list_outputs(board: Board, record: JobRecord, asked: str = "") -> JobOutputs:
+    """What is there now, below ``asked`` (empty: all of it).
+
+    Raises ``NothingMatchedError`` if the job has no outputs, or none of that name; ``CredentialError`` and the
+    container's errors; ``JobError`` for a disk that is not this machine's.
+    """
+    wanted = asked.strip("/")
+    if wanted and local_problem(wanted, str(board.root)):
+        raise UsageError(f"{asked!a} is no path below the outputs of {record.run_id}")
+    places = output_places(record.spec)
+    if not places:
+        raise NothingMatchedError(
+            f"{record.run_id} has no output folder that stays",
+            hint="add output_folder to the cluster file, and output: per_job to give each job its own",
+        )
+    cluster = board.cluster_of(record)
+    files: list[OutputFile] = []
+    paths: list[str] = []
+    for place in places:
+        part = place.part(wanted)
+        found = list(_files(board, cluster, record, place, part))
+        files += found
+        if found:
+            paths += [one.path for one in found] if place.is_shared else [f"{place.path}/{part}".rstrip("/")]
+    if not files and wanted:
+        known = ", ".join(place.id for place in places)
+        raise NothingMatchedError(f"{record.run_id} has written no {asked}", hint=f"its outputs: {known}", path=asked)
+    notes = tuple(
+        f"{place.path} is shared by all jobs: these files changed while {record.run_id} ran; output: per_job in the"
+        " cluster file gives each job its own"
+        for place in places
+        if place.is_shared
+    )
+    return JobOutputs(record, tuple(sorted(files, key=lambda one: one.shown)), board, tuple(paths), notes)
+
+
+def demand_mapped(outputs: JobOutputs, cluster: Cluster) -> None:
+    """Raise ``UsageError`` unless the project still has the job's folders where the job had them."""
+    for place in output_places(outputs.record.spec):
+        entry, folder = cluster.folder(place.folder.name), place.folder
+        if folder.mode != "link" and (
+            entry is None or (str(entry.account.container), entry.path) != (folder.container, folder.path)
+        ):
+            raise UsageError(
+                f"{folder.name} of {cluster.file} is not what it was for {outputs.record.run_id}: {folder.container}/"
+                f"{folder.path}",
+                hint="blobsync outputs ID --url gives links instead",
+            )
+
+
+def _files(board: Board, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str) -> Iterator[OutputFile]:
+    if place.folder.mode == "link":
+        found = _on_disk(cluster, record, place, part)
+    else:
+        account = _account(board, cluster, place.folder.container)
+        with board.store(cluster, account) as store:
+            found = list(_in_container(store, place, part))
+    yield from (one for one in found if not place.is_shared or _is_of(record, one.last_modified))
+
+
+def _is_of(record: JobRecord, modified: float) -> bool:
+    """Whether a file in a shared folder changed while the job ran; times of blobs are whole seconds."""
+    ended = record.info.ended
+    return int(record.submitted) <= modified and (ended is None or modified <= ended + _AFTER_END)
+
+
+def _in_container(store: BlobStore, place: OutputPlace, part: str) -> Iterator[OutputFile]:
+    url = container_url(place.folder.container)
+    base = "/".join(each for each in (place.folder.path, place.below) if each)
+    name = "/".join(each for each in (base, part) if each)
+    one = store.head(name) if part else None
+    blobs = [one] if one and not one.is_folder_stub else store.list_blobs(f"{name}/" if name else "")
+    start = len(base) + 1 if base else 0
+    for blob in blobs:
+        if not blob.is_folder_stub and not blob.name.endswith("/"):
+            below = blob.name[start:]
+            path = f"{place.path}/{below}"
+            yield OutputFile(place.id, below, path, blob.size, blob.last_modified, url.blob(blob.name))
+
+
+def _on_disk(cluster: Cluster, record: JobRecord, place: OutputPlace, part: str) -> list[OutputFile]:
+    # Other people's records of jobs come from Azure ML.
+    base = Path(place.folder.source, relative_name(place.below) if place.below else "")
+    if cluster.platform == "slurm" and cluster.text("ssh"):
+        raise JobError(
+            f"the outputs of {record.run_id} are on {cluster.text('ssh')}, in {base}",
+            hint=f"mode: upload for {place.folder.name}_folder brings outputs to the container",
+        )
+    start = base / part
+    walked = (Path(folder, name) for folder, _, names in os.walk(start) for name in names)
+    found = []
+    for path in [start] if start.is_file() else walked:
+        # A program may remove its files meanwhile.
+        with suppress(OSError):
+            known = path.stat()
+            if stat.S_ISREG(known.st_mode):
+                below = path.relative_to(base).as_posix()
+                found.append(OutputFile(place.id, below, f"{place.path}/{below}", known.st_size, known.st_mtime))
+    return found
+
+
+def _account(board: Board, cluster: Cluster, container: str) -> StorageAccount:
+    """The account file that opens a container: one of the cluster file, or another one of the project."""
+    known = known_accounts([cluster]).get(container)
+    folder = board.root / ACCOUNT_FOLDER
+    for path in sorted(folder.glob("*.y*ml")) if known is None and folder.is_dir() else ():
+        with suppress(ConfigError):
+            account = AccountFile(path, f"{ACCOUNT_FOLDER}/{path.name}", board.environ).account
+            if account and str(account.container) == container:
+                return account
+    if known is None:
+        raise UsageError(
+            f"the outputs are in {container}, which neither {cluster.file} nor {ACCOUNT_FOLDER}/ opens",
+            hint="restore the storage account file",
+        )
+    return known
