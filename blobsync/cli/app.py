@@ -76,6 +76,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("config",), "settings", "Check the configuration files, or create them."),
             Word(("login",), "login", "Store your own SAS or account key, outside the project."),
             Word(("convert",), "convert", "Write files of Batch AI or Philly as a cluster file and a command."),
+            Word(("compute",), "compute", "List, create, scale and remove compute clusters of Azure ML."),
             Word(("doctor",), "programs", "Check everything that transfers need, and show how to fix it."),
             Word(("azcopy",), "programs", "Install azcopy, or show which one is used."),
             Word(("emulator",), "settings", "Start or stop a local blob server."),

@@ -162,17 +162,17 @@ def url(
     """
     if not permission or set(permission) - set(LINK):
         raise UsageError(f"--permission {permission}: use only the letters {', '.join(LINK[:-1])} and {LINK[-1]}")
-    duration = duration(expiry)
+    valid = duration(expiry)
     project = session.project()
     links = [
         link
         for path in paths
-        for link in project.links(path, expiry=duration, permission=permission, each=each, container=container)
+        for link in project.links(path, expiry=valid, permission=permission, each=each, container=container)
     ]
     warnings = list(dict.fromkeys(link.warning for link in links if link.warning))
     for warning in warnings:
         session.listener.note(warning)
-    rest = {"seconds": int(duration.total_seconds()), "permission": permission}
+    rest = {"seconds": int(valid.total_seconds()), "permission": permission}
     data = {"urls": [{"path": link.path, "url": link.url, "scope": link.scope, **rest} for link in links]}
     return Result({**data, "warnings": warnings}, [link.url for link in links], reveals=True)
 

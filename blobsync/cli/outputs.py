@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blobsync.base.errors import UsageError
+from blobsync.base.amounts import size_text
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.options import command
-from blobsync.cli.output import Result, size_text
+from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 from blobsync.store.grants import LINK_LIFETIME
 
@@ -38,8 +39,8 @@ def outputs(
 ) -> Result:
     """List what a job has written, with sizes; while it runs, what is there so far.
 
-    With 'output: per_job' in the cluster file, that is the job's own folder ($BLOBSYNC_OUTPUT); without it, what changed
-    in the shared output folder while the job ran. Batch AI's output directories are listed by their ids.
+    With 'output: per_job' in the cluster file, that is the job's own folder ($BLOBSYNC_OUTPUT); without it, what
+    changed in the shared output folder while the job ran. Batch AI's output directories are listed by their ids.
 
     \b
       blobsync outputs 3f2a

@@ -1,4 +1,4 @@
-"""Azure file shares: jobs of Azure ML mount them; no transfer of ours reaches one, so a refusal says what does. Pure."""
+"""Azure file shares: jobs of Azure ML mount them, no transfer of ours reaches one. A refusal says what does. Pure."""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ class Resolution:
 def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster, uploads: bool = False) -> Resolution:
     """Find the folder entry of ``given``, a path relative to ``cwd`` or absolute; both folders are absolute.
 
-    ``uploads``: what is here is to go there, which matters to the sentence about a file share alone. Raises ``MappingError``, ``OutsideProjectError`` or ``UnmappedPathError``.
+    ``uploads``: what is here is to go there, which matters to the sentence about a file share alone.
+
+    Raises ``MappingError``, ``OutsideProjectError`` or ``UnmappedPathError``.
     """
     path = project_relative(given, cwd=cwd, root=root)
     covering = [entry for entry in cluster.folders if is_below(path, entry.prefix)]

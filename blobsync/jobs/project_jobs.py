@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from blobsync.config.model import Cluster
+    from blobsync.jobs.backends.aml.computes import Computes
     from blobsync.jobs.backends.base import ClusterSummary, Holder
     from blobsync.jobs.code_choice import ChooseCode, ProjectOpener
     from blobsync.jobs.describe import SubmitRequest
@@ -353,6 +354,12 @@ class Jobs:
         if "blame" not in backend.capabilities:
             raise UsageError(f"cluster {cluster.name} ({backend.name}) does not report who uses it")
         return tuple(backend.blame())
+
+    def computes(self) -> Computes:
+        """The compute clusters of the project's workspace. Raises ``UsageError`` where the cluster has none."""
+        from blobsync.jobs.backends.aml.backend import computes_of
+
+        return computes_of(self._board.backend(self._cluster()))
 
     # -- inside -------------------------------------------------------------------------------------------------
 

@@ -66,6 +66,18 @@ def test_acts_example_from_check_to_output(lab: Lab) -> None:
     assert (model["name"], model["size"]) == ("model.pt", 7) and "sp=r&" in f"{model['url']}&"
 
 
+def test_compute_clusters_are_made_scaled_and_removed_from_the_command_line(lab: Lab) -> None:
+    asked = ("compute", "create", "gpu", "--vm-size", "Standard_NC6s_v3", "--max", "4", "--idle", "10m")
+    planned = lab.run(*asked, "--dry-run").out
+    assert planned.startswith("# PUT ") and '"nodeIdleTimeBeforeScaleDown": "PT600S"' in planned and not lab.stub.made
+    made = lab.ask(*asked)["compute"]
+    assert (made["name"], made["state"], made["max_nodes"], made["idle_seconds"]) == ("gpu", "Succeeded", 4, 600)
+    assert lab.run("compute", "scale", "gpu", "2").out == "gpu: Succeeded, Standard_NC6s_v3, 2 to 2 nodes\n"
+    assert "not a terminal, cannot ask: delete the compute gpu" in lab.run("compute", "rm", "gpu", code=2).err
+    assert [one["name"] for one in lab.ask("compute", "ls")["computes"]] == ["gpu", "itp-one"]
+    assert lab.run("compute", "rm", "gpu", "-y", "--no-wait").out.startswith("gpu: Deleting")
+
+
 def test_logs_of_a_running_job_grow_and_abort_ends_it(lab: Lab, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     job_id = lab.submit("--single", WAIT.format(stop=stop))

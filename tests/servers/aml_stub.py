@@ -107,6 +107,8 @@ class AmlStub(ThreadingHTTPServer):
         self.datastores: dict[str, dict[str, Any]] = {}
         self.environments: dict[str, dict[str, Any]] = {}
         self.computes = {"NC24RSV3", "itp-one"}
+        self.made: dict[str, dict[str, Any]] = {}
+        self.provisioning: dict[str, list[dict[str, Any]]] = {}
         self.jobs: dict[str, Job] = {}
         self.faults: list[Fault] = []
         self.violations: list[str] = []
@@ -296,6 +298,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._handle()
 
+    def do_PATCH(self) -> None:
+        self._handle()
+
+    def do_DELETE(self) -> None:
+        self._handle()
+
     def do_POST(self) -> None:
         self._handle()
 
@@ -362,13 +370,14 @@ class Handler(BaseHTTPRequestHandler):
         stub = self.server
         kind, _, name = rest.partition("/")
         if not kind:
-            self._answer(200, {"name": stub.workspace, "properties": {"discoveryUrl": f"{stub.url}/discovery"}})
+            properties = {"discoveryUrl": f"{stub.url}/discovery"}
+            self._answer(200, {"name": stub.workspace, "location": "westeurope", "properties": properties})
         elif kind == "datastores":
             self._keep(stub.datastores, name, body)
         elif kind == "environments":
             self._keep(stub.environments, name, body)
         elif kind == "computes":
-            self._compute(name)
+            self._compute(name, body)
         elif name.endswith("/cancel"):
             self._cancel(name.partition("/")[0])
         elif not name:
@@ -434,7 +443,35 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"Location": f"{self.server.url}{path}", "Retry-After": "0"} if still else {}
         self._answer(202 if still else 200, None, headers)
 
-    def _compute(self, name: str) -> None:
+    def _compute(self, name: str, body: Any) -> None:
+        """Clusters that tests make pass through the states of ``provisioning``, one at each look."""
+        stub = self.server
+        if not name:
+            listed = [example("Compute/get/KubernetesCompute.json") | {"name": "itp-one"}]
+            self._answer(200, {"value": [*listed, *stub.made.values()]})
+            return
+        if self.command == "PUT":
+            stub.made[name] = {**copy.deepcopy(body), "name": name}
+            stub.made[name]["properties"]["provisioningState"] = "Creating"
+            self._answer(201, stub.made[name])
+            return
+        if name in stub.made and self.command == "GET":
+            states = stub.provisioning.get(name) or [{"provisioningState": "Succeeded"}]
+            stub.made[name]["properties"].update(states.pop(0) if len(states) > 1 else states[0])
+            if stub.made[name]["properties"]["provisioningState"] == "Gone":
+                del stub.made[name]
+            else:
+                self._answer(200, stub.made[name])
+                return
+        elif name in stub.made and self.command == "PATCH":
+            given = body["properties"]["properties"]
+            stub.made[name]["properties"]["properties"].update(given)
+            self._answer(200, stub.made[name])
+            return
+        elif name in stub.made and self.command == "DELETE":
+            stub.provisioning[name] = [{"provisioningState": "Deleting"}, {"provisioningState": "Gone"}]
+            self._answer(202, None)
+            return
         if name not in self.server.computes:
             self._refuse(404, "ResourceNotFound", f"Compute {name} was not found.")
             return

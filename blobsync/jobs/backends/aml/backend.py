@@ -24,6 +24,7 @@ from blobsync.base.errors import (
     JobNotFoundError,
     LostContactError,
     StorageError,
+    UsageError,
 )
 from blobsync.config.loader import load_workspace
 from blobsync.config.model import Cluster
@@ -31,11 +32,13 @@ from blobsync.config.user_config import load_user_config
 from blobsync.jobs.backends.aml import replies as aml_replies
 from blobsync.jobs.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.jobs.backends.aml.foreign import read_foreign, tagged_ssh
+from blobsync.jobs.backends.aml.computes import Computes
 from blobsync.jobs.backends.aml.platforms import virtual_cluster_id
 from blobsync.jobs.backends.aml.replies import AmlReply
 from blobsync.jobs.backends.aml.request import AmlRequest, build_request, secrets_path, warnings_for, without_bundle
 from blobsync.jobs.backends.base import (
     Accepted,
+    Backend,
     ClusterSummary,
     Holder,
     Outcome,
@@ -65,6 +68,16 @@ def create(around: Surroundings) -> AmlBackend:
     if around.configured is None:
         raise BackendUnavailableError(f"cluster {around.cluster}: Azure ML needs its whole cluster file")
     return AmlBackend(around, around.configured)
+
+
+def computes_of(backend: Backend) -> Computes:
+    """The computes of a backend's workspace. Raises ``UsageError`` for one that has none."""
+    if not isinstance(backend, AmlBackend):
+        raise UsageError(
+            f"the cluster's platform is {backend.name}: only Azure ML has computes",
+            hint="choose a cluster of Azure ML with -c",
+        )
+    return backend.computes
 
 
 class AmlBackend:
@@ -249,6 +262,11 @@ class AmlBackend:
         found = self._nodes()
         counted = f"the jobs are all blobsync jobs in the workspace {self._workspace.workspace_name}"
         return replace(found, jobs_running=running, jobs_queued=len(waiting) - running, notes=(*found.notes, counted))
+
+    @property
+    def computes(self) -> Computes:
+        """The computes of the workspace."""
+        return Computes(self._client, self._around.note)
 
     def blame(self) -> Sequence[Holder]:
         target = self._cluster.compute_target

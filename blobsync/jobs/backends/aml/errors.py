@@ -73,7 +73,7 @@ def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
 
 
 def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_file: str = "") -> BlobsyncError:
-    """The error to raise. ``doing`` is ``submit``, ``look``, ``cancel`` or ``summary``."""
+    """The error to raise. ``doing`` is ``submit``, ``look``, ``cancel``, ``summary`` or ``compute``."""
     said = refusal.sentence
     if refusal.status == 401:
         return LoginRequiredError(
@@ -93,6 +93,8 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
     if refusal.status in (408, 429) or refusal.status >= 500:
         kind = BackendBusyError if refusal.status in (429, 503) else BackendFailingError
         return kind(f"Azure ML did not complete the request: {said}", hint="try again later")
+    if doing == "compute":
+        return JobError(f"Azure ML refused it: {said}", hint=compute_hint(said))
     if _lacks_compute(refusal):
         where = f" --resource-group {workspace.resource_group} --workspace-name {workspace.workspace_name}"
         return ConfigError(
@@ -149,6 +151,16 @@ def _submission_hint(refusal: Refusal) -> str:
     if refusal.says("datastore", "storage", "sas"):
         return "check the storage account file: the workspace uses its key or SAS"
     return "see the request with blobsync submit --dry-run ..."
+
+
+def compute_hint(said: str) -> str:
+    """What to do about a refusal of a compute, by the words of the service."""
+    text = said.lower()
+    if any(word in text for word in _QUOTA):
+        return "az ml compute list-usage shows the quota; lower --max, or ask for more in the portal"
+    if "size" in text or "sku" in text:
+        return "az ml compute list-sizes shows the sizes of the region"
+    return "see the request with --dry-run"
 
 
 def _details(error: Mapping[str, Any], depth: int = 0) -> list[str]:
