@@ -18,8 +18,8 @@ from pathlib import Path
 
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
 from blobsync.base.locations import BlobUrl
-from blobsync.config.accounts import AccountFile
 from blobsync.config.account_files import ACCOUNT_FOLDER
+from blobsync.config.accounts import AccountFile
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.access import known_accounts
 from blobsync.jobs.board import Board

@@ -25,6 +25,9 @@ def stub(tmp_path: Path) -> Iterator[AmlStub]:
         assert stub.violations == []
 
 
+SOME = Bounds(0, 4, 600)
+
+
 class Desk:
     """The computes of the stand-in's workspace; ``waits`` are the pauses, which take no time."""
 
@@ -42,7 +45,7 @@ class Desk:
         self.waits.append(seconds)
         self.now += seconds
 
-    def create(self, name: str = "gpu", bounds: Bounds = Bounds(0, 4, 600), *, wait: bool = True) -> Any:
+    def create(self, name: str = "gpu", bounds: Bounds = SOME, *, wait: bool = True) -> Any:
         request = self.computes.plan_create(name, "Standard_NC6s_v3", "low", bounds)
         return self.computes.send(name, request, wait=wait)
 
@@ -82,7 +85,7 @@ def test_without_waiting_the_first_look_is_the_answer(stub: AmlStub, desk: Desk)
 
 def test_a_name_that_is_taken_is_not_changed(stub: AmlStub, desk: Desk) -> None:
     desk.create()
-    with pytest.raises(JobError, match="gpu exists already .AmlCompute, Standard_NC6s_v3, 0 to 4 nodes") as caught:
+    with pytest.raises(JobError, match=r"gpu exists already .AmlCompute, Standard_NC6s_v3, 0 to 4 nodes") as caught:
         desk.create(bounds=Bounds(0, 9))
     assert "blobsync compute scale gpu --max N" in str(caught.value.hint)
     assert sum(line.startswith("PUT") for line in stub.requests) == 1
@@ -119,9 +122,10 @@ def test_what_fails_later_is_told_with_the_services_sentence(stub: AmlStub, desk
 
 
 def test_what_is_not_ours_to_change_is_refused(stub: AmlStub, desk: Desk) -> None:
-    for change in (lambda: desk.computes.plan_scale("nix", Bounds(most=1)), lambda: desk.computes.plan_remove("nix")):
-        with pytest.raises(NothingMatchedError, match="ws-one has no compute nix"):
-            change()
+    with pytest.raises(NothingMatchedError, match="ws-one has no compute nix"):
+        desk.computes.plan_scale("nix", Bounds(most=1))
+    with pytest.raises(NothingMatchedError, match="ws-one has no compute nix"):
+        desk.computes.plan_remove("nix")
     stub.made["aks"] = {**example("Compute/get/KubernetesCompute.json"), "name": "aks"}
     with pytest.raises(UsageError, match="aks is a Kubernetes"):
         desk.computes.plan_remove("aks")
