@@ -15,6 +15,7 @@ import typer
 from blobsync.base.errors import BlobsyncError, TransferCancelledError, UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
+from blobsync.cli.cluster_choice import choose, with_choice
 from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
@@ -86,6 +87,7 @@ def submit(
     \b
       blobsync submit python train.py --data voc20      options of the command need no quotes
       blobsync -c eu -n 16 submit --name big python train.py
+      blobsync -c eu,us,uni -n 16 submit python train.py      the first with 16 free GPUs
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
       blobsync -n 8 submit --hold 4h ssh                      then: blobsync ssh ID
       blobsync submit --elastic 1:4 -- torchrun train.py      then: blobsync scale ID 3
@@ -94,14 +96,16 @@ def submit(
     asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
     asked |= {"elastic": elastic, "hold": hold, "array": array, "partition": partition}
     asked |= {"qos": qos, "time": time, "gres": gres}
+    choice = choose(session, asked)
     words, jobs = _of_file(session, cmd, file, cluster_file, asked)
     if dry_run:
         plan = jobs.plan(words, **asked)
         note_all(session, plan.warnings)
-        return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines())
+        return with_choice(Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines()), choice)
     submitted = jobs.submit(words, **asked)
     note_all(session, submitted.warnings)
-    return _waited(session, jobs, submitted.record) if wait else _accepted([submitted])
+    done = _waited(session, jobs, submitted.record) if wait else _accepted([submitted])
+    return with_choice(done, choice)
 
 
 def _of_file(

@@ -83,7 +83,23 @@ class EntryReader:
             file_share=options.get("file_share"),
             blob_cache_timeout=options.get("blob_cache_timeout"),
             ignore=options.get("ignore", ()),
+            blob_fuse_options=options.get("blob_fuse_options", self._fuse_options(given)),
         )
+
+    def _fuse_options(self, given: Any) -> tuple[str, ...]:
+        """Those of the mount point that the entry lies below."""
+        path = given.get("path") if isinstance(given, Mapping) else given
+        own_file = isinstance(given, Mapping) and _ROOT_KEY in given
+        point = None if own_file or not isinstance(path, str) else self._mount_over(path)
+        for mount in self._values.get("blob_mount_info", ()):
+            if point and "/" + mount.get("blob_mount_point", "").strip("/") == point:
+                found: tuple[str, ...] = mount.get("blob_fuse_options", ())
+                return found
+        return ()
+
+    def _mount_over(self, path: str) -> str | None:
+        covering = [point for point in self._mounts if path == point or path.startswith(f"{point}/")]
+        return max(covering, key=len, default=None)
 
     def _default_datastore(self, given: Any) -> str | None:
         # In ACT the name at the top belongs to the entries that use the account file at the top.
@@ -131,9 +147,8 @@ class EntryReader:
 
     def _file_and_path(self, where: KeyPath, path: str) -> tuple[str | None, str]:
         """The account file of the longest mount point over ``path``, or the one at the top of the file."""
-        covering = [point for point in self._mounts if path == point or path.startswith(f"{point}/")]
-        if covering:
-            point = max(covering, key=len)
+        point = self._mount_over(path)
+        if point:
             return self._mounts[point], path[len(point) :]
         if self._mounts and path.startswith("/"):
             self._checker.problem(

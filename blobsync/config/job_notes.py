@@ -34,15 +34,14 @@ IDLE: Mapping[str, str] = {
     "aks_compute_global_dispatch_arg.cluster_selection_policy": "Azure ML v2 has no counterpart",
     "queue_settings.priority": "only preview versions of Azure ML's interface have it",
     "config_param.*.submit_with_url": "everybody could read a URL in the job; blobsync uses a datastore instead",
-    "vc": _PHILLY,
+    "vc": "it names no place to run; programs find it in PHILLY_VC",
     "vc_type": _PHILLY,
     "cluster": _PHILLY,
-    "user_name": _PHILLY,
+    "user_name": "no login needs it; programs find it in PHILLY_USER",
     "password": _PHILLY,
     "docker_tag": f"{_PHILLY}; use docker: {{tag: ...}}",
     "isDebug": _PHILLY,
     "use_blob_as_input": _PHILLY,
-    "blob_mount_info.*.blob_fuse_options": _PHILLY,
 }
 
 # Keys that only jobs on these platforms use.
@@ -64,6 +63,8 @@ ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "singularity_sla_tier": ("singularity",),
     "singularity_instance_type": ("singularity",),
     "config_param.*.blob_cache_timeout": ("local", "slurm", "kubernetes"),
+    "config_param.*.blob_fuse_options": ("local", "slurm"),
+    "blob_mount_info.*.blob_fuse_options": ("local", "slurm"),
 }
 
 # What to do instead on Azure ML.

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
+# Services that are gone; their files are read, for transfers and for `convert`.
+GONE_PLATFORMS = ("philly", "batchai")
 AUTH_CHOICES = ("sas", "key", "identity")
 RELAY_CHOICES = ("ask", "auto")
 ENGINE_CHOICES = ("auto", "azcopy", "direct", "relay")
@@ -86,6 +88,7 @@ FOLDER: Mapping[str, Key] = {
     "file_share": TEXT,
     "blob_cache_timeout": WHOLE,
     "submit_with_url": FLAG,
+    "blob_fuse_options": TEXTS,
     "mode": one_of(*FOLDER_MODES),
     "include": TEXTS,
     "ignore": TEXTS,
@@ -203,7 +206,7 @@ _ACT: Mapping[str, Key] = {
     "num_gpu": WHOLE,
     "env": Key(Kind.ENVIRONMENT),
     "zip_options": TEXTS,
-    "platform": one_of(*PLATFORMS),
+    "platform": one_of(*PLATFORMS, *GONE_PLATFORMS),
     "source_directory": TEXT,
     "entry_script": TEXT,
     "with_log": FLAG,

@@ -14,7 +14,7 @@ from blobsync.base.errors import ConfigNotFoundError, UnknownClusterError
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.entries import EntryReader
 from blobsync.config.job_notes import job_notes
-from blobsync.config.known_keys import CLUSTER
+from blobsync.config.known_keys import CLUSTER, PLATFORMS
 from blobsync.config.model import (
     AML_PLATFORMS,
     DEFAULT_CLUSTER,
@@ -216,7 +216,7 @@ class ClusterFile:
             folders=folders,
             code=code,
             platform=platform,
-            platform_given="platform" in values or platform != "local",
+            platform_given=values.get("platform") in PLATFORMS or platform != "local",
             experiment_name=values.get("experiment_name"),
             compute_target=values.get("compute_target"),
             num_gpu=values.get("num_gpu"),
@@ -247,6 +247,6 @@ def _platform(values: Mapping[str, Any]) -> str:
     """ACT's rules: ``aks_compute: true`` is ITP; without ``platform``, a workspace and a target mean Azure ML."""
     if values.get("aks_compute"):
         return "itp"
-    if "platform" in values:
+    if values.get("platform") in PLATFORMS:
         return str(values["platform"])
     return "aml" if "aml_config" in values and "compute_target" in values else "local"

@@ -81,7 +81,8 @@ class FolderEntry:
 
     Both are without slashes at their ends. ``mode`` (link, mount, download, upload) and ``include`` (the
     parts below the folder that a job needs) matter to jobs only, as do the ACT options ``datastore_name``,
-    ``storage_type`` (blob or file), ``file_share`` and ``blob_cache_timeout`` (seconds). ``ignore`` are patterns, as in
+    ``storage_type`` (blob or file), ``file_share`` and ``blob_cache_timeout`` (seconds), and
+    ``blob_fuse_options``, words for blobfuse2. ``ignore`` are patterns, as in
     .gitignore, of files that no transfer touches.
     """
 
@@ -95,6 +96,7 @@ class FolderEntry:
     file_share: str | None = None
     blob_cache_timeout: int | None = None
     ignore: tuple[str, ...] = ()
+    blob_fuse_options: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<FolderEntry {self.prefix!r}: {self.remote}>"

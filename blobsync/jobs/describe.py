@@ -9,7 +9,7 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.job_notes import READ_ONLY_MODES
-from blobsync.config.known_keys import PHILLY_MARKS
+from blobsync.config.known_keys import GONE_PLATFORMS, PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobs.holding import WAITING, duration_seconds, hold_seconds
@@ -49,11 +49,15 @@ def demand_platform(cluster: Cluster) -> None:
     """Raise ``ConfigError`` if no file has a platform: a job meant for a cluster must not run here."""
     if cluster.platform_given:
         return
+    named = cluster.text("platform")
+    if named in GONE_PLATFORMS or cluster.values.keys() & PHILLY_MARKS:
+        gone = f"names {named}, a job platform that" if named else "is missing, and Philly, which this file is for,"
+        word = "batchai JOB" if named == "batchai" else f"philly {cluster.file}"
+        hint = f"blobsync convert {word} --platform slurm writes a file for Slurm; or kubernetes, aml, local, ..."
+        raise ConfigError(f"{gone} is gone", file=cluster.file, key="platform", hint=hint)
     hint = "write platform: local to run jobs on this machine, or one of slurm, kubernetes, aml, itp, singularity"
     if "aml_config" in cluster.values:
         hint = "for Azure ML, name its compute_target as well; to run jobs on this machine, write platform: local"
-    elif cluster.values.keys() & PHILLY_MARKS:
-        hint = "Philly is gone; for Azure ML, write aml_config and compute_target; to run jobs here, platform: local"
     raise ConfigError("is missing, so no job can run", file=cluster.file, key="platform", hint=hint)
 
 
@@ -95,7 +99,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         min_nodes=bounds.least if bounds else None,
         max_nodes=bounds.most if bounds else None,
         image=cluster.docker.reference,
-        env={name: value for name, value in cluster.env.items() if name not in secret},
+        env={**philly_variables(cluster), **{name: cluster.env[name] for name in cluster.env if name not in secret}},
         secret_env=secret,
         code=code,
         folders=tuple(folder_link(cluster, entry) for entry in cluster.folders),
@@ -196,6 +200,7 @@ def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
         include=entry.include,
         cache_seconds=entry.blob_cache_timeout,
         ignore=entry.ignore,
+        fuse_options=entry.blob_fuse_options,
     )
 
 
@@ -209,6 +214,12 @@ def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
             hint="set slurm: {shared_root: /path/there}, or mode: download",
         )
     return f"{base or cluster.root}/{entry.prefix}"
+
+
+def philly_variables(cluster: Cluster) -> dict[str, str]:
+    """What programs read on Philly, as far as a file of Philly's says it. Others come from the node."""
+    told = {"PHILLY_VC": cluster.text("vc"), "PHILLY_USER": cluster.text("user_name")}
+    return {name: text for name, text in told.items() if text}
 
 
 def own_output(cluster: Cluster) -> dict[str, str]:

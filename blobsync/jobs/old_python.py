@@ -219,6 +219,7 @@ class Job:
         command += ["--read-only=true"] if entry["mode"] == "ro_mount" else []
         command += ["--virtual-directory=true", "--subdirectory=" + entry["path"]] if entry["path"] else []
         command += [f"--file-cache-timeout={entry['cache_seconds']}"] if entry.get("cache_seconds") else []
+        command += [word for text in entry.get("fuse_options") or () for word in shlex.split(text)]
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         self._say(f"mount {entry['name']}: {done.stdout.decode('utf-8', 'replace').strip() or 'done'}")
         if done.returncode:
@@ -274,6 +275,7 @@ class Job:
         env.update(MASTER_ADDR=master, MASTER_PORT=port, AZ_BATCH_MASTER_NODE=f"{master}:{port}")
         env.update(AZ_BATCHAI_JOB_MASTER_NODE_IP=master, AZ_BATCHAI_MPI_MASTER_NODE=master)
         env.update(AZ_BATCH_HOST_LIST=given.get("BLOBSYNC_HOSTS") or given.get("AZ_BATCH_HOST_LIST") or master)
+        env.update(PHILLY_CONTAINER_INDEX=str(node), PHILLY_JOB_ID=spec["run_id"])
         env.update(AZ_BATCHAI_TASK_INDEX=str(node), BLOBSYNC_RUN_ID=spec["run_id"], BLOBSYNC_ROOT=str(self._root))
         return env
 

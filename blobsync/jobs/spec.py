@@ -120,7 +120,8 @@ class FolderLink:
 
     ``source`` is the directory that mode ``link`` points at. ``include`` names the parts of the folder
     that ``download`` brings; empty means all of it. ``cache_seconds`` is for mounts. ``read_only`` says that
-    nothing may be written behind a ``link``. ``ignore`` are patterns of files that transfers leave out.
+    nothing may be written behind a ``link``. ``ignore`` are patterns of files that transfers leave out;
+    ``fuse_options`` are words for blobfuse2.
     """
 
     name: str
@@ -132,6 +133,7 @@ class FolderLink:
     cache_seconds: int | None = None
     read_only: bool = False
     ignore: tuple[str, ...] = ()
+    fuse_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +280,9 @@ def _from_plain(values: dict[str, Any]) -> JobSpec:
 
 
 def _folder_link(entry: dict[str, Any]) -> FolderLink:
-    # Jobs that an older blobsync recorded have no `ignore`.
-    return FolderLink(
-        **{**entry, "include": _listed(entry["include"]), "ignore": _listed(entry.get("ignore", []))},
-    )
+    # Jobs that an older blobsync recorded have neither of the last two.
+    listed = {name: _listed(entry.get(name, [])) for name in ("ignore", "fuse_options")}
+    return FolderLink(**{**entry, "include": _listed(entry["include"]), **listed})
 
 
 def _listed(value: object) -> tuple[Any, ...]:

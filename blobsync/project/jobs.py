@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from blobsync.jobs.reading import JobReading
 from blobsync.project.paths import PathName, path_text
 
 if TYPE_CHECKING:
+    from blobsync.jobs.describe import SubmitRequest
+    from blobsync.jobs.first_free import Candidate
     from blobsync.plan.listener import Listener
     from blobsync.project.api import Project
     from blobsync.project.job_forms import JobForms
@@ -54,6 +56,21 @@ def _through(root: Path, cluster: Cluster, environ: Mapping[str, str], listener:
     project = Project(root, root, cluster, environ=environ)
     project.listener = listener
     return project
+
+
+def first_free(
+    names: Sequence[str], request: SubmitRequest, *, environ: Mapping[str, str], overrides: Mapping[str, object]
+) -> tuple[Candidate, ...]:
+    """Which of these clusters of the project around the current folder the job goes to; ``overrides`` are ``-p``'s.
+
+    Raises ``ConfigError``, and ``BackendUnavailableError`` where none has enough.
+    """
+    from blobsync.config.loader import load_cluster
+    from blobsync.jobs.first_free import choose_cluster
+
+    root = find_project(current_folder(environ), environ)
+    clusters = [load_cluster(root, name, overrides=overrides, environ=environ) for name in names]
+    return choose_cluster(Board(root, environ), clusters, request)
 
 
 def _log_listener() -> Listener:

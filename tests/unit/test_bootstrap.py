@@ -372,7 +372,9 @@ def test_an_old_python_prepares_once_and_opens_the_log_where_it_is_told_to(old: 
 def test_a_mount_gets_its_sas_in_the_environment_and_is_said_to_be_missing_where_it_is(
     old: BootedNode, tmp_path: Path
 ) -> None:
-    folder = FolderLink("data", old.service.url, "mine/data", "ro_mount", cache_seconds=7)
+    folder = FolderLink(
+        "data", old.service.url, "mine/data", "ro_mount", cache_seconds=7, fuse_options=("-o 'a b'", "--x")
+    )
     spec = job(old, "true", folders=(folder,))
     done = old.do("prepare", spec)
     assert done.returncode == 72 and "has mode ro_mount, and this node has no blobfuse2" in done.stderr
@@ -382,6 +384,7 @@ def test_a_mount_gets_its_sas_in_the_environment_and_is_said_to_be_missing_where
     assert old.do("prepare", spec).returncode == 0
     words = (tmp_path / "words").read_text()
     assert "--read-only=true" in words and "--subdirectory=mine/data" in words and "--file-cache-timeout=7" in words
+    assert words.endswith("-o a b --x\n")
     assert SENTINEL not in words and SENTINEL in (tmp_path / "sas").read_text()
 
 

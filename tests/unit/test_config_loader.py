@@ -149,6 +149,9 @@ def test_philly_files_use_the_longest_mount_point(project: ProjectFiles) -> None
         "output": "https://acct.blob.core.windows.net/cont/shared2/out",
         "all": "https://acct.blob.core.windows.net/cont",
     }
+    # Those of the mount point over each entry, which mounts on nodes get.
+    options = {entry.prefix: entry.blob_fuse_options for entry in cluster.folders}
+    assert options == {"data": (), "output": ("-o", "attr_timeout=240"), "all": ("-o", "attr_timeout=240")}
     assert cluster.docker.reference == "philly/env:3.10"
     assert cluster.platform == "local"
 
@@ -346,3 +349,11 @@ def test_no_value_shows_a_secret(project: ProjectFiles) -> None:
 def test_an_empty_name_is_no_cluster(project: ProjectFiles) -> None:
     with pytest.raises(UnknownClusterError, match="no cluster ''"):
         load_cluster(project.root, "", environ={})
+
+
+@pytest.mark.parametrize("platform", ["philly", "batchai"])
+def test_a_platform_that_is_gone_is_in_no_transfers_way(project: ProjectFiles, platform: str) -> None:
+    entry = "{azure_blob_config_file: aux_data/configs/acct.yaml, path: p}"
+    project.cluster(f"platform: {platform}\nconfig_param: {{data_folder: {entry}}}\n")
+    cluster = load(project)
+    assert (cluster.platform, cluster.platform_given) == ("local", False)

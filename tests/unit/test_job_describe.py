@@ -9,7 +9,7 @@ from blobsync.base.errors import ConfigError, CredentialError, SasPermissionErro
 from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.access import grant, rights_needed
-from blobsync.jobs.describe import SubmitRequest, describe, find_mirror, setup_lines
+from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
 from blobsync.jobs.spec import CodeRef, LogMirror
 from blobsync.jobs.submit import new_run_id
 
@@ -213,3 +213,33 @@ def test_run_ids_are_legal_everywhere() -> None:
     first, second = new_run_id({"USER": "Ann.O'Neil@corp"}, 17.5), new_run_id({"USER": "Ann.O'Neil@corp"}, 17.5)
     assert first.startswith("ann-o-neil-corp_17_") and first != second
     assert new_run_id({"USER": "\N{SNOWMAN}"}, 1.0).startswith("job_1_")
+
+
+PHILLY = {"vc": "team", "blob_mount_point": "/blob", "user_name": "joe"}
+
+
+@pytest.mark.parametrize(
+    ("values", "says", "road"),
+    [
+        (PHILLY, "is missing, and Philly, which this file is for, is gone", "convert philly aux_data/aml/eu.yaml"),
+        ({**PHILLY, "platform": "philly"}, "names philly, a job platform that is gone", "convert philly"),
+        ({"platform": "batchai"}, "names batchai, a job platform that is gone", "blobsync convert batchai JOB"),
+    ],
+)
+def test_a_platform_that_is_gone_is_refused_with_the_roads(values: dict[str, Any], says: str, road: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        demand_platform(make_cluster(values=values, platform_given=False))
+    assert says in caught.value.message and road in str(caught.value.hint)
+    assert "--platform slurm" in str(caught.value.hint)
+
+
+def test_programs_find_what_a_file_of_philly_says_and_env_wins() -> None:
+    cluster = make_cluster(values=PHILLY, env={"PHILLY_USER": "me"})
+    env = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE).env
+    assert env == {"PHILLY_VC": "team", "PHILLY_USER": "me"}
+
+
+def test_options_for_blobfuse_reach_the_node() -> None:
+    entry = FolderEntry("data", BOX, "d", mode="mount", blob_fuse_options=("-o", "ro"))
+    [folder] = describe(make_cluster(folders=(entry,)), SubmitRequest(("true",)), "me_1_x", CODE).folders
+    assert folder.fuse_options == ("-o", "ro")

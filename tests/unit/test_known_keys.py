@@ -132,6 +132,8 @@ READ_IN: Mapping[str, str] = {
     "blob_mount_info.*.blob_mount_point": "config/entries.py",
     "blob_mount_info.*.azure_blob_config_file": "config/entries.py",
     "config_param.*.azure_blob_config_file": "config/entries.py",
+    "blob_mount_info.*.blob_fuse_options": "config/entries.py",
+    "config_param.*.blob_fuse_options": "config/entries.py",
     "config_param.*.ignore": "jobs/node/keeper.py",
     "config_param.*.storage_type": "jobs/backends/aml/storage.py",
     "config_param.*.file_share": "jobs/backends/aml/storage.py",
@@ -218,7 +220,7 @@ def test_a_key_is_read_where_the_table_says(name: str) -> None:
     assert name.rpartition(".")[2] in words_of(READ_IN[name])
 
 
-@pytest.mark.parametrize("name", sorted(ONLY_ON))
+@pytest.mark.parametrize("name", sorted(name for name in ONLY_ON if not name.startswith("blob_mount_info")))
 def test_a_key_of_certain_platforms_says_so_on_others(tmp_path: Path, name: str) -> None:
     value = READ_VALUES.get(name) or HANDED_OVER.get(name, ("", {"x": 1}))[1]
     for platform in ("local", "slurm", "kubernetes", "aml", "itp", "singularity"):
@@ -233,6 +235,7 @@ READ_VALUES: Mapping[str, Any] = {
     "queue_settings": {"job_tier": "Basic"},
     "aks_compute_global_dispatch_arg": {"my_resource_only": True},
     "config_param.*.blob_cache_timeout": 60,
+    "config_param.*.blob_fuse_options": ["-o ro"],
 }
 
 
@@ -258,7 +261,6 @@ def test_keys_that_do_nothing_are_told_with_their_place_and_never_their_value(tm
         f"{at}:1: password: has no effect: {IDLE['password']}",
         f"{at}:3: unique_gjd_cluster: has no effect: {IDLE['unique_gjd_cluster']}",
         f"{at}:4: docker.password: has no effect on local jobs, only on those of kubernetes",
-        f"{at}:6: blob_mount_info.0.blob_fuse_options: has no effect: {IDLE['blob_mount_info.*.blob_fuse_options']}",
         f"{at}:8: config_param.code_path.submit_with_url: has no effect: {IDLE['config_param.*.submit_with_url']}",
     )
 
@@ -342,3 +344,11 @@ def words_of(module: str) -> frozenset[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
             found.update(node.value.strip(".").split("."))
     return frozenset(found)
+
+
+def test_mount_options_of_philly_have_no_effect_where_the_service_mounts(tmp_path: Path) -> None:
+    mount = {"blob_mount_point": "/blob", "azure_blob_config_file": "a.yaml", "blob_fuse_options": ["-o ro"]}
+    for platform in ("slurm", "kubernetes"):
+        notes = configured(tmp_path / platform, platform, {"blob_mount_info": [mount]}).job_notes
+        said = any("blob_mount_info.0.blob_fuse_options: has no effect on kubernetes jobs" in note for note in notes)
+        assert said == (platform == "kubernetes")

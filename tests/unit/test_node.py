@@ -524,11 +524,13 @@ def test_mount_gives_blobfuse2_its_token_in_the_environment_only(node: Node, tmp
     fake.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv; env > {tmp_path}/env; echo mounted > "$2/m.txt"\n')
     fake.chmod(0o755)
     node.env = {"PATH": f"{fake.parent}:{os.environ['PATH']}"}
-    folders = (node.folder_link("data", "mount", cache_seconds=30),)
+    options = ("-o", "attr_timeout=240", "-o ro")
+    folders = (node.folder_link("data", "mount", cache_seconds=30, fuse_options=options),)
     assert node.do("node", make_spec("cat data/m.txt", code=node.code({"a": ""}), folders=folders)).returncode == 0
     assert node.log() == "mounted\n"
     argv = (tmp_path / "argv").read_text()
     assert "--container-name=box" in argv and "--subdirectory=mine/data" in argv and "--file-cache-timeout=30" in argv
+    assert argv.endswith(" -o attr_timeout=240 -o ro\n")
     assert "SENTINEL" not in argv
     assert "AZURE_STORAGE_SAS_TOKEN=sv=2021-12-02" in (tmp_path / "env").read_text()
 

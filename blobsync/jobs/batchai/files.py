@@ -19,7 +19,7 @@ from blobsync.config.new_cluster import NewFile, with_changes
 from blobsync.config.typed import CODE_KEY
 from blobsync.jobs.batchai.job_file import read_job_file
 from blobsync.jobs.batchai.translate import NewAccount, Translation, translate_job
-from blobsync.jobs.describe import demand_platform
+from blobsync.jobs.describe import demand_platform, philly_variables
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PHILLY_COMMAND = ("python", "train.py")
@@ -99,6 +99,8 @@ def convert_philly(root: Path, path: Path, name: str, platform: str, environ: Ma
         and key not in ("azure_blob_config_file", "config_param", "docker_tag")
     }
     values: dict[str, Any] = {**kept, "platform": platform, "config_param": _entries(cluster)}
+    if told := philly_variables(cluster):
+        values["env"] = {**told, **cluster.mapping("env")}
     tag = cluster.text("docker_tag")
     if tag and cluster.docker.image and not cluster.docker.tag:
         values["docker"] = {**dict(values.get("docker", {})), "tag": tag}
@@ -117,6 +119,8 @@ def _entries(cluster: Cluster) -> dict[str, Any]:
     for entry in cluster.folders:
         options = given.get(entry.key)
         more = dict(options) if isinstance(options, Mapping) else {}
+        if entry.blob_fuse_options:
+            more["blob_fuse_options"] = list(entry.blob_fuse_options)
         found[entry.key] = {**more, "azure_blob_config_file": entry.account.file, "path": entry.path}
     return found
 

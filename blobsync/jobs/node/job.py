@@ -119,6 +119,8 @@ class NodeJob:
         secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}
         env = {**self.environ, **self.spec.env, **secrets}
         env.update(rank_variables(self.spec, ranks, self.environ))
+        # Programs from the days of Philly ask which container they are in, to do something in the first one only.
+        env.update(PHILLY_JOB_ID=self.spec.run_id, PHILLY_CONTAINER_INDEX=str(ranks.node_rank))
         env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
         if self.spec.platform != "local" and any(entry.name == "output" for entry in self.spec.folders):
             # As in ACT: nodes have homes of their own, so that weights which rank 0 fetched were nowhere else.

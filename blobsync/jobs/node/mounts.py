@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -39,10 +40,19 @@ def mount_folder(
     words += ["--read-only=true"] if entry.mode == "ro_mount" else []
     words += ["--virtual-directory=true", f"--subdirectory={entry.path}"] if entry.path else []
     words += [f"--file-cache-timeout={entry.cache_seconds}"] if entry.cache_seconds else []
+    words += [word for text in entry.fuse_options for word in _words(entry, text)]
     done = (process or SubprocessRunner()).run(words, env=env)
     job.say(f"mount {entry.name}: {(done.stdout + done.stderr).strip() or 'done'}")
     if done.returncode:
         raise NotReadyError(f"folder {entry.name}: blobfuse2 could not mount it (exit {done.returncode})")
+
+
+def _words(entry: FolderLink, text: str) -> list[str]:
+    """One of ``blob_fuse_options``, which may be several words: ``-o attr_timeout=240``."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise NotReadyError(f"folder {entry.name}: blob_fuse_options {text!r}: {error}") from None
 
 
 def take_mounts_off(job: NodeJob, process: ProcessRunner | None = None) -> bool:
