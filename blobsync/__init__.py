@@ -87,21 +87,11 @@ if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder
     from blobsync.jobs.board import JobList
     from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.outputs import JobOutputs, OutputFile
     from blobsync.jobs.parse import Cause, FoundCause
-    from blobsync.jobs.project_jobs import (
-        Cancellation,
-        Command,
-        Diagnosis,
-        JobLog,
-        JobName,
-        JobReport,
-        Jobs,
-        LogLine,
-        PlannedJob,
-        SubmitKeywords,
-    )
+    from blobsync.jobs.project_jobs import Command, JobName, Jobs, PlannedJob, SubmitKeywords
     from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, NodeArchiveRef, NodeChange, RunInfo
     from blobsync.jobs.spec import State as JobState
     from blobsync.jobs.submit import Submitted
@@ -323,18 +313,8 @@ _HOMES = {
     "blobsync.jobs.logs": ("FetchedLogs",),
     "blobsync.jobs.outputs": ("JobOutputs", "OutputFile"),
     "blobsync.jobs.parse": ("Cause", "FoundCause"),
-    "blobsync.jobs.project_jobs": (
-        "Cancellation",
-        "Command",
-        "Diagnosis",
-        "JobLog",
-        "JobName",
-        "JobReport",
-        "Jobs",
-        "LogLine",
-        "PlannedJob",
-        "SubmitKeywords",
-    ),
+    "blobsync.jobs.job_answers": ("Cancellation", "Diagnosis", "JobLog", "JobReport", "LogLine"),
+    "blobsync.jobs.project_jobs": ("Command", "JobName", "Jobs", "PlannedJob", "SubmitKeywords"),
     "blobsync.jobs.spec": (
         "CodeRef",
         "FolderLink",

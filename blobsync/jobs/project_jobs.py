@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.jobs.board import Board, JobList
 from blobsync.jobs.experiment import with_others
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
 from blobsync.jobs.logs import FetchedLogs, rank_of
 from blobsync.jobs.spec import State
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from blobsync.jobs.code_choice import ChooseCode, ProjectOpener
     from blobsync.jobs.describe import SubmitRequest
     from blobsync.jobs.outputs import JobOutputs
-    from blobsync.jobs.parse import FoundCause
     from blobsync.jobs.submit import Submitted
     from blobsync.jobs.tunnels.beside import TunnelRequest
     from blobsync.jobs.tunnels.job_tunnel import JobTunnel
@@ -80,64 +80,6 @@ class PlannedJob:
 
     def __repr__(self) -> str:
         return f"<PlannedJob {self.run_id}: {len(self.text):,} characters, {len(self.warnings)} warnings>"
-
-
-class LogLine(NamedTuple):
-    """One line of a running job: its text, the process that wrote it (None: the system), and the log's name."""
-
-    text: str
-    rank: int | None
-    log: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobLog:
-    """The lines of one log; ``name`` is None where the job has no such log yet. ``fetched`` are all that are here."""
-
-    record: JobRecord
-    name: str | None
-    lines: tuple[str, ...]
-    fetched: FetchedLogs
-
-    def __repr__(self) -> str:
-        return f"<JobLog {self.name!r} of {self.record.run_id}: {len(self.lines):,} lines>"
-
-
-@dataclass(frozen=True, slots=True)
-class JobReport:
-    """One job with the last lines of rank 0, its logs, and, where it failed, the causes that are known."""
-
-    record: JobRecord
-    tail: tuple[str, ...]
-    fetched: FetchedLogs
-    causes: tuple[FoundCause, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"<JobReport {self.record.run_id}: {self.record.state}, {len(self.causes)} causes>"
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The known causes of failure that a job's logs show; ``is_retriable``: another try may help."""
-
-    record: JobRecord
-    causes: tuple[FoundCause, ...]
-    is_retriable: bool
-
-    def __repr__(self) -> str:
-        codes = ", ".join(found.cause.code for found in self.causes) or "no known cause"
-        return f"<Diagnosis of {self.record.run_id}: {codes}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Cancellation:
-    """Several jobs after a request to stop; ``errors`` name those that could not be asked, and why."""
-
-    records: tuple[JobRecord, ...]
-    errors: tuple[BlobsyncError, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"<Cancellation: {len(self.records) - len(self.errors):,} of {len(self.records):,} jobs>"
 
 
 class Jobs:
