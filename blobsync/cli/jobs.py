@@ -98,14 +98,19 @@ def submit(
     asked |= {"qos": qos, "time": time, "gres": gres}
     choice = choose(session, asked)
     words, jobs = _of_file(session, cmd, file, cluster_file, asked)
+    return with_choice(_submitted(session, jobs, words, asked, dry_run=dry_run, wait=wait), choice)
+
+
+def _submitted(
+    session: Session, jobs: Jobs, words: Sequence[str], asked: SubmitKeywords, *, dry_run: bool, wait: bool
+) -> Result:
     if dry_run:
         plan = jobs.plan(words, **asked)
         note_all(session, plan.warnings)
-        return with_choice(Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines()), choice)
+        return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines())
     submitted = jobs.submit(words, **asked)
     note_all(session, submitted.warnings)
-    done = _waited(session, jobs, submitted.record) if wait else _accepted([submitted])
-    return with_choice(done, choice)
+    return _waited(session, jobs, submitted.record) if wait else _accepted([submitted])
 
 
 def _of_file(
