@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from blobsync.code.snapshot import CodeSnapshot, HashedFile
     from blobsync.config.mapping import Resolution
     from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
+    from blobsync.jobs.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
     from blobsync.jobs.backends.base import ClusterSummary, Holder
     from blobsync.jobs.board import JobList
     from blobsync.jobs.history import JobRecord
@@ -168,6 +169,9 @@ __all__ = [
     "CodeState",
     "Command",
     "ComparedFile",
+    "Compute",
+    "ComputeRequest",
+    "Computes",
     "ConfigError",
     "ConfigNotFoundError",
     "ContainerNotFoundError",
@@ -227,6 +231,7 @@ __all__ = [
     "MirrorRefusedError",
     "NamedTunnel",
     "NodeArchiveRef",
+    "NodeBounds",
     "NodeChange",
     "NothingMatchedError",
     "OnProgress",
@@ -307,6 +312,7 @@ _HOMES = {
     "blobsync.code.snapshot": ("CodeSnapshot", "HashedFile"),
     "blobsync.config.mapping": ("Resolution",),
     "blobsync.config.model": ("Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
+    "blobsync.jobs.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
     "blobsync.jobs.backends.base": ("ClusterSummary", "Holder"),
     "blobsync.jobs.board": ("JobList",),
     "blobsync.jobs.history": ("JobRecord",),

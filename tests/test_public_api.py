@@ -130,7 +130,7 @@ _FEW = {"ClusterSummary", "Docker", "FolderLink"}
 _INSIDE = {
     *("Board", "CodeProject", "Connections", "StateDir"),
     *("BlobStore", "Home", "overview", "IndexKey", "ProcessRunner", "ProjectOpener", "SasToken", "Secret", "Written"),
-    *("BesideProgram", "TunnelKeeper"),
+    *("AmlClient", "BesideProgram", "TunnelKeeper"),
 }
 
 

@@ -14,7 +14,7 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.jobs.backends.aml.computes import Bounds, Compute, ComputeRequest, Computes
+    from blobsync.jobs.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
 
 _TIME = re.compile(r"(\d{1,6})([smh])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -136,15 +136,15 @@ def _computes(session: Session) -> Computes:
     return session.project().jobs.computes()
 
 
-def _bounds(least: int | None, most: int | None, idle: str | None) -> Bounds:
-    from blobsync.jobs.backends.aml.computes import Bounds
+def _bounds(least: int | None, most: int | None, idle: str | None) -> NodeBounds:
+    from blobsync.jobs.backends.aml.computes import NodeBounds
 
     if idle is None:
-        return Bounds(least, most)
+        return NodeBounds(least, most)
     match = _TIME.fullmatch(idle)
     if not match:
         raise UsageError(f"--idle {idle!a}: not a duration", hint="write 120s, 10m or 2h")
-    return Bounds(least, most, int(match[1]) * _SECONDS[match[2]])
+    return NodeBounds(least, most, int(match[1]) * _SECONDS[match[2]])
 
 
 def _carried_out(computes: Computes, name: str, request: ComputeRequest, *, dry_run: bool, wait: bool) -> Result:

@@ -11,7 +11,7 @@ import pytest
 from blobsync.base.errors import BlobsyncError, JobError, NothingMatchedError, UsageError
 from blobsync.config.model import WorkspaceConfig
 from blobsync.jobs.backends.aml.client import AmlClient
-from blobsync.jobs.backends.aml.computes import Bounds, Computes, creation, read_compute_of
+from blobsync.jobs.backends.aml.computes import Computes, NodeBounds, creation, read_compute_of
 from blobsync.jobs.backends.aml.replies import AmlReply
 from tests.servers.aml_stub import AmlStub, Fault, Login, refusal, serve
 from tests.servers.openapi import azure_ml, example
@@ -25,7 +25,7 @@ def stub(tmp_path: Path) -> Iterator[AmlStub]:
         assert stub.violations == []
 
 
-SOME = Bounds(0, 4, 600)
+SOME = NodeBounds(0, 4, 600)
 
 
 class Desk:
@@ -45,7 +45,7 @@ class Desk:
         self.waits.append(seconds)
         self.now += seconds
 
-    def create(self, name: str = "gpu", bounds: Bounds = SOME, *, wait: bool = True) -> Any:
+    def create(self, name: str = "gpu", bounds: NodeBounds = SOME, *, wait: bool = True) -> Any:
         request = self.computes.plan_create(name, "Standard_NC6s_v3", "low", bounds)
         return self.computes.send(name, request, wait=wait)
 
@@ -64,11 +64,11 @@ def test_a_cluster_is_made_waited_for_scaled_and_removed(stub: AmlStub, desk: De
         "vmPriority": "LowPriority",
         "scaleSettings": {"minNodeCount": 0, "maxNodeCount": 4, "nodeIdleTimeBeforeScaleDown": "PT600S"},
     }
-    assert (made.state, made.bounds, made.vm_priority) == ("Succeeded", Bounds(0, 4, 600), "LowPriority")
+    assert (made.state, made.bounds, made.vm_priority) == ("Succeeded", NodeBounds(0, 4, 600), "LowPriority")
     assert len(desk.waits) == 1 and desk.notes == ["gpu: Creating"]
 
-    scaled = desk.computes.send("gpu", desk.computes.plan_scale("gpu", Bounds(least=2)))
-    assert scaled and scaled.bounds == Bounds(2, 4, 600)
+    scaled = desk.computes.send("gpu", desk.computes.plan_scale("gpu", NodeBounds(least=2)))
+    assert scaled and scaled.bounds == NodeBounds(2, 4, 600)
     assert [one.name for one in desk.computes.list()] == ["gpu", "itp-one"]
 
     assert desk.computes.send("gpu", desk.computes.plan_remove("gpu")) is None
@@ -80,13 +80,13 @@ def test_without_waiting_the_first_look_is_the_answer(stub: AmlStub, desk: Desk)
     stub.provisioning["gpu"] = [{"provisioningState": "Creating"}]
     assert desk.create(wait=False).state == "Creating" and desk.waits == []
     with pytest.raises(JobError, match="gpu is still Creating after half an hour"):
-        desk.computes.send("gpu", desk.computes.plan_scale("gpu", Bounds(most=5)))
+        desk.computes.send("gpu", desk.computes.plan_scale("gpu", NodeBounds(most=5)))
 
 
 def test_a_name_that_is_taken_is_not_changed(stub: AmlStub, desk: Desk) -> None:
     desk.create()
     with pytest.raises(JobError, match=r"gpu exists already .AmlCompute, Standard_NC6s_v3, 0 to 4 nodes") as caught:
-        desk.create(bounds=Bounds(0, 9))
+        desk.create(bounds=NodeBounds(0, 9))
     assert "blobsync compute scale gpu --max N" in str(caught.value.hint)
     assert sum(line.startswith("PUT") for line in stub.requests) == 1
 
@@ -123,7 +123,7 @@ def test_what_fails_later_is_told_with_the_services_sentence(stub: AmlStub, desk
 
 def test_what_is_not_ours_to_change_is_refused(stub: AmlStub, desk: Desk) -> None:
     with pytest.raises(NothingMatchedError, match="ws-one has no compute nix"):
-        desk.computes.plan_scale("nix", Bounds(most=1))
+        desk.computes.plan_scale("nix", NodeBounds(most=1))
     with pytest.raises(NothingMatchedError, match="ws-one has no compute nix"):
         desk.computes.plan_remove("nix")
     stub.made["aks"] = {**example("Compute/get/KubernetesCompute.json"), "name": "aks"}
@@ -132,20 +132,20 @@ def test_what_is_not_ours_to_change_is_refused(stub: AmlStub, desk: Desk) -> Non
     with pytest.raises(UsageError, match="cannot be the name of a compute"):
         desk.computes.find("../jobs")
     with pytest.raises(UsageError, match="--min 3 is more than --max 2"):
-        desk.create(bounds=Bounds(3, 2))
+        desk.create(bounds=NodeBounds(3, 2))
 
 
 def test_microsofts_examples_of_computes_are_read() -> None:
     cluster = read_compute_of(AmlReply(example("Compute/get/AmlCompute.json")))
     assert (cluster.kind, cluster.vm_size, cluster.vm_priority) == ("AmlCompute", "STANDARD_NC6", "Dedicated")
-    assert (cluster.bounds, cluster.nodes, cluster.busy) == (Bounds(0, 1, 300), 0, 0)
+    assert (cluster.bounds, cluster.nodes, cluster.busy) == (NodeBounds(0, 1, 300), 0, 0)
     for name in ("AKSCompute", "ComputeInstance", "KubernetesCompute"):
         assert read_compute_of(AmlReply(example(f"Compute/get/{name}.json"))).state == "Succeeded"
 
 
 def test_the_specification_catches_a_wrong_body() -> None:
     path = "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/ws1/computes/c"
-    body = creation("westeurope", "Standard_NC6", "dedicated", Bounds(0, 1))
+    body = creation("westeurope", "Standard_NC6", "dedicated", NodeBounds(0, 1))
     query = {"api-version": "2024-04-01"}
     assert azure_ml().problems("PUT", path, query, body) == []
     body["properties"]["properties"]["vmPriority"] = "low"

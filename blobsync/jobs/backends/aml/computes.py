@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
@@ -31,7 +31,7 @@ _BUSY = ("running", "preparing", "leaving", "preempted", "unusable")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class NodeBounds:
     """How many nodes a cluster may have, and after how many idle seconds one goes; None leaves it as it is."""
 
     least: int | None = None
@@ -52,10 +52,10 @@ class Compute:
     vm_size: str = ""
     vm_priority: str = ""
     location: str = ""
-    bounds: Bounds = Bounds()
+    bounds: NodeBounds = NodeBounds()
     nodes: int | None = None
     busy: int | None = None
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ComputeRequest:
 
     method: str
     url: str
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
@@ -73,19 +73,19 @@ class ComputeRequest:
         return f"# {self.method} {self.url}\n{shown}".rstrip()
 
 
-def creation(location: str, vm_size: str, priority: str, bounds: Bounds) -> dict[str, Any]:
+def creation(location: str, vm_size: str, priority: str, bounds: NodeBounds) -> dict[str, Any]:
     """The body that makes a cluster. Raises ``UsageError`` for bounds that contradict each other."""
     inner = {"vmSize": vm_size, "vmPriority": PRIORITIES[priority], "scaleSettings": _scale_settings(bounds)}
     return {"location": location, "properties": {"computeType": AML_COMPUTE, "properties": inner}}
 
 
-def resizing(now: Bounds, wanted: Bounds) -> dict[str, Any]:
+def resizing(now: NodeBounds, wanted: NodeBounds) -> dict[str, Any]:
     """The body that changes a cluster's bounds; what is not asked for stays. Raises ``UsageError``."""
 
     def chosen(new: int | None, old: int | None) -> int | None:
         return old if new is None else new
 
-    merged = Bounds(
+    merged = NodeBounds(
         chosen(wanted.least, now.least),
         chosen(wanted.most, now.most),
         chosen(wanted.idle_seconds, now.idle_seconds),
@@ -93,7 +93,7 @@ def resizing(now: Bounds, wanted: Bounds) -> dict[str, Any]:
     return {"properties": {"properties": {"scaleSettings": _scale_settings(merged)}}}
 
 
-def _scale_settings(bounds: Bounds) -> dict[str, Any]:
+def _scale_settings(bounds: NodeBounds) -> dict[str, Any]:
     least, most = bounds.least or 0, bounds.most or 0
     if least > most:
         raise UsageError(f"--min {least} is more than --max {most}", hint="raise --max, or lower --min")
@@ -116,7 +116,7 @@ def read_compute_of(body: AmlReply) -> Compute:
         vm_size=inner.text("vmSize"),
         vm_priority=inner.text("vmPriority"),
         location=body.text("location"),
-        bounds=Bounds(
+        bounds=NodeBounds(
             scale.count("minNodeCount"),
             scale.count("maxNodeCount"),
             _read_seconds(scale.text("nodeIdleTimeBeforeScaleDown")),
@@ -169,7 +169,9 @@ class Computes:
             raise NothingMatchedError(f"the workspace {place} has no compute {name}", hint="blobsync compute ls")
         return read_compute_of(body)
 
-    def plan_create(self, name: str, vm_size: str, priority: str, bounds: Bounds, location: str = "") -> ComputeRequest:
+    def plan_create(
+        self, name: str, vm_size: str, priority: str, bounds: NodeBounds, location: str = ""
+    ) -> ComputeRequest:
         """The request that makes a cluster, in the workspace's own region unless ``location`` names one.
 
         Raises ``JobError`` if the name is taken: the request would change what is there.
@@ -183,7 +185,7 @@ class Computes:
         body = creation(location or self._client.call("GET", "").text("location"), vm_size, priority, bounds)
         return self._request("PUT", name, body)
 
-    def plan_scale(self, name: str, wanted: Bounds) -> ComputeRequest:
+    def plan_scale(self, name: str, wanted: NodeBounds) -> ComputeRequest:
         """The request that gives a cluster other bounds. Raises ``NothingMatchedError`` and ``UsageError``."""
         return self._request("PATCH", name, resizing(self._cluster(name).bounds, wanted))
 
