@@ -13,7 +13,7 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import Secret
-from blobsync.config.known_keys import PROGRAM_FORM, Key, Kind
+from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind
 from blobsync.config.nearest import nearest
 from blobsync.config.yaml_lines import Document, KeyPath
 
@@ -109,10 +109,12 @@ class Checker:
             return self._untyped(path, raw)
         value = self._readers[key.kind](path, raw, key)
         if key.choices and value is not None and value not in key.choices:
-            guess = nearest(value, key.choices)
+            # Those that are gone are read, but nobody should choose one.
+            choices = [choice for choice in key.choices if choice not in GONE_PLATFORMS]
+            guess = nearest(value, choices)
             self.problem(
                 path,
-                f"'{value}' is not one of {', '.join(key.choices)}",
+                f"'{value}' is not one of {', '.join(choices)}",
                 hint=f"did you mean '{guess}'?" if guess else None,
             )
             return None

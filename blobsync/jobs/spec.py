@@ -280,9 +280,10 @@ def _from_plain(values: dict[str, Any]) -> JobSpec:
 
 
 def _folder_link(entry: dict[str, Any]) -> FolderLink:
-    # Jobs that an older blobsync recorded have neither of the last two.
+    include = _listed(entry["include"])
+    # Jobs that an older blobsync recorded have neither of these.
     listed = {name: _listed(entry.get(name, [])) for name in ("ignore", "fuse_options")}
-    return FolderLink(**{**entry, "include": _listed(entry["include"]), **listed})
+    return FolderLink(**{**entry, "include": include, **listed})
 
 
 def _listed(value: object) -> tuple[Any, ...]:

@@ -52,6 +52,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "Kubernetes without an image": ({**KUBE, "kubernetes": {"namespace": "train"}}, "a pod needs an image"),
     "Kubernetes with mounts in no namespace": ({**KUBE, "kubernetes": {"image": "i"}}, "finds the secret of a mount"),
     "Kubernetes with a wrong amount": ({**KUBE, "kubernetes": {"image": "i", "memory": "64 GB"}}, "is not an amount"),
+    "outputs of jobs without a folder": ({**SLURM, "output": "per_job"}, "there is no output folder"),
     "no code": ({**SLURM, "config_param": {}}, "does not say where the code is"),
     "Slurm without shared_root": ({**SLURM, "ssh": "me@login"}, "mode link needs slurm.shared_root"),
     "a misspelt section": ({**SLURM, "ssh": "me@login", "slrum": {"shared_root": "/x"}}, "needs slurm.shared_root"),

@@ -31,8 +31,8 @@ from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
 from blobsync.jobs.backends.aml import replies as aml_replies
 from blobsync.jobs.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
-from blobsync.jobs.backends.aml.foreign import read_foreign, tagged_ssh
 from blobsync.jobs.backends.aml.computes import Computes
+from blobsync.jobs.backends.aml.foreign import read_foreign, tagged_ssh
 from blobsync.jobs.backends.aml.platforms import virtual_cluster_id
 from blobsync.jobs.backends.aml.replies import AmlReply
 from blobsync.jobs.backends.aml.request import AmlRequest, build_request, secrets_path, warnings_for, without_bundle
