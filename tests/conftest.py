@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from blobsync.emulator import Emulator, new_key
+
+# A machine under load is slow, and that is no failure.
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
 # Where ./dev installs what the tests need; BLOBSYNC_TEST_HOME names another place that has it.

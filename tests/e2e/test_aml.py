@@ -113,7 +113,14 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     assert lab.ask("summary")["jobs_queued"] == 1
     shown = lab.run("q", job_id).out
     assert "cluster:       aml (aml)\n" in shown and f"page:          https://ml.azure.com/runs/{job_id}" in shown
-    threading.Timer(2.0, lab.stub.release, [lab.stub.jobs[job_id]]).start()
+    asked = len(lab.stub.requests)
+
+    def release_once_it_waits() -> None:
+        # It has been told that the job is queued when it asks for it again.
+        wait_until(lambda: len([each for each in lab.stub.requests[asked:] if job_id in each]) > 2, seconds=PATIENCE)
+        lab.stub.release(lab.stub.jobs[job_id])
+
+    threading.Thread(target=release_once_it_waits).start()
     followed = lab.run("logs", job_id, "-F")
     assert followed.out == "here\n"
     first, last = followed.err.splitlines()
