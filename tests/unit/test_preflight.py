@@ -114,6 +114,7 @@ DECIDING = (
 )
 NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "demand_command": "the command is wrong",
+    "_waiting": "only a job that waits for its user, which is asked for on the command line",
     "describe": "the command and its options are wrong",
     "create_backend": "the platform is checked when the file is read",
     "_published": "the container is asked",
