@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 import sqlite3
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.web_server import PATIENCE_MS, PHONE, faults, overflow, web_server, window
-from tests.e2e.world import Project
+from tests.e2e.world import Container, Project
 
 pytestmark = pytest.mark.e2e
 
@@ -147,6 +150,35 @@ def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, b
         page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Stop").click()
         expect(page.locator("#job-state")).to_contain_text("Canceled")
+        assert seen.errors == []
+
+
+def test_outputs_of_a_job_are_listed_and_a_link_to_one_works(
+    desk: Project, container: Container, browser: Browser
+) -> None:
+    desk.configure(container, cluster="box")
+    entry = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
+    entries = {
+        "code_path": {**entry, "path": "mine/code.zip"},
+        "output_folder": {**entry, "path": "mine/output", "mode": "upload"},
+    }
+    runtime = {"python": sys.executable, "scratch": f"{desk.root.parent}/scratch"}
+    values = {"platform": "local", "config_param": entries, "output": "per_job", "runtime": runtime}
+    (desk.root / "aux_data/aml/box.yaml").write_text(yaml.safe_dump(values))
+    write = "mkdir -p $BLOBSYNC_OUTPUT && echo 'a model' > $BLOBSYNC_OUTPUT/'<b>.bin'"
+    run_id = submitted(desk, "--init", write, before=("-c", "box"))
+    with web_server(desk) as server, window(browser, server) as seen:
+        page = seen.page
+        page.goto(f"{server.address}/jobs/{run_id}")
+        expect(page.locator("#outputs")).to_contain_text("output/<b>.bin")
+        assert faults(page) == []
+        page.get_by_role("button", name="Link to output/<b>.bin").click()
+        url = page.get_by_label("Link", exact=True).input_value()
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == b"a model\n"
+        page.goto(f"{server.address}/jobs/{run_id}")
+        expect(page.locator("#outputs")).to_contain_text("output/<b>.bin")
+        assert "sig=" not in page.content()
         assert seen.errors == []
 
 

@@ -17,7 +17,7 @@ from blobsync.jobs.spec import State
 from blobsync.project.jobs import open_job_reading, open_jobs
 from blobsync.web.desk import desk_of
 from blobsync.web.events import live_parts
-from blobsync.web.pages import one_job
+from blobsync.web.pages import job_outputs, one_job
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source
 
@@ -137,5 +137,6 @@ ROUTES = (
     Route("/jobs/live", _follow),
     Route("/jobs/compare", _compare),
     Route("/jobs/{run_id}/abort", _abort, methods=["POST"]),
+    *job_outputs.ROUTES,
     *one_job.ROUTES,
 )

@@ -1,7 +1,7 @@
-// What is free, and who uses it, are asked after the page is there: a cluster may take its time.
+// What clusters and containers have to be asked comes after the page is there: they may take their time.
 "use strict";
 async function fill(place, address) {
-  place.textContent = "asking the cluster ...";
+  place.textContent = "asking ...";
   const response = await fetch(address).catch(() => null);
   place.innerHTML = response && response.ok ? await response.text() : "";
   if (!place.innerHTML) place.textContent = "no answer";

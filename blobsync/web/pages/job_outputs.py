@@ -1,0 +1,57 @@
+"""What a job has written, with a link for each file; asked for after its page is there: a container may be far away."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from blobsync.base.errors import BlobsyncError, NothingMatchedError
+from blobsync.base.redaction import redact_answer
+from blobsync.project.jobs import open_jobs
+from blobsync.web.desk import desk_of, form_of, visit_of
+from blobsync.web.gate import TOKEN_FIELD
+from blobsync.web.render import fragment, page
+
+# How many files are shown, and how long a link works.
+_MOST = 500
+_DAY = timedelta(days=1)
+
+
+def _list(request: Request) -> Response:
+    source = desk_of(request).source
+    found, problem = None, None
+    try:
+        found = open_jobs(source.root, environ=source.environ).outputs(request.path_params["run_id"])
+    except BlobsyncError as error:
+        problem = error
+    text = fragment(
+        "job_outputs.html",
+        found=found,
+        problem=problem,
+        most=_MOST,
+        token_field=TOKEN_FIELD,
+        form_token=visit_of(request).form_token,
+        run_id=request.path_params["run_id"],
+    )
+    return HTMLResponse(redact_answer(text))
+
+
+def _link(request: Request) -> Response:
+    """A link that reads one file for a day: a secret, shown because it was asked for."""
+    source, wanted = desk_of(request).source, form_of(request).get("name", "")
+    run_id = request.path_params["run_id"]
+    found = open_jobs(source.root, environ=source.environ).outputs(run_id, wanted)
+    chosen = [one for one in found.files if one.shown == wanted]
+    if not chosen:
+        raise NothingMatchedError(f"{run_id} has written no {wanted!a}")
+    url = found.link(chosen[0], _DAY)
+    return page(request, "job_link.html", reveals=True, record=found.record, file=chosen[0], url=url)
+
+
+ROUTES = (
+    Route("/jobs/{run_id}/outputs", _list),
+    Route("/jobs/{run_id}/outputs/link", _link, methods=["POST"]),
+)
