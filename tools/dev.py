@@ -99,7 +99,8 @@ def test(rest: Sequence[str]) -> int:
     if rest:
         return run([PYTHON, "-m", "pytest", *rest])
     checked = lint()
-    workers = min(os.cpu_count() or 1, 4)
+    # Many tests wait, for Slurm, a server or a terminal: one more worker than cores keeps these busy.
+    workers = min((os.cpu_count() or 1) + 1, 4)
     tested = run([PYTHON, "-m", "pytest", "-n", str(workers), "--dist", "loadfile"])
     if checked:
         say("the linters found something: see the top of this output, or ./dev check")

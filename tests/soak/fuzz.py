@@ -127,6 +127,7 @@ def fuzz(target: Target, seconds: float, number: int, keep: Path) -> tuple[int, 
     """How many inputs were tried, and the fault with its traceback; empty where there is none."""
     with tempfile.TemporaryDirectory(prefix="blobsync-fuzz-") as scratch:
         fuzzer = Fuzzer(target, Path(scratch))
+        before = resource.getrlimit(resource.RLIMIT_AS)
         try:
             for sample in target.samples:
                 fuzzer.feed(sample)
@@ -142,6 +143,9 @@ def fuzz(target: Target, seconds: float, number: int, keep: Path) -> tuple[int, 
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(fuzzer.bad)
             return fuzzer.count, f"{fuzzer.fault}\n{len(fuzzer.bad)} bytes: {fuzzer.bad[:300]!r}\nkept as {file}\n"
+        finally:
+            # Other tests may run in this process.
+            resource.setrlimit(resource.RLIMIT_AS, before)
         return fuzzer.count, ""
 
 

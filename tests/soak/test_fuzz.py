@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -69,7 +70,10 @@ def test_a_fault_is_found_made_small_and_kept(tmp_path: Path) -> None:
 
 
 def test_one_of_our_errors_is_no_fault(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
     assert fuzz(_target(BlobsyncError("no")), 0.2, 1, tmp_path)[1] == ""
+    # It lasted for all later tests of the process.
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_time_is_a_fault(tmp_path: Path) -> None:
