@@ -232,7 +232,7 @@ def test_ls_levels_and_forms(project: Project, container: Container) -> None:
     assert (long[0], long[1], long[-1]) == ("5", "B", "data/a.txt")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)  # 20,000 requests to fill the container
 def test_20_000_blobs_are_listed_in_bounded_memory(
     project: Project, new_container: Callable[[str], Container], tmp_path: Path

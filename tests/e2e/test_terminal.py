@@ -252,6 +252,7 @@ def test_thousands_of_files_are_looked_at_under_a_bar(project: Project, containe
     up = see(project, "u", "data/v", columns=80, seconds=170)
     assert up.code == 0 and up.answer()[-1].endswith("; 3,000 verified"), str(up)
     project.configure(container, url=line)
+    bars: list[str] = []
     for words, last in (
         (("u", "data/v"), "nothing to upload; 3,000 unchanged; 3,000 verified"),
         (("verify", "data/v"), "3,000 equal; "),
@@ -260,4 +261,6 @@ def test_thousands_of_files_are_looked_at_under_a_bar(project: Project, containe
         looked = see(project, *words, columns=80)
         assert (looked.code, len(looked.answer())) == (0, 1), str(looked)
         assert looked.answer()[0].startswith(last)
-        assert any("names" in bar for bar in looked.bars()), str(looked)
+        bars += looked.bars()
+    # A command of which all names come at once may never show a part of them.
+    assert any("names" in bar for bar in bars), str(bars)

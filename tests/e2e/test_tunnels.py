@@ -111,7 +111,7 @@ def start(lab: Lab) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def test_a_port_of_a_jobs_node_is_here_until_the_job_ends(
     lab: Lab, login: SshServer, node: SshServer, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    (remote,) = free_ports(1)
+    remote, local = free_ports(2)
     jupyter = lab.project.root / "programs" / "jupyter-lab"
     jupyter.parent.mkdir()
     jupyter.write_text(JUPYTER.format(python=sys.executable))
@@ -122,7 +122,8 @@ def test_a_port_of_a_jobs_node_is_here_until_the_job_ends(
     assert wait_until(lambda: remote in listeners(), seconds=PATIENCE)
     # The job's node is this very machine, so that its port is taken here.
     opened = start("tunnel", job_id, "--port", str(remote), "--node-ssh")
-    beside = start("tunnel", "--jupyter", job_id)
+    # So would Jupyter's be, between the look whether it is free and ssh's own.
+    beside = start("tunnel", "--jupyter", job_id, "--local-port", str(local))
     url, with_token = first_line(opened), first_line(beside)
     assert fetch(url + "page") == "hello\n" and port_of(url) != remote
     assert listeners()[port_of(url)] == {"127.0.0.1"}
