@@ -15,14 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from blobsync.azcopy.errors import AzcopyError, AzcopyInstallError, AzcopyNotFoundError, AzcopyVersionError
     from blobsync.base.errors import (
         AccessDeniedError,
         AmbiguousJobError,
         ArchiveError,
-        AzcopyError,
-        AzcopyInstallError,
-        AzcopyNotFoundError,
-        AzcopyVersionError,
         BackendBusyError,
         BackendDeniedError,
         BackendFailingError,
@@ -93,7 +90,17 @@ if TYPE_CHECKING:
     from blobsync.jobs.outputs import JobOutputs, OutputFile
     from blobsync.jobs.parse import Cause, FoundCause
     from blobsync.jobs.project_jobs import Command, JobName, Jobs, PlannedJob, SubmitKeywords
-    from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, NodeArchiveRef, NodeChange, RunInfo
+    from blobsync.jobs.spec import (
+        CodeRef,
+        FolderLink,
+        JobRef,
+        JobSpec,
+        LogMirror,
+        NodeArchiveRef,
+        NodeChange,
+        RunInfo,
+        StateChange,
+    )
     from blobsync.jobs.spec import State as JobState
     from blobsync.jobs.submit import Submitted
     from blobsync.jobs.tunnels.beside import TunnelRequest
@@ -102,7 +109,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.watch import Attempt
     from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.listener import Listener
-    from blobsync.plan.progress import Progress
+    from blobsync.plan.progress import Progress, WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.plan.spreading import SpreadPlan
     from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
@@ -128,11 +135,12 @@ if TYPE_CHECKING:
     from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.removal import Deletion, Removal
+    from blobsync.project.running import RunningTransfer
     from blobsync.project.sharing import Link
     from blobsync.project.verify import ComparedFile, VerifyReport
     from blobsync.store.protocol import BlobInfo
 
-__version__ = "0.1.0"
+__version__: str
 
 __all__ = [
     "AccessDeniedError",
@@ -260,6 +268,7 @@ __all__ = [
     "Retry",
     "Route",
     "RunInfo",
+    "RunningTransfer",
     "SasExpiredError",
     "SasPermissionError",
     "SavedPlan",
@@ -268,6 +277,7 @@ __all__ = [
     "ShapeConflictError",
     "SpreadBusyError",
     "SpreadPlan",
+    "StateChange",
     "StorageAccount",
     "StorageError",
     "StorageUnreachableError",
@@ -293,6 +303,7 @@ __all__ = [
     "Usage",
     "UsageError",
     "VerifyReport",
+    "WorkerProgress",
     "__version__",
     "open_jobs",
 ]
@@ -300,11 +311,13 @@ __all__ = [
 # Where each name is at home, for those that ask for it; errors have a room of their own.
 _ERRORS = "blobsync.base.errors"
 _HOMES = {
+    "blobsync.azcopy.errors": ("AzcopyError", "AzcopyInstallError", "AzcopyNotFoundError", "AzcopyVersionError"),
     "blobsync.base.errors": ("Failure",),
     "blobsync.base.failure_codes": ("ExitCode", "FailureCode", "Retry"),
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
     "blobsync.base.locations": ("BlobUrl", "ContainerUrl"),
     "blobsync.base.reasons": ("Reason",),
+    "blobsync.base.version": ("__version__",),
     "blobsync.code.files": ("CodeDecision", "CodeFile"),
     "blobsync.code.git": ("GitState",),
     "blobsync.code.project_code": ("Code", "CodeOptions", "CodeResult", "CodeState"),
@@ -322,15 +335,8 @@ _HOMES = {
     "blobsync.jobs.job_answers": ("Cancellation", "Diagnosis", "JobLog", "JobReport", "LogLine"),
     "blobsync.jobs.project_jobs": ("Command", "JobName", "Jobs", "PlannedJob", "SubmitKeywords"),
     "blobsync.jobs.spec": (
-        "CodeRef",
-        "FolderLink",
-        "JobRef",
-        "JobSpec",
-        "JobState",
-        "LogMirror",
-        "NodeArchiveRef",
-        "NodeChange",
-        "RunInfo",
+        *("CodeRef", "FolderLink", "JobRef", "JobSpec", "JobState", "LogMirror", "NodeArchiveRef", "NodeChange"),
+        *("RunInfo", "StateChange"),
     ),
     "blobsync.jobs.submit": ("Submitted",),
     "blobsync.jobs.tunnels.beside": ("TunnelRequest",),
@@ -339,7 +345,7 @@ _HOMES = {
     "blobsync.jobs.watch": ("Attempt",),
     "blobsync.local.transfer_log": ("TransferEntry",),
     "blobsync.plan.listener": ("Listener",),
-    "blobsync.plan.progress": ("Progress",),
+    "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),
     "blobsync.plan.spreading": ("SpreadPlan",),
     "blobsync.plan.transfer_options": ("EngineName", "Keep", "Links", "TransferOptions"),
@@ -364,6 +370,7 @@ _HOMES = {
     "blobsync.project.options": ("TransferKeywords",),
     "blobsync.project.paths": ("PathName", "Paths"),
     "blobsync.project.removal": ("Deletion", "Removal"),
+    "blobsync.project.running": ("RunningTransfer",),
     "blobsync.project.sharing": ("Link",),
     "blobsync.project.overview": ("EntryStatus", "FileTally", "ProjectStatus"),
     "blobsync.project.verify": ("ComparedFile", "VerifyReport"),

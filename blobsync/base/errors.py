@@ -34,10 +34,7 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
         CopySourceRefusedError           the destination service cannot read the source
       LocalFileError                     local disk or file system error
         UnsafeNameError                  an external name that is not safe as a path
-      AzcopyError
-        AzcopyNotFoundError
-        AzcopyVersionError
-        AzcopyInstallError
+      AzcopyError                        of the room ``azcopy``, with three kinds
       ProcessError
         ProcessTimeoutError
       TransferCancelledError
@@ -279,22 +276,6 @@ class UnsafeNameError(LocalFileError):
     """A name from outside that must not become a path here."""
 
     code = FailureCode.UNSAFE_NAME
-
-
-class AzcopyError(BlobsyncError):
-    code = FailureCode.AZCOPY_FAILED
-
-
-class AzcopyNotFoundError(AzcopyError):
-    code = FailureCode.AZCOPY_NOT_FOUND
-
-
-class AzcopyVersionError(AzcopyError):
-    code = FailureCode.AZCOPY_VERSION
-
-
-class AzcopyInstallError(AzcopyError):
-    code = FailureCode.AZCOPY_INSTALL
 
 
 class ProcessError(BlobsyncError):

@@ -10,14 +10,23 @@ from enum import Enum, IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process ends with; scripts rely on these numbers."""
+    """What the process ends with; scripts rely on these numbers. ``sentence`` says what each means."""
 
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    PARTIAL = 3
-    NOTHING_MATCHED = 4
-    INTERRUPTED = 130
+    sentence: str
+
+    # The default is there for ``ExitCode(3)`` as well, which looks one up by its value.
+    def __new__(cls, value: int, sentence: str = "") -> ExitCode:
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.sentence = sentence
+        return code
+
+    DONE = 0, "done and verified"
+    FAILED = 1, "failed"
+    USAGE = 2, "usage or configuration (nothing was changed)"
+    PARTIAL = 3, "some files failed or conflict"
+    NOTHING_MATCHED = 4, "nothing has that name"
+    INTERRUPTED = 130, "interrupted"
 
 
 class Retry(Enum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -57,6 +58,12 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if hint is str or hint is bool:
+        # Most fields, and logs have many rows.
+        return isinstance(value, hint)
+    if hint is int or hint is float:
+        # 1e999 is read as a number without end.
+        return isinstance(value, (int, hint)) and not isinstance(value, bool) and abs(value) != math.inf
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
@@ -68,8 +75,6 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(_fits(each, args[0]) for each in value)
     if origin is Mapping:
         return isinstance(value, dict) and all(_fits(k, args[0]) and _fits(v, args[1]) for k, v in value.items())
-    if hint in (int, float):
-        return isinstance(value, (int, hint)) and not isinstance(value, bool)
     if not isinstance(value, hint):
         return False
     if dataclasses.is_dataclass(value):

@@ -28,6 +28,9 @@ KILL_AFTER = 5.0
 
 _STDERR_TAIL_BYTES = 16_384
 
+# What stands where blobsync.pyz has unpacked itself.
+UNPACKED_MARK = ".blobsync-pyz"
+
 # The empty entry of the path is the current folder.
 _RUN_MODULE = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
@@ -359,9 +362,12 @@ def python_module(name: str) -> tuple[str, ...]:
     """The leading words of an argv that runs a module with this Python, wherever the current folder is.
 
     ``python -m`` takes modules from the current folder first, which may be an untrusted project.
-    ``-I`` would hide what ``pip install --user`` installed as well, blobsync itself included.
+    ``-I`` would hide what ``pip install --user`` installed as well, blobsync itself included. Where blobsync.pyz has
+    unpacked itself no Python looks, so that place is named.
     """
-    return (sys.executable, "-c", _RUN_MODULE, name)
+    home = Path(__file__).parents[2]
+    lead = f"import sys; sys.path.insert(0, {str(home)!r}); " if (home / UNPACKED_MARK).is_file() else ""
+    return (sys.executable, "-c", lead + _RUN_MODULE, name)
 
 
 def _program(argv: Sequence[str]) -> str:

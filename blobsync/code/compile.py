@@ -57,15 +57,17 @@ def check_docker(runner: ProcessRunner) -> None:
         )
 
 
-def compile_argv(image: str, scratch: Path, command: tuple[str, ...]) -> tuple[str, ...]:
+def compile_argv(image: str, args: tuple[str, ...], scratch: Path, command: tuple[str, ...]) -> tuple[str, ...]:
     """The command line that compiles in ``scratch``; as the user, so that what is made can be read here.
+
+    ``args`` are the cluster's own for docker, which win over ours.
 
     The compiler's output goes to standard error: standard output is for the result.
     """
     return (
         *("sh", "-c", 'exec "$@" >&2', "sh"),
         *("docker", "run", "--rm", "--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
-        *("--volume", f"{scratch}:/code", "--workdir", "/code", image, *command),
+        *("--volume", f"{scratch}:/code", "--workdir", "/code", *args, image, *command),
     )
 
 
@@ -90,7 +92,7 @@ def compile_code(cluster: Cluster, snapshot: CodeSnapshot, scratch: Path, runner
     image = image_of(cluster)
     check_docker(runner)
     copy_code(snapshot, scratch)
-    code = runner.attach(compile_argv(image, scratch, command))
+    code = runner.attach(compile_argv(image, cluster.docker.args, scratch, command))
     if code != 0:
         raise ArchiveError(
             f"'{' '.join(command)}' ended with {code} in {image}; nothing was uploaded",

@@ -1,7 +1,7 @@
 """Which files of a project are its code: what ``init`` packs, and why a file is in or out.
 
 Excluded folders are never entered. No pattern can include these again: version control,
-virtual environments, caches, the local sides of folder entries, ``assets/`` (where ``query`` puts logs),
+virtual environments, caches, the local sides of folder entries, the folders of logs (``config.log_folder``),
 blobsync's own files, and files above ``max_file_size``. Files that hold secrets by their name (``.env``, ``id_rsa``,
 ``.aws/``) are excluded unless a pattern of ``.blobsyncignore`` or of the cluster file names them. Files below
 ``aux_data/`` that hold a key are left out later, by ``code.snapshot``, which reads them.
@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.environment import environment
 from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.secret_files import LOOKED_AT, names_it, why_secret
+from blobsync.config.log_folder import log_folders_inside
 from blobsync.config.model import Cluster
 from blobsync.local.errors import local_error
 from blobsync.local.globs import ZipExclude, zip_excludes
@@ -28,9 +30,6 @@ from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 
 # Bytes; what is larger is data, not code.
 DEFAULT_MAX_FILE_SIZE = 50 * 1000 * 1000
-
-# The folder of job logs in the project root.
-ASSETS = "assets"
 
 _NEVER = {
     ".git": "version control",
@@ -96,6 +95,7 @@ class CodeRules:
     excludes: tuple[ZipExclude, ...]
     config_file: str
     folders: frozenset[str]
+    logs: frozenset[str]
     max_file_size: int
     notes: tuple[str, ...] = ()
     ignore_files: bool = True
@@ -111,7 +111,9 @@ class CodeTree:
     notes: tuple[str, ...]
 
 
-def code_rules(cluster: Cluster, *, max_file_size: int | None = None) -> CodeRules:
+def code_rules(
+    cluster: Cluster, *, max_file_size: int | None = None, environ: Mapping[str, str] | None = None
+) -> CodeRules:
     """The rules of a cluster; ``max_file_size`` (bytes) wins over the cluster file's.
 
     Raises ``IgnorePatternError`` for a pattern of the configuration or of a file above the project.
@@ -124,6 +126,7 @@ def code_rules(cluster: Cluster, *, max_file_size: int | None = None) -> CodeRul
         excludes=excludes,
         config_file=cluster.file,
         folders=frozenset(prefix for prefix in cluster.prefixes if prefix),
+        logs=log_folders_inside(cluster.root, environment(environ)),
         max_file_size=max_file_size or cluster.max_file_size or DEFAULT_MAX_FILE_SIZE,
         notes=notes,
     )
@@ -272,7 +275,7 @@ def _beginning(file: Path) -> bytes:
 def _never(rules: CodeRules, path: str, name: str) -> str | None:
     if path in rules.folders:
         return f"the folder entry {path}_folder: its files are stored in blobs, not in the code"
-    if path == ASSETS:
+    if path in rules.logs:
         return "the logs of jobs"
     if name in _NEVER:
         return _NEVER[name]

@@ -272,7 +272,8 @@ class Code:
         return take_snapshot(rules, cache, allow_secrets=self._options.allow_secrets)
 
     def _rules(self) -> CodeRules:
-        return code_rules(self._project.cluster, max_file_size=self._options.max_file_size)
+        project = self._project
+        return code_rules(project.cluster, max_file_size=self._options.max_file_size, environ=project.environ)
 
     def _entry(self) -> CodeEntry:
         cluster = self._project.cluster

@@ -36,7 +36,7 @@ def published_files(store: BlobStore, name: str, digest: str) -> Mapping[str, st
     except (ValueError, KeyError, TypeError, zlib.error, struct.error) as error:
         raise ArchiveError(f"{name} has no list of its files: blobsync init did not make it") from error
     if digest_of_records(records) != digest:
-        raise ArchiveError(f"the list of files in {name} is not that of its digest")
+        raise ArchiveError(f"the list of files in {name} does not match its digest")
     return {record.path: f"{record.mode} {record.sha256}" for record in records}
 
 

@@ -67,7 +67,7 @@ class AccountFile:
                 ("container_name",),
                 f"'{container}' is not a valid container name: 3 to 63 lowercase letters, digits and single hyphens",
             )
-        return StorageAccount(
+        account = StorageAccount(
             file=shown,
             account_name=name,
             container_name=container,
@@ -81,6 +81,8 @@ class AccountFile:
                 if (key,) in self._checker.from_environment
             ),
         )
+        names = self._checker.from_environment.get((_CREDENTIAL_KEYS.get(account.credential, ""),))
+        return replace(account, origin=f"from the environment ({', '.join(names)})") if names else account
 
     def _required(self, key: str) -> str:
         value = self._values.get(key, "")
@@ -166,7 +168,8 @@ def signed_in(account: StorageAccount, login: StoredLogin) -> StorageAccount:
     """``account`` with a credential that its file does not hold."""
     sas = login.secret if isinstance(login.secret, SasToken) else None
     key = login.secret if isinstance(login.secret, Secret) else None
-    return replace(account, sas_token=sas, account_key=key, from_outside=frozenset({login.kind}))
+    outside = frozenset({login.kind})
+    return replace(account, sas_token=sas, account_key=key, from_outside=outside, origin="of your login")
 
 
 def _endpoint_problem(endpoint: str, account: str) -> str | None:

@@ -21,7 +21,8 @@ from blobsync.config.loader import (
     read_workspace,
     shown_path,
 )
-from blobsync.config.model import AML_PLATFORMS, Cluster
+from blobsync.config.model import AML_PLATFORMS, Cluster, StorageAccount
+from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,14 @@ class ClusterChoice:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """One file. ``cluster`` is what a cluster file says, None for other files and for wrong ones."""
+    """One file. ``cluster`` is what a cluster file says, ``account`` what an account file does; None for other files
+    and for wrong ones."""
 
     file: str
     problems: tuple[ConfigError, ...] = ()
     warnings: tuple[str, ...] = ()
     cluster: Cluster | None = None
+    account: StorageAccount | None = None
 
 
 def check_project(
@@ -58,6 +61,7 @@ def check_project(
         checked = _check_clusters(root, environ)
     checked.extend(_check_accounts(root, environ))
     checked.extend(_check_workspaces(root, checked, environ))
+    checked.extend(_check_links(root, environ))
     return _each_once(checked)
 
 
@@ -101,7 +105,7 @@ def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedF
             yield CheckedFile(shown, (error,))
         else:
             unsafe = _not_ignored(root, path, shown) if found.holds_secret else []
-            yield CheckedFile(shown, tuple(found.problems), tuple(found.warnings + unsafe))
+            yield CheckedFile(shown, tuple(found.problems), tuple(found.warnings + unsafe), account=found.account)
 
 
 def _check_workspaces(root: Path, checked: list[CheckedFile], environ: Mapping[str, str]) -> Iterator[CheckedFile]:
@@ -120,6 +124,14 @@ def _check_workspaces(root: Path, checked: list[CheckedFile], environ: Mapping[s
             yield CheckedFile(file, tuple(found.problems), tuple(found.warnings))
 
 
+def _check_links(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
+    """The user's own list of links, which every transfer reads; a sound one, or none, is not worth a line."""
+    try:
+        load_trusted_links(root, environ)
+    except ConfigError as error:
+        yield CheckedFile(str(trusted_links_file(environ)), (error,))
+
+
 def _not_ignored(root: Path, path: Path, shown: str) -> list[str]:
     """A file with keys in a git repository whose ignore file does not speak of it."""
     if not (root / ".git").exists():
@@ -136,7 +148,8 @@ def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
     files = {item.file: CheckedFile(item.file) for item in checked}
     told: set[str] = set()
     for item in checked:
-        files[item.file] = replace(files[item.file], cluster=files[item.file].cluster or item.cluster)
+        known = files[item.file]
+        files[item.file] = replace(known, cluster=known.cluster or item.cluster, account=known.account or item.account)
         for problem in item.problems:
             if str(problem) not in told:
                 told.add(str(problem))

@@ -33,7 +33,8 @@ class StorageAccount:
 
     ``file`` is how the cluster file named it, for messages. ``auth`` forces one credential (``sas``, ``key``
     or ``identity``); None means the first that is there, in this order. ``from_outside`` are the credentials
-    (``sas``, ``key``) that the file does not hold itself: of environment variables, of ``blobsync login``.
+    (``sas``, ``key``) that the file does not hold itself: of environment variables, of ``blobsync login``. ``origin``
+    says for people where the one that is used comes from.
     """
 
     file: str
@@ -44,6 +45,7 @@ class StorageAccount:
     sas_token: SasToken | None = None
     auth: str | None = None
     from_outside: frozenset[str] = frozenset()
+    origin: str = field(default="in the file", compare=False)
 
     def __repr__(self) -> str:
         return f"<StorageAccount {self.file!r}: {self.container}, {self.credential}>"

@@ -53,8 +53,8 @@ def parse_size(text: str) -> int | None:
 class Checker:
     """Turns one document's raw values into typed ones. ``problems`` and ``warnings`` are the findings.
 
-    ``from_environment`` are the keys whose values contain an environment variable. ``allowed`` is called
-    for the variables that the user allows, once another variable is named.
+    ``from_environment`` are the keys whose values contain environment variables, with their names. ``allowed`` is
+    called for the variables that the user allows, once another variable is named.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Checker:
     ) -> None:
         self.problems: list[ConfigError] = []
         self.warnings: list[str] = []
-        self.from_environment: set[KeyPath] = set()
+        self.from_environment: dict[KeyPath, list[str]] = {}
         self._document = document
         self._environ = environ
         self._allowed = allowed
@@ -140,7 +140,7 @@ class Checker:
             if escaped:
                 return f"${{{name}}}"
             self._check_variable(path, name, key)
-            self.from_environment.add(path)
+            self.from_environment.setdefault(path, []).append(name)
             return self._environ.get(name, "")
 
         expanded = _VARIABLE.sub(replace, text)

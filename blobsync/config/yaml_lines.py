@@ -141,10 +141,15 @@ class _PlainLoader(yaml.SafeLoader):
         self.flatten_mapping(node)
         return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
 
+    _depth = 0
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.flow_level + len(self.indents) > _MAX_DEPTH:
+        # Brackets on one line are read ahead of the nodes, up to 1,024 characters, and closed again before the first.
+        if max(self._depth, self.flow_level + len(self.indents)) > _MAX_DEPTH:
             raise RecursionError
+        self._depth += 1
         node = super().compose_node(parent, index)
+        self._depth -= 1
         if node is not None and not self._is_plain(node):
             raise yaml.MarkedYAMLError(
                 problem=f"{_shown_tag(node.tag)} is not allowed in a configuration", problem_mark=node.start_mark
