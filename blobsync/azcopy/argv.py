@@ -41,13 +41,21 @@ class AzcopyTuning:
     chatty_log: bool = False
 
 
-def tuning(processors: int, cap_mbps: float | None = None, *, chatty_log: bool = False) -> AzcopyTuning:
-    """As many connections as azcopy itself would take, fewer and smaller blocks under a tight cap."""
+def tuning(
+    processors: int, cap_mbps: float | None = None, *, chatty_log: bool = False, fetches: bool = False
+) -> AzcopyTuning:
+    """As many connections as azcopy itself would take, fewer and smaller blocks under a tight cap.
+
+    ``fetches``: a download, of which azcopy 10.32 refuses each block that is larger than what the cap lets through in
+    a second ("request size greater than pacer target").
+    """
     connections = 32 if processors <= _FEW_PROCESSORS else min(16 * processors, _MAX_CONNECTIONS)
     block_mb = 8.0
     if cap_mbps:
         mib_in_time = cap_mbps * 1e6 / 8 * _BLOCK_SECONDS / (1 << 20)
         block_mb = min(block_mb, max(0.25, 2.0 ** int(_log2(mib_in_time))))
+        if fetches:
+            block_mb = min(block_mb, 2.0 ** int(_log2(cap_mbps * 1e6 / 8 / (1 << 20))))
         connections = max(1, min(connections, int(mib_in_time / block_mb)))
     return AzcopyTuning(connections, block_mb, cap_mbps, chatty_log)
 

@@ -23,7 +23,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import RunState, Stopped
 from blobsync.local.errors import ChangedWhileReadError, local_error
 from blobsync.local.files import LocalFolder, SourceFile
-from blobsync.local.names import is_temporary, relative_name
+from blobsync.local.names import is_temporary, relative_name, unfinished_name
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.engines import Moved
@@ -61,6 +61,7 @@ class Arrivals:
             self._missing.setdefault(parent, {})[leaf] = action
         self._names = frozenset(names)
         self._left = len(names)
+        self._moving: frozenset[str] = frozenset()
         self._ready: queue.SimpleQueue[tuple[Path, FileAction] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._abandoned = threading.Event()
@@ -118,16 +119,28 @@ class Arrivals:
             self._stop.wait(max(_PAUSE, _SHARE * (time.monotonic() - began)))
 
     def _look(self) -> None:
+        moving: set[str] = set()
         for parent in [parent for parent, names in self._missing.items() if names]:
             names = self._missing[parent]
             try:
                 with os.scandir(self._root / parent) as entries:
-                    found = [entry.name for entry in entries if entry.name in names]
+                    there = [entry.name for entry in entries]
             except OSError:
                 # Not created yet.
                 continue
-            for name in found:
+            moving |= {f"{parent}/{name}" for name in map(unfinished_name, there) if name in names}
+            for name in [name for name in there if name in names]:
                 self._ready.put((self._root / parent / name, names.pop(name)))
+        self._tell(frozenset(moving))
+
+    def _tell(self, moving: frozenset[str]) -> None:
+        """The listener hears of the files that azcopy has begun and not ended."""
+        new = sorted(moving - self._moving)
+        self._moving = moving
+        if new:
+            part = self._run.task.part
+            shown = part.path if self._only else f"{part.path}/{new[-1].lstrip('/')}".lstrip("/")
+            self._run.listener.under_way(len(moving), shown)
 
     def _place_all(self) -> None:
         while (item := self._ready.get()) is not None and not self._abandoned.is_set():

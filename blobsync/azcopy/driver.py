@@ -22,7 +22,7 @@ from blobsync.azcopy.carry import action_refusal, is_single_file, needs_list_of_
 from blobsync.azcopy.confine import Confinement, Landlock
 from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
-from blobsync.azcopy.reasons import AzcopyTransferError, LogReader
+from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict
 from blobsync.azcopy.workspace import Workspace, prune_workspaces, workspace
@@ -132,9 +132,10 @@ class _Transfer:
             os.cpu_count() or 1,
             run.task.cap_mbps,
             chatty_log=run.task.part.route is not Route.DOWNLOAD and len(actions) <= CHATTY_FILES,
+            fetches=run.task.part.route is Route.DOWNLOAD,
         )
         self._credentials: list[SasToken] = []
-        self._bytes = _ByteCount(run.listener)
+        self._bytes = _ByteCount(run.listener, sum(action.size for action in actions))
 
     def work(self) -> None:
         """Move, check, report every action."""
@@ -180,7 +181,8 @@ class _Transfer:
         if not unchecked:
             return
         md5s = {name: state.md5 or b"" for name, (_, state) in unchecked.items()}
-        damaged = [unchecked.pop(name)[0] for name in readback.damaged(verdict.end.store, md5s)]
+        found = readback.damaged(verdict.end.store, md5s)
+        damaged = [(unchecked.pop(name)[0], there) for name, there in found.items()]
         for action, state in unchecked.values():
             self._settle(action, None, state)
         if damaged:
@@ -279,7 +281,7 @@ class _Transfer:
     def _run_job(
         self, command: argv.Command, done: Callable[[], bool] | None = None
     ) -> tuple[AzcopyJobOutcome, LogReader]:
-        log = LogFollower(self._space.logs)
+        log = LogFollower(self._space.logs, self._under_way)
         watch = _Watch(self._bytes, self._space, done or log.shows_success)
         space = self._space
         env = argv.child_environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
@@ -293,6 +295,15 @@ class _Transfer:
                 self._run.report.azcopy_job(job.outcome.job_id)
         log.read()
         return outcome, log.reader
+
+    def _under_way(self, files: int, blob: str) -> None:
+        """The log names both ends as azcopy does; where the destination is a container, its blob is what users know."""
+        part = self._task.part
+        if isinstance(part.destination, RemoteEnd):
+            held = part.destination.store.container
+            top = blob_or_path(str(held.blob(part.destination.name) if part.destination.name else held))
+            if blob == top or blob.startswith(f"{top}/"):
+                self._run.listener.under_way(files, f"{part.path}{blob[len(top) :]}".lstrip("/"))
 
     def _settle(
         self,
@@ -319,16 +330,16 @@ class _Transfer:
     def _list_of_files(self) -> Path | None:
         if not self._listed:
             return None
-        path = self._space.root / "files.txt"
-        path.write_text("".join(f"{action.path}\n" for action in self._actions), encoding="utf-8", newline="")
-        return path
+        return self._space.write("files.txt", "".join(f"{action.path}\n" for action in self._actions))
 
 
 class _ByteCount:
     """Tells the listener of bytes on their way, from totals."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, most: int) -> None:
+        """``most`` are the bytes of all files: what goes out twice does not count twice."""
         self._listener = listener
+        self._most = most
         self._count = 0
 
     def skip(self, count: int) -> None:
@@ -337,6 +348,7 @@ class _ByteCount:
 
     def reached(self, count: int) -> None:
         """So many in all by now."""
+        count = min(count, self._most)
         if count != self._count:
             self._listener.bytes_moved(count - self._count)
             self._count = count
@@ -354,7 +366,8 @@ class _Watch:
         self._space.note_process(pid)
 
     def progress(self, progress: JobProgress) -> None:
-        self._count.reached(progress.bytes_done)
+        # Those of whole blocks alone would stand still for minutes on a thin line.
+        self._count.reached(max(progress.bytes_done, progress.bytes_over_wire))
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -10,10 +10,11 @@ carries a checksum.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from blobsync.base.errors import StorageError
 from blobsync.base.file_states import RemoteState
@@ -21,7 +22,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
-from blobsync.store.protocol import BlobStore
+from blobsync.store.protocol import BlobInfo, BlobStore
 from blobsync.transfer.engines import CollectedReport, MoveTask
 
 _THREADS = 4
@@ -33,25 +34,27 @@ def is_needed(store: BlobStore, size: int, block_mb: float) -> bool:
     return store.container.endpoint.startswith("http://") and size > block_mb * (1 << 20)
 
 
-def damaged(store: BlobStore, expected: Mapping[str, bytes]) -> list[str]:
-    """The blobs whose content has not the expected MD5, or cannot be read."""
+def damaged(store: BlobStore, expected: Mapping[str, bytes]) -> dict[str, RemoteState | None]:
+    """The blobs that are said to have the expected MD5 and have not, or are gone (None), each as it is now.
+
+    One with another MD5 is a later version of somebody else's: it is left to the fresh look.
+    """
     pool = ThreadPoolExecutor(_THREADS)
     try:
-        right = pool.map(lambda item: _is_right(store, *item), expected.items())
-        return [name for name, fine in zip(expected, right, strict=True) if not fine]
+        looks = pool.map(lambda item: _look(store, *item), expected.items())
+        return {name: look.there for name, look in zip(expected, looks, strict=True) if look.is_damaged}
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def send_again(task: MoveTask, actions: Sequence[FileAction], listener: Listener) -> CollectedReport:
-    """Replace what arrived damaged, provided that nobody else did meanwhile."""
+def send_again(
+    task: MoveTask, found: Iterable[tuple[FileAction, RemoteState | None]], listener: Listener
+) -> CollectedReport:
+    """Replace what arrived damaged, as it was ``found``, provided that nobody else did meanwhile."""
     end = task.part.destination
     if not isinstance(end, RemoteEnd):
         raise ValueError("only uploads are sent again")
-    fresh = []
-    for action in actions:
-        blob = end.store.head(end.at(action.target or action.path))
-        fresh.append(replace(action, destination=RemoteState(blob.size, blob.etag, blob.md5) if blob else None))
+    fresh = [replace(action, destination=there) for action, there in found]
     report = CollectedReport()
     DirectEngine().move(task._replace(actions=fresh), report, listener)
     for action, _ in report.failed:
@@ -62,12 +65,25 @@ def send_again(task: MoveTask, actions: Sequence[FileAction], listener: Listener
     return report
 
 
-def _is_right(store: BlobStore, name: str, md5: bytes) -> bool:
+class _Look(NamedTuple):
+    is_damaged: bool
+    there: RemoteState | None = None
+
+
+def _look(store: BlobStore, name: str, md5: bytes) -> _Look:
     digest = hashlib.md5(usedforsecurity=False)
+    blob: BlobInfo | None
     try:
         with store.open(name) as reader:
+            blob = reader.info
             while piece := reader.read(_PIECE):
                 digest.update(piece)
     except StorageError:
-        return False
-    return digest.digest() == md5
+        # It cannot be read, or is gone.
+        blob = store.head(name)
+    else:
+        if digest.digest() == md5:
+            return _Look(is_damaged=False)
+    if blob is None:
+        return _Look(is_damaged=True)
+    return _Look(blob.md5 == md5, RemoteState(blob.size, blob.etag, blob.md5))

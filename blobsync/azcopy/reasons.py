@@ -20,6 +20,9 @@ from blobsync.base.redaction import redact
 from blobsync.plan.transfer_plan import Route
 
 _FAILED = re.compile(r"(?:UPLOAD|DOWNLOAD|COPY)FAILED: (?P<source>.*?) : (?P<status>[0-9]{1,4}) : (?P<text>.*)$")
+# Only the verbose log has these two (azcopy 10.32, ste/mgr-JobPartTransferMgr.go).
+_BEGAN = re.compile(r'\] Starting transfer: Source "(?P<source>.*)" Destination "(?P<target>.*)"')
+_ENDED = re.compile(r"\] (?:UPLOAD|COPY)SUCCESSFUL: ")
 _TARGET = re.compile(r"^\s+Dst: (?P<target>.*)$")
 _REQUEST_ID = re.compile(r"X-Ms-Request-Id: \[?(?P<id>[0-9a-fA-F-]+)\]?")
 _SERVICE_CODE = re.compile(r"<Code>(?P<code>\w+)</Code>|ERROR CODE: (?P<plain>\w+)")
@@ -74,12 +77,19 @@ class ErrorDetails:
 
 @dataclass(slots=True)
 class LogReader:
-    """Fed with the lines of azcopy's log in their order."""
+    """Fed with the lines of azcopy's log in their order.
+
+    Where the log is verbose, ``begun`` and ``ended`` count files, and ``latest`` is the one that began last, by its
+    destination as azcopy names it.
+    """
 
     reasons: dict[str, ErrorDetails]
     codes: dict[str, str]
     finished: bool = False
     failures: int = 0
+    begun: int = 0
+    ended: int = 0
+    latest: str = ""
     _pending: tuple[str, ErrorDetails] | None = None
     _request: str = ""
 
@@ -95,6 +105,7 @@ class LogReader:
     def _line(self, line: str) -> None:
         if found := _FAILED.search(line):
             self.failures += 1
+            self.ended += 1
             asked = _REQUEST_ID.search(found["text"])
             code = self.codes.get(asked["id"], "") if asked else ""
             self._pending = (found["source"], ErrorDetails(int(found["status"]), code, _sentence(found["text"])))
@@ -106,6 +117,11 @@ class LogReader:
             self._request = header["id"]
         elif (word := _SERVICE_CODE.search(line)) and self._request:
             self.codes[self._request] = word["code"] or word["plain"]
+        elif began := _BEGAN.search(line):
+            self.begun += 1
+            self.latest = blob_or_path(began["target"])
+        elif _ENDED.search(line):
+            self.ended += 1
         elif "all parts of entire Job" in line and "successfully completed" in line:
             self.finished = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from blobsync.azcopy.job import AzcopyJobOutcome
@@ -27,10 +27,11 @@ _SINGLE_QUESTIONS = 20
 
 
 class LogFollower:
-    """Follows the job's private log."""
+    """Follows the job's private log. ``tell`` hears how many files are under way, and the blob that began last."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tell: Callable[[int, str], None] = lambda files, blob: None) -> None:
         self._folder = folder
+        self._tell = tell
         self._offsets: dict[Path, int] = {}
         self.reader = LogReader.new()
 
@@ -52,7 +53,10 @@ class LogFollower:
                 data = file.read()
             end = data.rfind(b"\n") + 1
             self._offsets[path] = self._offsets.get(path, 0) + end
+            before = (self.reader.begun, self.reader.ended)
             self.reader.feed(data[:end].decode("utf-8", "replace").splitlines())
+            if before != (self.reader.begun, self.reader.ended) and self.reader.latest:
+                self._tell(max(self.reader.begun - self.reader.ended, 0), self.reader.latest)
 
 
 class Verdict:

@@ -23,6 +23,7 @@ from pathlib import Path
 from blobsync.base.errors import LocalFileError
 from blobsync.base.plain_json import parse_json
 from blobsync.base.redaction import redact
+from blobsync.local.errors import naming
 from blobsync.local.names import is_own_temporary, new_temporary_name
 from blobsync.local.state_dir import own_folder
 
@@ -82,11 +83,16 @@ class Workspace:
         self.staging.mkdir(mode=0o700)
         return self.staging
 
+    def write(self, name: str, text: str) -> Path:
+        """A file of the transfer's own; raises ``LocalFileError``."""
+        path = self.root / name
+        with naming(path):
+            path.write_text(text, encoding="utf-8", newline="")
+        return path
+
     def _save(self) -> None:
         owner = {"azcopy": self.azcopy_pid, "staging": str(self.staging) if self.staging else None}
-        temporary = self.root / f"{_OWNER}.new"
-        temporary.write_text(json.dumps(owner))
-        temporary.replace(self.root / _OWNER)
+        self.write(f"{_OWNER}.new", json.dumps(owner)).replace(self.root / _OWNER)
 
 
 @contextmanager
