@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 
-from blobsync.base.errors import PreconditionFailedError
+from blobsync.base.errors import PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.locations import SasToken
 from blobsync.direct.pool import MIB, FileJob, RunState
-from blobsync.direct.reads import changed_while_read, version_of
+from blobsync.direct.reads import changed_while_read, demand_version, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
@@ -70,15 +71,30 @@ class CopyJob(FileJob):
         version, copied = self._version, self._copied
         if copied is None:
             # The ranges were read one by one: they are one version only if it is still there.
-            self._demand_version()
+            demand_version(self._from, self._source, version)
             copied = self._put_list()
         elif version.md5 is None:
-            self._demand_version()
+            demand_version(self._from, self._source, version)
         elif copied.md5 not in {None, version.md5}:
             raise changed_while_read(self._source)
-        # Of an answer without an MD5 the fresh look at the destination decides, which compares it.
-        seen = RemoteState(version.size, copied.etag, copied.md5)
-        return Moved(self.action, source=version, destination=seen if seen.md5 == version.md5 else None)
+        return Moved(self.action, source=version, destination=self._seen(copied))
+
+    def _seen(self, copied: CopiedBlob) -> RemoteState | None:
+        """The blob as the service has looked at it; None leaves the look to others.
+
+        What it did not compute an MD5 of may have another size: it was told what to read, and not how much there is.
+        """
+        version = self._version
+        if copied.md5 is not None:
+            return RemoteState(version.size, copied.etag, copied.md5) if copied.md5 == version.md5 else None
+        if self._pieces == 1 and version.md5 is not None:
+            return None
+        # For the index at once: after a kill nothing else would tell a blob without an MD5 from somebody else's.
+        with suppress(StorageError):
+            there = self._to.head(self._name)
+            if there is not None and there.etag == copied.etag:
+                return RemoteState(there.size, there.etag, there.md5)
+        return None
 
     def release(self) -> None:
         """There is nothing of ours to close."""
@@ -106,9 +122,5 @@ class CopyJob(FileJob):
             properties=self._properties,
             condition=precondition_of(self.action),
         )
-        return CopiedBlob(there.etag, there.md5)
-
-    def _demand_version(self) -> None:
-        found = self._from.head(self._source)
-        if found is None or found.etag != self._version.etag:
-            raise changed_while_read(self._source)
+        # The MD5 is the one that was given: the service stores it without a look at the blocks.
+        return CopiedBlob(there.etag, None)

@@ -16,6 +16,7 @@ from blobsync.base.locations import SasToken
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.crew import Crew, Trade
 from blobsync.direct.download import DownloadJob
+from blobsync.direct.file_blocks import BlockOrder, CopyBlocksJob, Named, ReadBlocksJob, UploadBlocksJob
 from blobsync.direct.lane import HANDS, Lane
 from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
@@ -45,6 +46,9 @@ _SMALL = 256 * 1024
 # Files that a lane has under way at a time.
 _LANE_START = 32
 _LANE_MOST = 64
+
+# Threads that read a file for its MD5: while one hashes for that, others do for the names of its blocks.
+_READERS = 3
 
 # Below this amount of work, measuring the response time is not worth it.
 _LITTLE_FILES = 16
@@ -104,6 +108,28 @@ class DirectEngine:
         finally:
             if self._journal is not None:
                 self._journal.save()
+
+    def move_blocks(
+        self, task: MoveTask, order: BlockOrder, named: Named, report: MoveReport, listener: Listener
+    ) -> None:
+        """Put some blocks of the task's one file, or read all of it; ``named`` is told of each. The report has what the
+        source is; nothing appears under the file's name."""
+        run = RunState(task, report, listener, BUFFERS // self._processes)
+        (action,) = task.actions
+        source, to = task.part.source, task.part.destination
+        if not isinstance(to, RemoteEnd):
+            raise ValueError("blocks are put into a container")
+        try:
+            if isinstance(source, LocalEnd):
+                kind = ReadBlocksJob if order.only_read else UploadBlocksJob
+                job: FileJob = kind(run, action, source.at(action.path), to, order, named)
+                threads = _READERS if order.only_read else NEAR.threads
+            else:
+                sas = self._source_sas(source) if self._source_sas else None
+                job, threads = CopyBlocksJob(run, action, (source, to), sas, order, named), FAR.threads
+            WorkerPool(run, [job], min(_share(threads, self._processes), max(1, len(order.left)))).work()
+        except (LocalFileError, CredentialError) as error:
+            run.all_failed(error)
 
     def _way(self, run: RunState) -> _Way:
         task = run.task

@@ -34,6 +34,13 @@ def changed_while_read(name: str) -> ChangedWhileReadError:
     )
 
 
+def demand_version(store: BlobStore, name: str, version: RemoteState) -> None:
+    """Raises ``ChangedWhileReadError`` where the blob is another version now."""
+    found = store.head(name)
+    if found is None or found.etag != version.etag:
+        raise changed_while_read(name)
+
+
 def read_range(
     store: BlobStore,
     name: str,

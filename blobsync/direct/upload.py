@@ -42,10 +42,11 @@ class BlockSizes(NamedTuple):
 
 
 class BlockIds:
-    """The ids of one upload's blocks, different from any other upload's of the same blob."""
+    """The ids of one upload's blocks: different from any other upload's of the same blob, unless ``run`` (16
+    characters) is the same."""
 
-    def __init__(self) -> None:
-        self._run = os.urandom(8).hex()
+    def __init__(self, run: str = "") -> None:
+        self._run = run or os.urandom(8).hex()
 
     def __getitem__(self, index: int) -> str:
         return b64encode(f"blobsync-{self._run}-{index:06d}".ljust(_BLOCK_ID_BYTES, ".").encode()).decode()
@@ -59,7 +60,7 @@ def precondition_of(action: FileAction) -> Precondition:
 
 
 # Another writer's commit has dropped blocks that were put, or blocks of another writer have ids of another length.
-_BLOCKS_DROPPED = ("InvalidBlockList", "InvalidBlobOrBlock")
+BLOCKS_DROPPED = ("InvalidBlockList", "InvalidBlobOrBlock")
 
 
 class UploadJob(FileJob):
@@ -158,7 +159,7 @@ class UploadJob(FileJob):
 
     def worth_another_try(self, error: BlobsyncError) -> bool:
         """Once more where blocks are gone that were put: those that are missing then."""
-        dropped = isinstance(error, StorageError) and error.service_code in _BLOCKS_DROPPED
+        dropped = isinstance(error, StorageError) and error.service_code in BLOCKS_DROPPED
         if dropped and not self._sends_again:
             self._sends_again = True
             return True

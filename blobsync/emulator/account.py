@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 from base64 import b64encode
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +41,7 @@ def kept_account(folder: Path) -> KeptAccount:
     file = folder / _FILE
     try:
         if not file.exists():
-            return _keep(folder, KeptAccount(new_key()))
+            return _keep(folder, KeptAccount(new_key(), _first_port()))
         values = parse_object(file.read_text(encoding="utf-8"))
         port = int(values["port"])
         if not isinstance(values["key"], str) or not 0 < port <= _LAST_PORT:
@@ -49,6 +51,18 @@ def kept_account(folder: Path) -> KeptAccount:
         raise EmulatorError(f"{file} cannot be used: {error.strerror}", hint="set XDG_DATA_HOME") from error
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise EmulatorError(f"{file} is damaged", hint=f"rm {file}, then create the account files again") from error
+
+
+def _first_port() -> int:
+    """The port that everybody expects, or a free one where another user's emulator, or anything else, has it."""
+    for port in (DEFAULT_PORT, 0):
+        with socket.socket() as tried, suppress(OSError):
+            # What only waits for its last packets does not count.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+            found: int = tried.getsockname()[1]
+            return found
+    return DEFAULT_PORT
 
 
 def keep_port(folder: Path, port: int) -> None:

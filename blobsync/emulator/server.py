@@ -22,6 +22,7 @@ from blobsync.base.errors import EmulatorError
 from blobsync.base.locations import ContainerUrl, Secret
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.base.process_mark import ProcessMark
 from blobsync.base.user_data import data_home
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount
@@ -132,7 +133,12 @@ class Emulator:
         self._state_file().write_text(json.dumps(asdict(state)), encoding="utf-8")
         if not accounts:
             keep_port(self._folder(), state.port)
-            make_container(state.container(EMULATOR_ACCOUNT, EMULATOR_CONTAINER), kept.key)
+            try:
+                make_container(state.container(EMULATOR_ACCOUNT, EMULATOR_CONTAINER), kept.key)
+            except BaseException:
+                # A start that fails, as in blobsync.pyz without Azure's packages, leaves nothing running.
+                self.stop()
+                raise
         return state
 
     def own_account(self) -> EmulatorAccount:
@@ -244,6 +250,7 @@ class Emulator:
             time.sleep(_POLL_SECONDS)
 
     def _await_end(self, pid: int) -> bool:
+        process = ProcessMark.of(pid)
         deadline = time.monotonic() + _STOP_SECONDS
         while self._is_ours(pid):
             if time.monotonic() > deadline:
@@ -251,7 +258,7 @@ class Emulator:
             time.sleep(_POLL_SECONDS)
         # A process that exits loses its command line before it closes its port.
         closed = time.monotonic() + _CLOSING_SECONDS
-        while not _has_ended(pid) and time.monotonic() < closed:
+        while process.is_alive and time.monotonic() < closed:
             time.sleep(_POLL_SECONDS)
         return True
 
@@ -281,15 +288,6 @@ def _as_asked(
     return running
 
 
-def _has_ended(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return True
-    return state in ("Z", "X")
-
-
 def _read_port(process: RunningProcess, port: int) -> int:
     lines = process.lines()
     said: list[str] = []
@@ -306,7 +304,8 @@ def _read_port(process: RunningProcess, port: int) -> int:
 def _start_error(said: str, port: int) -> EmulatorError:
     if "EADDRINUSE" in said:
         return EmulatorError(
-            f"port {port} of 127.0.0.1 is in use by another program", hint="choose another port, or 0 for a free one"
+            f"port {port} of 127.0.0.1 is in use by another program",
+            hint="blobsync emulator start --port 0 takes a free one; write it into blob_endpoint of the account file",
         )
     # Of a crash, what was thrown matters, not the calls that led there.
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.strip().startswith("at ")]

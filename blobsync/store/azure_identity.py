@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 # https://learn.microsoft.com/azure/storage/blobs/authorize-access-azure-active-directory
 STORAGE_SCOPE = "https://storage.azure.com/.default"
 
+# The chain's members: https://learn.microsoft.com/python/api/azure-identity/azure.identity.defaultazurecredential
+_IDENTITIES = {
+    "AzureCliCredential": "az login",
+    "AzureDeveloperCliCredential": "azd auth login",
+    "AzurePowerShellCredential": "Connect-AzAccount",
+    "DeviceCodeCredential": "a code on another device",
+    "EnvironmentCredential": "the environment (AZURE_CLIENT_ID and others)",
+    "ManagedIdentityCredential": "the managed identity of this machine",
+    "WorkloadIdentityCredential": "workload identity",
+}
+
 TokenProvider = Callable[[], tuple[Secret, float]]
 
 
@@ -59,6 +70,14 @@ def credential(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> Tok
     if use_cli_auth:
         return _credential("cli")
     return _credential("device-code" if environ.get("BLOBSYNC_LOGIN") == "device-code" else "default")
+
+
+def identity_used(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> str:
+    """Which identity has given a token, in words; those of the chain before it had none."""
+    used = credential(environ, use_cli_auth=use_cli_auth)
+    # The chain keeps the member that answered (azure-identity 1.27, _credentials/chained.py).
+    name = type(getattr(used, "_successful_credential", None) or used).__name__
+    return _IDENTITIES.get(name, name)
 
 
 @lru_cache(maxsize=3)

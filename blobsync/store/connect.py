@@ -42,8 +42,8 @@ def connect(
     cannot work: missing, malformed, expired.
     """
     environ = environment(environ)
+    demand_usable(account, environ)
     signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
-    check_sas(account, "")
     http = BlobHttp(account.container, signer, environ=environ, retry=retry, timeouts=timeouts)
     return RestBlobStore(account.container, http)
 
@@ -61,11 +61,28 @@ def signer_for(
 ) -> Signer:
     """What signs requests to ``account``; raises ``CredentialError``."""
     environ = environment(environ)
-    credential = account.credential
-    check_host(account, credential, environ)
-    if credential == "sas":
+    check_host(account, account.credential, environ)
+    own = _signer_of_own(account)
+    if own is not None:
+        return own
+    from blobsync.store.azure_identity import token_provider
+
+    return BearerSigner(token_provider(environ, use_cli_auth=use_cli_auth))
+
+
+def demand_usable(account: StorageAccount, environ: Mapping[str, str]) -> None:
+    """Raise the ``CredentialError`` with which every request to ``account`` would be refused here, before it is sent:
+    for a credential that is missing, malformed or expired, and for a host that may not have it."""
+    check_host(account, account.credential, environ)
+    _signer_of_own(account)
+    check_sas(account, "")
+
+
+def _signer_of_own(account: StorageAccount) -> Signer | None:
+    """What signs with the account's own SAS or key; None: an identity has to."""
+    if account.credential == "sas":
         return SasSigner(_own_sas(account))
-    if credential == "key":
+    if account.credential == "key":
         return SharedKeySigner(account.account_name, _own_key(account))
     if not account.blob_endpoint.startswith("https:"):
         # Even on this machine: any of its users may listen there.
@@ -73,9 +90,7 @@ def signer_for(
             f"{account.file}: neither account_key nor sas_token, and an identity needs an https blob_endpoint",
             hint="put sas_token or account_key in the file",
         )
-    from blobsync.store.azure_identity import token_provider
-
-    return BearerSigner(token_provider(environ, use_cli_auth=use_cli_auth))
+    return None
 
 
 def check_host(account: StorageAccount, credential: str, environ: Mapping[str, str]) -> None:

@@ -163,13 +163,14 @@ def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> None:
     _move_and_retry(run, account, back.actions, "direct")
 
 
-def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
+def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str, *, again: bool = False) -> None:
     part = ledger.part
     task = MoveTask(
         part,
         interleaved(actions),
         whole_folder=part.whole and len(actions) == len(part.actions),
         cap_mbps=run.plan.options.cap_mbps,
+        again=again,
     )
     report = _Report(run, ledger)
     run.engines.make[engine]().move(task, report, run.listener)
@@ -223,7 +224,7 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
             ledger.failures.pop(action.path, None)
         if fresh:
             run.listener.note(f"retrying {len(fresh)} files with the {engine} engine")
-            _move(run, ledger, fresh, engine)
+            _move(run, ledger, fresh, engine, again=True)
 
 
 def _second_engine(run: _Run, code: FailureCode, first: str) -> str | None:

@@ -36,13 +36,14 @@ class MoveTask(NamedTuple):
 
     The engine reads ``part.source.at(action.path)`` and writes ``part.destination.at(action.target or action.path)``.
     ``whole_folder`` says that these are all the files that the source folder holds. ``cap_mbps`` is megabits (10^6) a
-    second for the whole task.
+    second for the whole task. ``again``: these files failed before, and this is their one second try.
     """
 
     part: LivePart
     actions: Sequence[FileAction]
     whole_folder: bool = False
     cap_mbps: float | None = None
+    again: bool = False
 
 
 class MoveReport(Protocol):

@@ -40,6 +40,9 @@ class ByteTally:
             self.reused += count
         self._listener.bytes_reused(count)
 
+    def by_worker(self, worker: str, files: int, size: int) -> None:
+        self._listener.by_worker(worker, files, size)
+
     def under_way(self, files: int, path: str) -> None:
         self._listener.under_way(files, path)
 

@@ -55,12 +55,14 @@ class Ledger:
     _planned: frozenset[str] = field(init=False)
     _unsaved: dict[str, Record] = field(default_factory=dict)
     _saved_at: float = field(init=False)
+    _opened_ns: int = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         actions = self.part.actions
         self._planned = frozenset(action.path for action in actions if action.action is Action.TRANSFER)
         self._saved_at = self.steady()
+        self._opened_ns = self.now_ns()
 
     def moved(self, moved: Moved) -> bool:
         """An engine has one file in place; whether that is news.
@@ -182,7 +184,8 @@ class Ledger:
         if near is None or not isinstance(remote, RemoteState):
             return
         if isinstance(near, LocalState) and source_is_near(self.part.route):
-            near = _distrust_fresh(near, self.now_ns())
+            # When it was read is not known; it was not before this account was opened.
+            near = _distrust_fresh(near, self._opened_ns)
         with self._lock:
             self._unsaved[self.part.key.at(path)] = Record(near, remote)
             due = len(self._unsaved) >= _FLUSH_FILES or self.steady() - self._saved_at > _FLUSH_SECONDS
@@ -206,10 +209,10 @@ def outdated(source: FileState, route: Route) -> FileState:
     return LocalState(source.size, -1, -1, 0, source.md5)
 
 
-def _distrust_fresh(near: LocalState, now_ns: int) -> LocalState:
+def _distrust_fresh(near: LocalState, read_ns: int) -> LocalState:
     last = max(near.mtime_ns, near.ctime_ns)
     tick = _COARSE_TICK_NS if near.mtime_ns % 1_000_000_000 == 0 and near.ctime_ns % 1_000_000_000 == 0 else _TICK_NS
-    return replace(near, mtime_ns=0) if now_ns - last < tick else near
+    return replace(near, mtime_ns=0) if read_ns - last < tick else near
 
 
 def retry_with(actions: Sequence[FileAction], states: dict[str, FileState | None]) -> list[FileAction]:

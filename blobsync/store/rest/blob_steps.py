@@ -14,7 +14,7 @@ from blobsync.base.errors import BlobNotFoundError, BlobsyncError, PreconditionF
 from blobsync.base.locations import ContainerUrl, quote_blob_name
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Order, Precondition, PutOrder
 from blobsync.store.rest.errors import translate
-from blobsync.store.rest.headers import add_condition, add_properties, info, read_info, whole_info
+from blobsync.store.rest.headers import add_condition, add_properties, info, read_asked, whole_info
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.side_by_side import SideBySide
 from blobsync.store.rest.steps import Steps
@@ -117,7 +117,7 @@ class BlobSteps:
         reply = yield from self._http.tries("GET", self.path(order.name), _NOTHING, headers, most=most)
         if reply.status != 200:
             raise self.error(reply, "read", order.name)
-        read_info(order.name, reply)
+        read_asked(order.name, reply, 0, order.etag)
         return reply.body
 
     def _written(

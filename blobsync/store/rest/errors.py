@@ -23,6 +23,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import ContainerUrl
 from blobsync.base.redaction import redact
+from blobsync.base.trusted_hosts import is_loopback
 from blobsync.store.rest.xml import ServiceError, parse_http_date, service_error
 
 # The service refuses signatures made more than this many seconds away from its own clock:
@@ -216,7 +217,9 @@ def translate(
     where = f"{_shown(name)} in {held}" if name else held
     words = {"what": what, "where": where, "account": container.account, "container": container.container}
     meaning = _copy_meaning(answer) if copying else None
-    meaning = meaning or _clock_meaning(answer, now) or _MEANINGS.get(_code(answer, name)) or _unknown(answer)
+    meaning = (
+        meaning or _clock_meaning(answer, now) or _MEANINGS.get(_code(answer, name, container)) or _unknown(answer)
+    )
     return meaning.kind(
         redact(meaning.sentence.format(**words)),
         status=answer.status,
@@ -227,7 +230,7 @@ def translate(
     )
 
 
-def _code(answer: Answer, name: str) -> str:
+def _code(answer: Answer, name: str, container: ContainerUrl) -> str:
     """The service's code, or the one that the status stands for where there is none."""
     error = answer.error
     if answer.status == 400 and "contentmd5" in error.message.lower():
@@ -235,6 +238,9 @@ def _code(answer: Answer, name: str) -> str:
         return "Md5Mismatch"
     if "failed to authenticate" in error.message.lower():
         # Azurite calls a wrong signature AuthorizationFailure, which in Azure means the network rules.
+        return "AuthenticationFailed"
+    if error.code == "AuthorizationFailure" and not answer.body and is_loopback(container.endpoint):
+        # The same, in answer to a HEAD.
         return "AuthenticationFailed"
     code = error.code or _BY_STATUS.get(answer.status, "")
     if code in ("BlobNotFound", "ResourceNotFound"):

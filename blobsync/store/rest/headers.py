@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blobsync.base.errors import StorageError
+from blobsync.base.errors import ChecksumError, StorageError
 from blobsync.base.locations import SasToken
 from blobsync.store.protocol import BlobInfo, BlobProperties, CopiedBlob, Precondition
 from blobsync.store.rest.http import Reply
@@ -22,6 +22,8 @@ _PROPERTY_HEADERS = (
     ("cache_control", "x-ms-blob-cache-control", "Cache-Control"),
 )
 
+_IN_BETWEEN = "a proxy or cache on the way to the service gives wrong answers: NO_PROXY names hosts to reach without it"
+
 
 def read_info(name: str, reply: Reply) -> BlobInfo:
     """What a Get Blob says about the whole blob, also when it answers with a range of it."""
@@ -31,6 +33,21 @@ def read_info(name: str, reply: Reply) -> BlobInfo:
         total = (headers.get("Content-Range") or "").rpartition("/")[2]
         return info(name, headers, total, decode_md5(headers.get("x-ms-blob-content-md5")))
     return whole_info(name, headers)
+
+
+def read_asked(name: str, reply: Reply, start: int, etag: str | None) -> BlobInfo:
+    """The same for an answer that is to begin at byte ``start``, of version ``etag`` where given.
+
+    Raises ``ChecksumError`` where it is another one, as from a proxy that does not know ``x-ms-range``, or from a
+    cache: not every blob has an MD5 that would tell.
+    """
+    found = read_info(name, reply)
+    first = (reply.headers.get("Content-Range") or "").partition("-")[0] if reply.status == 206 else "bytes 0"
+    if first != f"bytes {start}":
+        raise ChecksumError(f"{name}: the answer does not begin at byte {start:,}", hint=_IN_BETWEEN, path=name)
+    if etag not in (None, found.etag):
+        raise ChecksumError(f"{name}: the answer is of another version than was asked for", hint=_IN_BETWEEN, path=name)
+    return found
 
 
 def whole_info(name: str, headers: Mapping[str, str]) -> BlobInfo:

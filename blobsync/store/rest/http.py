@@ -26,6 +26,7 @@ from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
+from blobsync.store.rest.pace import Pace
 from blobsync.store.rest.side_by_side import SideBySide
 from blobsync.store.rest.steps import Pause, Steps
 from blobsync.store.rest.transport import (
@@ -111,7 +112,7 @@ class Reply:
 class BlobHttp:
     """Sends signed requests to one container's endpoint; safe to use from several threads.
 
-    ``environ`` is read for proxies and CA bundles only.
+    ``environ`` is read for proxies and CA bundles only. ``pace`` is shared with others that ask the same account.
     """
 
     def __init__(
@@ -123,12 +124,14 @@ class BlobHttp:
         retry: RetryPolicy | None = None,
         timeouts: Timeouts | None = None,
         clock: Callable[[], float] = time.time,
+        pace: Pace | None = None,
     ) -> None:
         parts = urlsplit(container.endpoint)
         self._host = parts.hostname or ""
         self._port = parts.port
         self.signer = signer
         self._retry = retry or RetryPolicy()
+        self._pace = pace
         self._closing = threading.Event()
         self._answered = False
         # Answers so far that asked for fewer requests.
@@ -200,7 +203,9 @@ class BlobHttp:
         failures = 0
         started = time.monotonic()
         while True:
-            asked = None
+            while held := self._held_back():
+                yield Pause(held)
+            asked, busy = None, False
             late = time.monotonic() - started > self._retry.patience
             attempt = self._attempt(method, path, query, headers, body, most)
             try:
@@ -222,10 +227,21 @@ class BlobHttp:
                 if not refused and not patient:
                     return Reply(status, response, failures + 1 + response.resent, body_read)
                 failures += 1
-                self.throttled += status in _BUSY
+                busy = status in _BUSY
+                self.throttled += busy
                 asked = response.headers.get("Retry-After")
                 _drain(response)
-            yield Pause(self._retry.wait(failures, asked))
+            seconds = self._retry.wait(failures, asked)
+            if busy and self._pace is not None:
+                self._pace.asked(seconds)
+            yield Pause(seconds)
+
+    def _held_back(self) -> float:
+        """For how long (seconds) a request may not begin, because others are to wait: one that is, counts as one that
+        was asked to."""
+        held = self._pace.left if self._pace is not None else 0.0
+        self.throttled += held > 0
+        return held
 
     def _attempt(
         self,

@@ -8,7 +8,7 @@ from typing import final
 
 from blobsync.base.errors import StorageError
 from blobsync.store.protocol import BlobInfo, BlobProperties
-from blobsync.store.rest.headers import properties_of, read_info
+from blobsync.store.rest.headers import properties_of, read_asked
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.transport import Response, TransportError
 
@@ -31,13 +31,12 @@ class RestBlobReader:
         self._http = http
         self._at = start
         try:
-            reply = get(name, start, None if length is None else start + length, etag)
+            reply, self._info = self._ask(None if length is None else start + length, etag)
         except StorageError as error:
             # 416: an empty blob has no range at all, not even the one that starts at 0.
             if error.status != 416 or start:
                 raise
-            reply = get(name, 0, None, etag)
-        self._info = read_info(name, reply)
+            reply, self._info = self._ask(None, etag)
         self._headers = reply.headers
         self._end = self._info.size if length is None else min(self._info.size, start + length)
         self._response: Response | None = reply.response
@@ -67,11 +66,11 @@ class RestBlobReader:
     def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes, empty at the end."""
         failures = 0
-        while self._at < self._end:
+        while limit and self._at < self._end:
             broken: Exception | None = None
             try:
                 if self._response is None:
-                    self._response = self._get(self._name, self._at, self._end, self._info.etag).response
+                    self._response = self._ask(self._end, self._info.etag)[0].response
                 piece = self._response.read(min(limit, self._end - self._at))
                 if piece:
                     self._at += len(piece)
@@ -90,3 +89,12 @@ class RestBlobReader:
                 ) from broken
             self._http.pause(failures)
         return b""
+
+    def _ask(self, end: int | None, etag: str | None) -> tuple[Reply, BlobInfo]:
+        """From here on."""
+        reply = self._get(self._name, self._at, end, etag)
+        try:
+            return reply, read_asked(self._name, reply, self._at, etag)
+        except BaseException:
+            reply.response.close()
+            raise

@@ -274,9 +274,13 @@ class RestBlobStore:
 
     def recovery(self) -> Recovery:
         """Get Blob Service Properties, and a look at one blob: can what is deleted be had back?"""
-        from blobsync.store.sdk import SdkContainer
-
-        days = SdkContainer(self._container, self._http).soft_delete_days()
+        try:
+            from blobsync.store.sdk import SdkContainer
+        except ModuleNotFoundError:
+            # As in blobsync.pyz.
+            days = None
+        else:
+            days = SdkContainer(self._container, self._http).soft_delete_days()
         query = {"restype": "container", "comp": "list", "maxresults": "1", "include": "versions"}
         reply = self._http.send("GET", self._http.root, query, _NOTHING)
         return Recovery(days, b"<VersionId>" in reply.body if reply.status == 200 else None)
@@ -330,8 +334,10 @@ class RestBlobStore:
 
     def _not_gone_in_batches(self, names: Sequence[str], etags: Mapping[str, str]) -> Sequence[str]:
         """Delete in batches; returns those that are perhaps still there, for a closer look."""
-        from blobsync.store.sdk import MAX_BATCH, SdkContainer
-
+        try:
+            from blobsync.store.sdk import MAX_BATCH, SdkContainer
+        except ModuleNotFoundError:
+            return names
         sdk = SdkContainer(self._container, self._http)
         chunks = [names[first : first + MAX_BATCH] for first in range(0, len(names), MAX_BATCH)]
 
