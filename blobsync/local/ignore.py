@@ -311,9 +311,7 @@ def _read(file: Path) -> str:
             f"{file}: {error.strerror}", hint=f"make it readable: chmod u+r '{file}'", path=str(file)
         ) from error
     if len(data) > _MAX_IGNORE_FILE:
-        raise IgnorePatternError(
-            f"{file}: more than {_MAX_IGNORE_FILE} bytes is too large for an ignore file", path=str(file)
-        )
+        raise IgnorePatternError(f"{file}: an ignore file has at most {_MAX_IGNORE_FILE:,} bytes", path=str(file))
     return data.decode("latin-1")
 
 

@@ -33,7 +33,10 @@ _MAX_PATH_BYTES = 4095
 # Our own unfinished downloads, and azcopy's after it was killed (``.azDownload-<36 characters>-`` and the file's name).
 # Never uploaded, never listed as data.
 _OWN_TEMPORARY = re.compile(r"\.blobsync-[0-9a-f]{8}\.part")
-_AZCOPYS_TEMPORARY = re.compile(r"\.azDownload-[0-9a-fA-F-]{36}-.*", re.DOTALL)
+_AZCOPYS_TEMPORARY = re.compile(r"\.azDownload-[0-9a-fA-F-]{36}-(.*)", re.DOTALL)
+# What a download over several nodes leaves in its folder while it lasts: each node has to see it.
+PROBE_PREFIX = ".probe-of-blobsync-"
+_PROBE = re.compile(rf"{re.escape(PROBE_PREFIX)}[0-9a-f]{{16}}")
 AZCOPYS_PREFIX_BYTES = len(".azDownload-") + 36 + 1
 
 # The service refuses these in a blob's name: "Naming and Referencing Containers, Blobs, and Metadata".
@@ -43,8 +46,14 @@ _MAX_SEGMENTS = 254
 
 
 def is_temporary(name: str) -> bool:
-    """Whether the last part of a path is the unfinished file of a download."""
-    return is_own_temporary(name) or _AZCOPYS_TEMPORARY.fullmatch(name) is not None
+    """Whether the last part of a path is the unfinished file of a download, or the probe of one over several nodes."""
+    return any(each.fullmatch(name) for each in (_OWN_TEMPORARY, _AZCOPYS_TEMPORARY, _PROBE))
+
+
+def unfinished_name(name: str) -> str | None:
+    """The file that azcopy's temporary name stands for; None for any other name."""
+    found = _AZCOPYS_TEMPORARY.fullmatch(name)
+    return found[1] if found else None
 
 
 def is_own_temporary(name: str) -> bool:

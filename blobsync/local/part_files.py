@@ -75,6 +75,7 @@ class Disk(NamedTuple):
     open_unnamed: Callable[[int], int] = _open_unnamed
     write: Callable[[int, bytes, int], int] = os.pwrite
     copy: Callable[[int, int, int, int], int] = _copy
+    link: Callable[..., None] = os.link
 
 
 DISK = Disk()
@@ -181,17 +182,17 @@ class PartFile:
         """
         try:
             with naming(self._path):
-                if expected is None and self._folder.unnamed and self._link(self._name):
-                    self.abandon()
-                    self._temporary = ""
+                if expected is None and self._appears():
+                    written = self._under_one_name()
                 else:
                     self._demand(expected)
                     self._give_temporary_name()
                     folder = self._folder.fd
                     os.replace(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
                     self._temporary = ""
-                # After the rename: it moves the change time.
-                state = LocalState.of(os.fstat(self._fd), md5)
+                    # After the rename: it moves the change time.
+                    written = os.fstat(self._fd)
+                state = LocalState.of(written, md5)
         except BaseException:
             self.discard()
             raise
@@ -291,6 +292,36 @@ class PartFile:
         except FileExistsError:
             return False
         return True
+
+    def _appears(self) -> bool:
+        """Take the final name in one step, if nothing has it; False where the disk cannot do that."""
+        if self._folder.unnamed:
+            return self._link(self._name)
+        # A look before a rename is not enough: a network file system may remember for seconds that nothing was there.
+        try:
+            self._disk.link(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+        except FileExistsError:
+            self._demand(None)
+            raise self._changed() from None
+        except OSError:
+            # FAT and some network mounts have no second names.
+            return False
+        return True
+
+    def _under_one_name(self) -> os.stat_result:
+        """Give up the temporary name, if there is one; what the file is then."""
+        written = os.fstat(self._fd)
+        if not self._temporary:
+            return written
+        # NFS keeps the name of an open file, and moves the change time when it goes.
+        self.close()
+        self.abandon()
+        self._temporary = ""
+        with suppress(OSError):
+            found = os.stat(self._name, dir_fd=self._folder.fd, follow_symlinks=False)
+            if os.path.samestat(found, written) and found.st_mtime_ns == written.st_mtime_ns:
+                return found
+        return written
 
     def _give_temporary_name(self) -> None:
         if not self._temporary:

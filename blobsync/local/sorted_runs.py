@@ -15,7 +15,7 @@ import os
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -99,19 +99,18 @@ class _RowFile:
 def _no_room(folder: Path | None, error: OSError) -> LocalFileError:
     where = folder or tempfile.gettempdir()
     return LocalFileError(
-        f"{where}: a large plan is kept there while it is made, and that failed: {error.strerror}",
-        hint="make room there (about 150 bytes for each file of both sides), or plan its folders one by one",
+        f"cannot write the temporary files of a large plan to {where}: {error.strerror}",
+        hint="free some space there (150 bytes for each file on each side), or plan the folders one by one",
         path=str(where),
     )
 
 
-class Spool:
-    """Rows that are read back in the order in which they came; for one writer, then any number of readers."""
+class _SpilledRows:
+    """Rows of which the latest wait in memory, at most ``most``, and all others are in a file."""
 
-    def __init__(self, spill: Spill) -> None:
-        self._most = spill.most
+    def __init__(self, spill: Spill, most: int) -> None:
+        self._most = most
         self._file = _RowFile(spill.folder)
-        self._blocks: list[_Extent] = []
         self._waiting: list[Row] = []
         self._count = 0
 
@@ -123,24 +122,34 @@ class Spool:
         """Bytes on the disk."""
         return self._file.size
 
+    def _write_waiting(self) -> list[_Extent]:
+        """Where each block of the rows that waited went."""
+        rows, self._waiting = self._waiting, []
+        return [self._file.write(rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK)]
+
+    def _read(self, blocks: Iterable[_Extent]) -> Iterator[Row]:
+        for where in blocks:
+            yield from self._file.read(where)
+
+
+class Spool(_SpilledRows):
+    """Rows that are read back in the order in which they came; for one writer, then any number of readers."""
+
+    def __init__(self, spill: Spill) -> None:
+        super().__init__(spill, spill.most)
+        self._blocks: list[_Extent] = []
+
     def append(self, row: Row) -> None:
         """One row more."""
         self._waiting.append(row)
         self._count += 1
         # From then on a block at a time.
         if len(self._waiting) >= (_BLOCK if self._blocks else self._most):
-            self._blocks += write_blocks(self._file, self._waiting)
-            self._waiting = []
+            self._blocks += self._write_waiting()
 
     def __iter__(self) -> Iterator[Row]:
-        for where in self._blocks:
-            yield from self._file.read(where)
+        yield from self._read(self._blocks)
         yield from self._waiting
-
-
-def write_blocks(file: _RowFile, rows: Sequence[Row]) -> list[_Extent]:
-    """Where each block of ``rows`` went."""
-    return [file.write(rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK)]
 
 
 class _Run(NamedTuple):
@@ -149,7 +158,7 @@ class _Run(NamedTuple):
     blocks: list[_Extent]
 
 
-class SortedRuns:
+class SortedRuns(_SpilledRows):
     """Rows that are read back in the order of their keys; those of one key in the order in which they came.
 
     Rows that come in order already, as from most listings, are only written and read. For one writer, which must be
@@ -157,19 +166,8 @@ class SortedRuns:
     """
 
     def __init__(self, spill: Spill) -> None:
-        self._most = spill.batch
-        self._file = _RowFile(spill.folder)
+        super().__init__(spill, spill.batch)
         self._runs: list[_Run] = []
-        self._waiting: list[Row] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def size(self) -> int:
-        """Bytes on the disk."""
-        return self._file.size
 
     def add(self, key: str, *values: Any) -> None:
         """One row more."""
@@ -178,19 +176,14 @@ class SortedRuns:
         self._count += 1
         if len(self._waiting) >= self._most:
             self._waiting.sort()
-            rows, self._waiting = self._waiting, []
-            self._runs.append(_Run(rows[0], rows[-1], write_blocks(self._file, rows)))
+            first, last = self._waiting[0], self._waiting[-1]
+            self._runs.append(_Run(first, last, self._write_waiting()))
 
     def __iter__(self) -> Iterator[Row]:
         self._waiting.sort()
-        chains = [self._read(chain) for chain in _chains(self._runs)]
+        chains = [self._read(where for run in chain for where in run.blocks) for chain in _chains(self._runs)]
         merged = heapq.merge(*chains, self._waiting) if chains else iter(self._waiting)
         return ((key, *values) for key, _, values in merged)
-
-    def _read(self, chain: Sequence[_Run]) -> Iterator[Row]:
-        for run in chain:
-            for where in run.blocks:
-                yield from self._file.read(where)
 
 
 def _chains(runs: Sequence[_Run]) -> list[list[_Run]]:

@@ -60,7 +60,7 @@ class StateDir:
         """The history of submitted jobs (SQLite). Raises ``LocalFileError`` where it would not last."""
         if not self.lasting:
             raise LocalFileError(
-                "cannot record jobs: neither the project nor your home folder is writable",
+                "cannot record jobs: blobsync can write neither to the project nor to your home folder",
                 hint="set XDG_STATE_HOME to a writable folder",
             )
         return self.root / "jobs.sqlite"
@@ -101,7 +101,7 @@ def own_folder(path: Path) -> None:
         fd = os.open(path, _FOLDER)
     except NotADirectoryError as error:
         # O_NOFOLLOW on a link answers so, together with O_DIRECTORY.
-        raise PermissionError(1, "it is a link or not a folder, so blobsync does not use it", str(path)) from error
+        raise PermissionError(1, "it is a link or not a folder: blobsync does not use it", str(path)) from error
     try:
         _demand_ours(os.fstat(fd), path)
         if not os.access(path, os.W_OK | os.X_OK):

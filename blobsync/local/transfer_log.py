@@ -12,9 +12,10 @@ import os
 import pwd
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +111,34 @@ class TransferLog:
             self._on_trouble(f"this transfer is not in the history: {self._file}: {error}")
 
     def recent(
-        self, *, since: float | None = None, path: str | None = None, limit: int | None = None
+        self, *, since: float | None = None, path: str | None = None, limit: int | None = None, offset: int = 0
     ) -> tuple[TransferEntry, ...]:
-        """Newest first. Raises ``LocalFileError`` if the file cannot be used."""
-        rows = self._select("SELECT entry FROM transfers WHERE began >= ? ORDER BY began DESC, id", since or 0.0)
-        chosen = (entry for entry in rows if path is None or entry.concerns(path))
-        return tuple(entry for entry, _ in zip(chosen, range(limit if limit is not None else 10**9), strict=False))
+        """Newest first; no more rows are read than it takes. Raises ``LocalFileError`` if the file cannot be used."""
+        query = "SELECT entry FROM transfers WHERE began >= ? ORDER BY began DESC, id"
+        with closing(self._rows(query, since or 0.0)) as rows:
+            chosen = (entry for entry in rows if path is None or entry.concerns(path))
+            return tuple(islice(chosen, offset, None if limit is None else offset + limit))
+
+    def each(self, ids: Iterable[str]) -> tuple[TransferEntry, ...]:
+        """Those of these ids that there are. Raises ``LocalFileError``."""
+        wanted = sorted(set(ids))
+        marks = ", ".join("?" * len(wanted))
+        query = f"SELECT entry FROM transfers WHERE id IN ({marks}) ORDER BY began DESC, id"  # noqa: S608 - marks only
+        return tuple(self._rows(query, *wanted)) if wanted else ()
+
+    def count(self) -> int:
+        """How many there are. Raises ``LocalFileError``."""
+        if not self._file.exists():
+            return 0
+        with self._told(), self._open() as db:
+            return int(db.execute("SELECT COUNT(*) FROM transfers").fetchone()[0])
 
     def find(self, suffix: str) -> TransferEntry:
         """The one whose id ends with ``suffix``. Raises ``NothingMatchedError``, ``UsageError`` if several do."""
-        found = self._select("SELECT entry FROM transfers WHERE id = ?", suffix) or (
-            self._select("SELECT entry FROM transfers WHERE substr(id, -?) = ?", len(suffix), suffix) if suffix else []
-        )
+        found = list(self._rows("SELECT entry FROM transfers WHERE id = ?", suffix))
+        if not found and suffix:
+            query = "SELECT entry FROM transfers WHERE substr(id, -?) = ?"
+            found = list(self._rows(query, len(suffix), suffix))
         if not found:
             raise NothingMatchedError(
                 f"no transfer or job of this project ends with {suffix!r}", hint="'blobsync history' lists them"
@@ -130,17 +147,20 @@ class TransferLog:
             raise UsageError(f"{len(found)} transfers end with {suffix!r}", hint="give more of the id")
         return found[0]
 
-    def _select(self, query: str, *values: object) -> list[TransferEntry]:
-        if not self._file.exists():
-            return []
+    def _rows(self, query: str, *values: object) -> Generator[TransferEntry, None, None]:
+        if self._file.exists():
+            with self._told(), self._open() as db:
+                for row in db.execute(query, values):
+                    yield _entry(parse_object(row[0]))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
         try:
-            with self._open() as db:
-                rows = db.execute(query, values).fetchall()
-            return [_entry(parse_object(row[0])) for row in rows]
+            yield
         except (sqlite3.Error, OSError, ValueError, TypeError, KeyError) as error:
             raise LocalFileError(
-                f"the log of transfers {self._file} cannot be read: {error}",
-                hint=f"move {self._file.name} away; no data is affected",
+                f"cannot read the log of transfers {self._file}: {error}",
+                hint=f"move {self._file.name} away, and blobsync starts a new log; no data is affected",
                 path=str(self._file),
             ) from error
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS
 
@@ -44,3 +46,38 @@ def block_size(size: int) -> int:
     if not 0 <= size <= MAX_BLOB_BYTES:
         raise ValueError(f"no blob has {size} bytes")
     return _STEPS[bisect_left(_LIMITS, size)][1]
+
+
+class BlockRange(NamedTuple):
+    """Blocks of a file, from number ``first`` up to ``stop``, which is not one of them."""
+
+    first: int
+    stop: int
+
+
+def block_count(size: int) -> int:
+    """How many blocks a file of ``size`` bytes, which is not empty, is cut into."""
+    return -(-size // block_size(size))
+
+
+def block_bytes(size: int, index: int) -> int:
+    """The length of block ``index`` of a file of ``size`` bytes."""
+    block = block_size(size)
+    return min(block, size - index * block)
+
+
+def range_bytes(size: int, blocks: BlockRange) -> int:
+    """The bytes of so many blocks of a file of ``size`` bytes."""
+    block = block_size(size)
+    return min(blocks.stop * block, size) - blocks.first * block
+
+
+def block_ranges(size: int, about: int) -> tuple[BlockRange, ...]:
+    """A file of ``size`` bytes in ranges of ``about`` so many bytes: whole blocks, each in one range, in their order.
+
+    They differ by one block at most.
+    """
+    blocks = block_count(size)
+    count = max(1, min(blocks, -(-size // about)))
+    edges = [number * blocks // count for number in range(count + 1)]
+    return tuple(BlockRange(first, stop) for first, stop in pairwise(edges))

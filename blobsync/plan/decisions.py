@@ -273,7 +273,7 @@ def guard_mirror(
         return FileFailure(
             shown,
             code,
-            f"--mirror is refused: {unreadable} entries of the source could not be read, so blobsync cannot"
+            f"--mirror is refused: {unreadable:,} entries of the source could not be read, so blobsync cannot"
             " tell what is missing there",
             "make them readable, or omit --mirror",
         )
@@ -282,8 +282,8 @@ def guard_mirror(
         return FileFailure(
             shown,
             code,
-            f"--mirror would delete {deletions} of {at_destination} files ({share:.0f} %), more than the limit of"
-            f" {options.max_delete_files} files or {options.max_delete_percent:g} %",
+            f"--mirror would delete {deletions:,} of {at_destination:,} files ({share:.0f} %), more than the limit of"
+            f" {options.max_delete_files:,} files or {options.max_delete_percent:g} %",
             "'blobsync plan' with the same arguments lists them; to delete them, raise --max-delete (a count, or N%)",
         )
     return None

@@ -56,6 +56,7 @@ def source_said(shown: str, reason: Reason, detail: str) -> FileFailure | str:
     """The report of a skipped entry at the source: a failure if it should have been transferred, else a warning."""
     said = f"{reason.value} ({detail})" if detail else reason.value
     if reason in FAULTS:
-        return FileFailure(shown, FailureCode.UNREADABLE, f"{shown}: {said}", "make it readable, or --exclude it")
+        hint = "make it readable" if reason is Reason.UNREADABLE else "leave out --links error to follow it"
+        return FileFailure(shown, FailureCode.UNREADABLE, f"{shown}: {said}", f"{hint}, or --exclude it")
     way_out = f"; to follow it: {trust_command(shown)}" if reason is Reason.SYMLINK_OUTSIDE else ""
     return f"{shown}: left out, {said}{way_out}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from blobsync.base.amounts import duration_text
 from blobsync.plan.engine_model import Work, seconds_in_turn
 from blobsync.plan.transfer_plan import ProcessChoice
 
@@ -38,7 +39,8 @@ def choose_processes(requested: int | None, work: Work, cap_mbps: float | None =
     seconds = seconds_in_turn(work)
     if cap_mbps and work.size * 8 / (cap_mbps * 1e6) > seconds:
         return ProcessChoice(1, "--cap-mbps is the limit, not the CPU")
-    took = f"one would need about {seconds:.1f} s of CPU for the files"
+    amount = f"{seconds:.1f} s" if seconds < 10 else duration_text(seconds)
+    took = f"one would need about {amount} of CPU for the files"
     count = min(work.cores, _MOST, int(seconds / LEAST_SECONDS))
     if count < 2:
         return ProcessChoice(1, f"{took}; a second one is worth it from {2 * LEAST_SECONDS:g} s on")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from blobsync.base.plain_json import demand_types
 from blobsync.plan.remaining_time import RemainingTime
 
 if TYPE_CHECKING:
@@ -17,8 +18,45 @@ if TYPE_CHECKING:
 
 # The current rate is that of so many seconds; a shorter time jumps with each block that arrives.
 _RATE_SECONDS = 5.0
+# Points of a curve of the rate; when there are more, every other one goes.
+_MOST_POINTS = 240
 # In these phases files move or go; in the others names are looked at.
 WORKING = ("moving", "deleting")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProgress:
+    """What one of several workers has moved so far; ``rate`` is as that of :class:`Progress`.
+
+    ``name`` is what the engine calls it: ``process 4711`` on this machine, ``node0.1`` on a node.
+    """
+
+    name: str
+    files: int = 0
+    bytes: int = 0
+    rate: float = 0.0
+
+
+# Seconds since it began, bytes that moved so far, and bytes a second.
+RatePoint = tuple[float, int, float]
+
+
+def add_point(points: list[RatePoint], seconds: float, progress: Progress) -> None:
+    """One more point of the curve of a transfer; a long one keeps points of its whole time, farther from each other."""
+    points.append((seconds, max(progress.bytes - progress.reused, 0), progress.rate))
+    if len(points) > _MOST_POINTS:
+        del points[1::2]
+
+
+def by_node(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
+    """The same, one for each node: ``node0.0`` and ``node0.1`` are workers of ``node0``."""
+    nodes: dict[str, WorkerProgress] = {}
+    for each in workers:
+        name = each.name.partition(".")[0]
+        other = nodes.get(name, WorkerProgress(name))
+        nodes[name] = WorkerProgress(name, other.files + each.files, other.bytes + each.bytes, other.rate + each.rate)
+    # node10 after node2.
+    return sorted(nodes.values(), key=lambda node: (len(node.name), node.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +69,7 @@ class Progress:
     those of them that did not have to move. ``rate`` is in bytes a second that move, over the last few seconds.
     ``seconds_left`` is how long the rest of this phase will take, None where that is unknown or nothing is left.
     ``under_way`` are the files that move now, and ``current`` the path that began last, as far as the engine tells.
+    ``workers`` are there where several processes or nodes move the files, in the order in which they were heard of.
     """
 
     phase: str
@@ -46,6 +85,58 @@ class Progress:
     seconds_left: float | None = None
     under_way: int = 0
     current: str = ""
+    workers: tuple[WorkerProgress, ...] = ()
+
+    def __repr__(self) -> str:
+        workers = f", {len(self.workers)} workers" if self.workers else ""
+        return f"<Progress {self.phase}: {self.files:,} of {self.files_expected:,} files{workers}>"
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, from 0 to 1; 0 where nothing is known of the end."""
+        done, total = self.files, self.files_expected
+        if self.bytes_expected:
+            # A retry may have taken bytes back, or sent some twice.
+            done, total = self.bytes, self.bytes_expected
+        return min(max(done / total, 0.0), 1.0) if total else 0.0
+
+
+def read_progress(values: Mapping[str, Any]) -> Progress:
+    """What ``asdict`` made of one, in another process. Raises ``ValueError`` for anything else."""
+    try:
+        workers = tuple(WorkerProgress(**each) for each in values.get("workers", ()))
+        found = Progress(**{**values, "workers": workers})
+    except TypeError as error:
+        raise ValueError(f"it is no progress: {error}") from None
+    demand_types(found)
+    return found
+
+
+class _Rate:
+    """Bytes a second that move, over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def at(self, now: float, moved: int, began: float) -> float:
+        """The rate now that ``moved`` bytes are, of what began then."""
+        self._samples.append((now, moved))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        if since == now:
+            since, before = began, 0
+        return max(moved - before, 0) / (now - since) if now > since else 0.0
+
+
+@dataclass(slots=True)
+class _WorkerCount:
+    """What one worker has told of."""
+
+    began: float
+    files: int = 0
+    bytes: int = 0
+    rate: _Rate = field(default_factory=_Rate)
 
 
 class ProgressCounter:
@@ -58,8 +149,10 @@ class ProgressCounter:
         self.files = self.files_expected = self.failures = self.bytes = self.bytes_expected = self.looked = 0
         self.reused = self.moving_now = 0
         self.current = ""
+        self._failed: set[str] = set()
         self.began = clock()
-        self._samples: deque[tuple[float, int]] = deque()
+        self._rate = _Rate()
+        self._workers: dict[str, _WorkerCount] = {}
         self._remaining = RemainingTime()
 
     def phase(self, name: str) -> None:
@@ -67,7 +160,7 @@ class ProgressCounter:
             if name != self.step:
                 self.looked = 0
                 self.began = self.clock()
-                self._samples.clear()
+                self._rate = _Rate()
             if name == "deleting" and self.step == "moving":
                 # What was expected so far are the files that moved.
                 self.files = self.files_expected = self.bytes = self.bytes_expected = self.reused = 0
@@ -100,14 +193,25 @@ class ProgressCounter:
             self.reused += count
             self.show(force=False)
 
+    def by_worker(self, worker: str, files: int, size: int) -> None:
+        with self.lock:
+            count = self._workers.get(worker)
+            if count is None:
+                count = self._workers[worker] = _WorkerCount(self.clock())
+            count.files += files
+            count.bytes += size
+
     def under_way(self, files: int, path: str) -> None:
         with self.lock:
             self.moving_now, self.current = files, path
 
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         with self.lock:
-            self.files += 1
-            self.failures += failure is not None
+            # A second engine may have had another try at it.
+            again = path in self._failed
+            self.files += not again
+            self.failures += (failure is not None) - again
+            (self._failed.discard if failure is None else self._failed.add)(path)
             self._note()
             self.show(force=False)
 
@@ -126,11 +230,19 @@ class ProgressCounter:
             bytes=self.bytes,
             bytes_expected=self.bytes_expected,
             failures=self.failures,
-            rate=self._rate(now),
+            rate=self._rate.at(now, self.bytes - self.reused, self.began),
             reused=self.reused,
             seconds_left=self._seconds_left(),
             under_way=self.moving_now,
             current=self.current,
+            workers=self.workers(now),
+        )
+
+    def workers(self, now: float) -> tuple[WorkerProgress, ...]:
+        """What each worker has moved until now; there are none where this process does it alone."""
+        return tuple(
+            WorkerProgress(name, each.files, max(each.bytes, 0), each.rate.at(now, each.bytes, each.began))
+            for name, each in self._workers.items()
         )
 
     def _note(self) -> None:
@@ -140,14 +252,3 @@ class ProgressCounter:
         self._note()
         files, size = self.files_expected - self.files, self.bytes_expected - self.bytes
         return self._remaining.left(files, size) if files > 0 or size > 0 else None
-
-    def _rate(self, now: float) -> float:
-        """Bytes a second since the oldest sample that is not too old."""
-        moved = self.bytes - self.reused
-        self._samples.append((now, moved))
-        while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
-            self._samples.popleft()
-        since, before = self._samples[0]
-        if since == now:
-            since, before = self.began, 0
-        return max(moved - before, 0) / (now - since) if now > since else 0.0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from blobsync.base.errors import UsageError
+from blobsync.config.model import AML_PLATFORMS
+from blobsync.plan.block_edges import block_count
 from blobsync.plan.transfer_options import TransferOptions
 
 # On a cluster each node starts so many workers; this machine's nodes share its cores.
-WORKERS_PER_NODE: Mapping[str, int] = {"slurm": 4, "kubernetes": 4}
+WORKERS_PER_NODE: Mapping[str, int] = {"slurm": 4, "kubernetes": 4, **dict.fromkeys(AML_PLATFORMS, 4)}
 # Platforms whose nodes see no disk of ours.
-_WITHOUT_DISK = frozenset({"kubernetes"})
+_WITHOUT_DISK = frozenset({"kubernetes", *AML_PLATFORMS})
 # https://slurm.schedmd.com/faq.html: what a Slurm cluster can have at most is 65,536; more than this was never tried.
 MOST_NODES = 1024
 # On this machine nodes are groups of processes.
@@ -21,14 +23,16 @@ _MOST_HERE = 64
 _SHARDS_PER_WORKER = 8
 # Of work, as bytes: a smaller shard costs more to hand over than another worker gains.
 _LEAST = 50 << 20
-_PLATFORMS = ("local", "slurm", "kubernetes")
+# Bytes of a range of a large file: to read it twice, and to look at its blocks, costs more than shorter ones gain.
+LEAST_RANGE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadPlan:
     """A transfer over ``nodes`` nodes of ``backend``, each with ``workers_per_node``. It is cut into about ``shards``,
     balanced by bytes and requests; of several PATHs each has its own. ``why`` is one sentence for the user.
-    ``detach``: node 0 is the parent.
+    ``detach``: node 0 is the parent. Files that have two ranges of ``range_bytes`` are cut into such (0: none is):
+    ``cut_files`` of them.
     """
 
     backend: str
@@ -37,6 +41,8 @@ class SpreadPlan:
     shards: int
     why: str
     detach: bool = False
+    range_bytes: int = 0
+    cut_files: int = 0
 
     @property
     def workers(self) -> int:
@@ -48,30 +54,44 @@ class SpreadPlan:
         return asdict(self)
 
 
+class Load(NamedTuple):
+    """What is to be spread: how many files, their weight, and the sizes of those that may be cut."""
+
+    files: int = 0
+    weight: int = 0
+    large: Sequence[int] = ()
+
+
+_NO_LOAD = Load()
+
+
 def choose_spread(
-    options: TransferOptions, platform: str, cluster: str, *, copies: bool, files: int = 0, weight: int = 0
+    options: TransferOptions, platform: str, cluster: str, load: Load = _NO_LOAD, *, copies: bool, least: int = 0
 ) -> SpreadPlan:
-    """How so many files of this weight are spread. ``copies``: nothing local is read or written.
+    """How it is spread. ``copies``: nothing local is read or written. Ranges of a file have at least ``least`` bytes;
+    0: no file is cut.
 
     Raises ``UsageError`` where the cluster's nodes cannot do it.
     """
     nodes = options.nodes or 1
     if platform == "local" and nodes > _MOST_HERE:
         raise UsageError(f"--nodes {nodes}: this machine takes at most {_MOST_HERE} as nodes")
-    if platform not in _PLATFORMS:
-        raise UsageError(
-            f"--nodes: jobs of {platform} have a fixed number of nodes, and a transfer's come and go",
-            hint="use a cluster whose platform is slurm or kubernetes, or --processes on this machine",
-        )
     if platform in _WITHOUT_DISK and not copies:
         raise UsageError(
             f"--nodes: the nodes of {cluster} ({platform}) do not see this disk, so only copies with -f spread there",
             hint="use --processes on this machine, or the cluster file of a Slurm cluster that shares its file system",
         )
     each = WORKERS_PER_NODE.get(platform, 1)
-    shards = min(files, shard_count(nodes * each, weight))
+    shards = min(load.files, shard_count(nodes * each, load.weight))
     why = f"--nodes {nodes} was given; {cluster} is {platform}"
-    return SpreadPlan(platform, nodes, each, shards, why, options.detach)
+    length = max(least, load.weight // (nodes * each * _SHARDS_PER_WORKER)) if least else 0
+    cut = sum(is_cut(size, length) for size in load.large)
+    return SpreadPlan(platform, nodes, each, shards, why, options.detach, length if cut else 0, cut)
+
+
+def is_cut(size: int, length: int) -> bool:
+    """Whether a file of ``size`` bytes is cut into ranges of ``length``; 0: none is."""
+    return 0 < 2 * length <= size and block_count(size) > 1
 
 
 def shard_count(workers: int, weight: int) -> int:
