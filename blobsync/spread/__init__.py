@@ -16,7 +16,9 @@ On the nodes of a cluster the same shards and records are files of a place that 
     place           blobs of the destination's container, or a folder; claims on names
     hauler          a worker there: claims a shard, moves it, leaves records
     spread_engine   the engine that puts shards there, and keeps their account
+    large_files     the account of files that are cut into ranges, and the commit of each
     presence        one parent at a time, and whether it lives
     probe           whether a node sees the same files
+    shared_pace     what the storage account asks of one of them, all keep to
     earlier_records what workers told a parent that was killed, for the index
 """

@@ -6,6 +6,7 @@
     records/NUMBER~ATTEMPT~PIECE      what became of it (``record``); the last piece ends with ``done``
     done/NUMBER       nobody has to look at this shard again
     refused/WORKER    why this worker cannot work at all
+    slow              how long the storage account has asked one of them to wait (``shared_pace``)
     stop              the parent gives up
 
 A write done twice is idempotent: a file that somebody else has put there meanwhile fails under its condition, and the
@@ -18,25 +19,33 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
+from blobsync.direct.file_blocks import BlockOrder, Named
+from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import FileAction, IndexKey, Part
+from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
-from blobsync.spread.record import FileRecord, Ready, ShardDone, read_answer
+from blobsync.spread.record import FileRecord, NamedBlock, Ready, ShardDone, read_answer
 from blobsync.spread.shard import Shard, ShardReader
 from blobsync.spread.shard_account import TRIES
+from blobsync.spread.shared_pace import SharedPace
 from blobsync.spread.worker import Outgoing
 from blobsync.store.ends import LiveEnd
-from blobsync.transfer.engines import Engine, MoveTask
+from blobsync.store.rest.pace import Pace
+from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 
 # Seconds. A parent from which nothing was heard for so long is gone.
 PARENT_SECONDS = 180.0
-_RENEW_SECONDS = CLAIM_SECONDS / 4
-# What somebody else has claimed is not asked for again so soon.
-_BUSY_SECONDS = CLAIM_SECONDS / 4
+# A claim is renewed so often while it lasts, and one that somebody else has is asked for again as often.
+_PARTS = 4
+# Records that the parent leaves have this in the place of a worker's name; they are no try of anybody.
+FROM_PARENT = "parent-"
+# Without an answer of the storage the fault may be this worker's line.
+_OF_THE_LINE = frozenset({FailureCode.STORAGE_UNREACHABLE, FailureCode.SERVICE_BUSY})
 
 
 class Ends(NamedTuple):
@@ -46,9 +55,20 @@ class Ends(NamedTuple):
     destination: LiveEnd
 
 
+class BlockEngine(Engine, Protocol):
+    """An engine that also moves some blocks of a file."""
+
+    def move_blocks(
+        self, task: MoveTask, order: BlockOrder, named: Named, report: MoveReport, listener: Listener
+    ) -> None:
+        """See :meth:`blobsync.direct.engine.DirectEngine.move_blocks`."""
+        ...
+
+
 class HaulerSettings(NamedTuple):
     """``name`` is the worker's, ``number`` its place among all of them, ``holder`` the UUID under which it claims: the
-    same after it was started again, so that it takes back at once what it had. Times in seconds."""
+    same after it was started again, so that it takes back at once what it had. Times in seconds; ``claim`` is how long
+    the place's claims last, and a parent of which nothing was heard for ``parent`` is gone."""
 
     name: str
     number: int
@@ -57,6 +77,7 @@ class HaulerSettings(NamedTuple):
     poll: float = 1.0
     flush: float = 1.0
     parent: float = PARENT_SECONDS
+    claim: float = CLAIM_SECONDS
 
 
 class Hauler:
@@ -66,11 +87,14 @@ class Hauler:
         self,
         place: SharedPlace,
         ends: Mapping[tuple[str, str], Ends],
-        engine: Engine,
+        engine: BlockEngine,
         settings: HaulerSettings,
         interrupt: Callable[[], None],
         told: Callable[[str], None],
+        *,
+        pace: Pace | None = None,
     ) -> None:
+        """``pace`` is that of the stores of ``ends``."""
         self._place = place
         self._ends = ends
         self._engine = engine
@@ -79,9 +103,11 @@ class Hauler:
         self._told = told
         self._busy: dict[str, float] = {}
         self._beat: tuple[bytes | None, float] = (None, time.monotonic())
+        self._pace = SharedPace(place, settings.name, pace or Pace(), told)
 
     def work(self) -> None:
         """Until nothing is left to do, or nobody is left who wants it."""
+        self._pace.begin()
         while not self._is_over():
             number = self._next()
             if number is None:
@@ -104,7 +130,7 @@ class Hauler:
             self._beat = beat, time.monotonic()
         if time.monotonic() - self._beat[1] < self._settings.parent:
             return False
-        self._told("nothing was heard of the command that began this transfer; ending")
+        self._told("the command that started this transfer does not answer any more; ending")
         return True
 
     def _next(self) -> str | None:
@@ -116,7 +142,7 @@ class Hauler:
             if self._busy.get(name, 0.0) > now:
                 continue
             if not self._place.claim(f"claims/{name}", self._settings.holder):
-                self._busy[name] = now + _BUSY_SECONDS
+                self._busy[name] = now + self._settings.claim / _PARTS
             elif self._place.read(f"done/{name}") is not None:
                 self._place.release(f"claims/{name}", self._settings.holder)
             else:
@@ -129,26 +155,53 @@ class Hauler:
             return
         earlier = self._earlier(number, shard)
         writer = _Records(self._place, f"records/{number}~{self._settings.name}-{secrets.token_hex(4)}")
-        out = Outgoing(writer.write)
+        out = _Answers(writer.write, is_last=earlier.attempts >= TRIES - 1)
         out.say(Ready())
         out.flush()
+        keeping = _Keeping(self._place, number, self._settings, self._pace, out, self._interrupt)
         if earlier.attempts < TRIES:
             left = tuple(action for action in shard.actions if action.path not in earlier.told)
-            with _Keeping(self._place, number, self._settings, out, self._interrupt):
-                self._move(shard, left, out)
-        out.say(ShardDone(shard.number))
+            try:
+                with keeping:
+                    self._move(shard, left, earlier.blocks, out)
+            except KeyboardInterrupt:
+                # What another worker has taken over is given up; all else is a reason to end.
+                if not keeping.is_lost:
+                    raise
+        over = self._stays_open(number, out, keeping)
+        if not over:
+            out.say(ShardDone(shard.number))
         out.flush()
         writer.finish()
+        if over:
+            self._told(f"shard {number} of {shard.path}: {over}")
+            return
         self._place.write(f"done/{number}", b"")
         size = sum(action.size for action in shard.actions)
         self._told(f"shard {number} of {shard.path}: {len(shard.actions):,} files, {size:,} bytes")
 
-    def _move(self, shard: Shard, left: tuple[FileAction, ...], out: Outgoing) -> None:
+    def _stays_open(self, number: str, out: _Answers, keeping: _Keeping) -> str:
+        """Why somebody else has the last word on a shard; empty where we have it."""
+        if not keeping.is_ours():
+            return "another worker has taken it over, because nothing was heard of this one"
+        if out.put_off:
+            # Others first: theirs may be another line.
+            self._busy[number] = time.monotonic() + self._settings.claim / _PARTS
+            return "the storage did not answer; another try follows"
+        return ""
+
+    def _move(self, shard: Shard, left: tuple[FileAction, ...], blocks: frozenset[int], out: Outgoing) -> None:
         ends = self._ends.get((shard.source, shard.destination))
         if ends is None:
             raise FormatError("the shard names other ends than the orders of this worker")
         part: LivePart = Part(shard.path, shard.route, ends.source, ends.destination, IndexKey("", "", ""))
-        self._engine.move(MoveTask(part, left, cap_mbps=self._settings.cap_mbps), out, out)
+        task = MoveTask(part, left, cap_mbps=self._settings.cap_mbps)
+        if shard.order is None:
+            self._engine.move(task, out, out)
+        elif left:
+            # Whoever reads a file for its MD5 reads all of it.
+            there = frozenset[int]() if shard.order.only_read else blocks
+            self._engine.move_blocks(task, shard.order._replace(there=there), out.block_named, out, out)
 
     def _read(self, number: str) -> Shard | None:
         """None where the parent has taken it back meanwhile. Raises ``FormatError`` for what is no shard."""
@@ -159,21 +212,26 @@ class Hauler:
 
     def _earlier(self, number: str, shard: Shard) -> _Earlier:
         """What those who had the shard before have said of it."""
-        told, attempts = set(), set()
+        told, attempts, blocks = set(), set(), set()
         for name in self._place.names("records"):
             if name.startswith(f"{number}~"):
-                attempts.add(name.split("~")[1])
+                attempt = name.split("~")[1]
+                if not attempt.startswith(FROM_PARENT):
+                    attempts.add(attempt)
                 body = self._place.read(f"records/{name}") or b""
                 for line in body.decode("utf-8", "replace").splitlines():
                     answer = read_answer(line, shard.route)
                     if isinstance(answer, FileRecord):
                         told.add(answer.path)
-        return _Earlier(len(attempts), frozenset(told))
+                    elif isinstance(answer, NamedBlock):
+                        blocks.add(answer.index)
+        return _Earlier(len(attempts), frozenset(told), frozenset(blocks))
 
 
 class _Earlier(NamedTuple):
     attempts: int
     told: frozenset[str]
+    blocks: frozenset[int]
 
 
 def read_shard(body: bytes) -> Shard:
@@ -209,15 +267,38 @@ class _Records:
             self._waiting = b""
 
 
+class _Answers(Outgoing):
+    """Says nothing of files that the line may have kept from moving, unless this is the last try (``is_last``)."""
+
+    def __init__(self, write: Callable[[bytes], None], *, is_last: bool) -> None:
+        super().__init__(write)
+        self._is_last = is_last
+        self.put_off = False
+
+    def file_failed(self, action: FileAction, failure: FileFailure) -> None:
+        if failure.code in _OF_THE_LINE and not self._is_last:
+            self.put_off = True
+            return
+        super().file_failed(action, failure)
+
+
 class _Keeping:
-    """While a shard moves: its records go out, its claim stays ours, and the parent is listened to."""
+    """While a shard moves: its records go out, its claim stays ours, and parent and other workers are listened to."""
 
     def __init__(
-        self, place: SharedPlace, number: str, settings: HaulerSettings, out: Outgoing, interrupt: Callable[[], None]
+        self,
+        place: SharedPlace,
+        number: str,
+        settings: HaulerSettings,
+        pace: SharedPace,
+        out: Outgoing,
+        interrupt: Callable[[], None],
     ) -> None:
-        self._place, self._number, self._settings = place, number, settings
-        self._out, self._interrupt = out, interrupt
+        self._place, self._name, self._settings = place, f"claims/{number}", settings
+        self._pace, self._out, self._interrupt = pace, out, interrupt
         self._over = threading.Event()
+        self.is_lost = False
+        self._renewed = time.monotonic()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
     def __enter__(self) -> None:
@@ -227,17 +308,31 @@ class _Keeping:
         self._over.set()
         self._thread.join()
 
+    def is_ours(self) -> bool:
+        """Whether nobody has taken the shard over; asked only where the claim may have run out."""
+        if not self.is_lost and time.monotonic() - self._renewed > self._settings.claim / 2:
+            self._renew()
+        return not self.is_lost
+
+    def _renew(self) -> None:
+        began = time.monotonic()
+        if self._place.claim(self._name, self._settings.holder):
+            self._renewed = began
+        else:
+            self.is_lost = True
+
     def _keep(self) -> None:
-        renewed = time.monotonic()
+        tried = self._renewed
         while not self._over.wait(self._settings.flush):
             self._out.flush()
-            if time.monotonic() - renewed < _RENEW_SECONDS:
-                continue
-            renewed = time.monotonic()
             try:
-                self._place.claim(f"claims/{self._number}", self._settings.holder)
-                if self._place.read("stop") is not None:
-                    self._interrupt()
+                if time.monotonic() - tried >= self._settings.claim / _PARTS:
+                    tried = time.monotonic()
+                    self._renew()
+                    if self.is_lost or self._place.read("stop") is not None:
+                        self._interrupt()
+                        return
+                self._pace.look()
             except BlobsyncError:
                 # The next round tries again. A claim that ran out meanwhile means work done twice, no more.
                 continue

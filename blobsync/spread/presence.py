@@ -33,7 +33,7 @@ class Presence:
         if not self._place.claim(_OWNER, self._holder):
             raise SpreadBusyError(
                 f"another command moves files to this folder with --nodes at this moment: it has {self._place.shown}",
-                hint=f"wait for it; of one that was killed the claim ends after {CLAIM_SECONDS} s",
+                hint=f"wait for it; if it was killed, try again after {CLAIM_SECONDS} s",
             )
         return self
 

@@ -21,9 +21,10 @@ from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.spread.arrivals_here import as_seen_here
 from blobsync.spread.conversation import Conversation, Credentials, WorkerLostError
 from blobsync.spread.file_json import FormatError
-from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes, Note
+from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes, Note, UnderWay
 from blobsync.spread.shard import can_be_in_shard, cut
 from blobsync.spread.shard_account import TRIES, ShardAccount
+from blobsync.spread.under_way import WorkersBusy
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
 
@@ -93,6 +94,7 @@ class _Run:
         self._live: set[Conversation] = set()
         self._stopping = False
         self._giving_up = GivingUp()
+        self._busy_with = WorkersBusy(listener, task.part.path)
         self._hopeless: FileFailure | None = None
         self._bug: BaseException | None = None
         self._no_worker: BlobsyncError | None = None
@@ -197,11 +199,14 @@ class _Run:
                 self._live.discard(worker)
 
     def _carry(self, worker: Conversation, account: ShardAccount) -> None:
+        account.worker = f"process {worker.pid}"
         try:
             for answer in worker.carry(account.shard):
                 self._hear(account, answer)
         except FormatError as error:
             raise WorkerLostError(f"it sent what cannot be: {error}") from error
+        finally:
+            self._busy_with.ends(id(account))
         account.close(self._listener)
         if account.left:
             raise WorkerLostError(f"it said nothing of {len(account.left):,} files")
@@ -211,6 +216,8 @@ class _Run:
             self._settle(account, answer)
         elif isinstance(answer, MovedBytes):
             account.tell(answer.count, answer.reused, self._listener)
+        elif isinstance(answer, UnderWay):
+            self._busy_with.hear(id(account), answer)
         elif isinstance(answer, KeptFile):
             self._report.file_kept(account.planned(answer.path), answer.size)
         elif isinstance(answer, Note):
@@ -223,6 +230,7 @@ class _Run:
             moved = account.moved(record)
             with self._changed:
                 self._giving_up.moved()
+            account.arrived(self._listener)
             self._report.file_moved(as_seen_here(part.destination, moved))
             return
         action = account.failed(record)

@@ -5,6 +5,8 @@
     {"path": "a/c.jpg", "code": "access_denied", "message": "...", "hint": "..."}             failed
     {"kept": "a/d.bin", "size": 8388608}                             not finished; the next run goes on from here
     {"bytes": 4194304, "reused": 0}                                  so many more on their way; less than 0 at a retry
+    {"moving": 3, "now": "data/a/b.jpg"}                             files under way, and the one that began last
+    {"block": 120, "id": "YnNjMf..."}                                a block of a range is there, or was read
     {"note": "..."}                                                  a sentence for the user
     {"ask": "token", "end": "source"}                                a worker here needs a credential anew
     {"done": 3}                                                      the shard of this number is at its end
@@ -16,6 +18,7 @@ and a record of a file that the shard does not have is an error of the worker.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,10 +27,13 @@ from blobsync.base.file_states import FileState
 from blobsync.plan.transfer_plan import FileFailure, Route
 from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of
 from blobsync.spread.shard import is_local
+from blobsync.store.protocol import MAX_BLOCKS
 
 VERSION = 1
 
 _MOST = 1 << 62
+# All that we give are 36 bytes, as base64.
+_BLOCK_ID = re.compile("[A-Za-z0-9+/]{48}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,22 @@ class MovedBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class UnderWay:
+    """So many files are on their way; ``path`` began last, as a user would type it."""
+
+    files: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBlock:
+    """Block ``index`` of the large file that the shard has a range of is there, or was read, and has this id."""
+
+    index: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A sentence that is no failure."""
 
@@ -86,7 +108,7 @@ class ShardDone:
     number: int
 
 
-Answer: TypeAlias = FileRecord | KeptFile | Ready | MovedBytes | Note | Ask | ShardDone
+Answer: TypeAlias = FileRecord | KeptFile | Ready | MovedBytes | UnderWay | NamedBlock | Note | Ask | ShardDone
 
 _ASKED = ("token", "renewed", "source_sas")
 _ENDS = ("source", "destination")
@@ -100,6 +122,10 @@ def answer_line(answer: Answer) -> str:
 def _values(answer: Answer) -> dict[str, Any]:
     if isinstance(answer, MovedBytes):
         return {"bytes": answer.count, "reused": answer.reused}
+    if isinstance(answer, UnderWay):
+        return {"moving": answer.files, "now": answer.path}
+    if isinstance(answer, NamedBlock):
+        return {"block": answer.index, "id": answer.id}
     if isinstance(answer, KeptFile):
         return {"kept": answer.path, "size": answer.size}
     if isinstance(answer, ShardDone):
@@ -128,6 +154,10 @@ def read_answer(line: str, route: Route) -> Answer:
         return _record(values, route)
     if "bytes" in values:
         return MovedBytes(_change(values, "bytes"), _change(values, "reused"))
+    if "moving" in values:
+        return UnderWay(size_of(values, "moving"), text_of(values, "now"))
+    if "block" in values:
+        return _named_block(values)
     if "kept" in values:
         return KeptFile(text_of(values, "kept"), size_of(values, "size"))
     if "done" in values:
@@ -135,12 +165,23 @@ def read_answer(line: str, route: Route) -> Answer:
     if "note" in values:
         return Note(message_of(values, "note"))
     if "ask" in values:
-        if values["ask"] not in _ASKED or values.get("end") not in _ENDS:
-            raise FormatError("there is no such credential")
-        return Ask(values["ask"], values["end"])
+        return _ask(values)
     if values.get("blobsync_records") != VERSION:
         raise FormatError(f"not records of version {VERSION}")
     return Ready()
+
+
+def _ask(values: dict[str, Any]) -> Ask:
+    if values["ask"] not in _ASKED or values.get("end") not in _ENDS:
+        raise FormatError("there is no such credential")
+    return Ask(values["ask"], values["end"])
+
+
+def _named_block(values: dict[str, Any]) -> NamedBlock:
+    name = text_of(values, "id")
+    if not _BLOCK_ID.fullmatch(name):
+        raise FormatError("id is not that of a block of ours")
+    return NamedBlock(size_of(values, "block", MAX_BLOCKS - 1), name)
 
 
 def _change(values: dict[str, Any], key: str) -> int:

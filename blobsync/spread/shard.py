@@ -6,6 +6,9 @@ Its file is JSON lines without secrets, the same for a process here and for a pr
     {"path": "a/b.jpg", "reason": "new", "size": 12, "source": {...}, "destination": null}      one line per file
     {"end": 1}                                                                                  how many there were
 
+A range of one large file says in its first line which blocks it has, ``"blocks": [120, 240]``, and with ``"only_read"``
+that they are all of it, to be hashed.
+
 The ends in it are there to be compared: a worker moves between those of its orders, and refuses a shard that names
 others.
 """
@@ -13,12 +16,14 @@ others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from blobsync.base.reasons import Reason
+from blobsync.direct.file_blocks import BlockOrder
+from blobsync.plan.block_edges import BlockRange, block_bytes, block_count, block_ranges, range_bytes
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.spreading import shard_count
 from blobsync.plan.transfer_plan import Action, FileAction, Route
@@ -26,6 +31,8 @@ from blobsync.spread.file_json import FormatError, name_of, object_of, size_of, 
 from blobsync.store.ends import LiveEnd, LocalEnd
 
 VERSION = 1
+# Of a range: whoever does not know them would move the whole file.
+_RANGE_VERSION = 2
 
 # What one request costs besides its bytes, as bytes; and how much one request moves.
 _REQUEST = 256 << 10
@@ -37,7 +44,7 @@ _MOST_FILES = 5_000
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Files of one part, each ``TRANSFER``. ``path`` is the part as a user would type it; the ends are plain texts,
-    a path or a URL without SAS. ``number`` is unique in its part."""
+    a path or a URL without SAS. ``number`` is unique in its part. ``order``: only these blocks of its one file."""
 
     number: int
     route: Route
@@ -45,10 +52,13 @@ class Shard:
     source: str
     destination: str
     actions: tuple[FileAction, ...]
+    order: BlockOrder | None = None
 
     @property
     def weight(self) -> int:
         """How much work it is; see :func:`weight`."""
+        if self.order is not None and self.order.only_read:
+            return range_bytes(size_of_file(self.actions[0]), self.order.blocks)
         return sum(map(weight, self.actions))
 
 
@@ -69,6 +79,26 @@ def cut(part: LivePart, actions: Sequence[FileAction], workers: int) -> tuple[Sh
     edges = _edges(weights, min(wanted, len(actions)))
     runs = [actions[start:stop] for first, last in pairwise(edges) for start, stop in _short_runs(first, last)]
     return tuple(Shard(number, part.route, part.path, *ends, tuple(run)) for number, run in enumerate(runs))
+
+
+def cut_file(part: LivePart, action: FileAction, about: int, there: Collection[int] = ()) -> tuple[Shard, ...]:
+    """One large file in ranges of ``about`` so many bytes, each with the bytes that have to move as its size: not those
+    of blocks that are ``there``, by number. Of an upload also one to read all of it."""
+    size = size_of_file(action)
+    ends = end_text(part.source), end_text(part.destination)
+    orders = []
+    for each in block_ranges(size, about):
+        known = sum(block_bytes(size, index) for index in range(*each) if index in there)
+        orders.append((replace(action, size=range_bytes(size, each) - known), BlockOrder(each)))
+    if part.route is Route.UPLOAD:
+        # Nothing of it moves.
+        orders.insert(0, (replace(action, size=0), BlockOrder(BlockRange(0, block_count(size)), only_read=True)))
+    return tuple(Shard(0, part.route, part.path, *ends, (each,), order) for each, order in orders)
+
+
+def size_of_file(action: FileAction) -> int:
+    """The bytes of the whole file, of which the action may have a range."""
+    return action.source.size if action.source is not None else action.size
 
 
 def _edges(weights: Sequence[int], wanted: int) -> list[int]:
@@ -100,8 +130,11 @@ def end_text(end: LiveEnd) -> str:
 
 def shard_lines(shard: Shard) -> Iterator[str]:
     """The shard as a file, line by line without line ends."""
-    head = {"number": shard.number, "route": shard.route.value, "path": shard.path}
-    yield _json({"blobsync_shard": VERSION, **head, "source": shard.source, "destination": shard.destination})
+    head: dict[str, Any] = {"number": shard.number, "route": shard.route.value, "path": shard.path}
+    if shard.order is not None:
+        head |= {"blocks": list(shard.order.blocks), "only_read": shard.order.only_read}
+    version = VERSION if shard.order is None else _RANGE_VERSION
+    yield _json({"blobsync_shard": version, **head, "source": shard.source, "destination": shard.destination})
     for action in shard.actions:
         line = {
             "path": action.path,
@@ -141,7 +174,7 @@ class ShardReader:
         return None
 
     def _begin(self, values: dict[str, Any]) -> None:
-        if values.get("blobsync_shard") != VERSION:
+        if values.get("blobsync_shard") != (_RANGE_VERSION if "blocks" in values else VERSION):
             raise FormatError(f"not a shard of version {VERSION}")
         size_of(values, "number")
         for key in ("path", "source", "destination"):
@@ -166,8 +199,12 @@ class ShardReader:
         assert head is not None
         if size_of(values, "end") != len(self._actions):
             raise FormatError("lines of the shard are missing")
+        if "" in self._seen and len(self._seen) > 1:
+            raise FormatError("one file is the part itself, and others are in it")
         ends = head["source"], head["destination"]
-        return Shard(head["number"], self._route, head["path"], *ends, tuple(self._actions))
+        actions = tuple(self._actions)
+        order = _order(head, self._route, actions) if "blocks" in head else None
+        return Shard(head["number"], self._route, head["path"], *ends, actions, order)
 
 
 def is_local(route: Route) -> tuple[bool, bool]:
@@ -177,12 +214,25 @@ def is_local(route: Route) -> tuple[bool, bool]:
 
 def can_be_in_shard(action: FileAction, route: Route) -> bool:
     """Whether the gate would let its names through: a part that is one file has none, and stays out."""
+    if not action.path:
+        return False
     try:
         for key in ("path", *(["target"] if action.target is not None else [])):
             name_of({"path": action.path, "target": action.target}, key, local=any(is_local(route)))
     except FormatError:
         return False
     return True
+
+
+def _order(head: dict[str, Any], route: Route, actions: tuple[FileAction, ...]) -> BlockOrder:
+    blocks = head["blocks"]
+    if route is Route.DOWNLOAD or len(actions) != 1 or not isinstance(blocks, list) or len(blocks) != 2:
+        raise FormatError("blocks are of one file, which goes into a container")
+    size = size_of_file(actions[0])
+    first, stop = (size_of({"blocks": each}, "blocks") for each in blocks)
+    if not size or not first < stop <= block_count(size):
+        raise FormatError("the file does not have such blocks")
+    return BlockOrder(BlockRange(first, stop), only_read=head.get("only_read") is True)
 
 
 def _action(values: dict[str, Any], route: Route) -> FileAction:
@@ -192,7 +242,8 @@ def _action(values: dict[str, Any], route: Route) -> FileAction:
     if reason not in Reason.__members__:
         raise FormatError("there is no such reason")
     return FileAction(
-        name_of(values, "path", local=near),
+        # A blob, or the file of an upload, may be the end itself.
+        "" if values.get("path") == "" and not to_here else name_of(values, "path", local=near),
         Action.TRANSFER,
         Reason[reason],
         size_of(values, "size"),

@@ -8,7 +8,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.spread.file_json import FormatError
-from blobsync.spread.record import FileRecord
+from blobsync.spread.record import FileRecord, NamedBlock
 from blobsync.spread.shard import Shard
 from blobsync.transfer.engines import Moved
 
@@ -18,14 +18,17 @@ TRIES = 3
 
 @dataclass(slots=True)
 class ShardAccount:
-    """A shard on its ``attempt``-th way. ``left`` are the files without a record; ``moving`` and ``reused`` are the
-    bytes that the worker told of and that no moved file accounts for."""
+    """A shard on its ``attempt``-th way, with ``worker``. ``left`` are the files without a record; ``moving`` and
+    ``reused`` are the bytes that the worker told of and that no moved file accounts for. ``named`` are the ids of a
+    range's blocks."""
 
     shard: Shard
     attempt: int = 1
+    worker: str = ""
     left: dict[str, FileAction] = field(init=False)
     moving: int = 0
     reused: int = 0
+    named: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = {action.path: action for action in self.shard.actions}
@@ -47,6 +50,25 @@ class ShardAccount:
         self.reused -= moved.reused
         return moved
 
+    def name(self, block: NamedBlock) -> None:
+        """What a worker says of a block. Raises ``FormatError`` for one that the shard does not have."""
+        order = self.shard.order
+        if order is None or not order.blocks.first <= block.index < order.blocks.stop:
+            raise FormatError(f"block {block.index} is not in this shard")
+        self.named[block.index] = block.id
+
+    def ranged(self, record: FileRecord) -> FileState:
+        """What a record of a range at its end says of the source. Raises ``FormatError`` where that cannot be."""
+        action, order = self._waiting(record), self.shard.order
+        source = record.source
+        if order is None or source is None or not is_same_version(action.source, source):
+            raise FormatError(f"{record.path[:200]!a} is reported in another version than the plan's")
+        if len(self.named) != order.blocks.stop - order.blocks.first or (order.only_read and source.md5 is None):
+            raise FormatError(f"{record.path[:200]!a} is reported without all of its blocks")
+        del self.left[action.path]
+        self.moving -= action.size
+        return source
+
     def _waiting(self, record: FileRecord) -> FileAction:
         action = self.left.get(record.path)
         if action is None:
@@ -67,27 +89,37 @@ class ShardAccount:
     def close(self, listener: Listener) -> None:
         """The shard is at its end: bytes that nobody told of, of files that were there already, are told now."""
         if self.moving < 0:
-            listener.bytes_moved(-self.moving)
+            self._count(-self.moving, listener)
             self.moving = 0
 
     def tell(self, moved: int, reused: int, listener: Listener) -> None:
         """The worker tells of bytes on their way."""
         self.moving += moved
         self.reused += reused
-        listener.bytes_moved(moved)
+        self._count(moved, listener)
         if reused:
             listener.bytes_reused(reused)
 
+    def arrived(self, listener: Listener) -> None:
+        """One file of the worker's is where it belongs."""
+        listener.by_worker(self.worker, 1, 0)
+
+    def _count(self, moved: int, listener: Listener) -> None:
+        if moved:
+            listener.bytes_moved(moved)
+            listener.by_worker(self.worker, 0, moved)
+
     def take_back(self, listener: Listener) -> None:
         """What a lost worker had under way moves again."""
-        listener.bytes_moved(-self.moving)
+        self._count(-self.moving, listener)
         if self.reused:
             listener.bytes_reused(-self.reused)
 
-    def begin_again(self, listener: Listener) -> None:
+    def begin_again(self, worker: str, listener: Listener) -> None:
         """Another worker has taken the shard over."""
         self.take_back(listener)
         self.moving = self.reused = 0
+        self.worker = worker
 
     def again(self) -> list[ShardAccount]:
         """What another worker is given: the files that are left, in halves, so that a file which ends its worker takes
@@ -102,7 +134,7 @@ class ShardAccount:
 
 def _believed(action: FileAction, record: FileRecord, route: Route) -> Moved:
     source, destination = record.source, record.destination
-    if source is None or not _is_planned(action.source, source):
+    if source is None or not is_same_version(action.source, source):
         raise FormatError(f"{record.path[:200]!a} is reported in another version than the plan's")
     if route is Route.UPLOAD and (destination is None or source.md5 is None):
         raise FormatError(f"{record.path[:200]!a} is reported without what the service answered")
@@ -111,7 +143,8 @@ def _believed(action: FileAction, record: FileRecord, route: Route) -> Moved:
     return Moved(action, source, destination, record.reused)
 
 
-def _is_planned(planned: FileState | None, told: FileState) -> bool:
+def is_same_version(planned: FileState | None, told: FileState) -> bool:
+    """Whether ``told`` is the version of the source that was planned."""
     if isinstance(planned, LocalState) and isinstance(told, LocalState):
         return planned.same_file(told)
     if isinstance(planned, RemoteState) and isinstance(told, RemoteState):

@@ -18,11 +18,25 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.spread.arrivals_here import as_seen_here
+from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import LONGEST_TEXT, FormatError, message_of
+from blobsync.spread.hauler import FROM_PARENT
+from blobsync.spread.large_files import LargeFiles
 from blobsync.spread.place import SharedPlace
-from blobsync.spread.record import FileRecord, KeptFile, MovedBytes, Note, ShardDone, read_answer
-from blobsync.spread.shard import can_be_in_shard, cut, shard_lines
+from blobsync.spread.record import (
+    FileRecord,
+    KeptFile,
+    MovedBytes,
+    NamedBlock,
+    Note,
+    ShardDone,
+    UnderWay,
+    answer_line,
+    read_answer,
+)
+from blobsync.spread.shard import Shard, can_be_in_shard, cut, shard_lines
 from blobsync.spread.shard_account import TRIES, ShardAccount
+from blobsync.spread.under_way import WorkersBusy
 from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
@@ -66,32 +80,25 @@ class SpreadClock(NamedTuple):
 
 
 @dataclass(slots=True)
-class NodeTally:
-    """What one worker has done so far: files, bytes, and from when to when it was heard of (seconds)."""
-
-    files: int = 0
-    size: int = 0
-    began: float = 0.0
-    heard: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Bytes a second."""
-        return self.size / max(1.0, self.heard - self.began)
-
-
-@dataclass(slots=True)
 class _Task:
     """One call of ``move``. ``open`` are the accounts of shards that are not at their end, ``done`` of those
-    whose worker says that they are, or cannot be believed, with what is then said of files without a record."""
+    whose worker says that they are, or cannot be believed, with what is then said of files without a record.
+    ``refused`` are failures, by shard and path, that count once the shard is at its end: who was cut off tells them
+    while another worker, who has taken the shard over, still moves the file."""
 
     task: MoveTask
     report: MoveReport
     listener: Listener
+    large: LargeFiles
     open: dict[str, ShardAccount] = field(default_factory=dict)
     attempts: dict[str, str] = field(default_factory=dict)
     lying: set[str] = field(default_factory=set)
     done: list[tuple[ShardAccount, str]] = field(default_factory=list)
+    refused: dict[tuple[int, str], FileRecord] = field(default_factory=dict)
+    busy: WorkersBusy = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.busy = WorkersBusy(self.listener, self.task.part.path)
 
 
 class SpreadEngine:
@@ -110,10 +117,13 @@ class SpreadEngine:
         poll: float = 1.0,
         first: int = 0,
         keep_records: bool = False,
+        range_bytes: int = 0,
+        earlier: EarlierBlocks | None = None,
     ) -> None:
         """``alone`` is the engine of this process, for what no shard can hold and for second tries. ``poll`` is how
         long records are waited for, in seconds. ``first`` is a number that no shard at the place has;
-        ``keep_records``: others will read them."""
+        ``keep_records``: others will read them. ``range_bytes``: how long the ranges are into which large files are
+        cut; 0: none is. ``earlier`` are blocks of such files that a run before has put."""
         self._alone = alone
         self._place = place
         self._crew = crew
@@ -122,24 +132,22 @@ class SpreadEngine:
         self._poll = poll
         self._count = first
         self._keep_records = keep_records
-        # What the latest call moved: a large plan comes in batches.
-        self._latest: frozenset[str] = frozenset()
+        self._range_bytes = range_bytes
+        self._earlier = earlier or EarlierBlocks()
         self._heard: set[str] = set()
         self._closed: dict[str, float] = {}
-        self.tallies: dict[str, NodeTally] = {}
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Raises ``SpreadRefusedError`` where a node says that it cannot
         work, and what the job's cluster raises."""
-        away = [action for action in task.actions if can_be_in_shard(action, task.part.route)]
-        if not away or self._latest.issuperset(action.path for action in away):
-            # A second try.
+        run = _Task(task, report, listener, LargeFiles(task, report, listener, self._range_bytes, self._earlier))
+        route = task.part.route
+        away = [each for each in task.actions if can_be_in_shard(each, route) or run.large.takes(each)]
+        if not away or task.again:
             self._alone.move(task, report, listener)
             return
-        self._latest = frozenset(action.path for action in away)
         kept = {id(action) for action in away}
         here = [action for action in task.actions if id(action) not in kept]
-        run = _Task(task, report, listener)
         self._put(run, away)
         try:
             self._crew.start()
@@ -152,13 +160,27 @@ class SpreadEngine:
 
     def _put(self, run: _Task, actions: Sequence[FileAction]) -> None:
         """The heaviest first, so that none of them is what all others wait for at the end."""
-        shards = sorted(cut(run.task.part, actions, self._workers), key=lambda shard: -shard.weight)
+        large = {action.path for action in actions if run.large.takes(action)}
+        small = [action for action in actions if action.path not in large]
+        shards = [*cut(run.task.part, small, self._workers)] if small else []
+        shards += [shard for action in actions if action.path in large for shard in run.large.cut(action)]
+        self._hand_out(run, sorted(shards, key=lambda shard: -shard.weight))
+
+    def _hand_out(self, run: _Task, shards: Sequence[Shard]) -> None:
         for shard in shards:
             numbered = replace(shard, number=self._count)
             name = f"{self._count:07}"
             self._count += 1
+            account = ShardAccount(numbered)
+            if there := [NamedBlock(index, each) for index, each in run.large.there(numbered).items()]:
+                # First, so that whoever takes the shard finds them.
+                record = f"{name}~{FROM_PARENT}{1:08x}~{0:06}"
+                self._place.write(f"records/{record}", "\n".join(map(answer_line, there)).encode())
+                self._heard.add(record)
+                for block in there:
+                    account.name(block)
             self._place.write(f"shards/{name}", ("\n".join(shard_lines(numbered)) + "\n").encode())
-            run.open[name] = ShardAccount(numbered)
+            run.open[name] = account
 
     def _wait(self, run: _Task) -> None:
         looked, crews = self._watch.now(), 1
@@ -218,33 +240,29 @@ class SpreadEngine:
         if attempt in run.lying:
             return
         shard = match["shard"]
-        if run.attempts.setdefault(shard, attempt) != attempt:
-            # Somebody else has taken it over; what was under way moves again.
+        if run.attempts.get(shard) != attempt:
+            # Where somebody else has taken it over, what was under way moves again.
             run.attempts[shard] = attempt
-            account.begin_again(run.listener)
-        tally = self.tallies.setdefault(match["worker"], NodeTally(began=self._watch.now()))
-        tally.heard = self._watch.now()
+            account.begin_again(match["worker"], run.listener)
         body = self._place.read(f"records/{name}") or b""
         try:
             for line in body.decode("utf-8", "replace").splitlines():
-                self._hear(run, account, line, tally)
+                self._hear(run, account, line)
         except FormatError as error:
             run.lying.add(attempt)
             run.listener.note(f"what {match['worker']} says of a shard is not believed: {error}")
             run.done.append((account, "its worker said what cannot be, and is not believed"))
 
-    def _hear(self, run: _Task, account: ShardAccount, line: str, tally: NodeTally) -> None:
+    def _hear(self, run: _Task, account: ShardAccount, line: str) -> None:
         answer = read_answer(line, run.task.part.route)
         if isinstance(answer, FileRecord):
-            if answer.path not in account.left:
-                # Another attempt has told it before; what the shard does not have is a lie.
-                account.planned(answer.path)
-                return
-            tally.files += answer.failure is None
-            self._settle(run, account, answer)
+            self._told_of(run, account, answer)
+        elif isinstance(answer, NamedBlock):
+            account.name(answer)
         elif isinstance(answer, MovedBytes):
-            tally.size += answer.count
             account.tell(answer.count, answer.reused, run.listener)
+        elif isinstance(answer, UnderWay):
+            run.busy.hear(account.shard.number, answer)
         elif isinstance(answer, KeptFile):
             run.report.file_kept(account.planned(answer.path), answer.size)
         elif isinstance(answer, Note):
@@ -252,14 +270,79 @@ class SpreadEngine:
         elif isinstance(answer, ShardDone):
             run.done.append((account, f"not moved: {TRIES} workers in a row were lost over its shard"))
 
-    def _settle(self, run: _Task, account: ShardAccount, record: FileRecord) -> None:
-        part, failure = run.task.part, record.failure
-        if failure is None:
-            moved = account.moved(record)
-            here = isinstance(part.destination, LocalEnd)
-            run.report.file_moved(as_seen_here(part.destination, moved) if here else moved._replace(destination=None))
+    def _told_of(self, run: _Task, account: ShardAccount, record: FileRecord) -> None:
+        if record.path not in account.left:
+            # Another attempt has told it before; what the shard does not have is a lie.
+            account.planned(record.path)
             return
-        action = account.failed(record)
+        if record.failure is not None:
+            run.refused[account.shard.number, record.path] = record
+            return
+        run.refused.pop((account.shard.number, record.path), None)
+        if account.shard.order is not None:
+            run.large.heard(account, record)
+            return
+        end, moved = run.task.part.destination, account.moved(record)
+        account.arrived(run.listener)
+        there = as_seen_here(end, moved) if isinstance(end, LocalEnd) else moved._replace(destination=None)
+        run.report.file_moved(there)
+
+    def _close(self, run: _Task, account: ShardAccount, said: str) -> None:
+        name = f"{account.shard.number:07}"
+        if run.open.pop(name, None) is None:
+            return
+        self._closed[name] = self._watch.now()
+        run.busy.ends(account.shard.number)
+        self._settle(run, account, said)
+        account.close(run.listener)
+
+    def _give_up(self, run: _Task, how: str) -> None:
+        while run.open:
+            _, account = run.open.popitem()
+            self._settle(run, account, f"not moved: the workers' job ended early {_CREWS} times; the last: {how}")
+
+    def _settle(self, run: _Task, account: ShardAccount, said: str) -> None:
+        """Nothing more will be heard of a shard: what nobody moved has failed, for the reason that a worker gave, or
+        this one."""
+        if account.shard.order is not None:
+            self._settle_range(run, account, said)
+            return
+        for action in tuple(account.left.values()):
+            record = run.refused.pop((account.shard.number, action.path), None)
+            if record is not None and record.failure is not None:
+                self._fail(run, account, record, record.failure)
+                continue
+            hint = "run the same command again: verified files are skipped"
+            failure = FileFailure(run.task.part.shown(action), FailureCode.NOT_REPORTED, said, hint)
+            run.report.file_failed(action, failure)
+
+    def _settle_range(self, run: _Task, account: ShardAccount, said: str) -> None:
+        path = account.shard.actions[0].path
+        refused = run.refused.pop((account.shard.number, path), None)
+        if refused is not None:
+            run.large.heard(account, refused)
+        self._hand_out(run, run.large.ended(account, said))
+        if run.large.has_failed(account):
+            self._withdraw(run, path)
+
+    def _withdraw(self, run: _Task, path: str) -> None:
+        """The other ranges of a file that has failed are for nothing: whoever has none of them yet gets none."""
+        names = [name for name, each in run.open.items() if each.shard.order and each.shard.actions[0].path == path]
+        for name in names:
+            account = run.open.pop(name)
+            self._closed[name] = self._watch.now()
+            run.busy.ends(account.shard.number)
+            said = "not moved: another range of the file has failed"
+            failure = FileFailure(path, FailureCode.NOT_REPORTED, said, None)
+            lines = answer_line(FileRecord(path, failure=failure)), answer_line(ShardDone(account.shard.number))
+            # A parent that is started again hears it too.
+            self._place.write(f"records/{name}~{FROM_PARENT}{0:08x}~{0:06}", "\n".join(lines).encode())
+            self._place.write(f"done/{name}", b"")
+            account.take_back(run.listener)
+            run.large.ended(account, said)
+
+    def _fail(self, run: _Task, account: ShardAccount, record: FileRecord, failure: FileFailure) -> None:
+        part, action = run.task.part, account.failed(record)
         if failure.code is FailureCode.CHANGED_MEANWHILE:
             # Another worker may have moved it, and only its record went with it.
             there = written_before(part, action)
@@ -269,25 +352,6 @@ class SpreadEngine:
                 return
         told = FileFailure(part.shown(action), failure.code, failure.message, failure.hint)
         run.report.file_failed(action, told)
-
-    def _close(self, run: _Task, account: ShardAccount, said: str) -> None:
-        account.close(run.listener)
-        name = f"{account.shard.number:07}"
-        if run.open.pop(name, None) is None:
-            return
-        self._closed[name] = self._watch.now()
-        self._fail(run, account, said)
-
-    def _give_up(self, run: _Task, how: str) -> None:
-        for account in run.open.values():
-            self._fail(run, account, f"not moved: the workers' job ended early {_CREWS} times; the last: {how}")
-        run.open.clear()
-
-    def _fail(self, run: _Task, account: ShardAccount, said: str) -> None:
-        for action in account.left.values():
-            shown = run.task.part.shown(action)
-            hint = "run the same command again: verified files are skipped"
-            run.report.file_failed(action, FileFailure(shown, FailureCode.NOT_REPORTED, said, hint))
 
     def _stop(self, run: _Task) -> None:
         """Workers give up what they do; records that they have left count."""

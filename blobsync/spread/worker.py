@@ -27,7 +27,19 @@ from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.orders import EndOrders, Handed, LocalOrders, WorkerOrders, read_handed, read_orders, signer_of
-from blobsync.spread.record import Answer, Ask, FileRecord, KeptFile, MovedBytes, Note, Ready, ShardDone, answer_line
+from blobsync.spread.record import (
+    Answer,
+    Ask,
+    FileRecord,
+    KeptFile,
+    MovedBytes,
+    NamedBlock,
+    Note,
+    Ready,
+    ShardDone,
+    UnderWay,
+    answer_line,
+)
 from blobsync.spread.shard import Shard, ShardReader, end_text
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.rest.http import BlobHttp
@@ -46,6 +58,7 @@ class Outgoing(SilentListener):
         self._write = write
         self._lines: list[str] = []
         self._moved = self._reused = 0
+        self._now: UnderWay | None = None
         self._lock = threading.Lock()
         self._writing = threading.Lock()
 
@@ -63,6 +76,11 @@ class Outgoing(SilentListener):
         with self._lock:
             self._reused += count
 
+    def under_way(self, files: int, path: str) -> None:
+        """Goes out with the next :meth:`flush`, unless another one comes before."""
+        with self._lock:
+            self._now = UnderWay(files, path)
+
     def note(self, text: str) -> None:
         self.say(Note(text))
 
@@ -71,6 +89,10 @@ class Outgoing(SilentListener):
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.say(FileRecord(action.path, failure=failure))
+
+    def block_named(self, index: int, name: str) -> None:
+        """Of a range of a large file."""
+        self.say(NamedBlock(index, name))
 
     def file_kept(self, action: FileAction, size: int) -> None:
         self.say(KeptFile(action.path, size))
@@ -88,6 +110,9 @@ class Outgoing(SilentListener):
                 lines, self._lines = self._lines, []
                 moved, self._moved = self._moved, 0
                 reused, self._reused = self._reused, 0
+                now, self._now = self._now, None
+            if now is not None:
+                lines.insert(0, answer_line(now))
             if moved or reused:
                 lines.insert(0, answer_line(MovedBytes(moved, reused)))
             if lines:

@@ -1,0 +1,158 @@
+"""The account of large files that are cut into ranges: what workers told of each, and its one commit in the end.
+
+Nothing stands under a file's name before that. Who puts the blocks of an upload and who reads it for its MD5 are two
+workers: the commit is made only where both have read the same. Blocks that somebody else's commit of the same blob
+dropped are put once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from blobsync.base.errors import BlobsyncError, StorageError
+from blobsync.base.failure_codes import FailureCode
+from blobsync.direct.file_blocks import commit_blocks
+from blobsync.direct.upload import BLOCKS_DROPPED
+from blobsync.plan.block_edges import block_bytes, block_count
+from blobsync.plan.listener import Listener
+from blobsync.plan.spreading import is_cut
+from blobsync.plan.transfer_plan import FileAction, FileFailure, Route
+from blobsync.spread.earlier_records import EarlierBlocks
+from blobsync.spread.record import FileRecord
+from blobsync.spread.shard import Shard, can_be_in_shard, cut_file, size_of_file
+from blobsync.spread.shard_account import ShardAccount
+from blobsync.transfer.engines import Moved, MoveReport, MoveTask
+
+# How often the blocks of a file are put.
+_TIMES = 2
+
+
+@dataclass(slots=True)
+class _CutFile:
+    """``open`` of its shards are not at their end. ``there`` are the ids of blocks that an earlier run has put, ``put``
+    and ``read`` those of all of its blocks, as whoever put them and whoever read the file has them."""
+
+    action: FileAction
+    open: int
+    there: Mapping[int, str]
+    times: int = 1
+    put: dict[int, str] = field(default_factory=dict)
+    read: dict[int, str] = field(default_factory=dict)
+    md5: bytes | None = None
+    failure: FileFailure | None = None
+
+    @property
+    def reused(self) -> int:
+        """The bytes of ``there``."""
+        size = size_of_file(self.action)
+        return sum(block_bytes(size, index) for index in self.there)
+
+
+class LargeFiles:
+    """Those of one task. Their ranges have ``about`` so many bytes; 0: no file is cut. ``earlier`` are blocks that a
+    run before this one has put."""
+
+    def __init__(
+        self, task: MoveTask, report: MoveReport, listener: Listener, about: int, earlier: EarlierBlocks
+    ) -> None:
+        self._part = task.part
+        self._report = report
+        self._listener = listener
+        self._about = about
+        self._earlier = earlier
+        self._files: dict[str, _CutFile] = {}
+
+    def takes(self, action: FileAction) -> bool:
+        """Whether the file is cut."""
+        route = self._part.route
+        if action.source is None or route is Route.DOWNLOAD or not is_cut(action.source.size, self._about):
+            return False
+        # A part that is one file has no name below its end, and needs none.
+        return can_be_in_shard(action, route) or (not action.path and action.target is None)
+
+    def cut(self, action: FileAction) -> tuple[Shard, ...]:
+        """The shards of a file."""
+        return self._cut(action, self._earlier.take(self._part, action))
+
+    def there(self, shard: Shard) -> Mapping[int, str]:
+        """Which blocks of a range need not be put, with their ids."""
+        order = shard.order
+        if order is None or order.only_read:
+            return {}
+        there = self._files[shard.actions[0].path].there
+        return {index: there[index] for index in range(*order.blocks) if index in there}
+
+    def heard(self, account: ShardAccount, record: FileRecord) -> None:
+        """A range has come to its end. Raises ``FormatError`` for what cannot be about it."""
+        file = self._files[account.shard.actions[0].path]
+        if record.failure is not None:
+            account.failed(record)
+            self._failed(file, record.failure.code, record.failure.message, record.failure.hint)
+            return
+        source = account.ranged(record)
+        assert account.shard.order is not None
+        if account.shard.order.only_read:
+            file.md5 = source.md5
+        (file.read if account.shard.order.only_read else file.put).update(account.named)
+
+    def has_failed(self, account: ShardAccount) -> bool:
+        """Whether the file of this shard cannot come to a good end any more: then its other shards are for nothing."""
+        return self._files[account.shard.actions[0].path].failure is not None
+
+    def ended(self, account: ShardAccount, said: str) -> tuple[Shard, ...]:
+        """Nothing more will be heard of a shard; ``said`` is why, where it has no record. With the last one the file is
+        reported. Returns shards that are to be carried out in their place."""
+        file = self._files[account.shard.actions[0].path]
+        file.open -= 1
+        if account.left:
+            hint = "run the same command again: verified files are skipped"
+            self._failed(file, FailureCode.NOT_REPORTED, said, hint)
+        if file.open:
+            return ()
+        try:
+            moved = self._commit(file) if file.failure is None else None
+        except BlobsyncError as error:
+            dropped = isinstance(error, StorageError) and error.service_code in BLOCKS_DROPPED
+            if dropped and file.times < _TIMES:
+                return self._again(file)
+            self._failed(file, error.code, error.message, error.hint)
+            moved = None
+        if moved is not None:
+            self._report.file_moved(moved._replace(reused=file.reused))
+        elif file.failure is not None:
+            self._report.file_failed(file.action, file.failure)
+        return ()
+
+    def _commit(self, file: _CutFile) -> Moved | None:
+        size = size_of_file(file.action)
+        if self._part.route is Route.UPLOAD and file.read != file.put:
+            said = f"{self._part.shown(file.action)}: two workers read different bytes of it"
+            hint = "run the same command again; where that happens again a node's memory or disk may be damaged"
+            self._failed(file, FailureCode.CHECKSUM_MISMATCH, said, hint)
+            return None
+        ids = [file.put[index] for index in range(block_count(size))]
+        return commit_blocks(self._part, file.action, ids, file.md5)
+
+    def _again(self, file: _CutFile) -> tuple[Shard, ...]:
+        shown = self._part.shown(file.action)
+        self._listener.note(
+            f"{shown}: another writer of the same blob has dropped blocks of it; they are put once more"
+        )
+        self._listener.bytes_moved(file.reused - size_of_file(file.action))
+        self._listener.bytes_reused(-file.reused)
+        shards = self._cut(file.action, {})
+        self._files[file.action.path].times = file.times + 1
+        return shards
+
+    def _cut(self, action: FileAction, there: Mapping[int, str]) -> tuple[Shard, ...]:
+        shards = cut_file(self._part, action, self._about, there)
+        file = self._files[action.path] = _CutFile(action, len(shards), there)
+        if file.reused:
+            self._listener.bytes_reused(file.reused)
+        return shards
+
+    def _failed(self, file: _CutFile, code: FailureCode, message: str, hint: str | None) -> None:
+        """The first failure of a file is the one that is told."""
+        if file.failure is None:
+            file.failure = FileFailure(self._part.shown(file.action), code, message, hint)
