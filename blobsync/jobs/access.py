@@ -39,12 +39,14 @@ def service_rights(spec: JobSpec, cluster: Cluster) -> Mapping[str, str]:
     That is each container that a key of the cluster file opens, and the code of another cluster's account. A file with
     nothing but a SAS hands out that one, and where the job's identity opens a container, nothing is handed out.
     A datastore with a name of its own serves jobs of every mode, so it always gets the rights of a mount.
+    The nodes of a transfer open containers themselves, so it has a SAS of each.
     """
     accounts = known_accounts([cluster])
     shares = {entry.prefix for entry in cluster.folders if entry.storage_type == "file" and entry.file_share}
     blobs = replace(spec, folders=tuple(folder for folder in spec.folders if folder.name not in shares))
     needed = {container: [letters] for container, letters in rights_needed(blobs).items()}
-    if spec.secret_env and cluster.code:
+    moved = (spec.spread or {}).get("rights", {})
+    if (spec.secret_env or moved) and cluster.code:
         needed.setdefault(str(cluster.code.account.container), []).append(READ_FOLDER)
     named = [(entry.account, entry.datastore_name) for entry in cluster.folders]
     named += [(cluster.code.account, cluster.code.datastore_name)] if cluster.code else []
@@ -55,7 +57,7 @@ def service_rights(spec: JobSpec, cluster: Cluster) -> Mapping[str, str]:
     def is_minted(container: str) -> bool:
         account = accounts.get(container)
         foreign = account is None and spec.code is not None and container == spec.code.container
-        return foreign or (account is not None and account.granting_credential == "key")
+        return container in moved or foreign or (account is not None and account.granting_credential == "key")
 
     return {
         container: ordered_rights("".join(letters)) for container, letters in needed.items() if is_minted(container)

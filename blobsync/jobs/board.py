@@ -18,6 +18,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.config.loader import cluster_names, load_cluster
+from blobsync.config.log_folder import ASSETS, log_folder
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.access import grant, sas_minter
 from blobsync.jobs.backends import create_backend
@@ -33,9 +34,6 @@ from blobsync.local.state_dir import open_state_dir
 from blobsync.store.connect import connect
 from blobsync.store.protocol import BlobStore
 
-# Where ACT put logs, too; never part of the code archive.
-ASSETS = "assets"
-LOG_FOLDER_VARIABLE = "AML_LOG_FOLDER"
 FOLLOW_SECONDS = 1.0
 # Services limit the requests of all their users.
 SERVICE_SECONDS = 5.0
@@ -166,7 +164,7 @@ class Board:
 
     def find(self, suffixes: Iterable[str]) -> tuple[JobRecord, ...]:
         """The jobs whose ids end so, in this order. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
-        above = {ASSETS, Path(self.environ.get(LOG_FOLDER_VARIABLE) or ASSETS).name}
+        above = {ASSETS, log_folder(self.root, self.environ).name}
         return tuple(self._find(_id_of(suffix, above)) for suffix in suffixes)
 
     def _find(self, suffix: str) -> JobRecord:
@@ -322,7 +320,7 @@ class Board:
 
     def log_folder(self, record: JobRecord) -> tuple[Path, Path]:
         """Where the logs of a job are kept, and the folder that no link leads out of: ACT's variable names another."""
-        above = self.root / (self.environ.get(LOG_FOLDER_VARIABLE) or ASSETS)
+        above = log_folder(self.root, self.environ)
         inside = above.resolve().is_relative_to(self.root.resolve())
         return above / run_name(record.run_id), self.root if inside else above
 

@@ -128,7 +128,7 @@ def elastic_bounds(cluster: Cluster, request: SubmitRequest) -> Bounds | None:
         return None
     if request.elastic and cluster.value("elastic_num_gpu"):
         raise UsageError(
-            f"--elastic {request.elastic} and elastic_num_gpu of {cluster.file} are two sizes",
+            f"--elastic {request.elastic} and elastic_num_gpu of {cluster.file} cannot be combined",
             hint="use only one of them",
         )
     least, most = cluster.number("min_nodes"), cluster.number("max_nodes")

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
+from blobsync.jobs import job_changes
 from blobsync.jobs.home import Home
-from blobsync.jobs.spec import JobRef, JobSpec, NodeChange, RunInfo, State
+from blobsync.jobs.spec import JobRef, JobSpec, NodeChange, RunInfo, State, StateChange
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -42,23 +43,15 @@ create table if not exists jobs (
 create index if not exists by_cluster on jobs (cluster, submitted);
 create index if not exists by_time on jobs (submitted);
 """
-_NODE_CHANGES = """
-create table if not exists node_changes (
-    run_id text not null,
-    at real not null,
-    running integer not null,
-    wanted integer not null,
-    primary key (run_id, at)
-)
-"""
-_VERSION = 3
+_VERSION = 4
 # From a version to the next one.
 _STEPS = {
     1: (
         "alter table jobs add column confirmed real not null default 0",
         "alter table jobs add column home text not null default ''",
     ),
-    2: (_NODE_CHANGES,),
+    2: (job_changes.NODE_CHANGES,),
+    3: (job_changes.SEEN_SIZE, job_changes.STATE_CHANGES),
 }
 _BUSY_SECONDS = 10.0
 # The jobs that a filter chooses: states, a cluster, and words that all have to be in the id, the name or the command.
@@ -81,7 +74,8 @@ class JobRecord:
     """One submitted job and the last that is known of it. Times in seconds since 1970.
 
     ``confirmed`` is when its backend last sent ``info`` (0: never), ``current`` whether that was just now. ``home`` is
-    where it was given; jobs that an older blobsync recorded have none.
+    where it was given; jobs that an older blobsync recorded have none. ``states`` are the changes of its state that are
+    known, by their times; ``spans_of`` makes spans of them.
     """
 
     spec: JobSpec
@@ -94,6 +88,7 @@ class JobRecord:
     home: Home | None = None
     confirmed: float = 0.0
     current: bool = False
+    states: tuple[StateChange, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         code = f" ({self.info.exit_code})" if self.info.exit_code else ""
@@ -195,6 +190,7 @@ class History:
         """Forget a job that was not accepted."""
         with self._open() as database:
             database.execute("delete from jobs where run_id=?", (run_id,))
+            job_changes.forget_changes(database, run_id)
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
         """Record a backend's report; keeps what the backend has forgotten."""
@@ -208,22 +204,27 @@ class History:
                     *(settled.started, settled.ended, ",".join(settled.nodes), now, record.run_id),
                 ),
             )
-            changes = _add_changes(database, record.run_id, info.changes) if record.spec.is_elastic else ()
-        return replace(record, info=replace(settled, changes=changes), confirmed=now, current=True)
+            changes = job_changes.add_sizes(database, record.run_id, info.changes) if record.spec.is_elastic else ()
+            states = job_changes.add_states(database, record.submitted, settled, now)
+        return replace(record, info=replace(settled, changes=changes), states=states, confirmed=now, current=True)
 
     def ask_scale(self, record: JobRecord, nodes: int, at: float) -> JobRecord:
         """Record that an elastic job was asked, at that time, to have this number of nodes."""
         known = record.info.changes
         change = NodeChange(at, known[-1].running if known else 0, nodes)
         with self._open() as database:
-            changes = _add_changes(database, record.run_id, (change,))
+            changes = job_changes.add_sizes(database, record.run_id, (change,))
         return replace(record, info=replace(record.info, changes=changes))
 
     def ask_cancel(self, record: JobRecord) -> JobRecord:
         """Record that its cancellation was requested: a backend may forget the job before it confirms."""
+        canceling = RunInfo(record.run_id, State.CANCELING, restarts=record.info.restarts)
+        asked = StateChange(time.time(), State.CANCELING, record.info.restarts)
         with self._open() as database:
             database.execute("update jobs set cancel_asked=1 where run_id=?", (record.run_id,))
-        return replace(record, cancel_asked=True)
+            told = replace(canceling, states=(asked,))
+            states = job_changes.add_states(database, record.submitted, told, asked.at)
+        return replace(record, cancel_asked=True, states=states)
 
     def find(self, suffix: str) -> JobRecord:
         """The one job whose id, or whose id on its cluster, ends with ``suffix``; a whole id always wins.
@@ -273,9 +274,10 @@ class History:
     def _select(self, query: str, *values: object) -> list[JobRecord]:
         with self._open() as database:
             rows = database.execute(query, values).fetchall()
-            changes = _changes(database)
+            run_ids = [row["run_id"] for row in rows]
+            sizes, states = job_changes.sizes_of(database, run_ids), job_changes.states_of(database, run_ids)
         try:
-            return [_record(row, tuple(changes.get(row["run_id"], ()))) for row in rows]
+            return [_record(row, sizes.get(row["run_id"], ()), states.get(row["run_id"], ())) for row in rows]
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
             raise JobError(
                 f"the job history {self._file} holds a row that blobsync did not write: {error}",
@@ -302,7 +304,8 @@ class History:
         version = database.execute("pragma user_version").fetchone()[0]
         if version == 0:
             self._file.chmod(0o600)
-            database.executescript(f"{_SCHEMA}{_NODE_CHANGES};")
+            database.executescript(f"{_SCHEMA}{job_changes.NODE_CHANGES};{job_changes.STATE_CHANGES};")
+            database.execute(job_changes.SEEN_SIZE)
             database.execute(f"pragma user_version={_VERSION}")
             return
         while version in _STEPS:
@@ -322,6 +325,8 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
             return replace(record.info, state=State.CANCELED, reason="cancelled by blobsync")
     return replace(
         info,
+        # Slurm's accounting does not tell.
+        restarts=max(info.restarts, record.info.restarts),
         started=info.started or record.info.started,
         ended=info.ended or record.info.ended,
         nodes=info.nodes or record.info.nodes,
@@ -334,27 +339,7 @@ def _values(chosen: JobFilter) -> tuple[object, ...]:
     return json.dumps([state.value for state in chosen.states]), chosen.cluster, words
 
 
-def _changes(database: sqlite3.Connection) -> dict[str, list[NodeChange]]:
-    found: dict[str, list[NodeChange]] = {}
-    for row in database.execute("select run_id, at, running, wanted from node_changes order by at"):
-        found.setdefault(row["run_id"], []).append(NodeChange(row["at"], row["running"], row["wanted"]))
-    return found
-
-
-def _add_changes(database: sqlite3.Connection, run_id: str, changes: Iterable[NodeChange]) -> tuple[NodeChange, ...]:
-    """Those that are new and change something; returns all that are known, in their order."""
-    known = _changes(database).get(run_id, [])
-    for change in changes:
-        before = [one for one in known if one.at <= change.at]
-        if not before or replace(change, at=before[-1].at) != before[-1]:
-            known.insert(len(before), change)
-            values = (run_id, change.at, change.running, change.wanted)
-            # Another command may have written the same at this moment.
-            database.execute("insert or ignore into node_changes values (?, ?, ?, ?)", values)
-    return tuple(known)
-
-
-def _record(row: sqlite3.Row, changes: tuple[NodeChange, ...]) -> JobRecord:
+def _record(row: sqlite3.Row, changes: tuple[NodeChange, ...], states: tuple[StateChange, ...]) -> JobRecord:
     spec = JobSpec.from_json(row["spec"])
     if spec.run_id != row["run_id"] or spec.cluster != row["cluster"]:
         raise ValueError("the specification belongs to another job")
@@ -373,4 +358,5 @@ def _record(row: sqlite3.Row, changes: tuple[NodeChange, ...]) -> JobRecord:
     home = Home.from_json(row["home"]) if row["home"] else None
     asked, successor_of = bool(row["cancel_asked"]), str(row["successor_of"])
     submitted, confirmed = float(row["submitted"]), float(row["confirmed"])
-    return JobRecord(spec, ref, str(row["backend"]), info, submitted, asked, successor_of, home, confirmed)
+    record = JobRecord(spec, ref, str(row["backend"]), info, submitted, asked, successor_of, home, confirmed)
+    return replace(record, states=states)

@@ -34,6 +34,12 @@ def duration_seconds(text: str) -> int | None:
     return int(match[1]) * _UNITS[match[2] or "s"] if match else None
 
 
+def hold_text(seconds: int) -> str:
+    """As ``--hold`` takes it, in the largest unit that divides it."""
+    unit = next(letter for letter in reversed(_UNITS) if seconds % _UNITS[letter] == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
 def hold_seconds(argv: Sequence[str], asked: str) -> int | None:
     """How long the job waits for people; None: it runs a command. ``asked`` is ``--hold``, empty where it is not given.
 

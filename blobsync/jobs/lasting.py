@@ -3,38 +3,118 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from blobsync.base.amounts import count_text
 
 if TYPE_CHECKING:
     # The command line's start needs none of it.
     from blobsync.jobs.history import JobRecord
-    from blobsync.jobs.spec import State
+    from blobsync.jobs.spec import NodeChange, RunInfo, State, StateChange
 
 
 class Span(NamedTuple):
-    """A job was in this state from ``start`` to ``end`` (seconds since 1970); ``end`` None: it still is."""
+    """A job was in this state from ``start`` to ``end`` (seconds since 1970); ``end`` None: it still is.
+
+    ``seen``: its cluster did not say since when; it was so when it was asked at ``start``. ``again``: it had been in
+    this state before, as one that was put back into the queue.
+    """
 
     state: State
     start: float
     end: float | None
+    seen: bool = False
+    again: bool = False
 
 
 def spans_of(record: JobRecord) -> tuple[Span, ...]:
-    """A job's state over time, as far as its cluster told the times; the last one is its state now."""
-    from blobsync.jobs.spec import State
+    """A job's state over time, as far as it is known; the last one is its state now."""
+    from blobsync.jobs.spec import StateChange
 
     info = record.info
-    over = info.state.is_final
-    if info.started is None:
-        waited = Span(State.QUEUED, record.submitted, info.ended if over else None)
-        if not over:
-            return (waited._replace(state=info.state),)
-        return (waited, Span(info.state, info.ended, None)) if info.ended else (waited._replace(state=info.state),)
-    waits = Span(State.QUEUED, record.submitted, max(record.submitted, info.started))
-    if not over:
-        return (waits, Span(info.state, info.started, None))
-    ran = Span(State.RUNNING, info.started, info.ended or info.started)
-    return (waits, ran, Span(info.state, info.ended or info.started, None))
+    changes = merged_states(record.submitted, replace(info, states=record.states))
+    if is_news(changes[-1].state, info.state):
+        # An older blobsync kept no changes; and a cluster that was just asked may know more.
+        since = changes[-1].at if info.state.is_final or not record.confirmed else record.confirmed
+        seen = bool(record.confirmed) and not info.state.is_final
+        changes = (*changes, StateChange(max(since, changes[-1].at), info.state, seen=seen))
+    ends = [*(change.at for change in changes[1:]), None]
+    spans, before = [], set()
+    for change, end in zip(changes, ends, strict=True):
+        if end is None or end > change.at:
+            spans.append(Span(change.state, change.at, end, change.seen, change.state in before))
+            before.add(change.state)
+    return tuple(spans)
+
+
+class Moment(NamedTuple):
+    """What happened to a job at a time: its new state, or its new size. ``seconds`` is how long a state has lasted.
+
+    ``state`` is None for a size. ``seen`` as in ``Span``.
+    """
+
+    at: float
+    state: State | None
+    text: str
+    seen: bool
+    seconds: int | None = None
+
+
+def moments_of(record: JobRecord, now: float) -> tuple[Moment, ...]:
+    """A job's states and the sizes of an elastic one, by their times."""
+    found = [Moment(change.at, None, nodes_after(change), change.seen) for change in record.info.changes]
+    for span in spans_of(record):
+        lasts = None if span.state.is_final else max(0, int((span.end or now) - span.start))
+        text = f"{span.state} again" if span.again else str(span.state)
+        found.append(Moment(span.start, span.state, text, span.seen, lasts))
+    return tuple(sorted(found, key=lambda moment: moment.at))
+
+
+def nodes_after(change: NodeChange) -> str:
+    """An elastic job's size from then on: ``2 nodes, 3 wanted``."""
+    wanted = f", {change.wanted} wanted" if change.wanted != change.running else ""
+    return f"{count_text(change.running, 'node')}{wanted}"
+
+
+def is_news(last: State, state: State) -> bool:
+    """Whether ``state`` comes after ``last``: a job that is to stop runs for a while, and stays one that is to stop."""
+    return last is not state and (state.is_final or last.value != "Canceling")
+
+
+def told_states(info: RunInfo) -> tuple[StateChange, ...]:
+    """The changes that are known of it; the start of this run is one where nothing more exact is known of it."""
+    from blobsync.jobs.spec import State, StateChange
+
+    begun = any(
+        change.state in (State.PREPARING, State.RUNNING) and not change.seen and change.restarts >= info.restarts
+        for change in info.states
+    )
+    if begun or info.started is None:
+        return info.states
+    state = State.PREPARING if info.state is State.PREPARING else State.RUNNING
+    return (*info.states, StateChange(info.started, state, info.restarts))
+
+
+def merged_states(submitted: float, info: RunInfo) -> tuple[StateChange, ...]:
+    """All changes that ``info`` has in their order, from the submission to the end, as far as that is known.
+
+    What was only seen gives way to what a cluster told, and nothing happened after the end.
+    """
+    from blobsync.jobs.spec import State, StateChange
+
+    end = info.ended if info.state.is_final else None
+    found = sorted(told_states(info), key=lambda change: change.at)
+    merged = [StateChange(submitted, State.QUEUED)]
+    for change in found:
+        if end is not None and (change.at >= end or change.state.is_final):
+            continue
+        last = merged[-1]
+        if change.state is not last.state or change.restarts > last.restarts:
+            merged.append(replace(change, at=max(change.at, last.at)))
+    if end is not None:
+        merged.append(StateChange(max(end, merged[-1].at), info.state, info.restarts))
+    return tuple(merged)
 
 
 def seconds_of(record: JobRecord) -> int | None:
@@ -48,8 +128,11 @@ def seconds_of(record: JobRecord) -> int | None:
 def lasted(record: JobRecord) -> str:
     """The same for people: ``2d 3h``, ``5m 10s``."""
     seconds = seconds_of(record)
-    if seconds is None:
-        return ""
+    return "" if seconds is None else lasting_text(seconds)
+
+
+def lasting_text(seconds: int) -> str:
+    """``2d 3h``, ``5m 10s``."""
     parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
     first = next((number for number, (value, _) in enumerate(parts) if value), 3)
     return " ".join(f"{value}{unit}" for value, unit in parts[first : first + 2])

@@ -120,11 +120,11 @@ def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None
         raise
 
 
-def pack(sources: Mapping[str, bytes]) -> bytes:
+def pack(sources: Mapping[str, bytes], main: str = MAIN) -> bytes:
     """The zip of these files and ``__main__.py``. Not compressed: each zlib would make other bytes of it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, body in sorted({**sources, "__main__.py": MAIN.encode()}.items()):
+        for name, body in sorted({**sources, "__main__.py": main.encode()}.items()):
             entry = zipfile.ZipInfo(name, _DATE)
             entry.create_system, entry.external_attr = 3, _MODE
             archive.writestr(entry, body)

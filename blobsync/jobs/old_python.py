@@ -268,7 +268,13 @@ class Job:
         derived = 20000 + int(hashlib.sha256(spec["run_id"].encode()).hexdigest(), 16) % 20000
         master, port = self._master(), given.get("MASTER_PORT") or str(derived)
         size, procs = str(int(spec["nodes"]) * int(spec["procs_per_node"])), str(spec["procs_per_node"])
-        env = {"PYTHONUNBUFFERED": "1", **given, **spec["env"], **self._boot.secrets.get("env", {})}
+        env = {
+            "PYTHONUNBUFFERED": "1",
+            "HWLOC_COMPONENTS": "-gl",
+            **given,
+            **spec["env"],
+            **self._boot.secrets.get("env", {}),
+        }
         env.update(RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=size, LOCAL_WORLD_SIZE=procs, NODE_RANK=str(node))
         env.update(OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE=size)
         env.update(OMPI_COMM_WORLD_LOCAL_RANK=str(local), OMPI_COMM_WORLD_LOCAL_SIZE=procs)

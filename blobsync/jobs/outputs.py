@@ -165,6 +165,10 @@ def list_outputs(board: Board, record: JobRecord, asked: str = "") -> JobOutputs
             paths += [one.path for one in found] if place.is_shared else [f"{place.path}/{part}".rstrip("/")]
     if not files and wanted:
         known = ", ".join(place.id for place in places)
+        if wanted in {place.id for place in places}:
+            yet = "" if record.info.state.is_final else " so far"
+            hint = f"blobsync outputs {record.run_id} lists the rest"
+            raise NothingMatchedError(f"{record.run_id} has written nothing to {wanted}{yet}", hint=hint, path=asked)
         raise NothingMatchedError(f"{record.run_id} has written no {asked}", hint=f"its outputs: {known}", path=asked)
     notes = tuple(
         f"{place.path} is shared by all jobs: these files changed while {record.run_id} ran; output: per_job in the"

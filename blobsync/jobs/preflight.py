@@ -9,17 +9,17 @@ from collections.abc import Mapping
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import SasToken
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobs.access import grant
+from blobsync.jobs.access import SasForAccount, grant
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Surroundings
+from blobsync.jobs.backends.base import Backend, Plan, Surroundings
 from blobsync.jobs.board import settings_of
 from blobsync.jobs.code_choice import code_entry
 from blobsync.jobs.describe import SubmitRequest, demand_platform, describe
 from blobsync.jobs.spec import CodeRef
 from blobsync.local.state_dir import NAME
-from blobsync.store.connect import mint_sas
+from blobsync.store.connect import demand_usable, mint_sas
 
 # Any command and any id: what is wrong with a request is not the file's fault.
 _ANY_REQUEST = SubmitRequest(("true",))
@@ -40,29 +40,46 @@ def refusals(
         return (error,)
     try:
         entry = code_entry(cluster)
-        code = CodeRef(str(entry.account.container), entry.path, "") if entry else None
+        if entry:
+            code = CodeRef(str(entry.account.container), entry.path, "")
+            demand_usable(entry.account, environ)
     except BlobsyncError as error:
         found.append(error)
     try:
         spec = describe(cluster, request, _RUN_ID, code)
-        create_backend(cluster.platform, _around(cluster, environ)).plan(spec)
-        grant(spec, [cluster], _mint)
+        create_backend(cluster.platform, around(cluster, environ)).plan(spec)
+        grant(spec, [cluster], _minter(environ))
     except BlobsyncError as error:
-        found.append(error)
+        if error.message not in [each.message for each in found]:
+            found.append(error)
     return tuple(found)
 
 
-def _around(cluster: Cluster, environ: Mapping[str, str]) -> Surroundings:
+def any_plan(cluster: Cluster, backend: Backend) -> Plan:
+    """What some job would ask of ``backend``, for a cluster of which nothing is refused."""
+    entry = code_entry(cluster)
+    code = CodeRef(str(entry.account.container), entry.path, "") if entry else None
+    return backend.plan(describe(cluster, _ANY_REQUEST, _RUN_ID, code))
+
+
+def around(cluster: Cluster, environ: Mapping[str, str], process: ProcessRunner | None = None) -> Surroundings:
+    """What a backend is made from without a project that is open."""
     return Surroundings(
         cluster=cluster.name,
         project=cluster.root,
         state_dir=cluster.root / NAME,
         settings=settings_of(cluster),
         environ=environ,
-        process=SubprocessRunner(),
+        process=process or SubprocessRunner(),
         configured=cluster,
     )
 
 
-def _mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
-    return _UNASKED if account.credential == "identity" else mint_sas(account, rights, seconds)
+def _minter(environ: Mapping[str, str]) -> SasForAccount:
+    def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
+        if account.granting_credential == "identity":
+            demand_usable(account, environ)
+            return _UNASKED
+        return mint_sas(account, rights, seconds, environ=environ)
+
+    return mint

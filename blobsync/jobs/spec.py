@@ -332,11 +332,28 @@ class JobRef:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """From ``at`` on (seconds since 1970) an elastic job had ``running`` nodes, and was to have ``wanted``."""
+    """From ``at`` on (seconds since 1970) an elastic job had ``running`` nodes, and was to have ``wanted``.
+
+    ``seen``: nobody records when that began; it was so when blobsync asked.
+    """
 
     at: float
     running: int
     wanted: int
+    seen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """From ``at`` on (seconds since 1970) a job was in ``state``, after so many ``restarts``.
+
+    ``seen``: its cluster did not say since when; it was so when blobsync asked.
+    """
+
+    at: float
+    state: State
+    restarts: int = 0
+    seen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +361,8 @@ class RunInfo:
     """What a backend says about a job now. Times in seconds since 1970; ``reason`` is for people.
 
     ``restarts`` counts how often the job was taken off its machines and put back into the queue. ``changes`` are those
-    of an elastic job's size that are known, the last of which holds now.
+    of an elastic job's size that are known, the last of which holds now. ``states`` are the changes of its state whose
+    times the backend knows, besides ``started`` and ``ended``.
     """
 
     run_id: str
@@ -356,6 +374,7 @@ class RunInfo:
     ended: float | None = None
     nodes: tuple[str, ...] = field(default=(), repr=False)
     changes: tuple[NodeChange, ...] = field(default=(), repr=False)
+    states: tuple[StateChange, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The job that carries a spread transfer: an elastic job whose command is blobsync's own worker.
 
-Its nodes come and go as those of any elastic job; node 0 stays. The specification names ends and the place, no secret:
-SAS tokens travel as those of every job.
+Its nodes come and go as those of any elastic job; node 0 stays. On Azure ML their number is fixed. The specification
+names ends and the place, no secret: SAS tokens travel as those of every job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from blobsync.jobs.board import Board
 from blobsync.jobs.describe import SubmitRequest, describe, read_seconds
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.node_archive import node_archive
-from blobsync.jobs.spec import MOUNTED, JobSpec, NodeArchiveRef, State
+from blobsync.jobs.spec import MOUNTED, SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
 from blobsync.jobs.submit import hand_over, new_run_id
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.place import SharedPlace
@@ -49,7 +49,8 @@ class SpreadRequest:
 def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedPlace) -> JobSpec:
     """The specification. Raises ``ConfigError`` and ``UsageError`` for what the cluster cannot run."""
     plan = request.plan
-    asked = SubmitRequest(request.words, 0, nodes=plan.nodes, elastic=f"1:{plan.nodes}")
+    elastic = "" if cluster.platform in SERVICES else f"1:{plan.nodes}"
+    asked = SubmitRequest(request.words, 0, nodes=plan.nodes, elastic=elastic)
     spec = describe(cluster, asked, new_run_id(board.environ), None)
     if plan.detach:
         _demand_limit(cluster, spec)
@@ -61,6 +62,7 @@ def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: S
         "nodes": plan.nodes,
         "cap_mbps": each,
         "detach": plan.detach,
+        "range_bytes": plan.range_bytes,
         "ends": list(request.ends),
         "rights": dict(request.rights),
         "owner": request.owner,
@@ -79,13 +81,14 @@ def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: S
 
 def _demand_limit(cluster: Cluster, spec: JobSpec) -> None:
     """A parent that nobody watches needs SAS that outlive it."""
-    if cluster.platform != "slurm":
+    if cluster.platform == "local":
         return
-    seconds = read_seconds(cluster, "timeout")
-    if seconds is None or cluster.text("slurm.time"):
+    seconds, other = read_seconds(cluster, "timeout"), cluster.platform == "slurm" and cluster.text("slurm.time")
+    if seconds is None or other:
+        instead = ", in place of slurm.time," if other else ""
         raise UsageError(
-            f"--detach: {cluster.name} gives the job no time limit that its SAS are known to outlive",
-            hint="write timeout: 2d in the cluster file, in place of slurm.time, or pass -p '{timeout: 2d}'",
+            f"--detach: {cluster.name} sets no time limit, so the job may run longer than its SAS last",
+            hint=f"write timeout: 2d in the cluster file{instead} or pass -p '{{timeout: 2d}}'",
         )
     if seconds > JOB_SECONDS:
         raise UsageError(
@@ -99,6 +102,10 @@ def _archive(board: Board, cluster: Cluster, request: SpreadRequest, place: Shar
     if cluster.platform == "local":
         return None
     archive = node_archive(board.environ)
+    if cluster.platform in SERVICES:
+        # The service brings it, as the code of other jobs. Without a code_path the request is refused, which says so.
+        code = cluster.code
+        return archive.beside(CodeRef(str(code.account.container), code.path, "")) if code else None
     if request.container:
         return NodeArchiveRef(request.container, f"{request.path}/{_ARCHIVE}", archive.digest, len(archive.body))
     place.write(_ARCHIVE, archive.body)

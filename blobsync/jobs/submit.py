@@ -16,7 +16,7 @@ from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
 from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.holding import entering_command
+from blobsync.jobs.holding import entering_command, hold_text
 from blobsync.jobs.home import home_of
 from blobsync.jobs.node_archive import node_archive, publish
 from blobsync.jobs.spec import MOUNTED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
@@ -186,5 +186,7 @@ def hand_over(
             f"{outcome.error.message}; unknown whether it accepted {spec.run_id}",
             hint=f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it",
         ) from outcome.error
-    way_in = (f"it waits for you once it runs: {entering_command(spec.run_id)}",) if spec.hold else ()
+    way_in = (
+        (f"it waits {hold_text(spec.hold)} for you once it runs: {entering_command(spec.run_id)}",) if spec.hold else ()
+    )
     return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes + way_in)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from blobsync.base.check_results import CheckResult
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
@@ -101,6 +102,16 @@ class Surroundings:
     process: ProcessRunner
     configured: Cluster | None = field(default=None, repr=False)
     note: Callable[[str], None] = lambda text: None
+
+
+@runtime_checkable
+class Examining(Protocol):
+    """A backend that tries beforehand what :meth:`Backend.submit` asks for."""
+
+    def examine(self, plan: Plan | None) -> Iterator[CheckResult]:
+        """What would be refused is a result, not an error; ``plan`` None: the file allows none. Raises
+        ``ConfigError``."""
+        ...
 
 
 class Backend(Protocol):

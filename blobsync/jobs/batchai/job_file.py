@@ -27,6 +27,8 @@ _CLUSTER_ANSWERS = (
     *("allocationState", "allocationStateTransitionTime", "creationTime", "currentNodeCount", "errors"),
     *("nodeStateCounts", "provisioningState", "provisioningStateTransitionTime"),
 )
+# As docker takes it; other places take one letter for the unit.
+_SIZE = re.compile(r"(\d{1,15})\s*([bkmg]?)b?", re.IGNORECASE)
 _KEY_VAULT = "names a secret of a Key Vault, which blobsync does not ask"
 
 
@@ -264,13 +266,20 @@ def _image(part: JsonPart | None) -> Image | None:
     if (credentials := registry.part("credentials")) is not None:
         credentials.refuse("passwordSecretReference", _KEY_VAULT, hint="write password, or docker in the cluster file")
         username, password = credentials.demanded("username"), credentials.demanded("password")
-    return Image(
-        registry.demanded("image"),
-        registry.text("serverUrl"),
-        username,
-        Secret(password) if password else None,
-        part.text("shmSize"),
-    )
+    server = registry.text("serverUrl")
+    if server and not password:
+        registry.note(
+            "serverUrl", "has no credentials in this file: the nodes must be able to pull from it without them"
+        )
+    return Image(registry.demanded("image"), server, username, Secret(password) if password else None, _shm_size(part))
+
+
+def _shm_size(part: JsonPart) -> str:
+    text = part.text("shmSize")
+    match = _SIZE.fullmatch(text)
+    if text and not match:
+        raise part.error("shmSize", "is no size: write 512m or 16g")
+    return f"{match[1]}{match[2].lower() or 'b'}" if match else ""
 
 
 def _priority(part: JsonPart) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,9 @@ from blobsync.config.nearest import nearest
 from blobsync.config.typed import is_placeholder
 from blobsync.config.yaml_lines import Document, KeyPath, read_document
 
-# By these names `az batchai job create` put the user's account into a file.
+# In their place `az batchai job create` put the user's account and its key, from the variables of these names.
 # https://github.com/Azure/BatchAI, documentation/using-azure-cli-20.md
-ACCOUNT_MARK, ACCOUNT_VARIABLE = "<AZURE_BATCHAI_STORAGE_ACCOUNT>", "AZURE_BATCHAI_STORAGE_ACCOUNT"
+_MARK = re.compile(r"<(AZURE_BATCHAI_STORAGE_(?:ACCOUNT|KEY))>")
 
 
 @dataclass(slots=True)
@@ -73,8 +74,7 @@ class JsonPart:
             return default
         if not isinstance(raw, str):
             raise self.error(name, "must be a text")
-        if ACCOUNT_MARK in raw:
-            raw = raw.replace(ACCOUNT_MARK, self._account(name))
+        raw = _MARK.sub(lambda mark: self._variable(name, mark[1]), raw)
         if is_placeholder(raw):
             raise self.error(name, "still has the example's placeholder: fill in your own")
         if any(ord(letter) < 32 and letter not in "\t\n" for letter in raw):
@@ -147,12 +147,12 @@ class JsonPart:
         self.read.asked.setdefault(self.path, set()).add(name)
         return self.values.get(name)
 
-    def _account(self, name: str) -> str:
-        account = self.environ.get(ACCOUNT_VARIABLE, "")
-        if not account:
-            hint = f"export {ACCOUNT_VARIABLE}=..., or write the name of the account"
-            raise self.error(name, f"needs the environment variable {ACCOUNT_VARIABLE}", hint=hint)
-        return account
+    def _variable(self, name: str, variable: str) -> str:
+        value = self.environ.get(variable, "")
+        if not value:
+            hint = f"export {variable}=..., or write its value in the place of <{variable}>"
+            raise self.error(name, f"needs the environment variable {variable}", hint=hint)
+        return value
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
@@ -179,7 +179,8 @@ def inner_properties(part: JsonPart) -> JsonPart:
             found = inner.part(name)
             inner = found or inner
     for outer in (part,) if inner is part else (part, inner):
-        outer.ignore("$schema", "it only names the schema of the file")
+        # For editors: it says nothing of the job.
+        outer.text("$schema")
         for name in ("resourceGroupName", "workspaceName", "experimentName", "jobName", "clusterName"):
             outer.ignore(name, "Batch AI's resources are gone")
         for name in ("subscriptionId", "api-version", "id", "name", "type", "location", "tags"):

@@ -23,6 +23,9 @@ _OVERSUBSCRIBE = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
 _REGISTRY_VARIABLE = "BLOBSYNC_REGISTRY_PASSWORD"
+# What the service called the directory of standard output and error, and that of an output without a pathSuffix: the
+# two may have the same prefix. https://github.com/Azure/BatchAI, recipes/*/cli-instructions.md
+_STD_FOLDER, _OUTPUT_FOLDER = "stdouterr", "outputs"
 # By so much Slurm prefers a job of normal priority; users may only lower it.
 # https://slurm.schedmd.com/sbatch.html#OPT_nice
 _LOW = "--nice=1000"
@@ -92,9 +95,9 @@ def _batchai(job: BatchAiJob) -> dict[str, Any]:
     counts = {"workers": kit.workers, "parameter_servers": kit.servers}
     return {
         "toolkit": kit.name,
-        "std_out_err": _plain(_own_path(job.std_prefix, "")),
+        "std_out_err": _plain(_own_path(job.std_prefix, _STD_FOLDER)),
         "inputs": {one.id: _plain(one.path) for one in job.inputs},
-        "outputs": {one.id: _plain(_own_path(one.path, one.suffix)) for one in job.outputs},
+        "outputs": {one.id: _plain(_own_path(one.path, one.suffix or _OUTPUT_FOLDER)) for one in job.outputs},
         **{name: count for name, count in counts.items() if count},
         **({"communication_backend": kit.backend} if kit.backend else {}),
     }
@@ -102,8 +105,7 @@ def _batchai(job: BatchAiJob) -> dict[str, Any]:
 
 def _own_path(prefix: str, suffix: str) -> str:
     """With the job's id in the place of ``jobOutputDirectoryPathSegment``."""
-    tail = suffix.strip("/")
-    return f"{prefix.rstrip('/')}/$BLOBSYNC_RUN_ID" + (f"/{tail}" if tail else "")
+    return f"{prefix.rstrip('/')}/$BLOBSYNC_RUN_ID/{suffix.strip('/')}"
 
 
 def _folders(
@@ -120,10 +122,12 @@ def _folders(
     for volume in job.volumes:
         entry = cluster.folder(volume.path)
         if entry is not None:
-            _demand_same(volume, entry, cluster)
+            notes += _differences(volume, entry, cluster)
         elif volume.kind == "blob":
             file = known.get((volume.account, volume.container))
-            if file is None:
+            if file is not None:
+                notes += _unused_key(volume, file)
+            else:
                 file = f"aux_data/configs/{volume.account}-{volume.container}.yaml"
                 if not writes:
                     hint = f"blobsync convert batchai {job.file.document.file} writes {file}"
@@ -131,27 +135,45 @@ def _folders(
                 accounts.append(NewAccount(file, volume))
             folders[volume.path] = {"azure_blob_config_file": file, "path": "", **_mode(job, volume, cluster)}
         else:
-            folders[volume.path] = _stand_in(volume, cluster, notes, writes=writes)
+            folders[volume.path] = _stand_in(volume, cluster, notes, _needed(job, cluster), writes=writes)
     return folders, accounts
 
 
-def _demand_same(volume: Volume, entry: FolderEntry, cluster: Cluster) -> None:
+def _differences(volume: Volume, entry: FolderEntry, cluster: Cluster) -> Iterator[str]:
+    """What is not the same with a folder entry that the cluster has. Raises ``ConfigError`` for another container."""
     account = entry.account
-    if volume.kind == "blob" and (volume.account, volume.container) != (account.account_name, account.container_name):
+    if volume.kind != "blob":
+        return
+    if (volume.account, volume.container) != (account.account_name, account.container_name):
         raise volume.where.error(
             "containerName",
             f"is {volume.account}/{volume.container}, and {entry.key} of {cluster.file} is"
             f" {account.account_name}/{account.container_name}",
             hint="change relativeMountPath, or the folder entry",
         )
+    if entry.path:
+        what = f"is {entry.path} of the container here, not all of it: {entry.key} of {cluster.file} says so"
+        yield volume.where.told("relativeMountPath", what)
+    yield from _unused_key(volume, account.file)
 
 
-def _stand_in(volume: Volume, cluster: Cluster, notes: list[str], *, writes: bool) -> dict[str, Any]:
+def _unused_key(volume: Volume, file: str) -> Iterator[str]:
+    if volume.key:
+        yield volume.where.told("credentials", f"has no effect: {file} opens the container")
+
+
+def _needed(job: BatchAiJob, cluster: Cluster) -> str:
+    """The folder entries that are missing, as a cluster file would have them, all at once."""
+    missing = [one.path for one in job.volumes if one.kind != "blob" and cluster.folder(one.path) is None]
+    return "; ".join(f"{name}{FOLDER_SUFFIX}: {{azure_blob_config_file: FILE, path: FOLDER}}" for name in missing)
+
+
+def _stand_in(volume: Volume, cluster: Cluster, notes: list[str], needed: str, *, writes: bool) -> dict[str, Any]:
     """The folder entry in the place of what blobsync cannot mount; the user names it."""
     entry = f"{volume.path}{FOLDER_SUFFIX}"
     why = f"is a volume that blobsync cannot mount ({volume.kind})"
     if not writes:
-        hint = f"{entry}: {{azure_blob_config_file: FILE, path: FOLDER}} in config_param"
+        hint = f"in config_param: {needed}"
         raise volume.where.error("relativeMountPath", f"{why}: {cluster.file} needs {entry} in its place", hint=hint)
     notes.append(volume.where.told("relativeMountPath", f"{why}: fill in {entry}, which stands in its place"))
     path = f"<a folder of your container for {volume.path}>"

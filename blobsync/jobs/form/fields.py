@@ -69,10 +69,10 @@ FIELDS: tuple[FormField, ...] = (
         FieldEntry.LINES,
         option="cmd",
         example="python train.py --data voc20",
-        help="Words, or a line for the shell: make && ./run.sh",
+        help="A program with its arguments, or a shell line: make && ./run.sh",
     ),
     FormField("name", "Name", WHAT, option="name", help="Shown instead of the command."),
-    FormField("num_gpu", "GPUs", SIZE, FieldEntry.NUMBER, key="num_gpu", help="In all; 0 for none."),
+    FormField("num_gpu", "GPUs", SIZE, FieldEntry.NUMBER, key="num_gpu", help="In total. 0 for a job without GPUs."),
     FormField("nodes", "Nodes", SIZE, FieldEntry.NUMBER, option="nodes"),
     FormField(
         "single",
@@ -119,7 +119,7 @@ FIELDS: tuple[FormField, ...] = (
         FieldEntry.PAIRS,
         key="env",
         example="EPOCHS=20",
-        help="NAME=VALUE, one on each line; they are added to those of the cluster file.",
+        help="NAME=VALUE, one per line. Added to those of the cluster file.",
     ),
     FormField(
         "setup",
@@ -137,7 +137,7 @@ FIELDS: tuple[FormField, ...] = (
         MORE,
         FieldEntry.LINES,
         example="docker: {shm_size: 64g}",
-        help="YAML, as -p takes it.",
+        help="YAML, as for -p.",
     ),
     FormField(
         "init",
@@ -146,7 +146,7 @@ FIELDS: tuple[FormField, ...] = (
         FieldEntry.FLAG,
         option="init",
         choices=("yes",),
-        help="blobsync init, before the job is submitted.",
+        help="Runs blobsync init before it submits the job.",
     ),
 )
 BY_NAME: Mapping[str, FormField] = {field.name: field for field in FIELDS}

@@ -100,6 +100,10 @@ def batchai_variables(
     for kind, name in (("inputs", "INPUT"), ("outputs", "OUTPUT")):
         for identity, path in dict(given.get(kind) or {}).items():
             found[f"AZ_BATCHAI_{name}_{identity}"] = _expanded(str(path), found)
+    # A job that is tried again finds what it had written where it was; in the first try Batch AI left this empty.
+    for identity in dict(given.get("outputs") or {}):
+        earlier = found[f"AZ_BATCHAI_OUTPUT_{identity}"] if place.attempt != "0" else ""
+        found[f"AZ_BATCHAI_PREV_OUTPUT_{identity}"] = earlier
     found["AZ_BATCHAI_STDOUTERR_DIR"] = _expanded(str(given.get("std_out_err") or place.shared), found)
     # Batch AI let the user's own variables refer to its own.
     return {**found, **{name: _expanded(value, found) for name, value in spec.env.items() if name not in found}}

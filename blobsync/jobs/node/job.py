@@ -135,6 +135,9 @@ class NodeJob:
             place = NodePlace(self.root, shared, temp, self.attempt)
             env.update(batchai_variables(self.spec, given, ranks, place, env))
         env.setdefault("PYTHONUNBUFFERED", "1")
+        # hwloc's plugin "gl" looks for X servers at ports 6000 to 6009 of the node, and waits for good where another
+        # program listens: with TensorBoard at 6006, mpirun would never start anything.
+        env.setdefault("HWLOC_COMPONENTS", "-gl")
         return env
 
     def command(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from blobsync.store.ends import RemoteEnd
 from blobsync.store.rest.append import RestAppendBlobs
 from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.pace import Pace
 from blobsync.store.rest.store import RestBlobStore
 
 # What a pod with a workload identity has in its environment:
@@ -52,7 +54,14 @@ class JobPlaces:
         # What the node's own Python has of libcurl may be of any age.
         self._environ = {"BLOBSYNC_TRANSPORT": "urllib3", **environ}
         self._connections: dict[str, BlobHttp] = {}
+        self._pace: Pace | None = None
         _register(sas)
+
+    def keeping_to(self, pace: Pace) -> JobPlaces:
+        """The same, with connections of their own that keep to a pace."""
+        places = copy.copy(self)
+        places._by_identity, places._connections, places._pace = set(), {}, pace
+        return places
 
     def blobs(self, container: str, name: str) -> RemoteEnd:
         """A blob, or a folder of blobs. Of what is mounted, the mount is that blob or folder itself.
@@ -101,7 +110,8 @@ class JobPlaces:
         by_identity = self._needs_identity(container)
         if container not in self._connections or by_identity != (container in self._by_identity):
             signer: Signer = self._identity_of_node() if by_identity else SasSigner(self.sas(container))
-            self._connections[container] = BlobHttp(container_url(container), signer, environ=self._environ)
+            url = container_url(container)
+            self._connections[container] = BlobHttp(url, signer, environ=self._environ, pace=self._pace)
             (self._by_identity.add if by_identity else self._by_identity.discard)(container)
         return self._connections[container]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.errors import BlobsyncError, StorageError
+from blobsync.base.errors import BlobsyncError, StorageError, TransferCancelledError
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.base.redaction import redact
 from blobsync.direct.engine import DirectEngine
@@ -25,9 +25,11 @@ from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.probe import probe_problem
 from blobsync.spread.shard import end_text
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.rest.pace import Pace
 
-# A worker that was lost is started again so often, each time after a longer pause (seconds).
-_TIMES = 5
+# A worker that was lost is started again so often, each time after a longer pause (seconds): its line may be cut for a
+# minute.
+_TIMES = 7
 _PAUSE_SECONDS = 1.0
 # The worker number of a detached transfer's parent.
 PARENT = -1
@@ -43,8 +45,12 @@ def run_spread(job: NodeJob, places: JobPlaces, worker: int | None) -> int:
     _listen_for_the_end()
     try:
         if worker == PARENT:
-            return run_parent(job, open_place(orders, places), _all_ends(orders, places), _tell)
+            alone = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)))
+            return run_parent(job, open_place(orders, places), _all_ends(orders, places), alone, _tell)
         return _haul(job, orders, places, worker)
+    except TransferCancelledError as stop:
+        _tell(stop.message)
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         return 128 + signal.SIGTERM
 
@@ -105,9 +111,12 @@ def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, worker: in
     # Workers that were started again take back at once what they had.
     holder = str(uuid.uuid5(uuid.UUID(orders["owner"]), name))
     settings = HaulerSettings(name, number, holder, orders["cap_mbps"])
-    ends = _all_ends(orders, places)
+    # Claims and records must not wait with the files, or the claim runs out.
+    pace = Pace()
+    ends = _all_ends(orders, places.keeping_to(pace))
     engine = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)), processes=int(orders["workers"]))
-    hauler = Hauler(place, {_key(each): each for each in ends}, engine, settings, _interrupt, _tell)
+    known = {_key(each): each for each in ends}
+    hauler = Hauler(place, known, engine, settings, _interrupt, _tell, pace=pace)
     for each, given in zip(ends, orders["ends"], strict=True):
         problem = probe_problem(each, given.get("probe"))
         if problem:

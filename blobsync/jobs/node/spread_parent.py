@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from blobsync.base.failure_codes import ExitCode
-from blobsync.direct.engine import DirectEngine
 from blobsync.jobs.node.job import NodeJob
 from blobsync.local.index import Index, PairIndex
 from blobsync.plan.listener import SilentListener
@@ -22,14 +21,18 @@ from blobsync.spread.shard import Shard, end_text
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.engines import Engine
 
 # This many failures are told one by one; the result has all.
 _TOLD = 100
 _ENGINE = EngineChoice("direct", "nodes have no other engine")
 
 
-def run_parent(job: NodeJob, place: SharedPlace, ends: Sequence[Ends], told: Callable[[str], None]) -> int:
+def run_parent(
+    job: NodeJob, place: SharedPlace, ends: Sequence[Ends], alone: Engine, told: Callable[[str], None]
+) -> int:
     """Move all of it, look at the destination, and leave the result at the place; the code that ``u`` would end with.
+    ``alone`` is the engine of this process.
 
     Started again, it cuts the same shards, and hears of those that are done.
     """
@@ -43,7 +46,8 @@ def run_parent(job: NodeJob, place: SharedPlace, ends: Sequence[Ends], told: Cal
         parts = _parts(place, ends)
         workers = int(orders["workers"]) * int(orders["nodes"])
 
-        engine = SpreadEngine(DirectEngine(), place, _OwnJob(), workers, keep_records=True)
+        about = int(orders["range_bytes"])
+        engine = SpreadEngine(alone, place, _OwnJob(), workers, keep_records=True, range_bytes=about)
         plan = TransferPlan(
             route=parts[0].route,
             cluster=job.spec.cluster,

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError
@@ -36,7 +37,8 @@ def keep_tunnel(
     """Open it, and keep it open until it is to close; the exit code is 1 where it could not be opened."""
     order = parse_object(folder.order.read_text())
     tunnel = NamedTunnel(**order["tunnel"])
-    keeper = TunnelKeeper(lambda: tunnel.argv(order["port"]), order["port"], process, environ)
+    marked = {**environ, **folder.mark}
+    keeper = TunnelKeeper(partial(tunnel.argv, order["port"]), order["port"], process, marked, started=folder.note_line)
     told: Mapping[str, object] = {}
     try:
         keeper.open()

@@ -51,7 +51,7 @@ class TunnelRequest:
 def demand_tunnel(request: TunnelRequest) -> None:
     """Raises ``UsageError`` for what cannot be opened."""
     if request.tensorboard is not None and request.jupyter:
-        raise UsageError("--tensorboard and --jupyter are two tunnels", hint="open them one after the other")
+        raise UsageError("--tensorboard and --jupyter cannot be combined", hint="open them one after the other")
     if request.port is None and not request.program:
         raise UsageError("which port of the job?", hint="--port 8888, --tensorboard LOGDIR or --jupyter")
     if request.tensorboard is not None and (not request.tensorboard or "\0" in request.tensorboard):
@@ -105,7 +105,7 @@ class BesideProgram:
         if "port" not in answer:
             said = self._child.stderr_tail().splitlines()[-1:]
             self.close()
-            why = answer.get("error") or (said[0] if said else "it said nothing")
+            why = "; ".join(str(each) for each in (answer.get("error"), *said) if each) or "it said nothing"
             raise JobError(f"{self._request.program} cannot run beside {self._record.run_id}: {why}")
         self.port = read_port(str(answer["port"]), "port")
 

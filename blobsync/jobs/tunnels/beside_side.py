@@ -15,12 +15,16 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from glob import glob
 from typing import Any
 
 # What each is called, newest first; https://jupyter-server.readthedocs.io/en/latest/users/configuration.html
 _JUPYTERS = ("jupyter-lab", "jupyter-notebook", "jupyter-server")
+# Less than the other side waits for our answer (seconds).
+_OPEN_SECONDS = 100.0
+_POLL_SECONDS = 0.1
 
 
 def environment_of(run_id: str) -> dict[str, str]:
@@ -77,6 +81,18 @@ def start(request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
     return child, port
 
 
+def wait_until_open(child: subprocess.Popen[bytes], address: str, port: int) -> None:
+    """Until the program listens: Jupyter takes seconds for that. Raises ``OSError`` where it ends, or never does."""
+    until = time.monotonic() + _OPEN_SECONDS
+    while child.poll() is None:
+        with suppress(OSError), socket.create_connection((address, port), timeout=5):
+            return
+        if time.monotonic() > until:
+            raise OSError("it does not listen at port " + str(port))
+        time.sleep(_POLL_SECONDS)
+    raise OSError("it ended with " + str(child.returncode))
+
+
 def send_answer(values: dict[str, Any]) -> None:
     """One line, at once."""
     sys.stdout.write(json.dumps(values) + "\n")
@@ -91,7 +107,6 @@ def main() -> int:
     except OSError as error:
         send_answer({"error": str(error)})
         return 1
-    send_answer({"port": port})
 
     def end_with_input() -> None:
         sys.stdin.read()
@@ -99,7 +114,12 @@ def main() -> int:
 
     threading.Thread(target=end_with_input, daemon=True).start()
     try:
+        wait_until_open(child, request["address"], port)
+        send_answer({"port": port})
         return child.wait()
+    except OSError as error:
+        send_answer({"error": str(error)})
+        return 1
     except KeyboardInterrupt:
         return 130
     finally:

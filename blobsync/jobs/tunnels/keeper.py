@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.1
 class TunnelKeeper:
     """A line that is to be open. ``make`` gives its words anew each time: a job that was queued again has another node.
 
-    ``port`` is the one here; ``note`` is told when the line drops and when it is back.
+    ``port`` is the one here; ``note`` is told when the line drops and when it is back, ``started`` each new process.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class TunnelKeeper:
         environ: Mapping[str, str],
         *,
         note: Callable[[str], None] = lambda text: None,
+        started: Callable[[int], None] = lambda pid: None,
         answers: Callable[[int], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -41,7 +42,7 @@ class TunnelKeeper:
         self.restarts = 0
         self.problem = ""
         self._make, self._process, self._environ, self._note = make, process, environ, note
-        self._answers, self._clock = answers or is_answered, clock
+        self._answers, self._clock, self._started = answers or is_answered, clock, started
         self._child: RunningProcess | None = None
         self._opened = self._retry_at = 0.0
         self._pause = 1.0
@@ -50,6 +51,7 @@ class TunnelKeeper:
         """Start it, and wait until the port is open. Raises ``BackendUnavailableError``, and what ``make`` raises."""
         argv = self._make()
         child = self._child = self._process.start(argv, env=self._environ)
+        self._started(child.pid)
         # Some report each connection; nobody reads a pipe that is full.
         threading.Thread(target=_drain, args=(child,), daemon=True).start()
         until = self._clock() + OPEN_SECONDS

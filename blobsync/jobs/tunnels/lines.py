@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from blobsync.jobs.tunnels.addresses import AzureBastion, SshMachine
 
@@ -36,6 +37,12 @@ def forward_line(
     )
 
 
+def machine_command(machine: SshMachine, *command: str) -> tuple[str, ...]:
+    """Run a command on a machine; the shell over there gets it as one line."""
+    port = ("-p", str(machine.port)) if machine.port else ()
+    return ("ssh", "-T", *_QUIET, *port, "--", machine.destination, shlex.join(command))
+
+
 def _identity(key: str) -> tuple[str, ...]:
     return ("-i", key, "-o", "IdentitiesOnly=yes") if key else ()
 
@@ -47,6 +54,34 @@ def _through(jump: SshMachine | None, key: str) -> tuple[str, ...]:
     port = ("-p", str(jump.port)) if jump.port else ()
     words = ("ssh", "-o", "BatchMode=yes", *_identity(key), *port, "-W", "[%h]:%p", "--", jump.destination)
     return "-o", f"ProxyCommand={shlex.join(words)}"
+
+
+class SshProxy(NamedTuple):
+    """A machine that ssh reaches through a program of its own; ``name`` is only what ssh calls it."""
+
+    words: tuple[str, ...]
+    user: str
+    name: str
+
+
+def proxy_line(proxy: SshProxy, *, local: int, remote: int) -> tuple[str, ...]:
+    """``ssh -L`` to 127.0.0.1 of a machine behind such a program."""
+    forward = f"{LOOPBACK}:{local}:{LOOPBACK}:{remote}"
+    return ("ssh", "-N", "-T", *_QUIET, *_behind(proxy), "-L", forward, "--", f"{proxy.user}@{proxy.name}")
+
+
+def proxy_command(proxy: SshProxy, *command: str) -> tuple[str, ...]:
+    """Run a command there; the shell over there gets it as one line."""
+    return ("ssh", "-T", *_QUIET, *_behind(proxy), "--", f"{proxy.user}@{proxy.name}", shlex.join(command))
+
+
+def _behind(proxy: SshProxy) -> tuple[str, ...]:
+    """Each job has another host key under the same name: who answers is the program's affair."""
+    line = shlex.join(proxy.words).replace("%", "%%")
+    return (
+        *("-o", f"ProxyCommand={line}"),
+        *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
+    )
 
 
 def pod_line(kubectl: Sequence[str], namespace: str, pod: str, *, local: int, remote: int) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -40,6 +41,10 @@ FIRST_LOCAL_PORT = 22_222
 # How long the process of a tunnel may take to begin, and to end (seconds).
 _BEGIN_SECONDS, _END_SECONDS = 60.0, 30.0
 _POLL_SECONDS = 0.1
+# How long a process that was killed may take to be gone (seconds).
+_GONE_SECONDS = 5.0
+# In the environment of the program that holds a tunnel's line, with the tunnel's folder.
+_MARK = "BLOBSYNC_TUNNEL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class NamedTunnel:
         key = read_key_file(self.key, Path.home()) if self.key else ""
         if self.azure_bastion:
             if self.bastion:
-                raise UsageError("--bastion and --azure-bastion are two ways", hint="use only one of them")
+                raise UsageError("--bastion and --azure-bastion cannot be combined", hint="use only one of them")
             bastion = read_bastion(self.azure_bastion, self.resource_group, self.target, self.subscription)
             return bastion_line(bastion, local=local, remote=remote)
         jump = read_machine(self.bastion, "bastion") if self.bastion else None
@@ -112,7 +117,8 @@ class TunnelFolder:
 
     def __init__(self, folder: Path) -> None:
         self.order, self.state, self.lock = folder / "order.json", folder / "state.json", folder / "lock"
-        self.close, self.log = folder / "close", folder / "log"
+        self.close, self.log, self.line = folder / "close", folder / "log", folder / "line.json"
+        self.mark = {_MARK: str(folder)}
 
     def is_held(self) -> bool:
         """Whether the process of the tunnel runs."""
@@ -133,6 +139,29 @@ class TunnelFolder:
                 yield False
                 return
             yield True
+
+    def note_line(self, pid: int) -> None:
+        """Remember the program that holds the line, for whoever finds it left behind."""
+        self.write(self.line, {"pid": pid})
+
+    def end_stray_line(self) -> None:
+        """End the line of a process that was killed: it would hold the port, and no ``close`` would find it."""
+        with suppress(OSError, ValueError):
+            pid = parse_object(self.line.read_text()).get("pid")
+            # Asked after the file was read: what a running process has noted is its own.
+            if not isinstance(pid, int) or pid <= 1 or self.is_held():
+                return
+            if self._has_mark(pid):
+                os.killpg(pid, signal.SIGKILL)
+                _wait(lambda: not self._has_mark(pid), _GONE_SECONDS)
+            self.line.unlink()
+
+    def _has_mark(self, pid: int) -> bool:
+        """Whether it is our line, and not another program that got its number; elsewhere than on Linux, no."""
+        mark = os.fsencode(f"{_MARK}={self.mark[_MARK]}")
+        with suppress(OSError):
+            return mark in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+        return False
 
     def read(self) -> dict[str, object]:
         """The last state; empty where there is none."""
@@ -240,7 +269,7 @@ class Tunnels:
         argv = (*python_module("blobsync.jobs.tunnels.background"), str(folder.order.parent))
         self._process.spawn_detached(argv, log=folder.log, env=self._environ)
         if not _wait(lambda: "open" in folder.read(), _BEGIN_SECONDS + OPEN_SECONDS):
-            raise BackendUnavailableError(f"the tunnel {name} did not begin", hint=f"see {folder.log}")
+            raise BackendUnavailableError(f"the tunnel {name} did not start", hint=f"see {folder.log}")
         if folder.read()["open"] is not True:
             raise BackendUnavailableError(str(folder.read().get("problem")), hint=f"try it: {_shown(tunnel, local)}")
         return self.state(tunnel)
@@ -262,7 +291,9 @@ class Tunnels:
         folder = above / "tunnels"
         own_folder(folder)
         own_folder(folder / name)
-        return TunnelFolder(folder / name)
+        found = TunnelFolder(folder / name)
+        found.end_stray_line()
+        return found
 
     def _write(self, tunnels: Sequence[NamedTunnel]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

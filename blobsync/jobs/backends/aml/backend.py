@@ -35,7 +35,15 @@ from blobsync.jobs.backends.aml.computes import Computes
 from blobsync.jobs.backends.aml.foreign import read_foreign, tagged_ssh
 from blobsync.jobs.backends.aml.platforms import virtual_cluster_id
 from blobsync.jobs.backends.aml.replies import AmlReply
-from blobsync.jobs.backends.aml.request import AmlRequest, build_request, secrets_path, warnings_for, without_bundle
+from blobsync.jobs.backends.aml.request import (
+    AmlRequest,
+    build_request,
+    node_secrets,
+    secrets_path,
+    warnings_for,
+    without_bundle,
+)
+from blobsync.jobs.backends.aml.ssh_service import find_az, read_address, ssh_proxy, tagged_machine
 from blobsync.jobs.backends.base import (
     Accepted,
     Backend,
@@ -43,12 +51,15 @@ from blobsync.jobs.backends.base import (
     Holder,
     Outcome,
     Plan,
+    PortForward,
     Refused,
     SeenJob,
     Surroundings,
     Unknown,
 )
 from blobsync.jobs.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
+from blobsync.jobs.tunnels.addresses import SshMachine
+from blobsync.jobs.tunnels.lines import LOOPBACK, SshProxy, forward_line, machine_command, proxy_command, proxy_line
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -113,7 +124,7 @@ class AmlBackend:
         request: AmlRequest = plan.request
         spec = plan.spec
         try:
-            self._prepare(request, secrets)
+            self._prepare(request, spec, secrets)
         except BlobsyncError as error:
             self.forget(spec)
             return Refused(error)
@@ -131,10 +142,10 @@ class AmlBackend:
         return None if found is None else self._ref(spec.run_id, found)
 
     def forget(self, spec: JobSpec) -> None:
-        if spec.secret_env and self._cluster.code:
-            self._drop_secrets(secrets_path(self._cluster, spec))
+        if self._cluster.code and (blob := secrets_path(self._cluster, spec)):
+            self._drop_secrets(blob)
 
-    def _prepare(self, request: AmlRequest, secrets: Secrets) -> None:
+    def _prepare(self, request: AmlRequest, spec: JobSpec, secrets: Secrets) -> None:
         for store in request.datastores:
             path = f"datastores/{store.name}"
             there = self._client.try_call(path)
@@ -147,7 +158,7 @@ class AmlBackend:
             if self._client.try_call(path) is None:
                 self._client.call("PUT", path, body, doing="submit")
         if request.secrets_blob:
-            self._put_secrets(request.secrets_blob, secrets)
+            self._put_secrets(request.secrets_blob, node_secrets(spec, secrets))
 
     def _unanswered(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
         """A lost response is not a refusal: check whether the service has the job."""
@@ -292,7 +303,32 @@ class AmlBackend:
         command += [f"--resource-group={place.resource_group}", f"--workspace-name={place.workspace_name}"]
         return (*command, f"--subscription={place.subscription_id}")
 
+    def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
+        """Through the job's ssh service; on ITP through the address that the platform writes beside a job."""
+        if way := self._way_beside(ref):
+            return forward_line(way, local=forward.local, remote=forward.remote)
+        return proxy_line(self._proxy(ref, forward.node), local=forward.local, remote=forward.remote)
+
+    def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
+        python = ("python3", "-I", "-c", source)
+        way = self._way_beside(ref)
+        return machine_command(way, *python) if way else proxy_command(self._proxy(ref, node), *python)
+
+    def program_address(self, ref: JobRef, forward: PortForward) -> str:
+        """ssh ends on the node itself."""
+        return LOOPBACK
+
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _way_beside(self, ref: JobRef) -> SshMachine | None:
+        body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") if self._cluster.platform == "itp" else None
+        return tagged_machine(body) if body else None
+
+    def _proxy(self, ref: JobRef, node: int) -> SshProxy:
+        name = run_name(ref.run_id)
+        body = self._client.history(f"runs/{name}/serviceinstances/{node}")
+        address = read_address(body or AmlReply(), name, node)
+        return ssh_proxy(find_az(self._around.process, self._around.environ), address)
 
     def _trusted_hosts(self) -> Sequence[str]:
         return load_user_config(self._around.environ).trusted_hosts
@@ -337,7 +373,7 @@ class AmlBackend:
         return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
 
     def _put_secrets(self, blob: str, secrets: Secrets) -> None:
-        body = Secrets(env=secrets.env).to_json().encode()
+        body = secrets.to_json().encode()
         with self._code_store() as store:
             store.put(blob, body, md5=hashlib.md5(body).digest())
 

@@ -221,7 +221,7 @@ class Computes:
         if found.kind != AML_COMPUTE:
             raise UsageError(
                 f"{name} is a {found.kind}: only compute clusters ({AML_COMPUTE}) have nodes that Azure ML makes",
-                hint=f"az ml compute show --name {name} and az ml compute detach are for others",
+                hint=f"for other kinds: az ml compute show --name {name}, az ml compute detach --name {name}",
             )
         return found
 

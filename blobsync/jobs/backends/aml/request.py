@@ -24,7 +24,7 @@ from blobsync.jobs.backends.aml import storage as aml_storage
 from blobsync.jobs.backends.aml.replies import spec_tags
 from blobsync.jobs.backends.aml.storage import Datastore
 from blobsync.jobs.node_archive import travelling_sources
-from blobsync.jobs.spec import FolderLink, JobSpec
+from blobsync.jobs.spec import FolderLink, JobSpec, Secrets
 
 ENVIRONMENT = "blobsync"
 # In effect the machine's memory, as in ACT; PyTorch's data loaders need it.
@@ -91,7 +91,7 @@ def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -
     ]
     secrets_blob = secrets_path(cluster, spec)
     home = aml_storage.for_code(cluster, str(cluster.code.account.container), spec.run_id) if cluster.code else None
-    inputs, outputs = _data(spec, code, folders)
+    inputs, outputs = _data(spec, code or home, folders)
     if secrets_blob and home:
         inputs["secrets"] = _input("uri_file", "Download", home.uri(secrets_blob))
     environment_id, environment = _environment(cluster, spec, base)
@@ -152,16 +152,23 @@ def warnings_for(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
 
 
 def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
-    """The blob with the secret variables for the node; empty if the job has none."""
-    if not spec.secret_env:
+    """The blob with what nobody but the node may know; empty if the job has nothing of that kind."""
+    if not spec.secret_env and spec.spread is None:
         return ""
     if cluster.code is None:
+        what = "the SAS of a transfer's nodes" if spec.spread is not None else "secret variables"
         raise ConfigError(
-            "secret variables need a code_path, because they reach the nodes through its container",
+            f"{what} need a code_path, because they reach the nodes through its container",
             file=cluster.file,
             key="config_param.code_path",
         )
     return f"{cluster.code.path}.d/secrets/{spec.run_id}.json"
+
+
+def node_secrets(spec: JobSpec, secrets: Secrets) -> Secrets:
+    """What that blob holds. A transfer's nodes open its containers themselves; data of other jobs is in datastores."""
+    moved = (spec.spread or {}).get("rights", {})
+    return Secrets({container: secrets.sas[container] for container in moved}, secrets.env)
 
 
 def command_line(cluster: Cluster, spec: JobSpec, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from blobsync.base.check_results import CheckResult
 from blobsync.base.errors import (
     BackendDeniedError,
     BackendUnavailableError,
@@ -31,11 +32,13 @@ from blobsync.jobs.backends.base import (
     Unknown,
 )
 from blobsync.jobs.backends.kubernetes import replies
+from blobsync.jobs.backends.kubernetes.examine import examine_cluster
 from blobsync.jobs.backends.kubernetes.kubectl import Kubectl
 from blobsync.jobs.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.jobs.backends.kubernetes.place import Place, recorded_place
 from blobsync.jobs.backends.kubernetes.pod import CONTAINER, FILES, RUN_DIR
 from blobsync.jobs.backends.kubernetes.pod_logs import PodLogs
+from blobsync.jobs.backends.kubernetes.pod_times import states_over_time
 from blobsync.jobs.backends.kubernetes.replies import KubernetesJob, Pod
 from blobsync.jobs.backends.kubernetes.request import SECRETS_KEY, build_kubernetes, pull_login
 from blobsync.jobs.backends.kubernetes.settings import read_settings
@@ -94,6 +97,11 @@ class KubernetesBackend:
 
     def forget(self, spec: JobSpec) -> None:
         Submission(self._own, spec).remove_unreleased()
+
+    def examine(self, plan: Plan | None) -> Iterator[CheckResult]:
+        settings, around, notes = read_settings(self._cluster, self._around.settings), self._around, list[str]()
+        kubectl = Kubectl(around.process, around.environ, settings.context, notes.append)
+        return examine_cluster(kubectl, self._cluster.file, settings, plan.request if plan else None, notes)
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -269,8 +277,8 @@ def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) ->
 
 def _info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str]) -> RunInfo:
     """With the size that it has at this moment: the server does not record when it changed."""
-    now = NodeChange(time.time(), replies.running_nodes(pods), job.nodes)
-    return replace(replies.job_info(job, pods, events), changes=(now,))
+    now = NodeChange(time.time(), replies.running_nodes(pods), job.nodes, seen=True)
+    return replace(replies.job_info(job, pods, events), changes=(now,), states=states_over_time(job, pods))
 
 
 def _read_pod(place: Place, pod: str, since: str) -> str:

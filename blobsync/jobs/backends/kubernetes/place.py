@@ -13,18 +13,26 @@ from blobsync.jobs.spec import JobRef
 
 # So many jobs are asked for by their names; of more, all of ours.
 _BY_NAME = 50
-_CLUSTER_WIDE = frozenset({"PersistentVolume", "Node"})
-_GROUPS = {"Job": "/apis/batch/v1"}
+_CLUSTER_WIDE = frozenset({"CSIDriver", "Namespace", "Node", "PersistentVolume", "PriorityClass"})
+_GROUPS = {
+    "CSIDriver": "/apis/storage.k8s.io/v1",
+    "Job": "/apis/batch/v1",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1",
+}
 _PLURALS = {
+    "CSIDriver": "csidrivers",
     "ConfigMap": "configmaps",
     "Event": "events",
     "Job": "jobs",
+    "Namespace": "namespaces",
     "Node": "nodes",
     "PersistentVolume": "persistentvolumes",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
+    "PriorityClass": "priorityclasses",
     "Secret": "secrets",
     "Service": "services",
+    "ServiceAccount": "serviceaccounts",
 }
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")

@@ -31,7 +31,10 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One try of one node. ``attempt`` counts from 0; ``waiting`` is why its container does not run yet."""
+    """One try of one node. ``attempt`` counts from 0; ``waiting`` is why its container does not run yet.
+
+    ``begun`` is when a node took it, ``ran`` and ``finished`` when its container began and ended (seconds since 1970).
+    """
 
     name: str
     job: str
@@ -49,6 +52,9 @@ class Pod:
     evicted: str = ""
     leaving: bool = False
     gpus: int = 0
+    begun: float | None = None
+    ran: float | None = None
+    finished: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -165,6 +171,9 @@ def _read_pod(body: Mapping[str, Any]) -> Pod:
         evicted=(_text(target, "message") or "evicted") if _text(target, "status") == "True" else "",
         leaving=bool(_text(body, "metadata", "deletionTimestamp")),
         gpus=sum(_digits(value) for one in limits for name, value in one.items() if name.endswith("/gpu")),
+        begun=_when(body, "status", "startTime"),
+        ran=_when(state, "running", "startedAt") or _when(state, "terminated", "startedAt"),
+        finished=_when(state, "terminated", "finishedAt"),
     )
 
 

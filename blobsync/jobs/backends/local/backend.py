@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.process import python_module
 from blobsync.base.user_data import state_home
@@ -20,7 +21,7 @@ from blobsync.jobs.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
 from blobsync.jobs.holding import HOLDER, entering
 from blobsync.jobs.node_archive import holder_source
-from blobsync.jobs.spec import MARK, RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, run_name
+from blobsync.jobs.spec import MARK, RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
 from blobsync.local.errors import local_error
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "scale"})
@@ -62,6 +63,7 @@ class LocalBackend:
                 f"this machine is one node, but the job requests {spec.nodes}",
                 hint="use --nodes 1, or a cluster with more nodes",
             )
+        self._demand_what_is_known(spec)
         files = self._files(spec.run_id)
         settings = self._around.settings
         command = (
@@ -99,13 +101,8 @@ class LocalBackend:
         request: LocalRequest = plan.request
         files, spec = request.files, plan.spec
         capacity = self._capacity()
-        gpus = gpus_of(spec)
-        if capacity.wants(gpus) > len(capacity.gpus):
-            raise SubmissionError(
-                f"this machine has {len(capacity.gpus)} GPUs, but the job requests {gpus}",
-                hint=f"use -n {len(capacity.gpus)}",
-            )
-        ticket = LocalQueue(self._queue_dir).enter(spec.run_id, gpus)
+        _demand_gpus(spec, capacity)
+        ticket = LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec))
         local = {
             "slots": capacity.slots,
             "gpus": capacity.gpus,
@@ -181,7 +178,7 @@ class LocalBackend:
         entries = LocalQueue(self._queue_dir).entries()
         running = [entry for entry in entries if entry.running]
         held = sum(len(entry.held) for entry in running)
-        slots = f"{capacity.slots} at a time of the jobs that use no GPU"
+        slots = f"jobs without GPUs: {capacity.slots} at a time"
         return ClusterSummary(
             1,
             int(not running),
@@ -193,7 +190,7 @@ class LocalBackend:
         )
 
     def blame(self) -> Sequence[Holder]:
-        user = self._around.environ.get("USER", "")
+        user = owner_name(self._around.environ)
         return tuple(
             Holder(user, entry.run_id, "", State.RUNNING if entry.running else State.QUEUED, len(entry.held), 1)
             for entry in LocalQueue(self._queue_dir).entries()
@@ -217,19 +214,34 @@ class LocalBackend:
         # The place in a record is for display only: runs are in the state folder.
         return RunFiles(self._runs / run_name(run_id))
 
+    def _demand_what_is_known(self, spec: JobSpec) -> None:
+        """What the file and the environment say of this machine; nvidia-smi is asked when the job is handed over."""
+        slots, gpus = self._slots(), self._named_gpus()
+        if gpus is not None:
+            _demand_gpus(spec, Capacity(slots, gpus))
+
     def _capacity(self) -> Capacity:
+        gpus = self._named_gpus()
+        return Capacity(self._slots(), _numbers(self._count_gpus()) if gpus is None else gpus)
+
+    @property
+    def _own_settings(self) -> Mapping[str, Any]:
         own = self._around.settings.get("local")
-        settings: Mapping[str, Any] = own if isinstance(own, Mapping) else {}
+        return own if isinstance(own, Mapping) else {}
+
+    def _slots(self) -> int:
+        return max(1, _count(self._own_settings.get("slots") or 1, "slots"))
+
+    def _named_gpus(self) -> tuple[str, ...] | None:
+        """Those that the cluster file or the environment gives; None where nobody does."""
+        if self._own_settings.get("gpus") is not None:
+            return _numbers(_count(self._own_settings["gpus"], "gpus"))
         visible = self._around.environ.get("CUDA_VISIBLE_DEVICES")
-        if settings.get("gpus") is not None:
-            gpus = _numbers(_count(settings["gpus"], "gpus"))
-        elif visible is not None:
-            # Numbers or names; CUDA takes -1 for the end of the list.
-            names = [name.strip() for name in visible.split(",")]
-            gpus = tuple(takewhile(lambda name: name not in ("", "-1"), names))
-        else:
-            gpus = _numbers(self._count_gpus())
-        return Capacity(max(1, _count(settings.get("slots") or 1, "slots")), gpus)
+        if visible is None:
+            return None
+        # Numbers or names; CUDA takes -1 for the end of the list.
+        names = [name.strip() for name in visible.split(",")]
+        return tuple(takewhile(lambda name: name not in ("", "-1"), names))
 
     def _count_gpus(self) -> int:
         try:
@@ -268,12 +280,25 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
         return RunInfo(run_id, State.UNKNOWN, reason="its directory was deleted")
     state, reason = status.state, ""
     if state is State.QUEUED and run_id in order:
-        reason = f"{order.index(run_id)} jobs before it" if order.index(run_id) else ""
+        reason = f"{count_text(order.index(run_id), 'job')} before it" if order.index(run_id) else ""
+    if state is State.PREPARING:
+        # Its supervisor writes the next state down a moment later.
+        state = files.phase()
     if not state.is_final and files.cancel.exists():
         state = State.CANCELING
     changes, nodes = files.read_changes()
     hosts = tuple(map(address_of, nodes)) if changes else ("localhost",)
-    return RunInfo(run_id, state, status.exit_code, 0, reason, status.started, status.ended, hosts, changes)
+    told = (status.started, status.ended, hosts, changes, files.read_states(status))
+    return RunInfo(run_id, state, status.exit_code, 0, reason, *told)
+
+
+def _demand_gpus(spec: JobSpec, capacity: Capacity) -> None:
+    gpus = gpus_of(spec)
+    if capacity.wants(gpus) > len(capacity.gpus):
+        raise SubmissionError(
+            f"this machine has {len(capacity.gpus)} GPUs, but the job requests {gpus}",
+            hint=f"use -n {len(capacity.gpus)}",
+        )
 
 
 def _demand_room(spec: JobSpec) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from blobsync.base.plain_json import parse_json
 from blobsync.jobs.login import LOG_FOLDERS, telling
-from blobsync.jobs.spec import JobSpec, LogFile, NodeChange, State
+from blobsync.jobs.spec import JobSpec, LogFile, NodeChange, State, StateChange
 
 # A run whose supervisor has not shown up after this many seconds will not run.
 START_SECONDS = 60.0
@@ -108,7 +108,12 @@ class RunFiles:
 
     def phase(self) -> State:
         """``RUNNING`` once the node program has made the node ready and started the command."""
-        return State.RUNNING if (self.folder / "phase").exists() else State.PREPARING
+        return State.RUNNING if self._phase.exists() else State.PREPARING
+
+    @property
+    def _phase(self) -> Path:
+        """Written by the node program at that moment."""
+        return self.folder / "phase"
 
     def write_status(self, status: SavedState) -> None:
         fresh = self.state.with_suffix(".new")
@@ -127,6 +132,14 @@ class RunFiles:
             return None
         except (ValueError, TypeError, KeyError, OverflowError):
             return SavedState(State.UNKNOWN)
+
+    def read_states(self, status: SavedState) -> tuple[StateChange, ...]:
+        """When the run was made ready, ran and was asked to stop, as its files tell."""
+        told = [StateChange(status.started, State.PREPARING)] if status.started else []
+        for state, file in ((State.RUNNING, self._phase), (State.CANCELING, self.cancel)):
+            with suppress(OSError):
+                told.append(StateChange(file.stat().st_mtime, state))
+        return tuple(told)
 
     def write_wanted(self, nodes: int) -> None:
         """The last request counts."""

@@ -276,8 +276,9 @@ class SlurmBackend:
         return done.stdout
 
     def _accounting(self, *selection: str) -> Mapping[str, slurm_replies.SlurmJob]:
+        command = ("sacct", "-n", "--parsable2", "-X", "-D", "-o", slurm_replies.SACCT_FORMAT)
         try:
-            done = self._login.run(("sacct", "-n", "--parsable2", "-X", "-o", slurm_replies.SACCT_FORMAT, *selection))
+            done = self._login.run((*command, *selection))
         except LostContactError:
             raise
         except BackendUnavailableError:
@@ -294,8 +295,8 @@ class SlurmBackend:
 
 def _with_size(info: RunInfo) -> RunInfo:
     """A job that runs has the nodes that it is to have; nobody records when that changed."""
-    count = len(info.nodes)
-    return replace(info, changes=(NodeChange(time.time(), count, count),)) if info.state is State.RUNNING else info
+    now = NodeChange(time.time(), len(info.nodes), len(info.nodes), seen=True)
+    return replace(info, changes=(now,)) if info.state is State.RUNNING else info
 
 
 def _number(ref: JobRef) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from blobsync.jobs.backends.base import ClusterSummary, Holder
-from blobsync.jobs.spec import RunInfo, State
+from blobsync.jobs.spec import RunInfo, State, StateChange
 
 # https://slurm.schedmd.com/job_state_codes.html. A preempted job that is to run again is in squeue as PENDING;
 # one that is only in the accounting as PREEMPTED will not.
@@ -70,7 +70,7 @@ _SINFO_WIDTHS = (64, 32, 96, 96)
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One job, or one task of an array, as squeue or sacct shows it."""
+    """One job, or one task of an array, as squeue or sacct shows it. ``earlier`` are its runs before a requeue."""
 
     job_id: str
     word: str
@@ -85,6 +85,7 @@ class SlurmJob:
     user: str = ""
     gpus: int = 0
     node_count: int = 0
+    earlier: tuple[SlurmJob, ...] = ()
 
     @property
     def state(self) -> State:
@@ -120,15 +121,29 @@ def read_squeue(text: str) -> dict[str, SlurmJob]:
 
 
 def read_sacct(text: str) -> dict[str, SlurmJob]:
-    """By job id, of ``sacct -n --parsable2 -X -o`` with :data:`SACCT_FORMAT`."""
-    tasks: dict[str, list[SlurmJob]] = {}
+    """By job id, of ``sacct -n --parsable2 -X -D -o`` with :data:`SACCT_FORMAT`.
+
+    With ``-D`` there is a line for each time that a job was queued (https://slurm.schedmd.com/sacct.html), and for
+    older jobs of the same number, which have other names.
+    """
+    runs: dict[str, list[SlurmJob]] = {}
     for line in text.splitlines():
         job_id, word, code, start, end, nodes, name = [*line.split("|"), *[""] * 6][:7]
         exit_code, _, signal = code.partition(":")
         number = 128 + _number(signal) if _number(signal) else _number(exit_code)
         job = SlurmJob(job_id, word, 0, number, _when(start), _when(end), expand_nodes(nodes), name=name)
-        tasks.setdefault(job_id.split("_")[0], []).append(job)
+        runs.setdefault(job_id, []).append(job)
+    tasks: dict[str, list[SlurmJob]] = {}
+    for job_id, lines in runs.items():
+        tasks.setdefault(job_id.split("_")[0], []).append(_latest(lines))
     return {job_id: _together(job_id, jobs) for job_id, jobs in tasks.items()}
+
+
+def _latest(runs: Sequence[SlurmJob]) -> SlurmJob:
+    # One that waits has not started.
+    *before, last = sorted(runs, key=lambda job: job.started or float("inf"))
+    earlier = tuple(job for job in before if job.name == last.name)
+    return replace(last, restarts=len(earlier), earlier=earlier)
 
 
 def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
@@ -146,7 +161,15 @@ def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
         started=None if state is State.QUEUED else job.started,
         ended=job.ended if state.is_final else None,
         nodes=job.nodes,
+        states=tuple(_earlier_states(job)),
     )
+
+
+def _earlier_states(job: SlurmJob) -> Iterator[StateChange]:
+    for number, run in enumerate(job.earlier):
+        if run.started and run.ended:
+            yield StateChange(run.started, State.RUNNING, number)
+            yield StateChange(run.ended, State.QUEUED, number + 1)
 
 
 def read_summary(sinfo_lines: Sequence[str], squeue_lines: Sequence[str]) -> ClusterSummary:

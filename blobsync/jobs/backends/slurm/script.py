@@ -52,6 +52,7 @@ rm -rf "$TASK/exit_code" "$TASK/up"{old_code}
 mkdir "$TASK/up"
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1){reached}
 export MASTER_PORT=$(({first_port} + SLURM_JOB_ID % {ports}))
+export HWLOC_COMPONENTS="${{HWLOC_COMPONENTS:--gl}}"
 export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
 PLACE=({place})
 ONCE_PER_NODE=(srun --export=ALL --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1)
@@ -103,7 +104,8 @@ _SRUN = 'srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TA
 _ELASTIC_SRUN = (
     'srun --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --open-mode=append --output="$TASK/user_logs/{log}"'
 )
-_MPIRUN = "mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
+# mpirun starts its daemons by srun, which passes what --export of sbatch named, unless it is told otherwise.
+_MPIRUN = "SLURM_EXPORT_ENV=ALL mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
 
 
 # What an elastic job adds. srun ends with the highest code of all nodes, those that were lost on the way included; node

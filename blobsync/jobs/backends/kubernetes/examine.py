@@ -1,0 +1,188 @@
+"""Everything that a submission asks of a cluster, asked beforehand. Changes nothing there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
+from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundError
+from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal
+from blobsync.jobs.backends.kubernetes.place import Place
+from blobsync.jobs.backends.kubernetes.request import KubernetesRequest
+from blobsync.jobs.backends.kubernetes.settings import KubernetesSettings
+
+OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
+
+# Each question is one kubectl.
+_AT_ONCE = 4
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_KUEUE = "/apis/kueue.x-k8s.io"
+_KUEUE_VERSION = re.compile(r"kueue\.x-k8s\.io/v[0-9a-z]{1,20}")
+_CSI_DRIVER = "blob.csi.azure.com"
+
+
+class Right(NamedTuple):
+    """One right, as ``kubectl auth can-i`` takes it: ``create secrets``."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    subresource: str = ""
+
+    @property
+    def words(self) -> str:
+        whole = f"{self.resource}.{self.group}" if self.group else self.resource
+        return f"{self.verb} {whole}/{self.subresource}" if self.subresource else f"{self.verb} {whole}"
+
+
+# What each job takes, and what one with mounts takes besides.
+_ALWAYS = (
+    *(Right(verb, "jobs", "batch") for verb in ("create", "get", "list", "patch", "delete")),
+    *(Right(verb, "secrets") for verb in ("create", "get", "update", "list", "delete")),
+    *(Right(verb, "pods") for verb in ("get", "list")),
+    Right("get", "pods", subresource="log"),
+    Right("list", "events"),
+    Right("create", "configmaps"),
+    Right("create", "services"),
+)
+_FOR_MOUNTS = (
+    Right("create", "persistentvolumeclaims"),
+    *(Right(verb, "persistentvolumes") for verb in ("create", "list", "delete")),
+)
+_ENTER = Right("create", "pods", subresource="exec")
+
+
+def examine_cluster(
+    kubectl: Kubectl,
+    about: str,
+    settings: KubernetesSettings,
+    request: KubernetesRequest | None,
+    notes: list[str],
+) -> Iterator[CheckResult]:
+    """kubectl, its context, the server, the namespace, the rights, and what the file names there.
+
+    ``request`` None: nobody can say what a job would make. ``notes`` is what ``kubectl`` notes to.
+    """
+    place = Place(kubectl, settings.namespace)
+    steps: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("kubectl", lambda: f"{kubectl.argv()[0]}, context {kubectl.current_context()}, namespace {place.namespace}"),
+        ("server", lambda: _server(kubectl)),
+    )
+    for name, step in steps:
+        try:
+            detail = step()
+        except BlobsyncError as error:
+            yield failed_check(about, name, error)
+            return
+        yield CheckResult(about, name, WARN if notes else OK, "; ".join([detail, *notes]))
+    look = _Look(place, about)
+    namespace = look.at("namespace", place.namespace, place.path("Namespace", place.namespace), look.make_namespace)
+    yield namespace
+    if namespace.status is FAIL:
+        return
+    yield from look.rights(request)
+    yield from look.named(settings, request)
+
+
+def _server(kubectl: Kubectl) -> str:
+    kubectl.check_versions()
+    return "reachable, and its version is supported"
+
+
+class _Look:
+    """Questions to one namespace; each has an answer, also where it was not to be had."""
+
+    def __init__(self, place: Place, about: str) -> None:
+        self._place = place
+        self._about = about
+
+    @property
+    def make_namespace(self) -> str:
+        return f"create it: {self._place.kubectl.shown('create', 'namespace', self._place.namespace)}"
+
+    def at(self, what: str, name: str, path: str, hint: str) -> CheckResult:
+        """Whether the object at ``path`` is there."""
+        try:
+            self._place.kubectl.get(path)
+        except BackendDeniedError as error:
+            return failed_check(self._about, what, error, UNTRIED)
+        except (JobNotFoundError, KubernetesRefusal):
+            return CheckResult(self._about, what, FAIL, f"{name} is not there", hint)
+        except BlobsyncError as error:
+            return failed_check(self._about, what, error)
+        return CheckResult(self._about, what, OK, f"{name} is there")
+
+    def rights(self, request: KubernetesRequest | None) -> Iterator[CheckResult]:
+        needed = [*_ALWAYS, *(_FOR_MOUNTS if _mounts(request) else ())]
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                allowed = dict(zip((*needed, _ENTER), pool.map(self._may, (*needed, _ENTER)), strict=True))
+        except BlobsyncError as error:
+            yield CheckResult(self._about, "rights", UNTRIED, f"could not be asked: {error.message}", error.hint)
+            return
+        lacking = [right for right in needed if not allowed[right]]
+        if lacking:
+            words = ", ".join(right.words for right in lacking)
+            yield CheckResult(self._about, "rights", FAIL, f"you may not {words}", self._ask(lacking[0]))
+        elif request is None:
+            yield CheckResult(self._about, "rights", UNTRIED, "not asked for all: first mend what submit refuses")
+        else:
+            yield CheckResult(self._about, "rights", OK, f"you have the {len(needed)} rights that a job needs")
+        if not allowed[_ENTER]:
+            yield CheckResult(self._about, "rights", WARN, "you may not create pods/exec: no ssh", self._ask(_ENTER))
+
+    def _may(self, right: Right) -> bool:
+        asked = {"verb": right.verb, "resource": right.resource, "namespace": self._place.namespace}
+        asked |= {"group": right.group} if right.group else {}
+        asked |= {"subresource": right.subresource} if right.subresource else {}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        status = self._place.kubectl.create(_REVIEWS, body).get("status")
+        return isinstance(status, dict) and status.get("allowed") is True
+
+    def _ask(self, right: Right) -> str:
+        words = self._place.kubectl.shown("auth", "can-i", *right.words.split())
+        return f"see what you may do: {words} -n {self._place.namespace}; ask the cluster's owner for it"
+
+    def named(self, settings: KubernetesSettings, request: KubernetesRequest | None) -> Iterator[CheckResult]:
+        """What the cluster file names, and nobody makes."""
+        for kind, what, name in (
+            ("ServiceAccount", "service account", settings.service_account),
+            ("Secret", "pull secret", settings.pull_secret),
+            ("PriorityClass", "priority class", settings.priority_class),
+        ):
+            if name:
+                plural = self._place.path(kind).rpartition("/")[2]
+                shown = self._place.kubectl.shown("get", plural, "-n", self._place.namespace)
+                yield self.at(what, name, self._place.path(kind, name), f"see what there is: {shown}")
+        if settings.queue:
+            yield self._queue(settings.queue)
+        if _mounts(request):
+            hint = "az aks update --enable-blob-driver, or mode: download for these folders"
+            yield self.at("mounts", f"the driver {_CSI_DRIVER}", self._place.path("CSIDriver", _CSI_DRIVER), hint)
+
+    def _queue(self, queue: str) -> CheckResult:
+        """https://kubernetes.io/docs/reference/using-api/#api-groups: a group says which version it prefers."""
+        try:
+            preferred = self._place.kubectl.get(_KUEUE).get("preferredVersion")
+        except JobNotFoundError:
+            return CheckResult(self._about, "queue", FAIL, "the cluster has no Kueue", "omit queue, or install Kueue")
+        except BlobsyncError as error:
+            return failed_check(self._about, "queue", error, UNTRIED)
+        version = str(preferred.get("groupVersion")) if isinstance(preferred, dict) else ""
+        if not _KUEUE_VERSION.fullmatch(version):
+            return CheckResult(self._about, "queue", UNTRIED, "cannot find out which version of Kueue the cluster runs")
+        namespace = self._place.namespace
+        shown = self._place.kubectl.shown("get", "localqueues", "-n", namespace)
+        path = f"/apis/{version}/namespaces/{namespace}/localqueues/{queue}"
+        return self.at("queue", queue, path, f"see what there is: {shown}")
+
+
+def _mounts(request: KubernetesRequest | None) -> bool:
+    return request is not None and any(each["kind"] == "PersistentVolume" for each in request.objects)

@@ -1,0 +1,48 @@
+"""A job's states over time, from what the kubelets tell of its pods. Pure.
+
+https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodStatus: times are to the second. Pods
+that are gone tell nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blobsync.jobs.backends.kubernetes.replies import KubernetesJob, Pod
+from blobsync.jobs.spec import State, StateChange
+
+
+def states_over_time(job: KubernetesJob, pods: Sequence[Pod]) -> tuple[StateChange, ...]:
+    """When its nodes were made ready, when all of them ran, and when they were lost and waited again."""
+    times = {time for pod in pods for time in (pod.begun, pod.ran, _lost_at(pod, pods)) if time is not None}
+    found: list[StateChange] = []
+    for time in sorted(times):
+        before = found[-1].state if found else State.QUEUED
+        state = _state_at(time, job, pods, before)
+        if state is not before:
+            tries = [pod.attempt for pod in pods if pod.begun is not None and pod.begun <= time]
+            found.append(StateChange(time, state, max(tries, default=0)))
+    return tuple(found)
+
+
+def _lost_at(pod: Pod, pods: Sequence[Pod]) -> float | None:
+    """When another try had to take its place; one that ended otherwise ends the job, or has done its part."""
+    again = any(other.index == pod.index and other.attempt > pod.attempt for other in pods)
+    return pod.finished if again or pod.evicted else None
+
+
+def _state_at(time: float, job: KubernetesJob, pods: Sequence[Pod], before: State) -> State:
+    there: dict[int, bool] = {}
+    begun: set[int] = set()
+    for pod in pods:
+        if pod.begun is None or pod.begun > time:
+            continue
+        begun.add(pod.index)
+        lost = _lost_at(pod, pods)
+        if lost is None or lost > time:
+            there[pod.index] = pod.ran is not None and pod.ran <= time
+    if not there:
+        return State.QUEUED
+    # An elastic job may have had fewer nodes then.
+    complete = len(there) >= len(begun) and (len(begun) >= job.nodes or before is State.RUNNING)
+    return State.RUNNING if complete and all(there.values()) else State.PREPARING
