@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from blobsync.base.errors import UsageError
+from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.options import SETTINGS, group_callback
 from blobsync.cli.session import Session
 
@@ -80,6 +81,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("doctor",), "programs", "Check everything that transfers need, and show how to fix it."),
             Word(("azcopy",), "programs", "Install azcopy, or show which one is used."),
             Word(("emulator",), "settings", "Start or stop a local blob server."),
+            Word(("schema",), "schema", "Print what a command prints with --json, as a JSON schema."),
             Word(("demo",), "demo", "Try the main commands on a real data set, on this machine."),
         ),
     ),
@@ -198,7 +200,4 @@ def build_app() -> typer.Typer:
     return app
 
 
-_EPILOG = (
-    "Exit codes: 0 done and verified, 1 failed, 2 usage or configuration (nothing was changed), "
-    "3 some files failed or conflict, 4 nothing has that name, 130 interrupted."
-)
+_EPILOG = f"Exit codes: {', '.join(f'{int(code)} {code.sentence}' for code in ExitCode)}."

@@ -8,22 +8,32 @@ every command start later.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
+from blobsync.cli.columns import cells, columns_of, shortened
 from blobsync.plan.progress import Progress
 
 # A line that fills the last column may wrap, and a wrapped line cannot be erased.
 _SPARE = 1
 _WIDEST = 120
-_GRAPH_LEAST = 10
+_GRAPH_LEAST = 6
 _GRAPH_MOST = 40
-_NAME_LEAST = 15
-_ENDLESS = 10_000
+_NAME_LEAST = 16
+# The part of the width that the name gets before the graph does.
+_NAME_SHARE = 0.3
+# What is shown, as far as there is room: the first ones first. In a line of fewer columns bytes say more than a name.
+_NAMED_FROM = 60
+_LOOKING_ORDER = ("looked", "time", "rate")
+_ORDER = ("time", "failures", "rate", "name", "sizes", "graph", "files", "under way")
+_NARROW_ORDER = ("time", "failures", "rate", "sizes", "name", "graph", "files", "under way")
 # The width if the terminal does not report one.
 _USUAL_COLUMNS = 80
+
+# The parts of a line, by what they tell, in the order in which they stand there.
+_Parts = dict[str, str]
 
 
 def step_verb(phase: str) -> str:
@@ -34,40 +44,34 @@ def step_verb(phase: str) -> str:
 def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     """The line for a terminal of ``columns``, always narrower than that.
 
-    On narrow terminals, parts are dropped in this order: the graph, files, bytes, rate, failures, the time.
+    Parts that do not fit are dropped in this order: how many files are under way, how many are done, the graph, the
+    bytes, the name of the current file (in fewer than 60 columns before the bytes), the rate, failures, the time.
     ``plain``: the graph has ASCII characters only.
     """
     width = min(columns, _WIDEST) - _SPARE
     if not progress.files_expected:
-        return _fitting(step_verb(progress.phase), _looking(progress), width)[:width]
-    done, total = progress.files, progress.files_expected
-    if progress.bytes_expected:
-        # A retry may have taken bytes back, or sent some twice.
-        done, total = progress.bytes, progress.bytes_expected
-    share = min(max(done / total, 0.0), 1.0)
-    lead = f"{step_verb(progress.phase)} {int(share * 100):3}%"
-    parts = _moving(progress)
-    text = _fitting(lead, parts, width)
-    if text == _fitting(lead, parts, _ENDLESS):
-        text += _files_now(progress, width - len(text) - _GRAPH_LEAST - 3)
-        # Only if nothing else had to be dropped: numbers matter more.
-        graph = min(width - len(text) - 3, _GRAPH_MOST)
-        if graph < _GRAPH_LEAST:
-            return text[:width]
-        text = f"{lead} |{_graph(share, graph, plain=plain)}|{text[len(lead) + 1 :]}"
-    return text[:width]
+        lead = step_verb(progress.phase)
+        return _joined(lead, _fitting(lead, _looking(progress), _LOOKING_ORDER, width))[:width]
+    lead = f"{step_verb(progress.phase)} {int(progress.share * 100):3}%"
+    name = "".join(each if each.isprintable() else "?" for each in progress.current) if progress.under_way else ""
+    parts = {"graph": " " * _GRAPH_LEAST, **_moving(progress), "name": shortened(name, _NAME_LEAST)}
+    chosen = _fitting(lead, parts, _ORDER if columns >= _NAMED_FROM else _NARROW_ORDER, width)
+    # What is left over is for the name, up to its share, then for the graph, then for the rest of the name.
+    _lengthen(chosen, name, min(_left(lead, chosen, width), int(width * _NAME_SHARE) - _NAME_LEAST))
+    if "graph" in chosen:
+        graph = min(_GRAPH_LEAST + _left(lead, chosen, width), _GRAPH_MOST)
+        chosen["graph"] = _graph(progress.share, graph, plain=plain)
+    _lengthen(chosen, name, _left(lead, chosen, width))
+    return _joined(lead, chosen)[:width]
 
 
-def _files_now(progress: Progress, room: int) -> str:
-    """How many files are under way and which began last, where there is room beside the graph."""
-    if not progress.under_way:
-        return ""
-    text = f", {progress.under_way:,} at a time"
-    left = room - len(text) - 2
-    if left < _NAME_LEAST or not progress.current:
-        return text if len(text) <= room else ""
-    name = "".join(each if each.isprintable() else "?" for each in progress.current)
-    return f"{text}: {name if len(name) <= left else '...' + name[3 - left :]}"
+def _lengthen(chosen: _Parts, name: str, by: int) -> None:
+    if "name" in chosen and by > 0:
+        chosen["name"] = shortened(name, cells(chosen["name"]) + by)
+
+
+def _left(lead: str, chosen: _Parts, width: int) -> int:
+    return width - cells(_joined(lead, chosen))
 
 
 def _graph(share: float, width: int, *, plain: bool) -> str:
@@ -76,17 +80,13 @@ def _graph(share: float, width: int, *, plain: bool) -> str:
     return tqdm.format_meter(share * width, width, 0.0, ncols=width, ascii=plain, bar_format="{bar}")
 
 
-# Each part with its priority; parts are shown in the order of the list.
-_Parts = list[tuple[int, str]]
-
-
 def _looking(progress: Progress) -> _Parts:
     rate = progress.looked / progress.seconds if progress.seconds > 0 else 0.0
-    return [
-        (0, count_text(progress.looked, "name") if progress.looked else ""),
-        (2, f"{rate:,.0f} a second" if rate >= 1 else ""),
-        (1, duration_text(progress.seconds)),
-    ]
+    return {
+        "looked": count_text(progress.looked, "name") if progress.looked else "",
+        "rate": f"{rate:,.0f} a second" if rate >= 1 else "",
+        "time": duration_text(progress.seconds),
+    }
 
 
 def _moving(progress: Progress) -> _Parts:
@@ -95,27 +95,32 @@ def _moving(progress: Progress) -> _Parts:
     rate = moved / progress.seconds if progress.seconds > 0 else 0.0
     sizes = f"{size_text(there)} of {size_text(progress.bytes_expected)}" if progress.bytes_expected else ""
     left = progress.seconds_left
-    return [
-        (3, sizes),
-        (4, f"{progress.files:,}/{count_text(progress.files_expected, 'file')}"),
-        (1, f"{progress.failures:,} failed" if progress.failures else ""),
-        (2, f"{size_text(int(rate))}/s" if sizes and rate >= 1 else ""),
-        (0, f"{duration_text(left)} left" if left is not None else duration_text(progress.seconds)),
-    ]
+    return {
+        "sizes": sizes,
+        "files": f"{progress.files:,}/{count_text(progress.files_expected, 'file')}",
+        "failures": f"{progress.failures:,} failed" if progress.failures else "",
+        "rate": f"{size_text(int(rate))}/s" if sizes and rate >= 1 else "",
+        "time": f"{duration_text(left)} left" if left is not None else duration_text(progress.seconds),
+        "under way": f"{progress.under_way:,} at a time" if progress.under_way else "",
+    }
 
 
-def _fitting(lead: str, parts: _Parts, width: int) -> str:
-    """``lead`` and the most important parts that there is room for."""
-    chosen: list[int] = []
-    for at in sorted((at for at, (_, text) in enumerate(parts) if text), key=lambda at: parts[at][0]):
-        if len(_joined(lead, parts, [*chosen, at])) > width:
+def _fitting(lead: str, parts: _Parts, order: Sequence[str], width: int) -> _Parts:
+    """The most important parts that there is room for."""
+    chosen: _Parts = {}
+    for name in (name for name in order if parts[name]):
+        more = {each: text for each, text in parts.items() if each in chosen or each == name}
+        if cells(_joined(lead, more)) > width:
             break
-        chosen.append(at)
-    return _joined(lead, parts, chosen)
+        chosen = more
+    return chosen
 
 
-def _joined(lead: str, parts: _Parts, chosen: list[int]) -> str:
-    return ", ".join([lead, *(parts[at][1] for at in sorted(chosen))]).replace(", ", "  ", 1)
+def _joined(lead: str, chosen: _Parts) -> str:
+    graph, name = chosen.get("graph"), chosen.get("name")
+    text = f"{lead} |{graph}| " if graph else f"{lead}  "
+    text += ", ".join(part for each, part in chosen.items() if each not in ("graph", "name"))
+    return f"{text}{': ' if 'under way' in chosen else '  '}{name}" if name else text.rstrip()
 
 
 class TerminalLine:
@@ -130,10 +135,7 @@ class TerminalLine:
     @property
     def columns(self) -> int:
         """How wide the terminal is now; a window can be resized at any time."""
-        try:
-            return os.get_terminal_size(self._terminal.fileno()).columns or _USUAL_COLUMNS
-        except (OSError, ValueError):
-            return _USUAL_COLUMNS
+        return columns_of(self._terminal) or _USUAL_COLUMNS
 
     def draw(self, text: str) -> None:
         """Put ``text`` in the place of what was drawn before."""

@@ -107,7 +107,7 @@ def _published(session: Session, result: CodeResult) -> Result:
     for note in result.notes:
         session.listener.note(note)
     seconds = session.seconds
-    return Result(_data(result, seconds), _lines(result, seconds))
+    return Result(_data(result, seconds), _lines(result, seconds), wraps=True)
 
 
 def _data(result: CodeResult, seconds: float) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _why(decision: Decision) -> Result:
     text = f"{decision.path} is {'in' if decision.included else 'left out'}: {decision.reason}"
     if decision.pattern is not None:
         text += f": {decision.pattern} ({where})"
-    return Result(_decision_data(decision), [text])
+    return Result(_decision_data(decision), [text], wraps=True)
 
 
 def _decision_data(decision: Decision) -> dict[str, Any]:
@@ -204,4 +204,5 @@ def _folder(session: Session, state: CodeState, result: TransferResult | None) -
         return Result(_state_data(state), [f"would bring the blob folder up to date with {files}"])
     seconds = session.seconds
     data = _state_data(state) | result_data(result, seconds)
-    return Result(data, [*result_lines(result, seconds), *_git_lines(state)], result.failures, result.exit_code)
+    lines = [*result_lines(result, seconds), *_git_lines(state)]
+    return Result(data, lines, result.failures, result.exit_code, wraps=True)

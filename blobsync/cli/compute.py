@@ -103,7 +103,7 @@ def compute_scale(
       blobsync compute scale gpu --min 0 --idle 2m
     """
     if nodes is not None and (least, most) != (None, None):
-        raise UsageError(f"{nodes} and --min or --max are two sizes", hint="use only one of them")
+        raise UsageError(f"{nodes} cannot be combined with --min or --max", hint="use only one of them")
     if nodes is None and (least, most, idle) == (None, None, None):
         raise UsageError("no size given", hint=f"blobsync compute scale {name} --max 4")
     computes = _computes(session)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from blobsync.base.errors import TransferCancelledError, UsageError
+from blobsync.cli.columns import columns_of, wrapped
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session
@@ -44,7 +45,7 @@ def confirm(session: Session, question: str) -> None:
 
 def _ask(question: str) -> str:
     answer = ""
-    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.write(wrapped(f"{question} [y/N]", columns_of(sys.stderr)) + " ")
     sys.stderr.flush()
     try:
         answer = sys.stdin.readline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,10 +62,10 @@ def upload(
     server to server.
 
     \b
-      blobsync u data/voc20                     a folder or a file: blobsync detects which
-      blobsync u data/a.zip output/run7         several at once
-      blobsync -c eu -f we3v32 u data/voc20     from cluster we3v32's storage to cluster eu's
-      blobsync u --all                          every folder entry of the cluster
+      blobsync u data/voc20                   a folder, or a file
+      blobsync u data/a.zip output/run7       several at once
+      blobsync -c eu -f we3v32 u data/voc20   from we3v32's storage to eu's
+      blobsync u --all                        every folder entry of the cluster
     """
     return _transfer(session, Direction.UP, paths or [], options, dry_run=dry_run, yes=yes)
 
@@ -82,7 +83,7 @@ def download(
     you request it. A large file that an earlier run did not finish is not fetched again from its beginning.
 
     \b
-      blobsync d data/voc20                     into data/voc20, whatever is there already
+      blobsync d data/voc20                     into data/voc20, never deeper
       blobsync d output/run7 --include '*.pt'   only some files
       blobsync -f we3v32 d data/voc20           from cluster we3v32's storage
       blobsync d --all                          every folder entry of the cluster
@@ -133,7 +134,8 @@ def apply(
         saved = load(file)
         session.cluster, session.from_cluster = saved.cluster, saved.from_cluster
         project = session.project(copies=True)
-        made = with_consent(session, project, lambda: project.load_plan(saved))
+        with project.planning(saved.direction, [f"{project.root}/{path}" for path in saved.paths]):
+            made = with_consent(session, project, lambda: project.load_plan(saved))
     return _carry_out(session, project, made, yes=yes)
 
 
@@ -159,7 +161,7 @@ def verify(
     reports = with_consent(session, project, lambda: [project.verify(path, deep=deep) for path in chosen])
     shown = files_shown(quiet=session.quiet, full=full)
     unreadable = [failure for report in reports for failure in report.unreadable]
-    return Result(verify_data(reports), verify_lines(reports, shown), unreadable, verify_code(reports))
+    return Result(verify_data(reports), verify_lines(reports, shown), unreadable, verify_code(reports), wraps=True)
 
 
 def _transfer(
@@ -167,7 +169,8 @@ def _transfer(
 ) -> Result:
     with looking():
         project = session.project(copies=True)
-        made = _plan(session, project, direction, paths, options)
+        with nullcontext() if dry_run else project.planning(direction, paths):
+            made = _plan(session, project, direction, paths, options)
     if dry_run:
         return _shown_plan(session, project, made, option="plan --full")
     if session.verbose:
@@ -181,7 +184,7 @@ def _detach(project: Project, made: TransferPlan) -> Result:
     record = project.detach(made)
     moving = count_text(made.files_to_transfer, "file")
     line = f"{record.run_id}: {moving}, {size_text(made.bytes_to_transfer)}; blobsync q {record.run_id} shows it"
-    return Result(detached_data(made, record), [line], (*made.conflicts, *made.unreadable), ExitCode.DONE)
+    return Result(detached_data(made, record), [line], (*made.conflicts, *made.unreadable), ExitCode.DONE, wraps=True)
 
 
 def _direction(word: str) -> Direction:
@@ -208,7 +211,7 @@ def _shown_plan(
     shown = files_shown(quiet=session.quiet, full=full)
     lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, full=option)
     if not session.json:
-        return Result({}, lines, left, code)
+        return Result({}, lines, left, code, wraps=True)
     records = project.write_records(made) if made.is_large else None
     return Result(plan_data(made, records), (), left, code)
 
@@ -222,4 +225,4 @@ def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: b
     result = project.carry_out(made)
     failures = (*result.failures, *made.conflicts)
     seconds = session.seconds
-    return Result(result_data(result, seconds), result_lines(result, seconds), failures, result.exit_code)
+    return Result(result_data(result, seconds), result_lines(result, seconds), failures, result.exit_code, wraps=True)

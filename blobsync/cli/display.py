@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from blobsync.cli.output import Console
-from blobsync.cli.progress import BarListener, LineListener, QuietListener
+from blobsync.cli.progress import LINE_EVERY_VERBOSE, BarListener, LineListener, QuietListener
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
@@ -20,4 +20,6 @@ def choose_listener(console: Console, session: Session, terminal: TextIO | None 
     # With -v log lines would appear in the middle of a bar.
     terminal = terminal or sys.stderr
     drawable = terminal.isatty() and session.environ.get("TERM") != "dumb" and not session.verbose
-    return BarListener(console, terminal=terminal) if drawable else LineListener(console)
+    if drawable:
+        return BarListener(console, terminal=terminal)
+    return LineListener(console, LINE_EVERY_VERBOSE, each_worker=True) if session.verbose else LineListener(console)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,13 +19,16 @@ from blobsync.cli.job_words import job_data, job_details, job_table, state_text,
 from blobsync.cli.options import ITS_NAME, command
 from blobsync.cli.output import Result
 from blobsync.cli.reports import files_shown, more_line
+from blobsync.cli.running_words import progress_data, so_far, utc_text
 from blobsync.cli.session import Session
 from blobsync.jobs.lasting import lasted
+from blobsync.local.transfer_log import RUNNING
 
 if TYPE_CHECKING:
     from blobsync.jobs.history import JobRecord
     from blobsync.local.transfer_log import TransferEntry
     from blobsync.project.logbook import LogBook
+    from blobsync.project.running import RunningTransfer
 
 _AGO = re.compile(r"(\d+)([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -56,7 +59,8 @@ def history(
 ) -> Result:
     """Show what was transferred, copied, removed and submitted from this project; asks no cluster and no container.
 
-    With an ID of a transfer: each file with its old and its new MD5 and ETag, from the receipt.
+    Of a transfer that runs it says how far that is. With an ID of a transfer: each file with its old and its new MD5
+    and ETag, from the receipt.
 
     \b
       blobsync history --since 1d
@@ -76,8 +80,9 @@ def history(
     if not only_transfers and path is None:
         jobs = find_jobs(session).history(cluster=session.cluster, limit=max)
         jobs = [job for job in jobs if after is None or job.submitted >= after]
-    data = {"transfers": [_data(each) for each in transfers], "jobs": [job_data(job) for job in jobs]}
-    return Result(data, job_table(jobs) if only_jobs else _table(transfers, jobs, max))
+    far = _told_by(book.running.all() if _any_runs(transfers) else {})
+    data = {"transfers": [_data(each, far) for each in transfers], "jobs": [job_data(job) for job in jobs]}
+    return Result(data, job_table(jobs) if only_jobs else _table(transfers, jobs, max, far))
 
 
 def _moment(text: str, now: float) -> float:
@@ -92,13 +97,28 @@ def _moment(text: str, now: float) -> float:
         raise UsageError(f"--since {text}: not a time", hint=hint) from None
 
 
-def _data(entry: TransferEntry) -> dict[str, Any]:
-    began = datetime.fromtimestamp(entry.began, timezone.utc).isoformat(timespec="seconds")
-    return {**asdict(entry), "paths": list(entry.paths), "began": began}
+# How far the transfer of an entry is, where it runs and tells it.
+_Far = Callable[["TransferEntry"], "RunningTransfer | None"]
 
 
-def _table(transfers: Sequence[TransferEntry], jobs: Sequence[JobRecord], limit: int) -> Iterator[str]:
-    rows = [(entry.began, _transfer_row(entry)) for entry in transfers]
+def _told_by(running: Mapping[str, RunningTransfer]) -> _Far:
+    return lambda entry: running.get(entry.id) if entry.result == RUNNING else None
+
+
+def _any_runs(transfers: Sequence[TransferEntry]) -> bool:
+    return any(entry.result == RUNNING for entry in transfers)
+
+
+def _data(entry: TransferEntry, far: _Far) -> dict[str, Any]:
+    running = far(entry)
+    known: dict[str, Any] = {"paths": list(entry.paths), "began": utc_text(entry.began), "progress": None}
+    if running is not None:
+        known["progress"] = progress_data(running)
+    return {**asdict(entry), **known}
+
+
+def _table(transfers: Sequence[TransferEntry], jobs: Sequence[JobRecord], limit: int, far: _Far) -> Iterator[str]:
+    rows = [(entry.began, _transfer_row(entry, far(entry))) for entry in transfers]
     rows += [(job.submitted, _job_row(job)) for job in jobs]
     rows.sort(key=lambda row: row[0], reverse=True)
     if not rows:
@@ -107,10 +127,11 @@ def _table(transfers: Sequence[TransferEntry], jobs: Sequence[JobRecord], limit:
     return table([head, *(row for _, row in rows[:limit])])
 
 
-def _transfer_row(entry: TransferEntry) -> tuple[str, ...]:
+def _transfer_row(entry: TransferEntry, running: RunningTransfer | None) -> tuple[str, ...]:
     files = entry.deleted if entry.kind == "rm" else entry.transferred
     took = "" if entry.seconds is None else took_text(entry.seconds)
     result = entry.result + (f", {entry.failed:,} failed" if entry.failed else "")
+    result += f", {so_far(running)}" if running is not None else ""
     kind = f"{entry.kind} --mirror" if entry.mirror else entry.kind
     where = " ".join(entry.paths)
     return (_time(entry.began), entry.id, kind, f"{files:,}", size_text(entry.bytes), took, result, where)
@@ -136,9 +157,11 @@ def _one(session: Session, book: LogBook, id: str, *, full: bool) -> Result:
         return Result({"jobs": [job_data(job)]}, job_details(job))
     receipt = book.receipt(entry)
     files = list(_files(receipt))
-    data = {"transfers": [_data(entry)], "files": files, "receipt_kept": receipt is not None}
+    far = _told_by(book.running.all())
+    data = {"transfers": [_data(entry, far)], "files": files, "receipt_kept": receipt is not None}
     shown = files_shown(quiet=session.quiet, full=full)
-    return Result(data, [*_facts(entry), *_file_lines(entry, files, shown, kept=receipt is not None)])
+    lines = [*_facts(entry, far(entry)), *_file_lines(entry, files, shown, kept=receipt is not None)]
+    return Result(data, lines, wraps=True)
 
 
 def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
@@ -152,12 +175,13 @@ def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
 _FACTS = ("path", "size", "md5", "etag")
 
 
-def _facts(entry: TransferEntry) -> Iterator[str]:
+def _facts(entry: TransferEntry, running: RunningTransfer | None) -> Iterator[str]:
     facts = [
         ("transfer", entry.id),
         ("began", _time(entry.began)),
         ("took", "" if entry.seconds is None else took_text(entry.seconds)),
         ("result", entry.result),
+        ("so far", so_far(running) if running is not None else ""),
         ("problem", entry.problem),
         ("command", entry.command),
         ("by", f"{entry.user} on {entry.host}"),

@@ -155,7 +155,7 @@ def summary(session: Session) -> Result:
     name = project.cluster.name
     found = project.jobs.summary()
     data = {field: getattr(found, field) for field in found.__slots__}
-    return Result({"cluster": name, **data}, summary_lines(name, found))
+    return Result({"cluster": name, **data}, summary_lines(name, found), wraps=True)
 
 
 def blame(session: Session) -> Result:
@@ -185,7 +185,7 @@ def parse(session: Session, id: IdArgument) -> Result:
         "causes": cause_data(found.causes),
         "retriable": found.is_retriable,
     }
-    return Result(data, cause_lines(found.causes) if found.causes else ["no known cause found"])
+    return Result(data, cause_lines(found.causes) if found.causes else ["no known cause found"], wraps=True)
 
 
 def find_jobs(session: Session, *, resized: bool = False) -> Jobs:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text
-from blobsync.jobs.holding import entering_command
-from blobsync.jobs.lasting import lasted, seconds_of
+from blobsync.cli.columns import columns_of
+from blobsync.jobs.holding import entering_command, hold_text
+from blobsync.jobs.lasting import lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 
 if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.parse import FoundCause
-    from blobsync.jobs.spec import NodeChange
 
 _COMMAND_CHARS = 60
 # On a terminal: what the last column gets at least, and which others go first.
 _LAST_LEAST = 12
+# Where no column is left to be left out.
+_LAST_CUT = 8
 _LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "TIME", "USER")
 
 
@@ -65,6 +67,10 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "ssh": ssh_line(record) or None,
         "hold_seconds": spec.hold or None,
         "elastic": _elastic_data(record) if spec.is_elastic else None,
+        "states": [
+            {"state": span.state.value, "time": _iso(span.start), "until": _iso(span.end), "seen": span.seen}
+            for span in spans_of(record)
+        ],
     }
 
 
@@ -76,7 +82,9 @@ def _elastic_data(record: JobRecord) -> dict[str, Any]:
         "max_nodes": record.spec.max_nodes,
         "nodes": last.running if last else None,
         "wanted": last.wanted if last else record.spec.nodes,
-        "changes": [{"time": _iso(one.at), "nodes": one.running, "wanted": one.wanted} for one in changes],
+        "changes": [
+            {"time": _iso(one.at), "nodes": one.running, "wanted": one.wanted, "seen": one.seen} for one in changes
+        ],
     }
 
 
@@ -86,12 +94,7 @@ def nodes_text(record: JobRecord) -> str:
     bounds = f"elastic, {spec.min_nodes} to {spec.max_nodes}"
     if not changes:
         return f"{spec.nodes} wanted ({bounds})"
-    return f"{_change_text(changes[-1])} ({bounds})"
-
-
-def _change_text(change: NodeChange) -> str:
-    wanted = f", {change.wanted} wanted" if change.wanted != change.running else ""
-    return f"{count_text(change.running, 'node')}{wanted}"
+    return f"{nodes_after(changes[-1])} ({bounds})"
 
 
 def state_text(record: JobRecord) -> str:
@@ -125,23 +128,15 @@ def table(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator
 
     On a narrow terminal ids are shortened to their ends, which mean the same, and the least columns are left out.
     """
-    columns = terminal_columns() if columns is None else columns
+    columns = columns_of(sys.stdout) if columns is None else columns
     if columns:
         rows = _fitted(rows, columns)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    most = max(columns - sum(widths) - 2 * len(widths), _LAST_LEAST) if columns else _COMMAND_CHARS
+    most = max(columns - sum(widths) - 2 * len(widths), _LAST_CUT) if columns else _COMMAND_CHARS
     for row in rows:
         last = row[-1] if len(row[-1]) <= most else row[-1][: most - 3] + "..."
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         yield "  ".join([*cells, last]).rstrip()
-
-
-def terminal_columns() -> int:
-    """How wide standard output is; 0 where it is no terminal."""
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
-    except (OSError, ValueError):
-        return 0
 
 
 def _fitted(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[str]]:
@@ -181,13 +176,19 @@ def job_details(record: JobRecord) -> Iterator[str]:
         ("not read", ", ".join(spec.unread)),
         *((f"folder {folder.name}", f"{folder.mode} {folder.container}/{folder.path}") for folder in spec.folders),
         ("enter it", ssh_line(record)),
+        (
+            "waits",
+            f"{hold_text(spec.hold)} from its start, then until the last shell is closed" if ssh_line(record) else "",
+        ),
         ("page", record.ref.url),
         ("again for", record.successor_of),
         ("nodes", nodes_text(record) if spec.is_elastic else ""),
     ]
     yield from (f"{name + ':':<14} {value}" for name, value in facts if value)
-    for change in info.changes:
-        yield f"{'':<14} {_iso(change.at)}  {_change_text(change)}"
+    for number, moment in enumerate(moments_of(record, time.time())):
+        lasts = f", {lasting_text(moment.seconds)}" if moment.seconds is not None else ""
+        seen = " (seen then)" if moment.seen else ""
+        yield f"{'over time:' if number == 0 else '':<14} {_iso(moment.at)}  {moment.text}{lasts}{seen}"
 
 
 def ssh_line(record: JobRecord) -> str:

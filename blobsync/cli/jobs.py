@@ -85,12 +85,12 @@ def submit(
     The command 'ssh' makes a job that waits for you instead; 'blobsync ssh ID' opens a shell in it.
 
     \b
-      blobsync submit python train.py --data voc20      options of the command need no quotes
+      blobsync submit python train.py --data voc20        without quotes
       blobsync -c eu -n 16 submit --name big python train.py
-      blobsync -c eu,us,uni -n 16 submit python train.py      the first with 16 free GPUs
+      blobsync -c eu,us,uni -n 16 submit python train.py  the first with 16 free
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
-      blobsync -n 8 submit --hold 4h ssh                      then: blobsync ssh ID
-      blobsync submit --elastic 1:4 -- torchrun train.py      then: blobsync scale ID 3
+      blobsync -n 8 submit --hold 4h ssh                  then: ssh ID
+      blobsync submit --elastic 1:4 -- torchrun train.py  then: scale ID 3
       blobsync -c uni submit --file job.json --cluster-file cluster.json
     """
     asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
@@ -145,7 +145,8 @@ def local(session: Session, cmd: CommandArgument) -> Result:
 
     \b
       blobsync local python train.py --data voc20
-      blobsync -n 2 local python train.py             two processes with their ranks; -n 0: one, without a GPU
+      blobsync -n 2 local python train.py    two processes with their ranks
+      blobsync -n 0 local python train.py    one, without a GPU
     """
     if session.json:
         raise UsageError("local runs in the terminal, so it has no --json")

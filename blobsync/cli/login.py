@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from blobsync.base.check_results import CheckResult
     from blobsync.base.locations import ContainerUrl
     from blobsync.config.logins import StoredLogin
     from blobsync.config.model import StorageAccount
-    from blobsync.project.doctor import CheckResult
 
 _MARKS = {"ok": "works", "untried": "not tried", "warn": "note", "fail": "does not work"}
 
@@ -50,10 +50,10 @@ def login(
     readable for you alone, and used in each project whose files name that container.
 
     \b
-      blobsync login                               asks for a SAS, the URL of a SAS, or a key
+      blobsync login                               a SAS, its URL, or a key
       blobsync login aux_data/configs/eu.yaml      where a project has several
       blobsync login < sas.txt                     from a file, in a script
-      blobsync login --identity                    az login, a managed identity, ...
+      blobsync login --identity                    az login and the like
       blobsync login --forget
     """
     if show:
@@ -150,7 +150,8 @@ def given_login(session: Session, account: StorageAccount) -> StoredLogin:
 
     def read(text: str) -> StoredLogin:
         if not text:
-            raise UsageError("nothing was given", hint="--identity uses your Azure login")
+            hint = "for your Azure login instead: blobsync login --identity, blobsync config new --auth identity"
+            raise UsageError("nothing was given", hint=hint)
         found = parse_login(text, account.container)
         _demand_kind(account, found.kind)
         return found
@@ -186,7 +187,7 @@ def _stored(
         "stored": given is not None,
         "checks": check_data(checks),
     }
-    return Result(data, [done, *check_lines(checks)])
+    return Result(data, [done, *check_lines(checks)], wraps=True)
 
 
 def _forgotten(session: Session, account: StorageAccount) -> Result:
@@ -194,7 +195,9 @@ def _forgotten(session: Session, account: StorageAccount) -> Result:
 
     had = forget_login(account.container, session.environ)
     data = {"file": account.file, "container": str(account.container), "forgotten": had}
-    return Result(data, [f"forgotten: {account.container}" if had else f"nothing is stored for {account.container}"])
+    return Result(
+        data, [f"forgotten: {account.container}" if had else f"nothing is stored for {account.container}"], wraps=True
+    )
 
 
 def _listed(session: Session) -> Result:

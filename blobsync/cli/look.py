@@ -49,7 +49,7 @@ def ls(
     A path means that blob, or what is below that folder: data/voc never shows data/voc20.
 
     \b
-      blobsync ls                       the mapped folders, and where they are stored
+      blobsync ls                       the mapped folders, and where they are
       blobsync ls data/voc20 -l         one folder
       blobsync ls 'data/voc*'           blobs and folders by pattern, in quotes
       blobsync ls data -r --jsonl       everything, in bounded memory
@@ -88,7 +88,8 @@ def _matching(project: Project, paths: Iterable[str]) -> list[str]:
             try:
                 next(project.list(path))
             except NothingMatchedError:
-                found += [match.path for match in pattern_matches(project.list, path)]
+                matches = pattern_matches(project.list, path)
+                found += [f"{match.path}/" if match.entry.is_folder else match.path for match in matches]
                 continue
         found.append(path)
     return found
@@ -103,7 +104,7 @@ def stat(session: Session, paths: PathsArgument) -> Result:
     project = session.project()
     found = [(project.resolve(path), project.stat(path)) for path in paths]
     data = {"paths": [_status_data(place, status) for place, status in found]}
-    return Result(data, [line for place, status in found for line in _status_lines(place, status)])
+    return Result(data, [line for place, status in found for line in _status_lines(place, status)], wraps=True)
 
 
 def resolve(session: Session, paths: PathsArgument) -> Result:
@@ -119,7 +120,7 @@ def resolve(session: Session, paths: PathsArgument) -> Result:
     for place in places:
         lines += [place.path, f"  blob:  {place.remote}", f"  local: {place.local}", f"  why:   {place.why}"]
         lines += [f"  but:   {inner.prefix} has an entry of its own, {inner.remote}" for inner in place.nested]
-    return Result({"paths": [_place_data(place) for place in places]}, lines)
+    return Result({"paths": [_place_data(place) for place in places]}, lines, wraps=True)
 
 
 def _places(session: Session, paths: list[str]) -> list[Resolution]:
@@ -273,7 +274,7 @@ def _usage(project: Project, path: str) -> Usage:
         return replace(project.usage(path), path=path)
     except NothingMatchedError:
         # A folder entry that is still empty.
-        if path in project.cluster.prefixes:
+        if path.rstrip("/") in project.cluster.prefixes:
             return Usage(path, 0, 0)
         raise
 

@@ -51,15 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return console.fail(error)
     except OSError as error:
         return console.fail(LocalFileError(f"{error.filename or 'the output'}: {error.strerror or error}"))
+    except ModuleNotFoundError as error:
+        return console.fail(_missing(error) or _fault(error, words))
     except Exception as error:  # noqa: BLE001 - the last place that can turn a bug of ours into an error message
         return console.fail(_fault(error, words))
 
 
 def _run(words: Sequence[str], console: Console) -> int:
     session = Session(words=console.command)
-    closing: list[Any] = []
+    is_logging = False
 
     def start(session: Session) -> None:
+        nonlocal is_logging
         console.as_json, console.quiet = session.json, session.quiet
         console.choose_colors(session.color, session.environ)
         session.listener = choose_listener(console, session)
@@ -68,9 +71,10 @@ def _run(words: Sequence[str], console: Console) -> int:
 
             timed = TimedListener(session.listener, session.began)
             session.listener, console.timed = timed, timed
-        closing.append(session.listener)
-        if (session.verbose or session.log_file) and not closing[1:]:
+        session.held.callback(session.listener.close)
+        if (session.verbose or session.log_file) and not is_logging:
             start_logging(session.verbose, session.log_file, session.words)
+            is_logging = True
 
     session.started = start
     try:
@@ -89,8 +93,12 @@ def _run(words: Sequence[str], console: Console) -> int:
     except _PARSER_ERROR as error:
         raise _usage(error) from None
     finally:
-        for listener in closing:
-            listener.close()
+        try:
+            session.held.close()
+        except KeyboardInterrupt:
+            # Ctrl-C came with another error, or twice.
+            session.held.close()
+            raise
         if console.timed and not console.as_json:
             console.say(console.timed.sentence())
 
@@ -113,7 +121,23 @@ def _usage(error: Any) -> UsageError:
             f"{option} stands before the word {word}: what follows is for {word}, or is your command",
             hint=f"blobsync {option} ... {word} ...",
         )
-    return UsageError(message[:1].lower() + message[1:], hint=f"'{path} --help' shows what it takes")
+    takes = f"'{path} --help' shows what it takes"
+    if option:
+        from blobsync.cli.suggestions import option_hint
+
+        hint = option_hint(option, getattr(error, "possibilities", None) or (), error.ctx.find_root())
+        message, takes = message.partition(" (Possible options")[0], f"{hint}{takes}"
+    return UsageError(message[:1].lower() + message[1:], hint=takes)
+
+
+def _missing(error: ModuleNotFoundError) -> BlobsyncError | None:
+    """What blobsync.pyz does not have."""
+    if (error.name or "").partition(".")[0] != "azure":
+        return None
+    return UsageError(
+        f"this needs {error.name}, which is not installed",
+        hint="blobsync.pyz logs in with a SAS or an account key (blobsync login); an installation by pip has all of it",
+    )
 
 
 def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:

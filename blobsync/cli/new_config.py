@@ -17,10 +17,10 @@ from blobsync.cli.session import Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from blobsync.base.check_results import CheckResult
     from blobsync.config.first_files import StorageAnswers
     from blobsync.config.logins import StoredLogin
     from blobsync.config.model import StorageAccount
-    from blobsync.project.doctor import CheckResult
 
 _KINDS = ("sas", "key", "identity")
 
@@ -50,7 +50,7 @@ def config_new(
     \b
       blobsync config new               asks
       blobsync -c eu config new         the same for a second cluster, eu
-      blobsync config new --emulator    works at once, with 'blobsync emulator start'
+      blobsync config new --emulator    for 'blobsync emulator start'
       blobsync config new --account mystorage --container data --auth sas --stdin < sas.txt
     """
     if emulator or not (account or container or can_ask(session)):
@@ -67,17 +67,16 @@ def config_new(
 def _examples(session: Session, *, emulator: bool) -> Result:
     from blobsync.config.scaffold import new_project
 
-    own = None
+    own, step = None, "fill in what is in <angle brackets>, then: blobsync config check"
     if emulator:
         from blobsync.emulator import Emulator
 
-        own = Emulator(environ=session.environ, note=session.listener.note).own_account()
+        server = Emulator(environ=session.environ, note=session.listener.note)
+        own = server.own_account()
+        step = "put files into data, then: blobsync u data" if server.status() else "blobsync emulator start"
     made = new_project(Path.cwd(), emulator=own, environ=session.environ)
     lines = [f"wrote {name}" for name in made.written] + [f"kept {name} as it is" for name in made.kept]
-    steps = (
-        "blobsync emulator start" if emulator else "fill in what is in <angle brackets>, then: blobsync config check"
-    )
-    return Result({"written": list(made.written), "kept": list(made.kept)}, [*lines, f"next: {steps}"])
+    return Result({"written": list(made.written), "kept": list(made.kept)}, [*lines, f"next: {step}"])
 
 
 def _answers(

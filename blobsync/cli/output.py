@@ -13,20 +13,26 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from blobsync.base.errors import BlobsyncError, LocalFileError, UnsafeNamesError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 from blobsync.cli.colors import painted, painted_error, wants_color
+from blobsync.cli.columns import columns_of, wrapped
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
 
 VERSION = 1
+# Stands before what is said on standard error.
+_NAME = "blobsync:"
 # How many failures are listed on a terminal; --json lists all.
 SHOWN_FAILURES = 20
 
+# What a document says of how it ended.
+STATUSES = ("success", "partial", "error", "cancelled")
 _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
 
 
@@ -37,7 +43,9 @@ class Result:
     ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it comes).
     ``failures`` are the files, jobs or checks that failed. ``live`` lines come slowly and are flushed one by one;
     ``interrupted`` is the error for Ctrl-C while they come. ``reveals``: the answer is a secret that was asked for;
-    everything else is redacted. ``then`` goes on after the answer was shown, until it returns the exit code.
+    everything else is redacted. ``wraps``: the lines are sentences, which break at blanks where a terminal is narrow;
+    commands to copy, names and texts of others do not. ``then`` goes on after the answer was shown, until it returns
+    the exit code.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -47,6 +55,7 @@ class Result:
     live: bool = False
     interrupted: BlobsyncError | None = None
     reveals: bool = False
+    wraps: bool = False
     then: Callable[[], int] | None = None
 
 
@@ -103,9 +112,10 @@ class Console:
                 data = {**data, "timings": spans}
             self._document(result.exit_code, data, failures)
             return int(result.exit_code)
+        columns = columns_of(self._out) if result.wraps else 0
         try:
             for line in result.lines:
-                text = _printable(line if result.reveals else redact_answer(line))
+                text = wrapped(_printable(line if result.reveals else redact_answer(line)), columns)
                 self._out.write((painted(text) if self._color_out else text) + "\n")
                 if result.live:
                     self._out.flush()
@@ -114,8 +124,10 @@ class Console:
                 raise
             raise result.interrupted from None
         self._out.flush()
-        for failure in result.failures[:SHOWN_FAILURES]:
-            self.say(_sentence(failure), failure.hint, wrong=True)
+        said = dict.fromkeys((_sentence(failure), failure.hint) for failure in result.failures[:SHOWN_FAILURES])
+        # A hint that the next one has, too, is for both.
+        for (text, hint), (_, next_hint) in zip_longest(said, list(said)[1:], fillvalue=("", None)):
+            self.say(text, None if hint == next_hint else hint, wrong=True)
         if len(result.failures) > SHOWN_FAILURES:
             self.say(f"and {len(result.failures) - SHOWN_FAILURES} more; --json lists them all")
         return int(result.exit_code)
@@ -134,10 +146,13 @@ class Console:
 
     def say(self, text: str, hint: str | None = None, *, wrong: bool = False) -> None:
         """One sentence on standard error; ``wrong``: it tells of a failure."""
-        name = painted_error("blobsync:") if wrong and self._color_err else "blobsync:"
-        self._err.write(f"{name} {_printable(redact(text))}\n")
+        columns = columns_of(self._err)
+        shown = wrapped(f"{_NAME} {_printable(redact(text))}", columns)
+        if wrong and self._color_err:
+            shown = painted_error(_NAME) + shown[len(_NAME) :]
+        self._err.write(f"{shown}\n")
         if hint:
-            self._err.write(f"  hint: {_printable(redact(hint))}\n")
+            self._err.write(wrapped(f"  hint: {_printable(redact(hint))}", columns) + "\n")
         self._err.flush()
 
     def _document(self, exit_code: int, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]) -> None:

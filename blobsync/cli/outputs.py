@@ -29,7 +29,7 @@ def outputs(
     session: Session,
     id: IdArgument,
     path: Annotated[
-        str, typer.Argument(metavar="[PATH]", help="An output's id, a folder or a file; all of them without it.")
+        str, typer.Argument(metavar="[PATH]", help="A folder or file of the outputs, or an output's id. Default: all.")
     ] = "",
     url: Annotated[bool, typer.Option("--url", help="Show a link for each file; it is a password.")] = False,
     expiry: Annotated[
@@ -91,4 +91,4 @@ def _downloaded(session: Session, found: JobOutputs) -> Result:
     result = project.download([f"{project.root}/{path}" for path in found.paths])
     data = {**_heading(found), **result_data(result, session.seconds)}
     failures = (*result.failures, *result.plan.conflicts)
-    return Result(data, result_lines(result, session.seconds), failures, result.exit_code)
+    return Result(data, result_lines(result, session.seconds), failures, result.exit_code, wraps=True)

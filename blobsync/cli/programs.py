@@ -14,7 +14,7 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.project.doctor import CheckResult
+    from blobsync.base.check_results import CheckResult
 
 _MARKS = {"ok": "ok  ", "untried": "?   ", "warn": "warn", "fail": "FAIL"}
 
@@ -29,10 +29,11 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(session: Session) -> Result:
-    """Try everything that transfers need, and say how to mend what does not work.
+    """Try everything that transfers and jobs need, and say how to mend what does not work.
 
-    For each cluster (with -c: for that one) and each of its storage accounts: the credential with its expiry
-    and rights, the clock, whether listing, reading and writing work (a probe blob, removed again); and azcopy.
+    For each cluster (with -c: for that one) and each of its storage accounts: the credential, where it comes from,
+    its expiry and rights, the clock, whether listing, reading and writing work (a probe blob, removed again); whether
+    the place where its jobs run answers and would take one; and azcopy.
     It names what transfers that were killed left, with its size.
     A question mark stands before what could not be tried.
 
@@ -55,14 +56,15 @@ def doctor(session: Session) -> Result:
         ]
     }
     failed = any(each.status.value == "fail" for _, each in found)
-    return Result(data, _finding_lines(found), exit_code=ExitCode.FAILED if failed else ExitCode.DONE)
+    return Result(data, _finding_lines(found), exit_code=ExitCode.FAILED if failed else ExitCode.DONE, wraps=True)
 
 
 def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
     """Each cluster's findings; what was found for one cluster already is not told again for the next."""
+    from blobsync.base.check_results import failed_check
     from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, load_cluster
     from blobsync.config.project_root import current_folder, find_project
-    from blobsync.project.doctor import CheckResult, CheckStatus, examine
+    from blobsync.project.doctor import diagnose
     from blobsync.project.unfinished_downloads import examine_downloads
 
     root = find_project(current_folder(session.environ), session.environ)
@@ -74,10 +76,10 @@ def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
         try:
             cluster = load_cluster(root, name, overrides=session.overrides(), environ=session.environ)
         except BlobsyncError as error:
-            yield name or "", CheckResult("configuration", "config", CheckStatus.FAIL, error.message, error.hint)
+            yield name or "", failed_check("configuration", "config", error)
             continue
         session.warn(cluster)
-        for each in examine(cluster, environ=session.environ):
+        for each in diagnose(cluster, session.environ):
             if each not in told:
                 told.add(each)
                 yield cluster.name, each
@@ -107,13 +109,13 @@ def azcopy_install(
 
     \b
       blobsync azcopy install
-      blobsync azcopy install --from azcopy_linux_amd64.tar.gz      on a machine without the internet
+      blobsync azcopy install --from azcopy_linux_amd64.tar.gz   no internet
     """
     from blobsync.azcopy.install import install
 
     done = install(session.environ, source=source, sha256=sha256, note=session.listener.note)
     data = {"path": str(done.path), "version": done.version_text, "origin": done.origin}
-    return Result(data, [f"azcopy {done.version_text} at {done.path}, from {done.origin}"])
+    return Result(data, [f"azcopy {done.version_text} at {done.path}, from {done.origin}"], wraps=True)
 
 
 def azcopy_path(session: Session) -> Result:

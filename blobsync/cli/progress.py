@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.cli.bar import TerminalLine, bar_text, step_verb
 from blobsync.cli.output import Console
-from blobsync.plan.progress import WORKING, ProgressCounter
+from blobsync.plan.progress import WORKING, ProgressCounter, WorkerProgress, by_node
 
 if TYPE_CHECKING:
     from blobsync.plan.listener import Listener
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-# Without a terminal: seconds between two lines.
+# Without a terminal: seconds between two lines. With -v there are more.
 LINE_EVERY = 15.0
+LINE_EVERY_VERBOSE = 5.0
 # Seconds before a bar appears; most commands end earlier.
 BAR_AFTER = 0.7
 _REDRAW = 0.1
@@ -51,6 +52,8 @@ class QuietListener:
     def bytes_moved(self, count: int) -> None: ...
 
     def bytes_reused(self, count: int) -> None: ...
+
+    def by_worker(self, worker: str, files: int, size: int) -> None: ...
 
     def under_way(self, files: int, path: str) -> None: ...
 
@@ -85,11 +88,12 @@ class _Counting(ProgressCounter):
 
 
 class LineListener(_Counting):
-    """A line at intervals, for logs."""
+    """A line at intervals, for logs. ``each_worker``: another one says what each worker, or node, moves."""
 
-    def __init__(self, console: Console, every: float = LINE_EVERY) -> None:
+    def __init__(self, console: Console, every: float = LINE_EVERY, *, each_worker: bool = False) -> None:
         super().__init__(console)
         self._every = every
+        self._each_worker = each_worker
         self._told = time.monotonic()
 
     def show(self, *, force: bool, began: bool = False) -> None:
@@ -99,12 +103,14 @@ class LineListener(_Counting):
             return
         self._told = now
         rate = max(self.bytes - self.reused, 0) / max(now - self.began, 1e-6)
-        left = self.progress(now).seconds_left
+        progress = self.progress(self.clock())
+        left = progress.seconds_left
         text = self.words()
         if self.step == "moving" and rate > 0:
             text += f", {size_text(int(rate))}/s"
             text += f", about {duration_text(left)} left" if left is not None else ""
         self.console.say(text)
+        self._say_of_each(progress.workers, lambda each: f"{size_text(int(each.rate))}/s")
 
     def note(self, text: str) -> None:
         self.console.say(text)
@@ -112,7 +118,15 @@ class LineListener(_Counting):
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """In the end, once, what each worker has moved."""
+        workers = self.workers(self.clock())
+        self._say_of_each(workers, lambda each: f"{count_text(each.files, 'file')} and {size_text(each.bytes)}")
+        self._each_worker = False
+
+    def _say_of_each(self, workers: Sequence[WorkerProgress], said: Callable[[WorkerProgress], str]) -> None:
+        if workers and self._each_worker:
+            self.console.say("; ".join(f"{each.name}: {said(each)}" for each in by_node(workers)))
 
 
 class BarListener(_Counting):

@@ -36,7 +36,7 @@ def rm(
     \b
       blobsync rm data/old --dry-run
       blobsync rm data/old
-      blobsync rm --blob data/t                 where both data/t and data/t/... are blobs
+      blobsync rm --blob data/t               the blob, not what is below data/t/
     """
     with looking():
         project = session.project()
@@ -46,7 +46,7 @@ def rm(
     places = [f"{each.place.path}: {count_text(len(each.blobs), 'blob')} at {each.place.remote}" for each in deletions]
     data = {"paths": [each.place.path for each in deletions], "count": count, "bytes": size, "dry_run": dry_run}
     if dry_run:
-        return Result({**data, "deleted": 0, "failed": 0}, [*places, f"would delete {what}"])
+        return Result({**data, "deleted": 0, "failed": 0}, [*places, f"would delete {what}"], wraps=True)
     if not yes:
         for place in places:
             session.listener.note(place)
@@ -59,4 +59,4 @@ def _removed(done: Removal, data: dict[str, Any]) -> Result:
     data |= {"deleted": len(done.gone), "failed": len(done.failures)}
     data["receipt"] = str(done.receipt) if done.receipt else None
     line = f"deleted {count_text(len(done.gone), 'blob')}, {size_text(done.bytes_deleted)}"
-    return Result(data, [line], done.failures, code)
+    return Result(data, [line], done.failures, code, wraps=True)

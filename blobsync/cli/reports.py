@@ -179,7 +179,9 @@ def _nodes(plan: TransferPlan) -> str:
     if plan.spread is None:
         return ""
     each = plan.spread.workers_per_node
-    return f". Nodes: {plan.spread.nodes} with {count_text(each, 'worker')} each, {plan.spread.why}"
+    cut = f"; {count_text(plan.spread.cut_files, 'file')} cut into ranges" if plan.spread.cut_files else ""
+    of = f" of about {size_text(plan.spread.range_bytes)}" if cut else ""
+    return f". Nodes: {plan.spread.nodes} with {count_text(each, 'worker')} each, {plan.spread.why}{cut}{of}"
 
 
 def _way(plan: TransferPlan) -> str:

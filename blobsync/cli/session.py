@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ class Session:
     """The global options of one call, wherever on the command line they stood.
 
     ``started`` is called with the session once all of them are known; ``began`` is the monotonic time in
-    seconds at which the command began; ``words`` are the command line, without secrets.
+    seconds at which the command began; ``words`` are the command line, without secrets; ``held`` is closed with the
+    command, however that ends.
     """
 
     cluster: str | None = None
@@ -47,6 +49,7 @@ class Session:
     started: Callable[[Session], None] = field(default=lambda session: None, repr=False)
     began: float = field(default_factory=time.monotonic)
     words: Sequence[str] = ()
+    held: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def merge(self, options: Mapping[str, Any]) -> None:
         """Options after the command word win over those before it.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from blobsync.base.amounts import count_text
-from blobsync.base.errors import BlobsyncError, ConfigError, EmulatorError
+from blobsync.base.errors import BlobsyncError, EmulatorError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.new_config import config_new
 from blobsync.cli.options import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, command
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def config_check(session: Session) -> Result:
     """Check every cluster file, account file and workspace file, and report every problem at once.
 
-    Exits with 2 if something is wrong. Warnings, including those about what only submit would reject, exit with 0.
+    Exits with 2 if something is wrong. Warnings exit with 0; they also tell what transfers or submit would refuse.
     With -c or -p it checks that cluster with those changes. Does not use the network: see 'blobsync doctor'.
 
     \b
@@ -50,13 +50,21 @@ def config_check(session: Session) -> Result:
     root = find_project(current_folder(session.environ), session.environ)
     checked = check_project(root, clusters=_chosen(session), environ=session.environ)
     problems = [problem for item in checked for problem in item.problems]
-    refused = {item.file: _refusals(item, session.environ) for item in checked}
-    data = {"files": [_checked_data(item, refused[item.file], problems) for item in checked]}
-    lines = [_checked_line(item, refused[item.file]) for item in checked]
+    found = [_Found(item, *_refused(item, session.environ)) for item in checked]
+    told = [*map(str, problems), *(error.message for each in found for error in each.transfers)]
+    data = {"files": [_checked_data(each, told) for each in found]}
     for file in data["files"]:
         for warning in file["warnings"]:
             session.listener.note(warning)
-    return Result(data, lines, problems, ExitCode.USAGE if problems else ExitCode.DONE)
+    return Result(data, map(_checked_line, found), problems, ExitCode.USAGE if problems else ExitCode.DONE, wraps=True)
+
+
+class _Found(NamedTuple):
+    """A file, with what every transfer that needs it would be refused with, and what submit would be."""
+
+    item: CheckedFile
+    transfers: Sequence[BlobsyncError]
+    submit: Sequence[BlobsyncError]
 
 
 def _chosen(session: Session) -> list[ClusterChoice]:
@@ -68,20 +76,40 @@ def _chosen(session: Session) -> list[ClusterChoice]:
     return own + ([ClusterChoice(session.from_cluster)] if session.from_cluster else [])
 
 
-def _refusals(item: CheckedFile, environ: Mapping[str, str]) -> tuple[BlobsyncError, ...]:
+def _refused(item: CheckedFile, environ: Mapping[str, str]) -> tuple[Sequence[BlobsyncError], Sequence[BlobsyncError]]:
     from blobsync.jobs.preflight import refusals
+    from blobsync.store.connect import demand_usable
 
-    return refusals(item.cluster, environ) if item.cluster else ()
+    accounts = [item.account] if item.account else []
+    if item.cluster:
+        accounts = [entry.account for entry in (*item.cluster.folders, item.cluster.code) if entry]
+    transfers: dict[str, BlobsyncError] = {}
+    for account in accounts:
+        try:
+            demand_usable(account, environ)
+        except BlobsyncError as error:
+            transfers[error.message] = error
+    return list(transfers.values()), refusals(item.cluster, environ) if item.cluster else ()
 
 
-def _warnings(item: CheckedFile, refused: Sequence[BlobsyncError], problems: Sequence[ConfigError]) -> list[str]:
-    """What is not an error for transfers, including what submit would reject and nothing else reports."""
-    told = [*item.warnings, *map(str, problems)]
-    new = [error for error in refused if not any(getattr(error, "detail", error.message) in text for text in told)]
-    return list(item.warnings) + [
-        f"{error.message}: submit refuses it, transfers do not" + (f"; {error.hint}" if error.hint else "")
-        for error in new
+def _warnings(found: _Found, told: Sequence[str]) -> list[str]:
+    """What is no mistake of the file: what is odd, and what would be refused and nothing else reports."""
+    item = found.item
+    known = [*item.warnings, *told]
+    new = [
+        error for error in found.submit if not any(getattr(error, "detail", error.message) in text for text in known)
     ]
+    # An account's own file tells what is wrong with it.
+    usable = [] if item.cluster else found.transfers
+    return (
+        list(item.warnings)
+        + [_refusal(error, "transfers and submit refuse it") for error in usable]
+        + [_refusal(error, "submit refuses it, transfers do not") for error in new]
+    )
+
+
+def _refusal(error: BlobsyncError, by: str) -> str:
+    return f"{error.message}: {by}" + (f"; {error.hint}" if error.hint else "")
 
 
 def config_trust_link(
@@ -133,7 +161,7 @@ def emulator_start(
     state = emulator.start(port=port, in_memory=in_memory)
     words = "already running" if before == state else "running"
     data = {**_state_data(state), "already_running": before == state}
-    return Result(data, [f"{words} at {state.endpoint(state.accounts[0])}, process {state.pid}"])
+    return Result(data, [f"{words} at {state.endpoint(state.accounts[0])}, process {state.pid}"], wraps=True)
 
 
 def emulator_stop(session: Session) -> Result:
@@ -145,7 +173,7 @@ def emulator_stop(session: Session) -> Result:
     state = _emulator(session).stop()
     if state is None:
         return Result({"running": False}, ["no emulator was running"])
-    return Result({**_state_data(state), "running": False}, [f"stopped process {state.pid}"])
+    return Result({**_state_data(state), "running": False}, [f"stopped process {state.pid}"], wraps=True)
 
 
 def emulator_status(session: Session) -> Result:
@@ -159,7 +187,7 @@ def emulator_status(session: Session) -> Result:
         return Result({"running": False}, ["not running; start it: blobsync emulator start"])
     kept = f"blobs in {state.location}" if state.location else "all in memory"
     lines = [f"running at {state.endpoint(state.accounts[0])}, process {state.pid}, Azurite {state.version}, {kept}"]
-    return Result(_state_data(state), lines)
+    return Result(_state_data(state), lines, wraps=True)
 
 
 def _emulator(session: Session) -> Emulator:
@@ -181,28 +209,30 @@ def _state_data(state: EmulatorState) -> dict[str, Any]:
     }
 
 
-def _checked_data(
-    item: CheckedFile, refused: Sequence[BlobsyncError], problems: Sequence[ConfigError]
-) -> dict[str, Any]:
+def _checked_data(found: _Found, told: Sequence[str]) -> dict[str, Any]:
     from blobsync.config.file_shares import entry_url
 
+    item = found.item
     return {
         "file": item.file,
         "ok": not item.problems,
         "problems": [problem.message for problem in item.problems],
-        "warnings": _warnings(item, refused, problems),
-        "submit_refuses": bool(refused) if item.cluster else None,
+        "warnings": _warnings(found, told),
+        "submit_refuses": bool(found.submit) if item.cluster else None,
         "folders": {entry.prefix: entry_url(entry) for entry in item.cluster.folders} if item.cluster else None,
         "platform": item.cluster.platform if item.cluster else None,
     }
 
 
-def _checked_line(item: CheckedFile, refused: Sequence[BlobsyncError]) -> str:
+def _checked_line(found: _Found) -> str:
+    item = found.item
     if item.problems:
         return f"{item.file}: {count_text(len(item.problems), 'mistake')}"
     if item.cluster:
         entries = ", ".join(item.cluster.prefixes) or "no folder entries"
-        if refused:
+        if found.transfers:
+            return f"{item.file}: valid, but transfers would be refused ({entries})"
+        if found.submit:
             return f"{item.file}: valid for transfers only, submit would reject it ({entries})"
         return f"{item.file}: good ({item.cluster.platform}; {entries})"
-    return f"{item.file}: good"
+    return f"{item.file}: valid, but it cannot be used" if found.transfers else f"{item.file}: good"

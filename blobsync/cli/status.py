@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,11 +13,13 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.cli.consent import with_consent
 from blobsync.cli.options import OptionalPaths, command
 from blobsync.cli.output import Result
+from blobsync.cli.running_words import running_data, running_line
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
     from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
+    from blobsync.project.running import RunningTransfer
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +35,7 @@ def status(
     """Show how the folder entries stand: what is to upload, to download, or in conflict.
 
     Walks the local files. What the containers hold is taken from when they were last listed (by u, d, plan, verify or
-    status --fresh); each line says when that was.
+    status --fresh); each line says when that was. Transfers of this project that run or plan right now are named, too.
 
     Exits with 3 if something is known to differ, else with 0: without --fresh, that means that nothing is known to
     differ.
@@ -45,7 +47,9 @@ def status(
     """
     project = session.project()
     found = with_consent(session, project, lambda: project.status(paths or (), fresh=fresh))
-    return Result(_data(found), _lines(found, time.time(), quiet=session.quiet), _failures(found), found.exit_code)
+    running = tuple(project.running().values())
+    lines = _lines(found, running, time.time(), quiet=session.quiet)
+    return Result(_data(found, running), lines, _failures(found), found.exit_code, wraps=True)
 
 
 def _failures(found: ProjectStatus) -> list[FileFailure | BlobsyncError]:
@@ -55,11 +59,12 @@ def _failures(found: ProjectStatus) -> list[FileFailure | BlobsyncError]:
     return problems
 
 
-def _data(found: ProjectStatus) -> dict[str, Any]:
+def _data(found: ProjectStatus, running: Sequence[RunningTransfer]) -> dict[str, Any]:
     return {
         "fresh": found.fresh,
         "differs": found.differs,
         "entries": [_entry_data(entry) for entry in found.entries],
+        "running": [running_data(each) for each in running],
     }
 
 
@@ -87,10 +92,15 @@ def _tally(tally: FileTally) -> dict[str, int]:
     return {"files": tally.files, "bytes": tally.bytes}
 
 
-def _lines(found: ProjectStatus, now: float, *, quiet: bool) -> Iterator[str]:
+def _lines(found: ProjectStatus, running: Sequence[RunningTransfer], now: float, *, quiet: bool) -> Iterator[str]:
     for entry in [] if quiet else found.entries:
+        if entry.problem is not None:
+            yield f"{entry.path}: could not be looked at"
+            continue
         yield f"{entry.path}: {_sides(entry)}{_age(entry, now)}"
         yield from (f"  {said}" for said in _standing(entry))
+    if running and not quiet:
+        yield running_line(running)
     yield _summary(found)
 
 
@@ -112,9 +122,6 @@ def _age(entry: EntryStatus, now: float) -> str:
 
 
 def _standing(entry: EntryStatus) -> Iterator[str]:
-    if entry.problem is not None:
-        yield "could not be looked at"
-        return
     if entry.to_upload.files:
         yield f"to upload: {_amount(entry.to_upload)}"
     if entry.to_download.files:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 # Words of rsync, cp, git, rclone, DVC, azcopy, aws, gsutil, scp, Slurm, kubectl and docker, by ours. Those of the
 # command table need no line here.
@@ -34,6 +35,28 @@ OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("install", "update", "upgrade"), ("azcopy install",)),
     **dict.fromkeys(("azurite", "server"), ("emulator start",)),
 }
+
+
+# So many commands that take an option are named.
+_NAMED = 3
+
+
+def option_hint(option: str, near: Sequence[str], root: Any) -> str:
+    """What to type in place of an option that a command does not take: the commands that take it, or one that is spelt
+    alike. ``root`` is the parser's context of the whole command line. Ends with a blank, or is empty."""
+    from difflib import get_close_matches
+
+    owners: dict[object, str] = {}
+    for name in root.command.list_commands(root):
+        command = root.command.get_command(root, name)
+        if any(option in parameter.opts for parameter in command.params):
+            # Of a command with several names the first.
+            owners.setdefault(command.help, f"'blobsync {name}'")
+    if owners:
+        more = ", ..." if len(owners) > _NAMED else ""
+        return f"{option} belongs to {', '.join([*owners.values()][:_NAMED])}{more}; "
+    alike = get_close_matches(option, near, n=2, cutoff=0.75)
+    return f"did you mean {' or '.join(alike)}? " if alike else ""
 
 
 def command_hint(word: str, known: Mapping[str, str]) -> str:

@@ -62,6 +62,9 @@ class TimedListener:
     def bytes_reused(self, count: int) -> None:
         self._behind.bytes_reused(count)
 
+    def by_worker(self, worker: str, files: int, size: int) -> None:
+        self._behind.by_worker(worker, files, size)
+
     def under_way(self, files: int, path: str) -> None:
         self._behind.under_way(files, path)
 

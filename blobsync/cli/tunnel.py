@@ -71,14 +71,18 @@ def tunnel_job(
     'tunnel ID' is short for 'tunnel job ID'. LOGDIR is a folder of the job. A job on this machine needs no tunnel.
 
     \b
-      blobsync tunnel 3f2a --port 8888                 the same: blobsync tunnel job 3f2a --port 8888
+      blobsync tunnel 3f2a --port 8888                 the same as tunnel job 3f2a
       blobsync tunnel 3f2a --tensorboard output/logs
       blobsync tunnel 3f2a --jupyter --node 1
     """
     from blobsync.jobs.tunnels.beside import TunnelRequest
 
+    signal.signal(signal.SIGHUP, _stop)
     jobs = find_jobs(session)
-    opened = jobs.tunnel(id, TunnelRequest(port, tensorboard, jupyter, node, local_port, node_ssh))
+    # Ctrl-C while the answer is being shown: the line must not stay open without us.
+    opened = session.held.enter_context(
+        jobs.tunnel(id, TunnelRequest(port, tensorboard, jupyter, node, local_port, node_ssh))
+    )
     run_id = opened.record.run_id
     session.listener.note(
         f"open until {run_id} ends; Ctrl-C closes it"
@@ -89,13 +93,13 @@ def tunnel_job(
     return Result(data, [opened.url], live=True, reveals=True, then=lambda: _hold(session, opened))
 
 
+def _stop(number: int, frame: object) -> None:
+    """The end of the terminal is a Ctrl-C, too."""
+    raise KeyboardInterrupt
+
+
 def _hold(session: Session, opened: JobTunnel) -> int:
-    """Until the job has ended; the end of the terminal is a Ctrl-C, too."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGHUP, stop)
+    """Until the job has ended."""
     if not opened.is_needed:
         return 0
     try:
@@ -110,9 +114,7 @@ def tunnel_add(
     session: Session,
     name: NameArgument,
     machine: Annotated[str, typer.Argument(metavar="[USER@]HOST[:PORT]", help="The machine at the end.")],
-    bastion: Annotated[
-        str, typer.Option("--bastion", metavar="[USER@]HOST[:PORT]", help="The machine before it, by ssh.")
-    ] = "",
+    bastion: Annotated[str, typer.Option("--bastion", metavar="[USER@]HOST[:PORT]", help="The jump host.")] = "",
     key: Annotated[str, typer.Option("--key", metavar="FILE", help="Your private key for both.")] = "",
     port: Annotated[
         int | None, typer.Option("--port", metavar="PORT", help="The machine's port. Default: that of its ssh.")

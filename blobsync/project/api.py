@@ -11,11 +11,11 @@ A plan is a value that is made first and carried out in a second step; ``upload`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.plan.building import both_ends, make_plan
@@ -24,8 +24,8 @@ from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.legs import chosen_paths
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
-from blobsync.project.logbook import LogBook, entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
-from blobsync.project.open_project import OpenProject
+from blobsync.project.logbook import entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
+from blobsync.project.logged_project import LoggedProject
 from blobsync.project.options import check_options, chosen_options
 from blobsync.project.paths import from_root, one_or_many, path_text
 from blobsync.project.spread_choice import demand_spreadable, with_spread
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from blobsync.config.model import StorageAccount
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.project_jobs import Jobs
-    from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, overview, removal, sharing
     from blobsync.project.callback import OnProgress
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from blobsync.store.protocol import BlobStore
 
 
-class Project(OpenProject):
+class Project(LoggedProject):
     """A folder with ``aux_data/``, seen through one cluster file. Use :meth:`open`, best in a ``with`` statement.
 
     A path is a ``str`` or a ``pathlib.Path``: relative to where the project was opened, or absolute. ``on_progress`` is
@@ -99,8 +98,11 @@ class Project(OpenProject):
         before anything is changed, or returns the result of each file: check ``ok``, or call
         ``raise_for_failures()``.
         """
+        paths = one_or_many(paths, or_none=True)
         with self._telling(on_progress):
-            return self.carry_out(self.plan_upload(paths, options, **keywords))
+            with self.planning(Direction.UP, paths):
+                plan = self.plan_upload(paths, options, **keywords)
+            return self.carry_out(plan)
 
     def download(
         self,
@@ -111,8 +113,11 @@ class Project(OpenProject):
         **keywords: Unpack[TransferKeywords],
     ) -> TransferResult:
         """Blob (of ``from_cluster``, if given) to local; otherwise as :meth:`upload`."""
+        paths = one_or_many(paths, or_none=True)
         with self._telling(on_progress):
-            return self.carry_out(self.plan_download(paths, options, **keywords))
+            with self.planning(Direction.DOWN, paths):
+                plan = self.plan_download(paths, options, **keywords)
+            return self.carry_out(plan)
 
     def carry_out(self, plan: TransferPlan, *, on_progress: OnProgress | None = None) -> TransferResult:
         """Do what ``plan`` says, look again, and return what is verified and what is not."""
@@ -123,7 +128,7 @@ class Project(OpenProject):
         if not is_worth_logging(plan):
             return self._move(plan)
         entry = transfer_begun(plan, self.command_line)
-        with logged(self._logbook.log, entry) as end:
+        with logged(self._logbook.log, entry) as end, self._told_of(entry):
             result = self._move(plan)
             end(entry_of(entry, result))
         upload_receipts(result, self.connections, self.listener.note)
@@ -193,7 +198,7 @@ class Project(OpenProject):
         ends = [part.destination for part in plan.parts_with(Action.DELETE)]
         emptied = {end.container for end in ends if isinstance(end, BlobUrl)}
         plan = replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
-        return with_spread(plan, self.cluster, copies=copies)
+        return with_spread(plan, self.cluster, self.environ, copies=copies)
 
     def recovery(self, container: ContainerUrl) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""
@@ -312,33 +317,13 @@ class Project(OpenProject):
 
         folder = self.state.folder("receipts")
         entry = removal.removal_begun(deletions, self.cluster.name, self.command_line)
-        with self._telling(on_progress), logged(self._logbook.log, entry) as end:
+        with self._telling(on_progress), logged(self._logbook.log, entry) as end, self._told_of(entry):
             index, name = self._open_context.index, self.cluster.name
             done = removal.remove(self.connections, index, deletions, self.listener, folder, name)
             end(done.entry(entry))
             return done
 
-    # -- the log ----------------------------------------------------------------------------------------------
-
-    def history(
-        self, *, since: float | None = None, path: PathName | None = None, limit: int | None = None
-    ) -> tuple[TransferEntry, ...]:
-        """Transfers, copies and removals, newest first, that began ``since`` then (seconds since 1970) and that
-        concern ``path``. Raises ``LocalFileError`` if the log cannot be read.
-        """
-        return self._logbook.recent(since=since, path=path, limit=limit)
-
-    def find_transfer(self, suffix: str) -> TransferEntry:
-        """The one whose id ends so. Raises ``NothingMatchedError``, or ``UsageError`` if several do."""
-        return self._logbook.log.find(suffix)
-
-    def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
-        """What became of each file, as in the receipt's file; None where it was removed (the newest 1,000 stay)."""
-        return self._logbook.receipt(entry)
-
-    @property
-    def _logbook(self) -> LogBook:
-        return LogBook(self.root, self.cwd, self.state, lambda text: self.listener.note(text))
+    # -- links ----------------------------------------------------------------------------------------------
 
     def url(self, path: PathName, *, expiry: timedelta = LINK_LIFETIME, permission: str = READ_BLOB) -> str:
         """A URL with a SAS of least rights for one blob, or for a folder where one link can be. It is a secret."""

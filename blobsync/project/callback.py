@@ -34,6 +34,8 @@ class LoggingListener:
 
     def bytes_reused(self, count: int) -> None: ...
 
+    def by_worker(self, worker: str, files: int, size: int) -> None: ...
+
     def under_way(self, files: int, path: str) -> None: ...
 
     def file_done(self, path: str, failure: FileFailure | None) -> None: ...
@@ -42,25 +44,15 @@ class LoggingListener:
         _log.info("%s", text)
 
 
-class CallbackListener(ProgressCounter):
-    """Tells a plain callable, from one thread at a time, and passes everything on to the listener ``behind``.
+class PassingCounter(ProgressCounter):
+    """Counts what it passes on to the listener ``behind``."""
 
-    A callable that raises is not called again: a display error does not stop a transfer. The
-    traceback goes to the log.
-    """
-
-    def __init__(self, on_progress: OnProgress, behind: Listener, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, behind: Listener, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
-        self._on_progress: OnProgress | None = on_progress
         self._behind = behind
-        self._told_at = 0.0
 
     def phase(self, name: str) -> None:
         self._behind.phase(name)
-        with self.lock:
-            if self.step and name != self.step:
-                # How the phase before it ended.
-                self.show(force=True)
         super().phase(name)
 
     def expect(self, files: int, size: int) -> None:
@@ -79,6 +71,10 @@ class CallbackListener(ProgressCounter):
         self._behind.bytes_reused(count)
         super().bytes_reused(count)
 
+    def by_worker(self, worker: str, files: int, size: int) -> None:
+        self._behind.by_worker(worker, files, size)
+        super().by_worker(worker, files, size)
+
     def under_way(self, files: int, path: str) -> None:
         self._behind.under_way(files, path)
         super().under_way(files, path)
@@ -89,6 +85,26 @@ class CallbackListener(ProgressCounter):
 
     def note(self, text: str) -> None:
         self._behind.note(text)
+
+
+class CallbackListener(PassingCounter):
+    """Tells a plain callable, from one thread at a time, and passes everything on to the listener ``behind``.
+
+    A callable that raises is not called again: a display error does not stop a transfer. The
+    traceback goes to the log.
+    """
+
+    def __init__(self, on_progress: OnProgress, behind: Listener, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(behind, clock)
+        self._on_progress: OnProgress | None = on_progress
+        self._told_at = 0.0
+
+    def phase(self, name: str) -> None:
+        with self.lock:
+            if self.step and name != self.step:
+                # How the phase before it ended.
+                self.show(force=True)
+        super().phase(name)
 
     def show(self, *, force: bool, began: bool = False) -> None:
         """Tell it now when it is time, or when ``force`` or a new phase says so."""

@@ -5,19 +5,18 @@ User data is not changed: doctor writes one blob with its own name and removes i
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from blobsync.azcopy.binary import Found, find_azcopy
 from blobsync.azcopy.confine import Landlock
+from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError
+from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.environment import environment
 from blobsync.base.errors import (
-    AzcopyError,
-    AzcopyNotFoundError,
     BlobsyncError,
     CredentialError,
     LoginRequiredError,
@@ -25,11 +24,13 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import ContainerUrl
 from blobsync.config.model import Cluster, StorageAccount
+from blobsync.jobs.examine import examine_jobs
 from blobsync.local.names import new_temporary_name
 from blobsync.project.leftovers import leftover_blocks
 from blobsync.store import sas
+from blobsync.store.azure_identity import identity_used
 from blobsync.store.connect import check_sas, connect, signer_for
-from blobsync.store.grants import READ_FOLDER, rights_in_words
+from blobsync.store.grants import READ_FOLDER, REMOVE, WRITE_FOLDER, rights_in_words
 from blobsync.store.protocol import BlobInfo, Precondition
 from blobsync.store.rest.errors import MAX_SKEW_SECONDS, describe_skew
 from blobsync.store.rest.http import RetryPolicy
@@ -44,31 +45,16 @@ _RETRY = RetryPolicy(tries=3, patience=20.0)
 _TIMEOUTS = Timeouts(connect=5.0, read=15.0)
 
 
-class CheckStatus(str, enum.Enum):
-    """``ok`` (tried, and it works), ``warn`` (something will not work that may never be needed), ``fail``, or
-    ``untried`` (unknown)."""
-
-    OK = "ok"
-    UNTRIED = "untried"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """What came out of one check. ``about`` is the storage account file, or ``azcopy``; ``hint`` what to do."""
-
-    about: str
-    name: str
-    status: CheckStatus
-    detail: str
-    hint: str | None = None
-
-
 ConnectRest = Callable[[StorageAccount], RestBlobStore]
 _UNCONFINED = "the kernel cannot confine it (no Landlock), so it downloads only from lists of names"
 
 FindAzcopy = Callable[[Mapping[str, str]], Found]
+
+
+def diagnose(cluster: Cluster, environ: Mapping[str, str]) -> Iterator[CheckResult]:
+    """All of :func:`examine`, and whether the place where the cluster's jobs run would take one."""
+    yield from examine(cluster, environ=environ)
+    yield from examine_jobs(cluster, environ)
 
 
 def examine(
@@ -86,9 +72,14 @@ def examine(
     environ = environment(environ)
     connect = connect or _connector(environ, cluster.flag("use_cli_auth"))
     for account, path in _accounts(cluster):
-        moment = now or datetime.now(timezone.utc)
         yield from examine_account(
-            account, path, connect=connect, now=moment, environ=environ, folders=_folders(cluster, account)
+            account,
+            path,
+            connect=connect,
+            now=now or datetime.now(timezone.utc),
+            environ=environ,
+            folders=_folders(cluster, account),
+            identity=lambda: identity_used(environ, use_cli_auth=cluster.flag("use_cli_auth")),
         )
     yield _azcopy(environ, find_azcopy)
 
@@ -123,10 +114,12 @@ def examine_account(
     now: datetime,
     environ: Mapping[str, str],
     folders: Iterable[str] = (),
+    identity: Callable[[], str] | None = None,
 ) -> Iterator[CheckResult]:
     """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work.
 
-    Below ``folders`` it looks for uploads that never ended.
+    Below ``folders`` it looks for uploads that never ended. ``identity`` names the one in use, which is known once
+    the service has accepted it.
     """
     about = account.file
     folder = f"{path}/" if path else ""
@@ -143,11 +136,13 @@ def examine_account(
             reached.append(_clock(about, store))
             found = _first_file(store, folder)
         except LoginRequiredError as error:
-            yield _failed(about, "credential", error)
+            yield failed_check(about, "credential", error)
             return
         except BlobsyncError as error:
-            yield from (*map(_untried, looks), *reached, _failed(about, "listing", error))
+            yield from (*map(_untried, looks), *reached, failed_check(about, "listing", error))
             return
+        if account.credential == "identity" and identity is not None:
+            looks = [_identity(account, f", {identity()}")]
         yield from (*looks, *reached)
         yield CheckResult(about, "listing", CheckStatus.OK, f"{account.container.container}/{folder} can be listed")
         if found is not None:
@@ -185,16 +180,21 @@ def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, st
     try:
         signer_for(account, environ=environ)
     except CredentialError as error:
-        yield _failed(account.file, "credential", error)
+        yield failed_check(account.file, "credential", error)
         return
     if account.credential == "sas":
         yield from _own_sas(account, now)
-    elif account.credential == "key":
-        detail = "account_key; azcopy and others get only a SAS of the one container, made from it"
-        yield CheckResult(account.file, "credential", CheckStatus.OK, detail)
-    else:
-        detail = "an identity (azure-identity); azcopy gets a user delegation SAS of the one container"
-        yield CheckResult(account.file, "credential", CheckStatus.OK, detail)
+        return
+    if account.credential == "identity":
+        yield _identity(account)
+        return
+    detail = f"account_key {account.origin}; azcopy and others get only a SAS of the one container, made from it"
+    yield CheckResult(account.file, "credential", CheckStatus.OK, detail)
+
+
+def _identity(account: StorageAccount, which: str = "") -> CheckResult:
+    detail = f"an identity{which}; azcopy gets a user delegation SAS of the one container"
+    return CheckResult(account.file, "credential", CheckStatus.OK, detail)
 
 
 def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
@@ -202,13 +202,14 @@ def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
     try:
         warnings = check_sas(account, READ_FOLDER, now=now)
     except BlobsyncError as error:
-        yield _failed(about, "credential", error)
+        yield failed_check(about, "credential", error)
         return
     token = account.sas_token
     assert token is not None
     rights = f"may {rights_in_words(token.permissions)}" if token.permissions else "rights not shown"
     ends = f"ends {token.field('se')}" if token.expires_at else "its expiry is defined by an access policy"
-    yield CheckResult(about, "credential", CheckStatus.OK, f"sas_token: {sas.kind(token)}, {rights}, {ends}")
+    detail = f"sas_token {account.origin}: {sas.kind(token)}, {rights}, {ends}"
+    yield CheckResult(about, "credential", CheckStatus.OK, detail)
     for warning in warnings:
         yield CheckResult(about, "credential", CheckStatus.WARN, warning, "get a new one in time")
     if token.field("srt"):
@@ -219,10 +220,11 @@ def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
             "an account SAS opens every container of the account, and azcopy shows it to others on this machine",
             "a SAS of the container, account_key or an identity is narrower",
         )
-    lacking = "".join(letter for letter in "wd" if token.permissions and letter not in token.permissions)
-    if lacking:
-        what = {"w": "uploads", "d": "rm and --mirror", "wd": "uploads, rm and --mirror"}[lacking]
-        yield CheckResult(about, "credential", CheckStatus.WARN, f"no right to {rights_in_words(lacking)}: no {what}")
+    for needs, what in ((WRITE_FOLDER, "no uploads"), (REMOVE, "no rm, and no --mirror")):
+        try:
+            check_sas(account, needs, now=now)
+        except BlobsyncError as error:
+            yield CheckResult(about, "credential", CheckStatus.WARN, f"{error.message}: {what}", error.hint)
 
 
 def _clock(about: str, store: RestBlobStore) -> CheckResult:
@@ -251,7 +253,7 @@ def _reading(about: str, store: RestBlobStore, blob: BlobInfo) -> CheckResult:
         with store.open(blob.name, length=1) as reader:
             reader.read(1)
     except BlobsyncError as error:
-        return _failed(about, "reading", error)
+        return failed_check(about, "reading", error)
     return CheckResult(about, "reading", CheckStatus.OK, "a blob can be read")
 
 
@@ -268,7 +270,7 @@ def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAcco
         store.put(name, body, md5=md5, condition=Precondition(absent=True))
     except BlobsyncError as error:
         status = CheckStatus.WARN if token is not None and "w" not in token.permissions else CheckStatus.FAIL
-        return _failed(about, "writing", error, status)
+        return failed_check(about, "writing", error, status)
     return _removing(about, store, name, body)
 
 
@@ -296,7 +298,7 @@ def _recovery(about: str, store: RestBlobStore) -> CheckResult:
     try:
         recovery = store.recovery()
     except BlobsyncError as error:
-        return _failed(about, "recovery", error, CheckStatus.WARN)
+        return failed_check(about, "recovery", error, CheckStatus.WARN)
     ways = []
     if recovery.soft_delete_days:
         ways.append(f"soft delete keeps deleted blobs for {recovery.soft_delete_days} days")
@@ -315,7 +317,7 @@ def _leftovers(about: str, store: RestBlobStore, folders: Iterable[str]) -> Iter
     try:
         names, size = leftover_blocks(store, folders)
     except BlobsyncError as error:
-        yield _failed(about, "leftovers", error, CheckStatus.WARN)
+        yield failed_check(about, "leftovers", error, CheckStatus.WARN)
         return
     if names:
         said = "1 upload began and never ended" if len(names) == 1 else f"{len(names):,} uploads began and never ended"
@@ -332,7 +334,7 @@ def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> CheckResult:
         detail = f"{error.message}; without it every transfer uses the direct engine"
         return CheckResult("azcopy", "program", CheckStatus.WARN, detail, error.hint)
     except AzcopyError as error:
-        return _failed("azcopy", "program", error)
+        return failed_check("azcopy", "program", error)
     kept = "the kernel confines it to its own folders" if Landlock().is_possible else _UNCONFINED
     return CheckResult(
         "azcopy", "program", CheckStatus.OK, f"{found.version_text} at {found.path} ({found.origin}); {kept}"
@@ -342,8 +344,4 @@ def _azcopy(environ: Mapping[str, str], find_azcopy: FindAzcopy) -> CheckResult:
 def _untried(finding: CheckResult) -> CheckResult:
     if finding.status is not CheckStatus.OK:
         return finding
-    return replace(finding, status=CheckStatus.UNTRIED, detail=f"{finding.detail}; not accepted by the service")
-
-
-def _failed(about: str, name: str, error: BlobsyncError, status: CheckStatus = CheckStatus.FAIL) -> CheckResult:
-    return CheckResult(about, name, status, error.message, error.hint)
+    return replace(finding, status=CheckStatus.UNTRIED, detail=f"{finding.detail}; the service has not confirmed it")

@@ -14,12 +14,12 @@ from blobsync.config.mapping import project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.local.transfer_log import TransferEntry, TransferLog
-from blobsync.plan.transfer_plan import Action, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.project.paths import PathName, path_text
+from blobsync.project.running import RunningTransfers
 from blobsync.store.connections import Connections
 from blobsync.transfer import receipts
 
-_KINDS = {Route.UPLOAD: "upload", Route.DOWNLOAD: "download"}
 _RESULTS = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}
 
 
@@ -31,13 +31,14 @@ class LogBook:
         self._cwd = cwd
         self._state = state
         self.log = TransferLog(state.root / "transfers.sqlite", on_trouble)
+        self.running = RunningTransfers(state)
 
     def recent(
-        self, *, since: float | None = None, path: PathName | None = None, limit: int | None = None
+        self, *, since: float | None = None, path: PathName | None = None, limit: int | None = None, offset: int = 0
     ) -> tuple[TransferEntry, ...]:
-        """See ``Project.history``."""
+        """See ``Project.history``; the newest ``offset`` of them are left out."""
         chosen = None if path is None else project_relative(path_text(path), cwd=self._cwd, root=self._root)
-        return self.log.recent(since=since, path=chosen, limit=limit)
+        return self.log.recent(since=since, path=chosen, limit=limit, offset=offset)
 
     def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
         """See ``Project.receipt``."""
@@ -75,10 +76,17 @@ def logged(log: TransferLog, entry: TransferEntry) -> Iterator[EndWith]:
         log.write(ended)
 
 
+def transfer_kind(direction: Direction, *, copies: bool) -> str:
+    """What the log calls a transfer; ``copies``: its source is another cluster's."""
+    if direction is Direction.DOWN:
+        return "download"
+    return "copy" if copies else "upload"
+
+
 def transfer_begun(plan: TransferPlan, command: str) -> TransferEntry:
     """A transfer that is about to begin; ``command`` is empty where there was no command line."""
     return TransferEntry(
-        kind=_KINDS.get(plan.route, "copy"),
+        kind=transfer_kind(plan.route.direction, copies=plan.route not in (Route.UPLOAD, Route.DOWNLOAD)),
         paths=plan.paths,
         command=command or plan.command,
         cluster=plan.cluster,

@@ -22,7 +22,7 @@ def one_or_many(paths: Paths, *, or_none: bool = False) -> list[str]:
     if not found and not or_none:
         raise UsageError(
             "no path given",
-            hint="a path inside the project, such as data/voc20; --all (all_entries) means all folder entries",
+            hint="a path inside the project, such as data/voc20; --all (in Python: all_entries) means every entry",
         )
     return found
 

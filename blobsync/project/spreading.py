@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from blobsync.base.errors import SpreadBusyError, UsageError
+from blobsync.base.errors import SpreadBusyError, TransferCancelledError, UsageError
 from blobsync.base.locations import BlobUrl
 from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
@@ -20,7 +19,7 @@ from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.transfer_plan import Action, Route, Shape, TransferPlan
-from blobsync.spread.earlier_records import merge_records
+from blobsync.spread.earlier_records import EarlierBlocks, leave_blocks, merge_records
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.presence import OwnerLock, Presence
 from blobsync.spread.probe import DownloadProbe, upload_probe
@@ -31,8 +30,6 @@ from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.store.grants import READ_FOLDER, WRITE_FOLDER
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.transfer.carry_out import Engines
-
-_LOG = logging.getLogger("blobsync.spread")
 
 # Where the places of all transfers into a container are.
 _PREFIX = ".blobsync/spread"
@@ -63,10 +60,10 @@ class Spreading:
         self._parts = [context.opened(part) for part in plan.parts]
         texts = sorted(end_text(part.destination) for part in self._parts)
         self._id = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        self._engine: SpreadEngine | None = None
         self._crew: JobCrew | None = None
         self._detached = False
         self._first = 0
+        self._blocks = EarlierBlocks()
         self._owner = ""
 
     def __enter__(self) -> Spreading:
@@ -91,10 +88,10 @@ class Spreading:
             if self._crew is not None:
                 self._presence.end()
                 self._crew.wait()
-            if self._engine is not None:
-                for worker, tally in sorted(self._engine.tallies.items()):
-                    _LOG.info("%s: %d files, %d bytes, %.1f MB/s", worker, tally.files, tally.size, tally.rate / 1e6)
-            self._place.remove_all()
+            if isinstance(error, (TransferCancelledError, KeyboardInterrupt)):
+                leave_blocks(self._place)
+            else:
+                self._place.remove_all()
 
     def merge(self) -> bool:
         """Bring what workers of an earlier run have told to the index; whether there was anything.
@@ -104,7 +101,7 @@ class Spreading:
         found = merge_records(self._place, self._parts, self._context.records)
         if found.files:
             self._note(f"{found.files:,} files were moved by an earlier run that was stopped")
-        self._first = found.next_number
+        self._first, self._blocks = found.next_number, found.blocks
         return found.files > 0
 
     def engines(self, plan: TransferPlan, engines: Engines) -> Engines:
@@ -118,7 +115,15 @@ class Spreading:
         self._presence.show()
         self._place.remove("stop")
         alone = engines.make["direct"]()
-        engine = self._engine = SpreadEngine(alone, self._place, self._crew, spread.workers, first=self._first)
+        engine = SpreadEngine(
+            alone,
+            self._place,
+            self._crew,
+            spread.workers,
+            first=self._first,
+            range_bytes=(plan.spread or spread).range_bytes,
+            earlier=self._blocks,
+        )
         return engines._replace(make={**engines.make, "direct": lambda: engine})
 
     def submit(self, plan: TransferPlan) -> JobRecord:
@@ -126,6 +131,12 @@ class Spreading:
         plan.demand_allowed()
         if plan.is_large:
             raise UsageError("--detach: the plan is too large for the memory of a node", hint="omit --detach")
+        for part in self._parts:
+            if part.route is Route.DOWNLOAD and part.shape is Shape.FILE:
+                raise UsageError(
+                    f"--detach: {part.path} is one file, and no node can show that it sees the disk which that goes to",
+                    hint="name its folder, with --include for the file, or omit --detach",
+                )
         self._place.remove_all()
         spread = self._plan.spread
         assert spread is not None

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
+from blobsync.base.errors import LocalFileError
 from blobsync.local.range_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import open_state_dir
-from blobsync.project.doctor import CheckResult, CheckStatus
 
 _ABOUT = "this project"
 _NAMED = 20
@@ -17,7 +18,11 @@ _NAMED = 20
 
 def examine_downloads(root: Path, environ: Mapping[str, str]) -> Iterator[CheckResult]:
     """Each unfinished download of the project at ``root``, with what lies on the disk of it. Changes nothing."""
-    found = sorted(RangeRecords(open_state_dir(root, environ)).all(), key=lambda each: each[0].destination)
+    try:
+        found = sorted(RangeRecords(open_state_dir(root, environ)).all(), key=lambda each: each[0].destination)
+    except LocalFileError as error:
+        yield failed_check(_ABOUT, "state", error)
+        return
     for of, size in found[:_NAMED]:
         shown = _shown(root, of.destination)
         detail = (

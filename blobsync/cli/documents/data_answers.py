@@ -1,0 +1,223 @@
+"""``data`` of the commands that move, list, compare and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from blobsync.base.reasons import Reason
+from blobsync.cli.documents.kinds import (
+    COUNT,
+    FLAG,
+    INTEGER,
+    MD5,
+    MOMENT,
+    NUMBER,
+    TEXT,
+    Schema,
+    choice,
+    choice_of,
+    list_of,
+    maybe,
+    noted,
+    of_fields,
+    record,
+)
+from blobsync.jobs.spec import State
+from blobsync.local.transfer_log import TransferEntry
+from blobsync.plan.progress import Progress
+from blobsync.plan.spreading import SpreadPlan
+from blobsync.plan.transfer_plan import Action, Route, Shape
+from blobsync.plan.verbs import VERBS
+from blobsync.project.verify import CLASSES
+
+BYTES = noted(COUNT, "bytes")
+PATH = noted(TEXT, "from the project's root, as a user would type it")
+
+_ENGINE = choice("azcopy", "direct", "relay")
+# What of a transfer is told as its verb; the rest has the name that it has here.
+_MOVING = (Action.TRANSFER, Action.ADOPT)
+_ACTIONS = choice(*dict.fromkeys(VERBS.values()), *(each.value for each in Action if each not in _MOVING))
+
+_COUNTS: Mapping[str, Schema] = {
+    "route": noted(choice_of(Route), "between which two ends the bytes move"),
+    "engine": noted(_ENGINE, "what moves them"),
+    "shape": choice_of(Shape),
+    "planned": noted(COUNT, "files that are to move"),
+    "transferred": noted(COUNT, "files that moved"),
+    "verified": noted(COUNT, "files that a fresh look at the destination found as they should be"),
+    "unchanged": COUNT,
+    "newer_at_destination": noted(COUNT, "files that only the destination changed; they are left alone"),
+    "skipped": noted(COUNT, "symlinks that are not followed"),
+    "extras": noted(COUNT, "files that only the destination has"),
+    "ignored": noted(COUNT, "files that the ignore patterns of the entry leave out"),
+    "deleted": COUNT,
+    "failed": COUNT,
+    "conflicts": noted(COUNT, "files that both sides changed; they are left alone"),
+    "bytes_transferred": BYTES,
+    "bytes_reused": noted(COUNT, "bytes that were at the destination already"),
+    "seconds": noted(NUMBER, "of the whole command"),
+    "azcopy_job_ids": list_of(TEXT),
+    "warnings": list_of(TEXT),
+}
+RECEIPT = noted(maybe(TEXT), "the file that names every file of it")
+TRANSFERRED: Mapping[str, Schema] = {**_COUNTS, "receipt": RECEIPT}
+
+_ACTION = record(
+    {"path": PATH, "action": _ACTIONS, "reason": choice_of(Reason), "size": BYTES},
+    {
+        "aside": noted(TEXT, "the name under which the other version stays"),
+        "on_record": noted(COUNT, "bytes that a run which did not finish left there"),
+        "delta": noted({"const": True}, "only the blocks that changed move"),
+    },
+)
+_PLANNED: Mapping[str, Schema] = {
+    **_COUNTS,
+    "bytes_planned": BYTES,
+    "bytes_on_record": noted(COUNT, "of these, bytes that are there already"),
+    "engine_why": TEXT,
+    "estimated_seconds": record({}, {"direct": NUMBER, "azcopy": NUMBER}),
+    "processes": COUNT,
+    "processes_why": TEXT,
+    "spread": noted(maybe(record(of_fields(SpreadPlan))), "over which nodes; null: this machine alone"),
+}
+_PLANS = (
+    record({**_PLANNED, "actions": list_of(_ACTION)}),
+    record({**_PLANNED, "actions_file": noted(TEXT, "JSON lines, one action each: of a plan that is large")}),
+)
+_DETACHED = record(
+    {
+        "job_id": TEXT,
+        "backend": TEXT,
+        "cluster": TEXT,
+        "status": choice_of(State),
+        "planned": COUNT,
+        "bytes_planned": BYTES,
+        "nodes": COUNT,
+        "shards": COUNT,
+    }
+)
+
+_TALLY = record({"files": COUNT, "bytes": COUNT})
+_ENTRY_STATUS = record(
+    {
+        "path": PATH,
+        "url": TEXT,
+        "here": _TALLY,
+        "there": noted(maybe(_TALLY), "null if the container was never listed"),
+        **dict.fromkeys(("to_upload", "to_download", "conflicts", "never_verified"), _TALLY),
+        **dict.fromkeys(("newer_at_destination", "missing_here", "ignored", "left_out", "unreadable"), COUNT),
+        "as_of": noted(maybe(NUMBER), "when the container was last listed, in seconds since 1970"),
+        "answers": noted(FLAG, "whether the account answers"),
+        "silence": noted(maybe(TEXT), "why it does not"),
+    }
+)
+
+_BLOB = {
+    "path": PATH,
+    "size": maybe(BYTES),
+    "last_modified": maybe(MOMENT),
+    "md5": maybe(MD5),
+    "tier": maybe(TEXT),
+    "etag": maybe(TEXT),
+}
+_SUMS = {"count": COUNT, "bytes": COUNT}
+_USAGE = record({"entries": list_of(record({"path": PATH, "size": BYTES, "count": COUNT})), **_SUMS})
+
+# Receipts of older versions may lack what newer ones have.
+_VERSION = {"size": maybe(BYTES), "md5": maybe(TEXT), "etag": maybe(TEXT)}
+_FILE_OF_HISTORY = record(
+    {
+        "action": noted(maybe(TEXT), "the route, or deleted"),
+        "path": maybe(PATH),
+        **_VERSION,
+        "was": noted(maybe(record({}, _VERSION)), "what was replaced or deleted"),
+    }
+)
+_PROGRESS = record({**of_fields(Progress), "told": MOMENT})
+_RUNNING = record(
+    {
+        "id": noted(TEXT, "that of the history, unless it plans"),
+        "kind": TEXT,
+        "planning": noted(FLAG, "nothing moves yet"),
+        **dict.fromkeys(("command", "user", "host"), TEXT),
+        "pid": COUNT,
+        "paths": list_of(PATH),
+        "began": MOMENT,
+        "progress": _PROGRESS,
+    }
+)
+_TRANSFER = record(
+    {
+        **of_fields(TransferEntry, began=MOMENT),
+        "progress": noted(maybe(_PROGRESS), "of one that runs, where it tells; null: it has ended, or tells nothing"),
+    }
+)
+
+_PLACE = record(
+    {
+        "path": PATH,
+        "url": TEXT,
+        "local": TEXT,
+        "folder": noted(TEXT, "the folder entry that covers the path"),
+        "account": TEXT,
+        "container": TEXT,
+        "blob": TEXT,
+        "why": TEXT,
+    }
+)
+_STAT = record(
+    {
+        "path": PATH,
+        "local": maybe(record({"size": BYTES, "md5": maybe(MD5)})),
+        "local_is_folder": FLAG,
+        "remote": maybe(record(_BLOB)),
+        "remote_is_folder": FLAG,
+        "verified_md5": maybe(MD5),
+        "equal": noted(maybe(FLAG), "null: not known"),
+        "url": TEXT,
+    }
+)
+_LINK = record(
+    {
+        "path": PATH,
+        "url": noted(TEXT, "a secret: whoever has it can use it"),
+        "scope": choice("blob", "folder", "container"),
+        "seconds": COUNT,
+        "permission": TEXT,
+    }
+)
+_REMOVED = {"paths": list_of(PATH), "count": COUNT, "bytes": BYTES, "dry_run": FLAG, "deleted": COUNT, "failed": COUNT}
+
+
+def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
+    """Command -> the shapes that its ``data`` may have; ``job`` is one of ``history``'s."""
+    transfer = (record(TRANSFERRED), *_PLANS, _DETACHED)
+    return {
+        "u": transfer,
+        "d": transfer,
+        "plan": _PLANS,
+        "apply": (record(TRANSFERRED),),
+        "verify": (
+            record(
+                {
+                    "counts": record({}, dict.fromkeys(CLASSES, COUNT)),
+                    "bytes_equal": BYTES,
+                    "not_equal": list_of(record({"path": PATH, "status": choice(*CLASSES), "size": INTEGER})),
+                }
+            ),
+        ),
+        "status": (
+            record({"fresh": FLAG, "differs": FLAG, "entries": list_of(_ENTRY_STATUS), "running": list_of(_RUNNING)}),
+        ),
+        "history": (
+            record({"transfers": list_of(_TRANSFER), "jobs": list_of(job)}),
+            record({"transfers": list_of(_TRANSFER), "files": list_of(_FILE_OF_HISTORY), "receipt_kept": FLAG}),
+            record({"jobs": list_of(job)}),
+        ),
+        "ls": (record({"entries": list_of(record(_BLOB, {"url": TEXT})), **_SUMS}), _USAGE),
+        "du": (_USAGE,),
+        "stat": (record({"paths": list_of(_STAT)}),),
+        "resolve": (record({"paths": list_of(_PLACE)}),),
+        "url": (record({"urls": list_of(_LINK), "warnings": list_of(TEXT)}),),
+        "rm": (record(_REMOVED, {"receipt": RECEIPT}),),
+    }

@@ -1,0 +1,209 @@
+"""``data`` of the commands for code and jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from blobsync.cli.documents.data_answers import BYTES, PATH, TRANSFERRED
+from blobsync.cli.documents.kinds import (
+    COUNT,
+    FLAG,
+    INTEGER,
+    MOMENT,
+    NUMBER,
+    TEXT,
+    Schema,
+    by_name,
+    choice,
+    choice_of,
+    list_of,
+    maybe,
+    noted,
+    of_fields,
+    record,
+)
+from blobsync.jobs.backends.base import ClusterSummary, Holder
+from blobsync.jobs.first_free import Candidate
+from blobsync.jobs.spec import State
+from blobsync.jobs.tunnels.named import NamedTunnel
+
+_STATUS = noted(choice_of(State), "in ACT's words")
+_SEEN = noted(FLAG, "true: it was so when blobsync asked; since when is not known")
+_CHANGE = record({"time": maybe(MOMENT), "nodes": COUNT, "wanted": COUNT, "seen": _SEEN})
+_STATES = list_of(record({"state": choice_of(State), "time": maybe(MOMENT), "until": maybe(MOMENT), "seen": _SEEN}))
+_ELASTIC = record(
+    {
+        "min_nodes": COUNT,
+        "max_nodes": COUNT,
+        "nodes": noted(maybe(COUNT), "that run"),
+        "wanted": COUNT,
+        "changes": list_of(_CHANGE),
+    }
+)
+_JOB_FIELDS: Mapping[str, Schema] = {
+    "job_id": TEXT,
+    "status": _STATUS,
+    "status_as_of": noted(maybe(MOMENT), "when somebody confirmed it"),
+    "status_confirmed": noted(FLAG, "false: the cluster could not be asked"),
+    "exit_code": maybe(INTEGER),
+    "reason": TEXT,
+    "restarts": COUNT,
+    "cluster": TEXT,
+    "backend": TEXT,
+    "native_id": noted(TEXT, "the scheduler's own"),
+    "url": maybe(TEXT),
+    "name": TEXT,
+    "command": list_of(TEXT),
+    "nodes": COUNT,
+    "processes": COUNT,
+    "gpus": COUNT,
+    "hosts": list_of(TEXT),
+    "submitted": maybe(MOMENT),
+    "started": maybe(MOMENT),
+    "ended": maybe(MOMENT),
+    "elapsed_seconds": maybe(NUMBER),
+    "elapsedTime": noted(maybe(NUMBER), "hours, as ACT has it"),
+    "code_digest": maybe(TEXT),
+    "git_commit": maybe(TEXT),
+    "git_dirty": maybe(FLAG),
+    "folders": by_name(record({"mode": TEXT, "url": TEXT})),
+    "resubmission_of": maybe(TEXT),
+    "foreign": noted(FLAG, "true: blobsync did not submit it"),
+    "unread": noted(list_of(TEXT), "what of a foreign job could not be read"),
+    "ssh": noted(maybe(TEXT), "the command that enters a job which waits for you"),
+    "hold_seconds": maybe(COUNT),
+    "elastic": noted(maybe(_ELASTIC), "null: the number of nodes is fixed"),
+    "states": noted(_STATES, "what it did over time"),
+}
+JOB = record(_JOB_FIELDS)
+_CAUSE = record(
+    {
+        "code": TEXT,
+        "meaning": TEXT,
+        "retriable": noted(FLAG, "whether another try may help"),
+        "log": TEXT,
+        "line_number": COUNT,
+        "line": TEXT,
+        "count": noted(COUNT, "lines that say so"),
+    }
+)
+_LOG_NAME = noted(TEXT, "empty: there is none yet")
+_LOGS = noted(list_of(TEXT), "files of the logs that are here")
+_REPORT = record({**_JOB_FIELDS, "logs": _LOGS, "causes": list_of(_CAUSE), "tail": list_of(TEXT)})
+_LISTED = record({"jobs": list_of(JOB), "experiment": maybe(TEXT)})
+_ATTEMPT = record({**_JOB_FIELDS, "causes": list_of(_CAUSE), "next_job_id": maybe(TEXT)})
+
+_ACCEPTED = {
+    "job_id": TEXT,
+    "native_id": TEXT,
+    "url": maybe(TEXT),
+    "backend": TEXT,
+    "cluster": TEXT,
+    "status": _STATUS,
+    "code_digest": maybe(TEXT),
+    "resubmission_of": maybe(TEXT),
+    "ssh": maybe(TEXT),
+}
+_CHOICE = {"choice": noted(list_of(record(of_fields(Candidate))), "with -c a,b: the clusters that were asked")}
+_SUBMITTED = (
+    record(_ACCEPTED, _CHOICE | {"exit_code": noted(maybe(INTEGER), "with --wait: the job's")}),
+    record({"plan": noted(TEXT, "what would be submitted"), "job_id": TEXT}, _CHOICE),
+)
+
+_DECISION = record(
+    {
+        "path": PATH,
+        "included": FLAG,
+        "reason": TEXT,
+        "pattern": maybe(TEXT),
+        "file": noted(maybe(TEXT), "the ignore file that has the pattern"),
+        "line": maybe(COUNT),
+        "size": maybe(BYTES),
+    }
+)
+_GIT = record({"commit": maybe(TEXT), "dirty": FLAG, "uncommitted": list_of(TEXT)})
+_CODE = {
+    "code_digest": TEXT,
+    "files": COUNT,
+    "bytes": COUNT,
+    "git": noted(maybe(_GIT), "null: not in a git repository"),
+    "left_out": list_of(_DECISION),
+}
+_PUBLISHED = record(
+    {
+        "status": choice("published", "unchanged", "would_publish"),
+        **_CODE,
+        "code_path": noted(TEXT, "the blob that jobs unpack"),
+        "kept": noted(TEXT, "the blob that keeps this version"),
+        "archive_bytes": maybe(BYTES),
+        "seconds": NUMBER,
+        "removed": noted(list_of(TEXT), "older versions that were removed"),
+        "notes": list_of(TEXT),
+    }
+)
+_MEMBER = record({"path": PATH, "size": BYTES, "mode": choice("644", "755", "link"), "reason": maybe(TEXT)})
+
+_TUNNEL = of_fields(NamedTunnel)
+_TUNNEL_STATE = {
+    **_TUNNEL,
+    "open": FLAG,
+    "open_at": noted(maybe(COUNT), "the port of 127.0.0.1"),
+    "restarts": COUNT,
+    "problem": maybe(TEXT),
+    "job_id": maybe(TEXT),
+}
+_SSH_CONFIG = {"ssh_config": list_of(TEXT)}
+
+
+def _output_answers() -> Sequence[Schema]:
+    file = record(
+        {
+            "output": noted(TEXT, "the output's id"),
+            "name": noted(TEXT, "below that output"),
+            "path": PATH,
+            "size": BYTES,
+            "last_modified": MOMENT,
+            "url": noted(maybe(TEXT), "with --url; a secret"),
+        }
+    )
+    heading = {"job_id": TEXT, "status": _STATUS, "count": COUNT}
+    listed = record({**heading, "files": list_of(file)}, {"bytes": COUNT})
+    return listed, record({**heading, **TRANSFERRED})
+
+
+def _tunnel_answers() -> Mapping[str, Sequence[Schema]]:
+    opened = {"job_id": TEXT, "url": noted(TEXT, "may hold a token"), "local_port": COUNT, "tunnel": FLAG}
+    return {
+        "tunnel job": (record(opened),),
+        "tunnel add": (record({"tunnel": record(_TUNNEL), **_SSH_CONFIG}),),
+        "tunnel ls": (record({"tunnels": list_of(record(_TUNNEL_STATE))}),),
+        "tunnel open": (record({**_TUNNEL_STATE, **_SSH_CONFIG}),),
+        "tunnel close": (record({"name": TEXT, "closed": noted(FLAG, "false: it was not open")}),),
+        "tunnel rm": (record({"name": TEXT}),),
+    }
+
+
+def job_answers() -> Mapping[str, Sequence[Schema]]:
+    """Command -> the shapes that its ``data`` may have."""
+    jobs = record({"jobs": list_of(JOB)})
+    return {
+        "init": (
+            *(_PUBLISHED, record(_CODE | {"list": list_of(_MEMBER)}), _DECISION),
+            *(record(_CODE), record({**_CODE, **TRANSFERRED})),
+        ),
+        "initc": (_PUBLISHED,),
+        "submit": _SUBMITTED,
+        "q": (_LISTED, record({"jobs": list_of(_REPORT)})),
+        **dict.fromkeys(("qq", "qr", "qf"), (_LISTED,)),
+        "logs": (record({"job_id": TEXT, "log": _LOG_NAME, "lines": list_of(TEXT), "logs": _LOGS}),),
+        "outputs": _output_answers(),
+        "a": (jobs,),
+        "resubmit": (record(_ACCEPTED), record({"jobs": list_of(record(_ACCEPTED))})),
+        "scale": (jobs,),
+        "ssh": (record({"command": list_of(TEXT)}),),
+        **_tunnel_answers(),
+        "summary": (record({"cluster": TEXT, **of_fields(ClusterSummary)}),),
+        "blame": (record({"cluster": TEXT, "holders": list_of(record(of_fields(Holder)))}),),
+        "parse": (record({"job_id": TEXT, "causes": list_of(_CAUSE), "retriable": FLAG}),),
+        "watch": (record({"attempts": list_of(_ATTEMPT)}),),
+    }

@@ -1,0 +1,87 @@
+"""The words that schemas are written in (JSON Schema, draft 2020-12), and how a dataclass becomes one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+FLAG: Schema = {"type": "boolean"}
+# An object whose names are not ours.
+ANY_OBJECT: Schema = {"type": "object"}
+
+MOMENT: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|\+00:00)$"}
+MD5: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+
+_PLAIN: Mapping[type, Schema] = {str: TEXT, bool: FLAG, int: INTEGER, float: NUMBER}
+
+
+def noted(kind: Schema, meaning: str) -> Schema:
+    """The same with what it means."""
+    return {**kind, "description": meaning}
+
+
+def choice(*values: str) -> Schema:
+    """One of these texts."""
+    return {"type": "string", "enum": list(values)}
+
+
+def choice_of(kind: type[Enum]) -> Schema:
+    """One of the values of an enumeration."""
+    return choice(*(each.value for each in kind))
+
+
+def maybe(kind: Schema) -> Schema:
+    """That, or null."""
+    if isinstance(kind.get("type"), str) and "enum" not in kind:
+        return {**kind, "type": [kind["type"], "null"]}
+    return {"anyOf": [kind, {"type": "null"}]}
+
+
+def list_of(kind: Schema) -> Schema:
+    """Any number of them."""
+    return {"type": "array", "items": kind}
+
+
+def by_name(kind: Schema) -> Schema:
+    """An object whose names are the user's, each with a value of that kind."""
+    return {"type": "object", "additionalProperties": kind}
+
+
+def record(known: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    """An object with all of ``known``, perhaps some of ``optional``, and nothing else."""
+    return {
+        "type": "object",
+        "properties": {**known, **(optional or {})},
+        "required": list(known),
+        "additionalProperties": False,
+    }
+
+
+def of_fields(kind: type, **instead: Schema) -> Mapping[str, Schema]:
+    """The fields of a dataclass as ``asdict`` gives them; ``instead`` for those that the answer writes otherwise."""
+    hints = get_type_hints(kind)
+    return {each.name: instead.get(each.name) or _of_annotation(hints[each.name]) for each in fields(kind)}
+
+
+def _of_annotation(annotation: Any) -> Schema:
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    if get_origin(annotation) in (Union, UnionType):
+        (inner,) = (each for each in get_args(annotation) if each is not NoneType)
+        return maybe(_of_annotation(inner))
+    if get_origin(annotation) is tuple:
+        return list_of(_of_annotation(get_args(annotation)[0]))
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return choice_of(annotation)
+    if is_dataclass(annotation) and isinstance(annotation, type):
+        return record(of_fields(annotation))
+    raise TypeError(f"no schema is known for {annotation}")

@@ -1,0 +1,100 @@
+"""``data`` of the commands that set something up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from blobsync.base.check_results import CheckStatus
+from blobsync.cli.documents.kinds import (
+    ANY_OBJECT,
+    COUNT,
+    FLAG,
+    TEXT,
+    Schema,
+    by_name,
+    choice,
+    choice_of,
+    list_of,
+    maybe,
+    noted,
+    record,
+)
+
+_AUTH = choice("sas", "key", "identity")
+_CHECKS = list_of(record({"check": TEXT, "status": choice_of(CheckStatus), "detail": TEXT}))
+_FINDING = record(
+    {
+        "cluster": noted(TEXT, "empty: of no cluster alone"),
+        "about": TEXT,
+        "check": TEXT,
+        "status": choice_of(CheckStatus),
+        "detail": TEXT,
+        "hint": maybe(TEXT),
+    }
+)
+_CHECKED = record(
+    {
+        "file": TEXT,
+        "ok": FLAG,
+        "problems": list_of(TEXT),
+        "warnings": list_of(TEXT),
+        "submit_refuses": noted(maybe(FLAG), "null: no cluster file, or a wrong one"),
+        "folders": noted(maybe(by_name(TEXT)), "folder entry -> where it lives"),
+        "platform": maybe(TEXT),
+    }
+)
+_WRITTEN = {"written": list_of(TEXT), "kept": noted(list_of(TEXT), "files that were there, and stay as they are")}
+_PROGRAM = record({"path": TEXT, "version": TEXT, "origin": noted(TEXT, "how it was found")})
+_RUNNING = {
+    "running": FLAG,
+    "pid": COUNT,
+    "port": COUNT,
+    "endpoint": TEXT,
+    "location": noted(maybe(TEXT), "the folder of the blobs; null: all in memory"),
+    "version": noted(TEXT, "Azurite's"),
+}
+_STOPPED = record({"running": noted({"const": False}, "no emulator runs")})
+_COMPUTE = record(
+    {
+        "name": TEXT,
+        **dict.fromkeys(("type", "vm_size", "vm_priority"), maybe(TEXT)),
+        **dict.fromkeys(("min_nodes", "max_nodes", "nodes", "busy_nodes"), maybe(COUNT)),
+        "state": maybe(TEXT),
+        "idle_seconds": maybe(COUNT),
+        "location": maybe(TEXT),
+        "problems": list_of(TEXT),
+    }
+)
+_COMPUTES_CHANGED = (
+    record({"compute": noted(maybe(_COMPUTE), "null: it is gone")}),
+    record({"plan": noted(TEXT, "the request that --dry-run does not send")}),
+)
+_CONVERTED = record({"files": list_of(TEXT), "command": list_of(TEXT), "notes": list_of(TEXT), "written": FLAG})
+
+
+def setup_answers() -> Mapping[str, Sequence[Schema]]:
+    """Command -> the shapes that its ``data`` may have."""
+    place = {"file": TEXT, "container": TEXT}
+    links = list_of(record({"path": TEXT, "target": TEXT}))
+    return {
+        "config check": (record({"files": list_of(_CHECKED)}),),
+        "config new": (
+            record(_WRITTEN),
+            record({**_WRITTEN, "auth": _AUTH, "login_stored": FLAG, "checks": _CHECKS}),
+        ),
+        "config trust-link": (record({"links": links, "trusted": noted(FLAG, "false: no longer")}),),
+        "login": (
+            record({**place, "auth": _AUTH, "stored": FLAG, "checks": _CHECKS}),
+            record({**place, "forgotten": noted(FLAG, "false: nothing was stored")}),
+            record({"logins": list_of(record({"container": TEXT, "auth": _AUTH}))}),
+        ),
+        **dict.fromkeys(("convert batchai", "convert philly"), (_CONVERTED,)),
+        "compute ls": (record({"computes": list_of(_COMPUTE)}),),
+        **dict.fromkeys(("compute create", "compute scale", "compute rm"), _COMPUTES_CHANGED),
+        "doctor": (record({"findings": list_of(_FINDING)}),),
+        **dict.fromkeys(("azcopy install", "azcopy path"), (_PROGRAM,)),
+        "emulator start": (record({**_RUNNING, "already_running": FLAG}),),
+        "emulator stop": (record(_RUNNING), _STOPPED),
+        "emulator status": (record(_RUNNING), _STOPPED),
+        "schema": (record({"commands": list_of(TEXT), "schema": noted(maybe(ANY_OBJECT), "of the command")}),),
+    }

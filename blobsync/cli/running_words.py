@@ -1,0 +1,59 @@
+"""Transfers under way, as ``status`` and ``history`` tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from blobsync.base.amounts import count_text, duration_text
+
+if TYPE_CHECKING:
+    from blobsync.project.running import RunningTransfer
+
+# Seconds after which a transfer that tells nothing new is said to be silent.
+_SILENT = 15.0
+# How many of them one line names.
+_NAMED = 3
+
+
+def so_far(running: RunningTransfer) -> str:
+    """``43 %, 2 min left``."""
+    told = running.progress
+    words = ["planning" if running.planning else "", f"{int(told.share * 100)} %" if told.files_expected else ""]
+    words.append("" if running.planning or told.phase == "moving" else told.phase)
+    words.append("" if told.seconds_left is None else f"{duration_text(told.seconds_left)} left")
+    words.append(f"nothing heard for {duration_text(running.silent)}" if running.silent > _SILENT else "")
+    return ", ".join(word for word in words if word)
+
+
+def progress_data(running: RunningTransfer) -> dict[str, Any]:
+    """Its numbers, and when they were told."""
+    return {**asdict(running.progress), "told": utc_text(running.told)}
+
+
+def running_data(running: RunningTransfer) -> dict[str, Any]:
+    """One that runs, as JSON."""
+    known = {name: getattr(running, name) for name in ("id", "kind", "planning", "command", "user", "host", "pid")}
+    return {
+        **known,
+        "paths": list(running.paths),
+        "began": utc_text(running.began),
+        "progress": progress_data(running),
+    }
+
+
+def running_line(running: Sequence[RunningTransfer]) -> str:
+    """All that run, in one line."""
+    named = [
+        f"{each.kind} {' '.join(each.paths[:_NAMED]) or 'of all folder entries'} ({so_far(each) or 'starting'})"
+        for each in running[:_NAMED]
+    ]
+    more = [f"{len(running) - _NAMED:,} more"] if len(running) > _NAMED else []
+    return f"{count_text(len(running), 'transfer')} running now: {'; '.join([*named, *more])}"
+
+
+def utc_text(seconds: float) -> str:
+    """A moment (seconds since 1970) in ISO 8601."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

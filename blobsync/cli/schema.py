@@ -1,0 +1,68 @@
+"""``schema``: what a command prints with ``--json``, as a JSON schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from blobsync.base.errors import UsageError
+from blobsync.cli.options import NO_CLUSTER, command
+from blobsync.cli.output import Result
+from blobsync.cli.session import Session
+
+
+def complete_documented(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The commands that print a document; of a group that is typed already, its words."""
+    from blobsync.cli.documents.schemas import answers
+
+    typed = " ".join([*(ctx.params.get("words") or ()), ""])
+    left = (name.removeprefix(typed) for name in answers() if name.startswith(typed))
+    return [(word, "") for word in dict.fromkeys(each.partition(" ")[0] for each in left)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    command(app, "schema", takes=NO_CLUSTER)(schema)
+
+
+def schema(
+    session: Session,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COMMAND]",
+            help="A command; without one, all of them are listed.",
+            autocompletion=complete_documented,
+        ),
+    ] = None,
+) -> Result:
+    """Print the JSON schema of what a command prints with --json.
+
+    It holds for this version of blobsync. Its $id stays the same as long as scripts that read the document need no
+    change.
+
+    \b
+      blobsync schema                  the commands that have one
+      blobsync schema u
+      blobsync schema compute ls
+    """
+    from blobsync.cli.documents.schemas import answers, document_schema
+
+    known = answers()
+    if not words:
+        return Result({"commands": list(known), "schema": None}, list(known))
+    name = " ".join([_main_name(words[0]), *words[1:]])
+    if name not in known:
+        raise UsageError(f"'{name}' prints no JSON document", hint="'blobsync schema' lists the commands that do")
+    found = document_schema(name, known[name])
+    return Result({"commands": [name], "schema": found}, json.dumps(found, indent=1).splitlines())
+
+
+def _main_name(word: str) -> str:
+    """``u`` for ``upload``."""
+    from blobsync.cli.app import SECTIONS
+
+    names = (each.names for _, words in SECTIONS for each in words)
+    return next((each[0] for each in names if word in each), word)

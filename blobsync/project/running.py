@@ -1,0 +1,204 @@
+"""How far transfers are that run at this moment, for whoever looks from elsewhere: the page, ``history``, a caller.
+
+Each transfer writes a small record beside the log, two times a second, from its first half second to its end, and so
+does the planning before it. The record holds no secret. What a killed one left is known by its process, which is gone,
+and removed by who finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
+from blobsync.base.plain_json import demand_types
+from blobsync.base.process_mark import ProcessMark
+from blobsync.base.redaction import redact
+from blobsync.local.running_records import RunningRecords
+from blobsync.local.state_dir import StateDir
+from blobsync.local.transfer_log import TransferEntry
+from blobsync.plan.listener import Listener
+from blobsync.plan.progress import WORKING, Progress, RatePoint, add_point, read_progress
+from blobsync.project.callback import PassingCounter
+
+# Seconds between two records.
+_EVERY = 0.5
+# Workers and paths that a record names: it is written often.
+_MOST_WORKERS = 200
+_MOST_PATHS = 100
+# What another machine wrote, and did not renew for so many seconds, nobody will remove there.
+_FORGOTTEN = 7 * 86400.0
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTransfer:
+    """A transfer under way. ``id`` is that of its entry in the history, ``pid`` its process on ``host``, which began
+    then (``born``, in the kernel's own count); ``told`` is when it said so (seconds since 1970). ``stoppable``: a
+    blobsync command of its own runs it, which can be ended as Ctrl-C ends it. ``kind``, ``paths``, ``command``,
+    ``user`` and ``began`` are as in the history. ``planning``: nothing moves yet, and the history does not have it;
+    what then moves has an id of its own. ``points`` are those of the curve of its rate, oldest first."""
+
+    id: str
+    pid: int
+    born: str
+    host: str
+    stoppable: bool
+    told: float
+    progress: Progress
+    kind: str = ""
+    paths: tuple[str, ...] = ()
+    command: str = ""
+    user: str = ""
+    began: float = 0.0
+    planning: bool = False
+    # Those of RatePoint.
+    points: tuple[tuple[float, int, float], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<RunningTransfer {self.id}: {'planning' if self.planning else self.progress!r}, process {self.pid}>"
+
+    @property
+    def is_here(self) -> bool:
+        """It runs on this machine."""
+        return self.host == os.uname().nodename
+
+    @property
+    def silent(self) -> float:
+        """Seconds since it was heard of."""
+        return max(0.0, time.time() - self.told)
+
+
+class RunningTransfers:
+    """Those of a project, as their records say."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._records = RunningRecords(state)
+
+    def all(self) -> Mapping[str, RunningTransfer]:
+        """By their ids. What nobody writes any more is removed. Never raises."""
+        found = {}
+        for id, values in self._records.each():
+            one = _running(id, values)
+            if one is not None and _is_gone(one):
+                self._records.remove(id)
+            elif one is not None:
+                found[id] = one
+        return found
+
+    def stop(self, id: str) -> None:
+        """End the command that runs it, as Ctrl-C does; returns at once. Raises ``NothingMatchedError`` if it does not
+        run any more, ``UsageError`` where that cannot be done from here."""
+        one = self.all().get(id)
+        if one is None:
+            raise NothingMatchedError(
+                f"the transfer {id} is not running any more, or does not answer", hint="'blobsync history' has it"
+            )
+        if not one.is_here:
+            raise UsageError(f"the transfer {id} runs on {one.host}", hint="press Ctrl-C there")
+        if not one.stoppable:
+            raise UsageError(
+                f"process {one.pid} is a program that uses blobsync, not a blobsync command",
+                hint="stop the transfer in that program",
+            )
+        try:
+            ProcessMark(one.pid, one.born).ask_to_end()
+        except PermissionError as error:
+            raise UsageError(f"process {one.pid} cannot be stopped: {error.strerror}") from error
+
+
+def _running(id: str, values: Mapping[str, Any]) -> RunningTransfer | None:
+    """None for what is no record of that transfer."""
+    try:
+        points = tuple((at, moved, rate) for at, moved, rate in values.get("points", ()))
+        known = {"progress": read_progress(values["progress"]), "paths": tuple(values.get("paths", ()))}
+        found = RunningTransfer(**{**values, **known, "points": points})
+        demand_types(found)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return found if found.id == id and 0 < found.pid < 2**31 else None
+
+
+def _is_gone(one: RunningTransfer) -> bool:
+    return not ProcessMark(one.pid, one.born).is_alive if one.is_here else one.silent > _FORGOTTEN
+
+
+@contextmanager
+def told_meanwhile(
+    state: StateDir,
+    entry: TransferEntry,
+    listener: Listener,
+    *,
+    stoppable: bool,
+    planning: bool = False,
+    every: float = _EVERY,
+) -> Iterator[Listener]:
+    """While the block runs, what its listener hears stands in the record of ``entry``. ``planning``: it plans, and the
+    log has no such entry."""
+    if not state.lasting:
+        yield listener
+        return
+    known = RunningTransfer(
+        entry.id, entry.pid, ProcessMark.of(entry.pid).born, entry.host, stoppable, 0.0, Progress("", 0.0),
+        entry.kind, entry.paths[:_MOST_PATHS], redact(entry.command), entry.user, entry.began, planning,
+    )  # fmt: skip
+    teller = _Teller(RunningRecords(state), known, listener, every)
+    teller.begin()
+    try:
+        yield teller
+    finally:
+        teller.end()
+
+
+class _Teller(PassingCounter):
+    """Counts what it passes on; a thread of its own writes, since the disk may be slow."""
+
+    def __init__(self, records: RunningRecords, known: RunningTransfer, behind: Listener, every: float) -> None:
+        super().__init__(behind)
+        self._records = records
+        self._every = every
+        self._known = known
+        self._points: list[RatePoint] = []
+        self._start = self.clock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def show(self, *, force: bool, began: bool = False) -> None:
+        """The thread looks by itself."""
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._known.told:
+            self._records.remove(self._known.id)
+
+    def _write(self) -> None:
+        try:
+            # Most commands end before the first time, and never make the folder.
+            while not self._over.wait(self._every):
+                now = self._now()
+                if now.phase == "moving":
+                    add_point(self._points, round(self.clock() - self._start, 2), now)
+                self._known = replace(self._known, told=time.time(), progress=now, points=tuple(self._points))
+                self._records.write(self._known.id, asdict(self._known))
+        except (OSError, BlobsyncError) as error:
+            _LOG.debug("nobody else can see how far this transfer is: %s", error)
+
+    def _now(self) -> Progress:
+        with self.lock:
+            now = self.progress(self.clock())
+        last = self._known.progress
+        if now.phase not in WORKING and last.files_expected:
+            # What moved, while it is looked at.
+            now = replace(last, phase=now.phase, rate=0.0, seconds_left=None)
+        return replace(now, current=redact(now.current), workers=now.workers[:_MOST_WORKERS])
