@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -78,7 +79,8 @@ def _refused_by_us(request: Request, error: Exception) -> Response:
 
 def _no_such_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _problem(request, error.status_code, error.detail, "")
+    missing = error.status_code == HTTPStatus.NOT_FOUND
+    return _problem(request, error.status_code, "this page does not exist" if missing else error.detail, "")
 
 
 def _our_fault(request: Request, error: Exception) -> Response:

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,22 +37,10 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 class TellingListener(LoggingListener):
-    """Passes notes on, and counts what each worker moved: a thread of its own listens to each."""
+    """Passes notes on."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._lock = threading.Lock()
-        self._moved: dict[int, int] = {}
-
-    def bytes_moved(self, count: int) -> None:
-        with self._lock:
-            thread = threading.get_ident()
-            self._moved[thread] = self._moved.get(thread, 0) + count
-
-    def workers(self) -> list[int]:
-        """The bytes that each moved, in the order in which they began."""
-        with self._lock:
-            return [max(count, 0) for count in self._moved.values()]
 
     def note(self, text: str) -> None:
         self._tell({"note": redact(text)})
@@ -59,13 +48,17 @@ class TellingListener(LoggingListener):
 
 def carry_order(order: Mapping[str, Any], tell: Tell) -> None:
     """Do what the order says. Raises ``BlobsyncError``, also for a plan that would do something else by now."""
-    with Project.open(order["folder"], cluster=order["cluster"], overrides=order["overrides"] or None) as project:
-        behind = TellingListener(tell)
+    with Project.open(
+        order["folder"],
+        cluster=order["cluster"],
+        from_cluster=order["from_cluster"],
+        overrides=order["overrides"] or None,
+    ) as project:
 
         def on_progress(progress: Progress) -> None:
-            tell({"progress": asdict(progress), "workers": behind.workers()})
+            tell({"progress": asdict(progress)})
 
-        listener = CallbackListener(on_progress, behind)
+        listener = CallbackListener(on_progress, TellingListener(tell))
         project.listener = listener
         plan = project.load_plan(SavedPlan(order["plan"], _NAME))
         plan.demand_allowed()
@@ -100,7 +93,8 @@ def main() -> NoReturn:
     writing = threading.Lock()
 
     def tell(answer: Mapping[str, Any]) -> None:
-        with writing:
+        # Whoever asked may be gone; the transfer then stops, and cleans up first.
+        with writing, suppress(OSError):
             out.write(json.dumps(answer) + "\n")
             out.flush()
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from blobsync.local.transfer_log import TransferEntry
+from blobsync.plan.progress import RatePoint
 
 WIDTH, HEIGHT = 1000, 160
 # Columns of the chart of the history: hours of the last two days, or days.
 _HOURS = 48
 _DAYS = 30
+# Nothing older is in a chart.
+CHART_SECONDS = _DAYS * 86400
 _STACK = {"upload": "up", "download": "down", "copy": "moved"}
 
 
@@ -41,7 +44,7 @@ class BytesChart:
 
 def bytes_chart(entries: Sequence[TransferEntry], now: float) -> BytesChart | None:
     """What moved by hours of the last two days, or by days of the last month if anything is older; None for nothing."""
-    moved = [each for each in entries if each.bytes and each.began > now - _DAYS * 86400]
+    moved = [each for each in entries if each.bytes and each.began > now - CHART_SECONDS]
     if not moved:
         return None
     by_hour = all(each.began > now - (_HOURS - 1) * 3600 for each in moved)
@@ -92,7 +95,7 @@ def _rates(columns: Sequence[Column], fastest: float) -> str:
     return " ".join(points) if len(points) > 1 else ""
 
 
-def rate_curve(points: Sequence[tuple[float, int, float]]) -> tuple[str, float]:
+def rate_curve(points: Sequence[RatePoint]) -> tuple[str, float]:
     """The outline of the rate over time (seconds, bytes, bytes a second), for a polygon, and its highest value."""
     if len(points) < 2:
         return "", 0.0

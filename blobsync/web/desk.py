@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from blobsync.web.listings import Listings
 from blobsync.web.login import Logins, Visit
 from blobsync.web.source import Source
-from blobsync.web.standing import StatusBoard
+from blobsync.web.standing import StatusBoards
 from blobsync.web.works import Works
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """One for each server. ``is_stopping`` tells streams that the server wants to end."""
+    """One for each server. ``is_stopping`` tells streams that the server wants to end. ``told_of_jobs`` are the
+    warnings with which jobs were submitted here, by the jobs' ids."""
 
     source: Source
     logins: Logins
-    board: StatusBoard
+    boards: StatusBoards
     works: Works
     listings: Listings
     is_stopping: Callable[[], bool]
+    told_of_jobs: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def close(self) -> None:
         """Stop what is under way, and let nobody in any more."""

@@ -13,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from blobsync.base.redaction import redact_answer
 from blobsync.web.desk import desk_of
 
 # Seconds between two looks, and after which a line is sent although nothing changed.
@@ -23,9 +22,9 @@ _TICK = 0.1
 
 
 def live_parts(request: Request, look: Callable[[], Mapping[str, str]], every: float = _EVERY) -> StreamingResponse:
-    """A stream of what ``look`` returns, each part when it is new; ``look`` runs in a thread of its own.
+    """A stream of what ``look`` returns (parts by :func:`blobsync.web.render.fragment`), each when it is new.
 
-    A part named ``load`` is no content: the browser goes to that address of ours.
+    ``look`` runs in a thread of its own. A part named ``load`` is no content: the browser goes to that address of ours.
     """
 
     async def stream() -> AsyncIterator[str]:
@@ -34,7 +33,7 @@ def live_parts(request: Request, look: Callable[[], Mapping[str, str]], every: f
         stopping = desk_of(request).is_stopping
         while not stopping():
             parts = await run_in_threadpool(look)
-            new = {name: redact_answer(text) for name, text in parts.items() if sent.get(name) != text}
+            new = {name: text for name, text in parts.items() if sent.get(name) != text}
             sent.update(parts)
             if new or silent >= _AT_LEAST:
                 yield f"data: {json.dumps(new)}\n\n"

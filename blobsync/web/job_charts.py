@@ -8,16 +8,17 @@ from datetime import datetime
 
 from markupsafe import Markup
 
-from blobsync.base.amounts import duration_text
-from blobsync.jobs.lasting import Span
+from blobsync.jobs.history import JobRecord
+from blobsync.jobs.lasting import lasting_text, moments_of, spans_of
 from blobsync.jobs.node_use import NodeUse
 from blobsync.web.render import fragment
 
 _WIDTH, _HEIGHT = 600, 110
 
 
-def timeline(spans: Sequence[Span], now: float) -> Markup:
-    """A job's state over time: a bar, and a list of the same."""
+def timeline(record: JobRecord, now: float) -> Markup:
+    """A job's state over time: a bar, and a list of the same, with the sizes that an elastic job had."""
+    spans = spans_of(record)
     begin = spans[0].start
     last = spans[-1].start if spans[-1].state.is_final else now
     whole = max(1.0, last - begin)
@@ -27,12 +28,14 @@ def timeline(spans: Sequence[Span], now: float) -> Markup:
         if not span.state.is_final
     ]
     listed = [
-        (
-            span.state.value,
-            datetime.fromtimestamp(span.start).strftime("%Y-%m-%d %H:%M:%S"),
-            "" if span.state.is_final else duration_text((span.end or now) - span.start),
-        )
-        for span in spans
+        {
+            "kind": moment.state.value.lower() if moment.state else "size",
+            "text": moment.text,
+            "at": datetime.fromtimestamp(moment.at).strftime("%Y-%m-%d %H:%M:%S"),
+            "lasts": "" if moment.seconds is None else lasting_text(moment.seconds),
+            "seen": moment.seen,
+        }
+        for moment in moments_of(record, now)
     ]
     return Markup(fragment("job_time.html", bars=bars, listed=listed))  # noqa: S704 - a template escaped it
 

@@ -25,6 +25,7 @@ class OpenListing:
     """One folder as it was when somebody began to look at it."""
 
     path: str
+    cluster: str
     project: Project
     rest: Iterator[ListingEntry]
     id: str = field(default_factory=lambda: secrets.token_hex(6))
@@ -46,19 +47,18 @@ class OpenListing:
 class Listings:
     """The latest ones."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, OpenListing] = {}
 
-    def find(self, path: str, id: str) -> OpenListing:
+    def find(self, source: Source, path: str, id: str) -> OpenListing:
         """The listing of that id, or a new one of ``path``. Raises ``BlobsyncError``."""
         with self._lock:
             known = self._open.get(id)
-        if known is not None and known.path == path:
+        if known is not None and (known.cluster, known.path) == (source.cluster_name, path):
             return known
-        project = self._source.open()
-        made = OpenListing(path, project, project.list(f"{project.root}/{path}/"))
+        project = source.open()
+        made = OpenListing(path, source.cluster_name, project, project.list(f"{project.root}/{path}/"))
         with self._lock:
             self._open[made.id] = made
             old = [self._open.pop(each) for each in list(self._open)[:-_KEPT]]

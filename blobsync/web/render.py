@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -17,15 +20,17 @@ from blobsync.web.desk import desk_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.login import Visit
 from blobsync.web.places import PLACES, place_of
+from blobsync.web.source import Source
 
 FOLDER = Path(__file__).parent
 
 
 @cache
-def _templates() -> Environment:
+def _templates(reveals: bool) -> Environment:
     found = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
+        finalize=None if reveals else _without_secrets,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -38,9 +43,16 @@ def _templates() -> Environment:
             "duration": duration_text,
             "moment": moment,
             "address": address_text,
+            "breakable": breakable_text,
+            "matched": matched_pieces,
         }
     )
     return found
+
+
+def _without_secrets(value: Any) -> Any:
+    """Each value by itself: a password that is a word of HTML, such as "hidden", would break the whole page."""
+    return redact_answer(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def moment(seconds: float) -> str:
@@ -48,22 +60,44 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
+def matched_pieces(line: str, wanted: str) -> list[tuple[str, bool]]:
+    """A line in pieces, each with whether it is what was looked for, in whatever case."""
+    pieces = re.split(f"({re.escape(wanted)})", redact_answer(line), flags=re.IGNORECASE)
+    return [(piece, bool(number % 2)) for number, piece in enumerate(pieces) if piece]
+
+
 def address_text(url: str) -> str:
     """A URL as a place: without its scheme."""
     return url.partition("://")[2] or url
 
 
-def fragment(template: str, **values: Any) -> str:
-    """A part of a page."""
-    return _templates().get_template(template).render(**values)
+def breakable_text(text: str) -> Markup:
+    """A path or a URL, escaped, that a browser breaks after its slashes."""
+    return escape(redact_answer(text)).replace("/", Markup("/<wbr>"))
+
+
+def fragment(template: str, *, reveals: bool = False, **values: Any) -> str:
+    """A part of a page. ``reveals``: it has a link that was asked for, which is a secret."""
+    return _templates(reveals).get_template(template).render(**values)
+
+
+def through_of(source: Source, own: Source) -> dict[str, str]:
+    """What links and forms of a page need to stay with a cluster that is not the server's ``own``."""
+    if source is own:
+        return {"through": "", "through_first": "", "through_cluster": ""}
+    query = urlencode({"cluster": source.cluster_name})
+    return {"through": f"&{query}", "through_first": f"?{query}", "through_cluster": source.cluster_name}
 
 
 def page(request: Request, template: str, *, code: int = 200, reveals: bool = False, **values: Any) -> HTMLResponse:
-    """A whole page. ``reveals``: it has a link that was asked for, which is a secret."""
+    """A whole page. ``reveals`` as with :func:`fragment`."""
     visit = getattr(request.state, "visit", None)
-    source = desk_of(request).source
+    own = desk_of(request).source
+    # Set by pages that can be about another cluster.
+    source: Source = getattr(request.state, "source", own)
     text = fragment(
         template,
+        reveals=reveals,
         places=PLACES,
         current_place=place_of(request.url.path),
         form_token=visit.form_token if isinstance(visit, Visit) else "",
@@ -71,6 +105,7 @@ def page(request: Request, template: str, *, code: int = 200, reveals: bool = Fa
         project_name=source.root.name,
         project_folder=str(source.root),
         cluster_name=source.cluster_name,
+        **through_of(source, own),
         **values,
     )
-    return HTMLResponse(text if reveals else redact_answer(text), code)
+    return HTMLResponse(text, code)

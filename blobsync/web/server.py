@@ -18,7 +18,7 @@ from blobsync.web.desk import Desk
 from blobsync.web.listings import Listings
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
-from blobsync.web.standing import StatusBoard
+from blobsync.web.standing import StatusBoards
 from blobsync.web.works import Works
 
 USUAL_PORT = 8737
@@ -45,7 +45,8 @@ class Listening:
             if self.port is None:
                 return _tcp(0)
             raise UsageError(
-                f"cannot listen on port {wanted}: {error.strerror}", hint="without --port a free one is found"
+                f"cannot listen on port {wanted}: {error.strerror}",
+                hint="leave out --port, and blobsync picks a free port",
             ) from error
 
 
@@ -70,8 +71,8 @@ def _unix(path: Path) -> socket.socket:
         made.listen(128)
     except OSError as error:
         made.close()
-        why = "a program listens there" if error.errno == errno.EADDRINUSE else error.strerror
-        raise UsageError(f"cannot listen on {path}: {why}", hint="--socket takes the path of a new file") from error
+        why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror
+        raise UsageError(f"cannot listen on {path}: {why}", hint="give --socket the path of a new file") from error
     finally:
         os.umask(before)
     return made
@@ -138,8 +139,8 @@ def serve_pages(
 
 
 def _desk(source: Source, logins: Logins, is_stopping: Callable[[], bool]) -> Desk:
-    board = StatusBoard(source)
-    return Desk(source, logins, board, Works(source, on_end=board.outdate), Listings(source), is_stopping)
+    boards = StatusBoards()
+    return Desk(source, logins, boards, Works(source, on_end=boards.outdate), Listings(), is_stopping)
 
 
 def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:
@@ -150,6 +151,6 @@ def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -
         yield "open this file or this link, which works once:"
     yield f"  {logins.file.as_uri()}"
     yield f"  {logins.link}"
-    yield "from another machine, type this there first, then open the link there:"
+    yield "from another machine: run this there, then open the link there:"
     yield f"  ssh -L {port}:{there} {os.environ.get('USER', 'USER')}@{os.uname().nodename}"
     yield "Ctrl-C stops it"

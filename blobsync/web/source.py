@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from starlette.requests import Request
+
+from blobsync.base.errors import UsageError
+from blobsync.config.loader import cluster_names
+from blobsync.local.state_dir import open_state_dir
 from blobsync.project.api import Project
+from blobsync.project.logbook import LogBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +30,44 @@ class Source:
     overrides: Mapping[str, Any] = field(repr=False)
     environ: Mapping[str, str] = field(repr=False)
 
-    def open(self, cluster: str | None = None) -> Project:
+    def open(self, cluster: str | None = None, *, from_cluster: str | None = None) -> Project:
         """For one request, since a project is for one thread at a time. Raises ``ConfigError``."""
-        other = cluster not in (None, self.cluster_name)
-        overrides = None if other else self.overrides
+        through = self.through(cluster)
         return Project.open(
-            self.folder, cluster=cluster if other else self.cluster, overrides=overrides, environ=self.environ
+            self.folder,
+            cluster=through.cluster,
+            from_cluster=from_cluster,
+            overrides=through.overrides or None,
+            environ=self.environ,
         )
+
+    def through(self, cluster: str | None) -> Source:
+        """The same project, seen through that cluster; -p and -n of the command line are for the one it chose."""
+        if not cluster or cluster == self.cluster_name:
+            return self
+        return replace(self, cluster=cluster, cluster_name=cluster, overrides={})
+
+    def clusters(self) -> tuple[str, ...]:
+        """The names of all clusters, sorted."""
+        return tuple(sorted({self.cluster_name, *cluster_names(self.root)}))
+
+    def logbook(self) -> LogBook:
+        """The log of transfers, which needs no cluster."""
+        return LogBook(self.root, self.folder, open_state_dir(self.root, self.environ), lambda text: None)
+
+
+def look_through(request: Request, cluster: str | None) -> Source:
+    """The source of a page that is about that cluster (None: the one of the command line); its links and forms keep to
+    it. Raises ``UsageError`` where there is none of that name."""
+    source: Source = request.app.state.desk.source
+    found = source.through(cluster)
+    if found is not source and found.cluster_name not in source.clusters():
+        raise UsageError(f"there is no cluster {found.cluster_name!r}", hint="choose one on the Project page")
+    request.state.source = found
+    return found
+
+
+def source_of(request: Request) -> Source:
+    """As the address or the form says; see :func:`look_through`."""
+    form: Mapping[str, str] = request.state.form
+    return look_through(request, form.get("cluster") or request.query_params.get("cluster"))

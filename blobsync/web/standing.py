@@ -72,3 +72,23 @@ class StatusBoard:
     def _hear(self, progress: Progress) -> None:
         with self._lock:
             self._known = replace(self._known, seen=progress.looked)
+
+
+class StatusBoards:
+    """One for each cluster that somebody looks through."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._boards: dict[str, StatusBoard] = {}
+
+    def of(self, source: Source) -> StatusBoard:
+        """That of the cluster of ``source``."""
+        with self._lock:
+            return self._boards.setdefault(source.cluster_name, StatusBoard(source))
+
+    def outdate(self) -> None:
+        """Something was moved: the next look at each counts."""
+        with self._lock:
+            boards = list(self._boards.values())
+        for board in boards:
+            board.outdate()

@@ -9,43 +9,51 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner, python_module
 from blobsync.base.redaction import redact
-from blobsync.plan.progress import Progress
+from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
 from blobsync.plan.saved_plan import plan_document
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.project.callback import LoggingListener
+from blobsync.project.logbook import transfer_kind
+from blobsync.project.paths import from_root
 from blobsync.web.source import Source
 
 # Plans and ended transfers that stay; a plan of a million files is large.
 _KEPT = 30
-# Points of a curve; when there are more, every other one goes.
-_POINTS = 240
 # Seconds that a stopped transfer has to clean up, before harsher signals.
 _CLEANING = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody asked for; ``paths`` are from the project's root."""
+    """What somebody asked for; ``paths`` are from the project's root. ``cluster`` is -c (None: the server's own),
+    ``from_cluster`` is -f."""
 
     direction: Direction
     paths: tuple[str, ...]
     options: TransferOptions = field(default_factory=TransferOptions)
+    cluster: str | None = None
+    from_cluster: str | None = None
+
+    @property
+    def verb(self) -> str:
+        """What it does: upload, download or copy."""
+        return transfer_kind(self.direction, copies=self.from_cluster is not None)
 
 
 @dataclass
 class WorkItem:
     """``state`` is ``planning``, ``planned``, ``refused``, ``moving``, ``stopping``, ``done``, ``partial``, ``failed``
     or ``cancelled``. ``points`` are seconds since it began to move, bytes so far, and bytes a second. ``problem`` and
-    ``hint`` say why it is refused or failed; ``result`` has the counts of one that ended; ``workers`` are the bytes
-    that each process moved, where there are several; times are in seconds since 1970."""
+    ``hint`` say why it is refused or failed; ``result`` has the counts of one that ended; times are in seconds since
+    1970."""
 
     wish: Wish
     cluster: str
@@ -57,13 +65,14 @@ class WorkItem:
     plan: TransferPlan | None = None
     progress: Progress | None = None
     moving: Progress | None = None
-    points: list[tuple[float, int, float]] = field(default_factory=list)
+    points: list[RatePoint] = field(default_factory=list)
     notes: deque[str] = field(default_factory=lambda: deque(maxlen=20))
     problem: str = ""
     hint: str = ""
     result: Mapping[str, Any] = field(default_factory=dict)
-    workers: Sequence[int] = ()
     pid: int | None = None
+    # It is told at once; see OtherTransfer.
+    silence: ClassVar[str] = ""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -85,9 +94,7 @@ class WorkItem:
         self.progress = progress
         if progress.phase == "moving":
             self.moving = progress
-            self.points.append((self.seconds, max(progress.bytes - progress.reused, 0), progress.rate))
-            if len(self.points) > _POINTS:
-                del self.points[1::2]
+            add_point(self.points, self.seconds, progress)
 
 
 class Works:
@@ -108,7 +115,7 @@ class Works:
 
     def begin(self, wish: Wish) -> WorkItem:
         """Start to plan."""
-        work = WorkItem(wish, self._source.cluster_name)
+        work = WorkItem(wish, self._source.through(wish.cluster).cluster_name)
         with self._lock:
             self._works[work.id] = work
             settled = [each.id for each in self._works.values() if not each.is_active and each.state != "planning"]
@@ -122,7 +129,8 @@ class Works:
         work = self._works.get(id)
         if work is None:
             raise NothingMatchedError(
-                "this plan is no longer held", hint="make it again from the Project page; Transfers lists what was done"
+                "blobsync web no longer has this plan",
+                hint="plan again on the Project page; the Transfers page lists what was done",
             )
         return work
 
@@ -165,15 +173,14 @@ class Works:
 
     def _plan(self, work: WorkItem) -> None:
         try:
-            with self._source.open() as project:
+            with self._source.open(work.wish.cluster, from_cluster=work.wish.from_cluster) as project:
                 project.listener = _Notes(work)
                 make = project.plan_upload if work.wish.direction is Direction.UP else project.plan_download
 
                 def hear(progress: Progress) -> None:
                     work.progress = progress
 
-                paths = [f"{project.root}/{path}" for path in work.wish.paths]
-                plan = make(paths, work.wish.options, on_progress=hear)
+                plan = make(*from_root(project.root, work.wish.paths, work.wish.options), on_progress=hear)
         except BlobsyncError as error:
             work.problem, work.hint = redact(error.message), redact(error.hint or "")
             work.state = "refused"
@@ -186,10 +193,12 @@ class Works:
         work.state = "planned"
 
     def _carry(self, work: WorkItem, plan: TransferPlan) -> None:
+        source = self._source.through(work.wish.cluster)
         order = {
-            "folder": str(self._source.folder),
-            "cluster": self._source.cluster,
-            "overrides": dict(self._source.overrides),
+            "folder": str(source.folder),
+            "cluster": source.cluster,
+            "from_cluster": work.wish.from_cluster,
+            "overrides": dict(source.overrides),
             "plan": plan_document(plan),
         }
         try:
@@ -232,9 +241,7 @@ def _hear(work: WorkItem, line: str) -> None:
         # What a library printed.
         return
     if "progress" in answer:
-        work.hear(Progress(**answer["progress"]))
-        if work.plan is not None and work.plan.processes.count > 1:
-            work.workers = answer.get("workers", ())
+        work.hear(read_progress(answer["progress"]))
     elif "note" in answer:
         work.notes.append(answer["note"])
     elif "ended" in answer:

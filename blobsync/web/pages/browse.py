@@ -13,6 +13,7 @@ from blobsync.web.desk import desk_of, form_of
 from blobsync.web.listings import PAGE
 from blobsync.web.previews import PICTURE_BYTES, TEXT_BYTES, picture_type, preview_of
 from blobsync.web.render import page
+from blobsync.web.source import source_of
 
 # What a blob holds is shown as nothing but a picture: no scripts, no frames, not even as a page of its own.
 _INERT = {"content-security-policy": "default-src 'none'; sandbox", "content-disposition": "inline"}
@@ -34,11 +35,11 @@ def path_of(request: Request) -> str:
 
 
 def _list(request: Request) -> Response:
-    desk, path = desk_of(request), path_of(request)
+    source, path = source_of(request), path_of(request)
     number = request.query_params.get("page", "0")
     number_wanted = int(number) if number.isdecimal() and len(number) < 7 else 0
     try:
-        listing = desk.listings.find(path, request.query_params.get("listing", ""))
+        listing = desk_of(request).listings.find(source, path, request.query_params.get("listing", ""))
         entries = listing.page(number_wanted)
     except NothingMatchedError:
         return page(request, "browse.html", path=path, trail=trail(path), listing=None, entries=[], number=0, first=0)
@@ -49,8 +50,8 @@ def _list(request: Request) -> Response:
 
 
 def _show_blob(request: Request) -> Response:
-    path = path_of(request)
-    with desk_of(request).source.open() as project:
+    source, path = source_of(request), path_of(request)
+    with source.open() as project:
         beginning = project.beginning(f"{project.root}/{path}", TEXT_BYTES)
         entry = next(project.list(f"{project.root}/{path}"))
     return page(
@@ -60,13 +61,13 @@ def _show_blob(request: Request) -> Response:
 
 
 def _picture(request: Request) -> Response:
-    path = path_of(request)
-    with desk_of(request).source.open() as project:
+    source, path = source_of(request), path_of(request)
+    with source.open() as project:
         local = request.query_params.get("side") == "local"
         beginning = project.beginning(f"{project.root}/{path}", PICTURE_BYTES, local=local)
     kind = picture_type(beginning.data)
     if kind is None or beginning.size > PICTURE_BYTES:
-        raise UsageError(f"{path} is no picture that can be shown")
+        raise UsageError(f"{path} is not an image that a browser can show")
     return Response(beginning.data, media_type=kind, headers=_INERT)
 
 
@@ -74,8 +75,8 @@ def _make_link(request: Request) -> Response:
     form = form_of(request)
     path, hours = form.get("path", ""), form.get("hours", "")
     if hours not in _EXPIRIES or not path:
-        raise UsageError("choose a blob and how long the link is to work")
-    with desk_of(request).source.open() as project:
+        raise UsageError("choose a blob and how long its link works")
+    with source_of(request).open() as project:
         url = project.url(f"{project.root}/{path}", expiry=timedelta(hours=int(hours)))
     return page(request, "link.html", reveals=True, path=path, trail=trail(path), url=url, expiry=_EXPIRIES[hours])
 

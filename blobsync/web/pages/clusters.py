@@ -7,12 +7,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from blobsync.base.check_results import CheckResult, CheckStatus
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact_answer
 from blobsync.config.check import check_project
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.preflight import refusals
-from blobsync.project.doctor import CheckResult, CheckStatus, examine
+from blobsync.project.doctor import diagnose
 from blobsync.web.desk import desk_of
 from blobsync.web.render import fragment, page
 
@@ -65,7 +66,7 @@ def _examine(request: Request) -> Response:
     """``blobsync doctor``: it writes a blob and removes it, so it runs when it is asked for."""
     source, name = desk_of(request).source, request.path_params["name"]
     with source.open(name) as project:
-        checks = tuple(examine(project.cluster, environ=source.environ))
+        checks = tuple(diagnose(project.cluster, source.environ))
     return _page(request, name, checks)
 
 

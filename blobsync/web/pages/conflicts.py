@@ -9,15 +9,15 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.project.api import Project
-from blobsync.web.desk import desk_of
 from blobsync.web.pages.browse import path_of, trail
 from blobsync.web.previews import TEXT_BYTES, Preview, changed_lines, preview_of
 from blobsync.web.render import page
+from blobsync.web.source import source_of
 
 
 def _show(request: Request) -> Response:
-    path = path_of(request)
-    with desk_of(request).source.open() as project:
+    source, path = source_of(request), path_of(request)
+    with source.open() as project:
         status = project.stat(f"{project.root}/{path}")
         here = _preview(project, path, local=True) if status.local else Preview("missing")
         there = _preview(project, path, local=False) if status.remote else Preview("missing")

@@ -46,7 +46,7 @@ def _link(request: Request) -> Response:
     found = open_jobs(source.root, environ=source.environ).outputs(run_id, wanted)
     chosen = [one for one in found.files if one.shown == wanted]
     if not chosen:
-        raise NothingMatchedError(f"{run_id} has written no {wanted!a}")
+        raise NothingMatchedError(f"the job {run_id} has no output file {wanted!a}")
     url = found.link(chosen[0], _DAY)
     return page(request, "job_link.html", reveals=True, record=found.record, file=chosen[0], url=url)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError
@@ -27,6 +27,7 @@ from blobsync.jobs.history import JobFilter
 from blobsync.project.job_forms import JobForms
 from blobsync.project.jobs import open_job_forms, open_job_reading, open_jobs
 from blobsync.web.desk import desk_of, form_of
+from blobsync.web.pages.one_job import after_submission
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source
 
@@ -88,10 +89,9 @@ def _do(request: Request) -> Response:
     told = _Told()
     try:
         if what == "submit" and found.asked is not None:
-            submitted = forms.submit(found.asked)
-            return RedirectResponse(f"/jobs/{submitted.record.run_id}", 303)
+            return after_submission(request, forms.submit(found.asked))
         if what == "submit":
-            told = _Told(problem="Nothing was submitted: correct the fields below.")
+            told = _Told(problem="Nothing was submitted. Correct the fields below first.")
         elif what == "save":
             file = forms.save_template(
                 given.get("template_name", "").strip(), form, replace=given.get("replace") == "yes"
@@ -107,7 +107,7 @@ def _do(request: Request) -> Response:
 def _synchronize(source: Source, cluster: str) -> _Told:
     with source.open(cluster) as project:
         result = Code(project).publish()
-    words = "Nothing changed since" if result.status == "unchanged" else "Uploaded the code:"
+    words = "The code is unchanged:" if result.status == "unchanged" else "Uploaded the code:"
     return _Told(f"{words} {result.digest[:12]}, {len(result.state.snapshot.files):,} files.", notes=result.notes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -15,12 +15,13 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.redaction import redact_answer
+from blobsync.base.redaction import redact, redact_answer
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.lasting import spans_of
-from blobsync.jobs.logs import FetchedLogs, rank_of
+from blobsync.jobs.logs import FetchedLogs, attempt_of, rank_of
+from blobsync.jobs.node_use import node_of_log
 from blobsync.jobs.spec import SERVICES, State
+from blobsync.jobs.submit import Submitted
 from blobsync.project.jobs import open_job_reading, open_jobs
 from blobsync.web.desk import desk_of, form_of
 from blobsync.web.events import live_parts
@@ -73,6 +74,7 @@ def _show(request: Request) -> Response:
         piece=piece,
         follow_at=f"/jobs/{record.run_id}/log?name={quote(chosen)}&start={piece.end if piece else ''}",
         clusters=cluster_names(source.root),
+        told=desk_of(request).told_of_jobs.get(record.run_id, ()),
         parts=_parts(source, record, fetched, name or ""),
         record=record,
     )
@@ -85,17 +87,34 @@ def _parts(source: Source, record: JobRecord, fetched: FetchedLogs, name: str) -
     about: dict[str, Any] = {"record": record, "spec": record.spec, "info": record.info}
     return {
         "job-state": fragment("job_state.html", badge=badge_of(record)),
-        "job-time": timeline(spans_of(record), time.time()),
+        "job-time": timeline(record, time.time()),
         "job-facts": fragment("job_facts.html", **about),
         "job-causes": fragment("job_causes.html", record=record, causes=causes),
         "job-use": use_charts(use),
-        "job-logs": fragment("job_logs.html", record=record, names=names, current=name, problem=fetched.problem),
+        "job-logs": fragment(
+            "job_logs.html", record=record, logs=_labelled(names), current=name, problem=fetched.problem
+        ),
     }
 
 
 def _in_order(fetched: FetchedLogs) -> list[str]:
     """The logs of the processes, then those of the system."""
     return sorted(fetched.names, key=lambda name: (rank_of(name) is None, rank_of(name) or (0, 0), name))
+
+
+def _labelled(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each log with its label: whose it is, where that tells all of them apart."""
+    labels = [_label(name) for name in names]
+    return list(zip(names, labels if len(set(labels)) == len(names) else names, strict=True))
+
+
+def _label(name: str) -> str:
+    known, node, attempt = rank_of(name), node_of_log(name), attempt_of(name)
+    tried = f", attempt {attempt + 1}" if attempt else ""
+    if known is None:
+        return name if node is None else f"node {node}{tried}"
+    task, rank = known
+    return f"task {task}, rank {rank}{tried}" if task else f"rank {rank}{tried}"
 
 
 def _follow(request: Request) -> Response:
@@ -171,7 +190,14 @@ def _resubmit(request: Request) -> Response:
         cluster=form.get("cluster") or None,
         latest_code=form.get("latest_code") == "yes",
     )
-    return RedirectResponse(f"/jobs/{submitted.record.run_id}", 303)
+    return after_submission(request, submitted)
+
+
+def after_submission(request: Request, submitted: Submitted) -> Response:
+    """To the page of the new job, which says what the submission said."""
+    run_id = submitted.record.run_id
+    desk_of(request).told_of_jobs[run_id] = tuple(redact(text) for text in submitted.warnings)
+    return RedirectResponse(f"/jobs/{run_id}", 303)
 
 
 ROUTES = (

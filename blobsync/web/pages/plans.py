@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import cast
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from blobsync.plan.verbs import verb
 from blobsync.web.desk import desk_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page
+from blobsync.web.source import Source, look_through, source_of
 from blobsync.web.works import Wish, WorkItem
 
 # Files of one reason that the page lists at once, and on a page of their own.
@@ -51,7 +52,12 @@ class ReasonGroup:
     @property
     def kind(self) -> str:
         """The class of its colour."""
-        return _CLASSES.get(self.action, "down" if self.verb == "download" else "up")
+        return kind_of(self.action, self.verb)
+
+
+def kind_of(action: Action, word: str) -> str:
+    """The class of the colour of what happens to files."""
+    return _CLASSES.get(action, "down" if word == "download" else "up")
 
 
 def plan_groups(plan: TransferPlan) -> list[ReasonGroup]:
@@ -81,11 +87,16 @@ def plan_address(work: WorkItem) -> str:
 def _make(request: Request) -> Response:
     works = desk_of(request).works
     form = form_of(request)
-    wish = works.find(form["again"]).wish if "again" in form else _wish(form)
+    wish = _again(works.find(form["again"]).wish, form) if "again" in form else _wish(form, source_of(request))
     return RedirectResponse(plan_address(works.begin(wish)), 303)
 
 
-def _wish(form: Mapping[str, str]) -> Wish:
+def _again(wish: Wish, form: Mapping[str, str]) -> Wish:
+    """The same, or how its conflicts are to be settled."""
+    return replace(wish, options=replace(wish.options, keep=_keep(form))) if "keep" in form else wish
+
+
+def _wish(form: Mapping[str, str], source: Source) -> Wish:
     direction, _, path = form.get("act", "").partition(":")
     paths = (path,) if path else tuple(form.get("path[]", "").split("\n"))
     direction = direction or form.get("direction", "")
@@ -95,23 +106,31 @@ def _wish(form: Mapping[str, str]) -> Wish:
     paths = tuple(each.strip("/") for each in paths if each.strip("/"))
     if direction not in ("u", "d") or not paths:
         raise UsageError("choose what to plan", hint="go back to the Project page")
-    return Wish(Direction(direction), paths, _options(form))
+    far = form.get("from_cluster") or None
+    if far is not None and far not in source.clusters():
+        raise UsageError(f"there is no cluster {far!r}", hint="go back to the Project page")
+    return Wish(Direction(direction), paths, _options(form), source.cluster_name, far)
 
 
-def _options(form: Mapping[str, str]) -> TransferOptions:
+def _keep(form: Mapping[str, str]) -> Keep | None:
     keep = form.get("keep") or None
     if keep not in (None, "local", "remote", "both"):
         raise UsageError("keep is local, remote or both")
+    return cast(Keep | None, keep)
+
+
+def _options(form: Mapping[str, str]) -> TransferOptions:
     processes = form.get("processes", "")
     if processes and not (processes.isdecimal() and len(processes) < 5):
         raise UsageError("the number of processes is a whole number")
     return TransferOptions(
-        keep=cast(Keep | None, keep),
+        keep=_keep(form),
         mirror="mirror" in form,
         compare_content="compare_content" in form,
         include=tuple(form.get("include", "").split()),
         exclude=tuple(form.get("exclude", "").split()),
         processes=int(processes) if processes else None,
+        from_path=form.get("from_path", "").strip().strip("/") or None,
     )
 
 
@@ -119,6 +138,7 @@ def _show(request: Request) -> Response:
     work = desk_of(request).works.find(request.path_params["id"])
     if work.began is not None:
         return RedirectResponse(f"/transfers/{work.id}", 303)
+    look_through(request, work.wish.cluster)
     # Before the plan: a thread sets it after that.
     state = work.state
     groups = plan_groups(work.plan) if work.plan else []
@@ -159,6 +179,7 @@ def _files(request: Request) -> Response:
     return page(
         request, "plan_files.html", work=work, key=key, query=query, number=number, files=files[:_LISTED],
         more=len(files) > _LISTED, first=number * _LISTED + 1,
+        kind=kind_of(files[0][1].action, key[0]) if files else "",
     )  # fmt: skip
 
 

@@ -15,9 +15,10 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.project.overview import EntryStatus
-from blobsync.web.desk import Desk, desk_of
+from blobsync.web.desk import desk_of
 from blobsync.web.events import live_parts
-from blobsync.web.render import fragment, page
+from blobsync.web.render import fragment, page, through_of
+from blobsync.web.source import Source, source_of
 from blobsync.web.standing import Standing
 
 # Seconds that the first page waits for a quick look.
@@ -38,19 +39,23 @@ class EntryRow:
 
 
 def _show(request: Request) -> Response:
-    desk = desk_of(request)
-    standing = desk.board.renew(patience=_PATIENCE)
-    with desk.source.open() as project:
+    source = source_of(request)
+    standing = desk_of(request).boards.of(source).renew(patience=_PATIENCE)
+    with source.open() as project:
         entries = [(entry.prefix, str(entry.remote)) for entry in project.folders]
         warnings = [redact(text) for text in project.cluster.warnings]
-    return page(request, "project.html", entries=entries, warnings=warnings, **_parts(desk, standing))
+    return page(
+        request, "project.html", entries=entries, warnings=warnings, clusters=source.clusters(),
+        **_parts(source, standing),
+    )  # fmt: skip
 
 
 def _live(request: Request) -> Response:
-    desk = desk_of(request)
+    source = source_of(request)
+    board, through = desk_of(request).boards.of(source), through_of(source, desk_of(request).source)
 
     def look() -> dict[str, str]:
-        values = _parts(desk, desk.board.look())
+        values = {**_parts(source, board.look()), **through}
         return {
             "entries": fragment("project/entries.html", **values),
             "standing": fragment("project/standing.html", **values),
@@ -60,21 +65,22 @@ def _live(request: Request) -> Response:
 
 
 def _renew(request: Request) -> Response:
-    desk_of(request).board.renew(fresh=True)
-    return RedirectResponse("/", 303)
+    source = source_of(request)
+    desk_of(request).boards.of(source).renew(fresh=True)
+    return RedirectResponse("/" + through_of(source, desk_of(request).source)["through_first"], 303)
 
 
-def _parts(desk: Desk, standing: Standing) -> dict[str, Any]:
-    rows = tuple(_rows(standing.status.entries, _last(desk))) if standing.status else ()
+def _parts(source: Source, standing: Standing) -> dict[str, Any]:
+    rows = tuple(_rows(standing.status.entries, _last(source))) if standing.status else ()
     # Not to the second: what did not change is not sent again.
     age = max(0.0, time.time() - standing.at)
     return {"rows": rows, "standing": standing, "age": "just now" if age < 90 else f"{age / 60:.0f} min ago"}
 
 
-def _last(desk: Desk) -> Sequence[TransferEntry]:
+def _last(source: Source) -> Sequence[TransferEntry]:
     try:
-        with desk.source.open() as project:
-            return project.history(limit=_LOOKED_BACK)
+        found = source.logbook().recent(limit=_LOOKED_BACK)
+        return [each for each in found if source.cluster_name in (each.cluster, each.from_cluster)]
     except BlobsyncError:
         # The Transfers page says why.
         return ()

@@ -2,75 +2,98 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from blobsync.base.errors import NothingMatchedError
+from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.local.transfer_log import RUNNING, TransferEntry
-from blobsync.web.charts import HEIGHT, WIDTH, bytes_chart, rate_curve
+from blobsync.project.logbook import LogBook
+from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.desk import Desk, desk_of
 from blobsync.web.events import live_parts
+from blobsync.web.others import OtherTransfer, other_transfers
 from blobsync.web.render import fragment, page
+from blobsync.web.source import look_through
 from blobsync.web.works import WorkItem
 
 _PAGE = 50
 # Files of a receipt that are listed.
 _FILES = 500
+# Characters of an address that names what it shows.
+_LONGEST_IDS = 4000
 
 
 def _show(request: Request) -> Response:
     desk = desk_of(request)
     asked = request.query_params.get("page", "0")
     number = int(asked) if asked.isdecimal() and len(asked) < 7 else 0
-    with desk.source.open() as project:
-        entries = project.history()
-    first = number * _PAGE
+    book, now = desk.source.logbook(), time.time()
+    first, total = number * _PAGE, book.log.count()
+    entries = book.recent(limit=_PAGE, offset=first)
     active = [work for work in desk.works.moved() if work.is_active]
+    others = _others(desk, book, [entry.id for entry in book.recent(limit=_PAGE) if entry.result == RUNNING])
     return page(
-        request, "transfers.html", works=active, active=_ids(active), others=_others(desk, entries),
-        entries=entries[first : first + _PAGE], number=number, more=len(entries) > first + _PAGE, total=len(entries),
-        chart=bytes_chart(entries, time.time()), width=WIDTH, height=HEIGHT,
+        request, "transfers.html", works=active, active=_ids([*active, *others]), others=others,
+        entries=entries, number=number, more=total > first + _PAGE, total=total,
+        chart=bytes_chart(book.recent(since=now - CHART_SECONDS), now), width=WIDTH, height=HEIGHT,
     )  # fmt: skip
 
 
-def _ids(works: list[WorkItem]) -> str:
+def _ids(works: Iterable[WorkItem | OtherTransfer]) -> str:
     return "-".join(work.id for work in works)
 
 
-def _others(desk: Desk, entries: tuple[TransferEntry, ...]) -> list[TransferEntry]:
-    """Running ones that other processes of this project began, such as those of the command line."""
-    ours = {work.pid for work in desk.works.moved()}
-    return [each for each in entries if each.result == RUNNING and each.pid not in ours]
+def _others(desk: Desk, book: LogBook, shown: Iterable[str]) -> list[OtherTransfer]:
+    return other_transfers(book, shown, [work.pid for work in desk.works.moved()])
 
 
 def _live(request: Request) -> Response:
     desk = desk_of(request)
-    shown = request.query_params.get("active", "")
+    book = desk.source.logbook()
+    shown = request.query_params.get("active", "")[:_LONGEST_IDS]
 
     def look() -> dict[str, str]:
         works = [work for work in desk.works.moved() if work.is_active]
-        if _ids(works) != shown:
+        others = _others(desk, book, shown.split("-"))
+        if _ids([*works, *others]) != shown:
             return {"load": "/transfers"}
-        return {f"work-{work.id}": fragment("transfers/progress.html", **_values(work)) for work in works}
+        active: list[WorkItem | OtherTransfer] = [*works, *others]
+        return {f"work-{each.id}": fragment("transfers/progress.html", **_values(each)) for each in active}
 
     return live_parts(request, look)
 
 
-def _values(work: WorkItem) -> dict[str, Any]:
+def _values(work: WorkItem | OtherTransfer) -> dict[str, Any]:
     curve, most = rate_curve(work.points)
     return {"work": work, "curve": curve, "most": most, "width": WIDTH, "height": HEIGHT}
 
 
 def _show_one(request: Request) -> Response:
-    work = desk_of(request).works.find(request.path_params["id"])
+    try:
+        work = desk_of(request).works.find(request.path_params["id"])
+    except NothingMatchedError:
+        # The server was started again while somebody looked at it: the history has it.
+        return RedirectResponse("/transfers", 303)
     if work.began is None:
         return RedirectResponse(f"/plans/{work.id}", 303)
-    return page(request, "transfer.html", state=work.state, **_values(work))
+    look_through(request, work.wish.cluster)
+    return page(request, "transfer.html", state=work.state, entry=_entry_of(desk_of(request), work), **_values(work))
+
+
+def _entry_of(desk: Desk, work: WorkItem) -> TransferEntry | None:
+    """What the history has of it: the process that moves the files writes one entry."""
+    try:
+        recent = desk.source.logbook().recent(since=work.made, limit=_PAGE)
+    except BlobsyncError:
+        # The Transfers page says why.
+        return None
+    return next((entry for entry in recent if entry.pid == work.pid and entry.host == os.uname().nodename), None)
 
 
 def _live_one(request: Request) -> Response:
@@ -92,13 +115,18 @@ def _cancel(request: Request) -> Response:
     return RedirectResponse(f"/transfers/{work.id}", 303)
 
 
+def _cancel_other(request: Request) -> Response:
+    desk_of(request).source.logbook().running.stop(request.path_params["id"])
+    return RedirectResponse("/transfers", 303)
+
+
 def _show_entry(request: Request) -> Response:
     wanted = request.path_params["id"]
-    with desk_of(request).source.open() as project:
-        entry = project.find_transfer(wanted)
-        if entry.id != wanted:
-            raise NothingMatchedError(f"no transfer of this project has the id {wanted!r}")
-        receipt = project.receipt(entry)
+    book = desk_of(request).source.logbook()
+    entry = book.log.find(wanted)
+    if entry.id != wanted:
+        raise NothingMatchedError(f"no transfer of this project has the id {wanted!r}")
+    receipt = book.receipt(entry)
     files = list(_files(receipt))
     return page(request, "history.html", entry=entry, kept=receipt is not None, files=files[:_FILES], count=len(files))
 
@@ -113,6 +141,7 @@ def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
 ROUTES = (
     Route("/transfers", _show),
     Route("/transfers/live", _live),
+    Route("/transfers/running/{id}/cancel", _cancel_other, methods=["POST"]),
     Route("/transfers/{id}", _show_one),
     Route("/transfers/{id}/live", _live_one),
     Route("/transfers/{id}/cancel", _cancel, methods=["POST"]),

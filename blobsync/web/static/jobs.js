@@ -40,6 +40,7 @@ if (log && log.dataset.follow) {
   source.addEventListener("over", () => {
     source.close();
     log.dataset.over = "yes";
+    document.getElementById("follow-label").hidden = true;
     document.getElementById("abort")?.remove();
   });
 }

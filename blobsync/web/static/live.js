@@ -4,6 +4,7 @@
 const connection = document.getElementById("connection");
 let source = null;
 let lost = false;
+let gone = false;
 
 function say(text) {
   connection.textContent = text;
@@ -51,11 +52,15 @@ async function look() {
   try {
     status = (await fetch("/login", { cache: "no-store" })).status;
   } catch {
+    gone = true;
     say("blobsync web does not answer. If it was stopped, start it again in the project: blobsync web");
   }
   if (status) {
     const known = await fetch("/whoami", { cache: "no-store" }).then((answer) => answer.status, () => 0);
-    if (known === 200) return follow();
+    // What a new server does not know, such as a plan, has no stream there; the page itself says so.
+    if (known === 200 && gone) return location.reload();
+    if (known === 200) return setTimeout(follow, 1000);
+    gone ||= known > 0;
     if (known) say("blobsync web was started again. Log in with the link that it printed, or open its login file; this page then goes on.");
   }
   setTimeout(look, 1000);

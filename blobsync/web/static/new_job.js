@@ -47,7 +47,7 @@ async function check(withFields) {
 async function free() {
   const place = document.getElementById("free");
   const name = form.elements.namedItem("cluster").value;
-  place.textContent = "asking what is free ...";
+  place.textContent = "Asking the cluster what is free…";
   const response = await fetch(`/clusters/${encodeURIComponent(name)}/free`).catch(() => null);
   if (form.elements.namedItem("cluster").value !== name) return;
   place.innerHTML = response && response.ok ? await response.text() : "";

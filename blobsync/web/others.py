@@ -1,0 +1,89 @@
+"""Transfers that other processes of this project run, such as those of the command line, as far as they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+
+from blobsync.base.amounts import duration_text
+from blobsync.local.transfer_log import RUNNING, TransferEntry
+from blobsync.plan.progress import Progress, RatePoint
+from blobsync.project.logbook import LogBook
+from blobsync.project.running import RunningTransfer
+
+# Seconds without news after which that is said.
+_SILENT = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTransfer:
+    """One of them, as the templates of transfers show a :class:`WorkItem`. ``told`` is None until it has said
+    something, which takes half a second."""
+
+    entry: TransferEntry
+    told: RunningTransfer | None
+
+    is_active = True
+
+    @property
+    def state(self) -> str:
+        """``planning`` or ``moving``."""
+        return "planning" if self.told is not None and self.told.planning else "moving"
+
+    @property
+    def points(self) -> tuple[RatePoint, ...]:
+        """Those of the curve of its rate."""
+        return () if self.told is None else self.told.points
+
+    @property
+    def id(self) -> str:
+        """That of the history."""
+        return self.entry.id
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Its paths."""
+        return self.entry.paths
+
+    @property
+    def progress(self) -> Progress | None:
+        """What it does now."""
+        return None if self.told is None else self.told.progress
+
+    @property
+    def moving(self) -> Progress | None:
+        """The numbers, where there are any."""
+        return self.progress if self.progress is not None and self.progress.files_expected else None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has moved, by its last point."""
+        return self.points[-1][0] if self.points else 0.0
+
+    @property
+    def silence(self) -> str:
+        """For how long nothing was heard of it, where that is long."""
+        return "" if self.told is None or self.told.silent < _SILENT else duration_text(self.told.silent)
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether somebody on this machine can end it as Ctrl-C does."""
+        return self.told is not None and self.told.is_here and self.told.stoppable
+
+
+def other_transfers(book: LogBook, shown: Iterable[str], own: Iterable[int | None]) -> list[OtherTransfer]:
+    """Those that tell how far they are, and those of ``shown`` that run without a word; not those of the processes
+    ``own``. Newest first. Raises ``LocalFileError`` if the log cannot be read."""
+    running, ours = book.running.all(), set(own)
+    logged = [entry for entry in book.log.each([*running, *shown]) if entry.result == RUNNING]
+    planned = [_as_entry(each) for each in running.values() if each.planning]
+    entries = sorted([*logged, *planned], key=attrgetter("began"), reverse=True)
+    return [OtherTransfer(entry, running.get(entry.id)) for entry in entries if entry.pid not in ours]
+
+
+def _as_entry(one: RunningTransfer) -> TransferEntry:
+    """The history will have it once something moves."""
+    return TransferEntry(
+        one.kind, one.paths, one.command, began=one.began, user=one.user, host=one.host, pid=one.pid, id=one.id
+    )
