@@ -5,9 +5,10 @@
 //                                                  ends when standard input is closed
 //
 // Answers: Put Blob, Put Block, Put Block List, Get Block List, Get Blob and Get Blob Properties (ranges, If-Match), List
-// Blobs (prefix, delimiter, marker), Delete Blob, Create and Get Container, and copies from a URL of its own. It checks
-// each Content-MD5 that it is sent, and stores one for a Put Blob. Not here: other blob types, leases, snapshots, tags,
-// batches, tiers that mean anything, times other than now.
+// Blobs (prefix, delimiter, marker), Delete Blob, Create and Get Container, copies from a URL of its own, and Lease Blob
+// (acquire, renew, release, break at once). It checks each Content-MD5 that it is sent, and stores one for a Put Blob.
+// Not here: other blob types, a lease's id on other requests, changing it, snapshots, tags, batches, tiers that mean
+// anything, times other than now.
 "use strict";
 
 const crypto = require("crypto");
@@ -23,7 +24,14 @@ class Container {
   constructor() {
     this.blobs = new Map();
     this.blocks = new Map();
+    this.leases = new Map();
     this.sorted = null;
+  }
+
+  // The id of whoever has the lease of a blob now.
+  holder(name) {
+    const lease = this.leases.get(name);
+    return lease && lease.until > Date.now() ? lease.id : undefined;
   }
 
   put(name, blob) {
@@ -108,6 +116,7 @@ function written(response, blob) {
 }
 
 function putBlob(request, response, box, name, body) {
+  demandUnleased(box, name);
   condition(request, box.blobs.get(name));
   const source = request.headers["x-ms-copy-source"];
   const blob = source ? copied(source, request) : blobOf([body], body.length, checked(request, body), properties(request));
@@ -130,6 +139,42 @@ function copied(address, request) {
   return blobOf(source.parts, source.size, source.md5, { type: source.type, metadata: source.metadata });
 }
 
+// Conditions and answers: https://learn.microsoft.com/rest/api/storageservices/lease-blob.
+function leaseBlob(request, response, box, name) {
+  const blob = box.blobs.get(name);
+  if (!blob) throw new Failure(404, "BlobNotFound");
+  const headers = request.headers;
+  const action = headers["x-ms-lease-action"];
+  const holder = box.holder(name);
+  const known = box.leases.get(name);
+  const id = headers[action === "acquire" ? "x-ms-proposed-lease-id" : "x-ms-lease-id"];
+  if (action === "acquire") {
+    const seconds = Number(headers["x-ms-lease-duration"]);
+    if (!id || !(seconds === -1 || (seconds >= 15 && seconds <= 60))) throw new Failure(400, "InvalidHeaderValue");
+    if (holder !== undefined && holder !== id) throw new Failure(409, "LeaseAlreadyPresent");
+    box.leases.set(name, { id, seconds, until: seconds === -1 ? Infinity : Date.now() + seconds * 1000 });
+  } else if (action === "break") {
+    if (!known) throw new Failure(409, "LeaseNotPresentWithLeaseOperation");
+    box.leases.delete(name);
+  } else if (!known || known.id !== id) {
+    throw new Failure(409, "LeaseIdMismatchWithLeaseOperation");
+  } else if (action === "renew") {
+    known.until = known.seconds === -1 ? Infinity : Date.now() + known.seconds * 1000;
+  } else if (action === "release") {
+    box.leases.delete(name);
+  } else {
+    throw new Failure(400, "InvalidHeaderValue");
+  }
+  const status = { acquire: 201, break: 202 }[action] || 200;
+  const told = action === "break" ? ["x-ms-lease-time", "0"] : ["x-ms-lease-id", id];
+  answer(response, status, ["ETag", blob.etag, "Last-Modified", blob.date, ...told]);
+}
+
+// What is leased is written or deleted by its holder alone.
+function demandUnleased(box, name) {
+  if (box.leases.size && box.holder(name) !== undefined) throw new Failure(412, "LeaseIdMissing");
+}
+
 function putBlock(request, response, box, name, query, body) {
   if (request.headers["x-ms-copy-source"]) {
     const [from, to] = /bytes=(\d+)-(\d+)/.exec(request.headers["x-ms-source-range"]).slice(1).map(Number);
@@ -143,6 +188,7 @@ function putBlock(request, response, box, name, query, body) {
 
 function putBlockList(request, response, box, name, body) {
   const old = box.blobs.get(name);
+  demandUnleased(box, name);
   condition(request, old);
   const fresh = box.blocks.get(name) || new Map();
   const committed = new Map((old && old.ids ? old.ids : []).map((id, index) => [id, old.parts[index]]));
@@ -286,10 +332,13 @@ function ofBlob(request, response, box, name, query, body) {
   if (request.method === "PUT") {
     if (comp === "block") putBlock(request, response, box, name, query, body);
     else if (comp === "blocklist") putBlockList(request, response, box, name, body);
+    else if (comp === "lease") leaseBlob(request, response, box, name);
     else if (comp) answer(response, 200, []);
     else putBlob(request, response, box, name, body);
   } else if (request.method === "DELETE") {
+    demandUnleased(box, name);
     if (!box.blobs.delete(name)) throw new Failure(404, "BlobNotFound");
+    box.leases.delete(name);
     box.sorted = null;
     answer(response, 202, []);
   } else if (comp === "blocklist") {

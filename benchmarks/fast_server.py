@@ -18,9 +18,9 @@ _SCRIPT = Path(__file__).with_name("fast_blob_server.js")
 
 
 @contextmanager
-def fast_server(*, tls: bool = False) -> Iterator[Emulator]:
-    """A fresh one, empty, which ends with the block and with this process."""
-    node = ensure_node(TOOLS, environ=os.environ, runner=SubprocessRunner(), note=lambda _: None).node
+def fast_server(*, tls: bool = False, tools: Path = TOOLS) -> Iterator[Emulator]:
+    """A fresh one, empty, which ends with the block and with this process. ``tools`` may have a Node.js."""
+    node = ensure_node(tools, environ=os.environ, runner=SubprocessRunner(), note=lambda _: None).node
     with ExitStack() as held:
         certificate = None
         words = [str(node), str(_SCRIPT)]

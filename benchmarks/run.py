@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import charts
 from benchmarks.bench import CaseRun
 from benchmarks.cases import AZURITE, CASES, EVERYBODY, FAST, PROGRAMS, Case
 from benchmarks.crossover import CURVE, crossover, curve_table
@@ -117,7 +118,7 @@ def _tables(results: Results, is_curve: bool) -> int:
     if is_curve:
         return _write(page, "crossover", curve_table(results))
     written = _write(ROOT / "README.md", "benchmark", readme_table(results))
-    return written or _write(page, "benchmark", details_table(results))
+    return written or _write(page, "benchmark", details_table(results)) or charts.main()
 
 
 def _write(file: Path, marker: str, text: str) -> int:

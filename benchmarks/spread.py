@@ -1,8 +1,8 @@
 """What nodes gain: ``python -m benchmarks.spread [--rounds 5] [--files 100000] [--most 2]``.
 
-Downloads of files of 16 KiB from the fast server with ``--nodes`` 1 and more of ``local``, in turn. Each node is one
-worker here. The time is that of the whole command: the plan, the job's start and end, and the look at the files in the
-end are in it. The fast server knows no leases, so uploads cannot be measured with it.
+Uploads and downloads of files of 16 KiB to and from the fast server with ``--nodes`` 1 and more of ``local``, in turn.
+Each node is one worker here. The time is that of the whole command: the plan, the job's start and end, and the look at
+the files in the end are in it.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ class Nodes(Blobsync):
 def main(argv: list[str]) -> None:
     options = _parse(argv)
     names = tuple(str(count) for count in range(1, options.most + 1))
-    case = Case("spread-down", "down", "down", Tree(options.files, _SIZE), names, server=FAST)
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        tools = {"blobsync": Blobsync(scratch), **{name: Nodes(scratch, int(name)) for name in names}}
-        found = CaseRun(case, tools, scratch).work(options.rounds)
-    one = found[0]
-    print(f"{options.files:,} files of 16 KiB, down")
-    for series in found:
-        gain = 1 / paired_ratio(series, one)
-        busy = series.median("server_busy")
-        print(f"  {series.tool} nodes: {series.median('wall'):6.2f} s, {gain:.2f} times as fast as one; ", end="")
-        print(f"server busy {busy:.0%}", flush=True)
+    tree = Tree(options.files, _SIZE)
+    for way in ("up", "down"):
+        case = Case(f"spread-{way}", way, way, tree, names, server=FAST)
+        with tempfile.TemporaryDirectory() as folder:
+            scratch = Path(folder)
+            tools = {"blobsync": Blobsync(scratch), **{name: Nodes(scratch, int(name)) for name in names}}
+            found = CaseRun(case, tools, scratch).work(options.rounds)
+        print(f"{options.files:,} files of 16 KiB, {way}")
+        for series in found:
+            gain = 1 / paired_ratio(series, found[0])
+            busy = series.median("server_busy")
+            print(f"  {series.tool} nodes: {series.median('wall'):6.2f} s, {gain:.2f} times as fast as one; ", end="")
+            print(f"server busy {busy:.0%}", flush=True)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
