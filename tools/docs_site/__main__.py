@@ -7,17 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.docs_site.links import write_external_links
 from tools.docs_site.man_pages import write_man_pages
+from tools.docs_site.pictures import PictureError
 from tools.docs_site.sources import ROOT, write_sources
 
 
 def main(words: list[str]) -> int:
-    """Build into the named folder: ``source``, ``html`` and ``man`` below it are replaced."""
+    """Build into the named folder: ``source``, ``html``, ``man`` and ``external-links.txt`` in it are replaced."""
     target = Path(words[0]) if words else ROOT / "build" / "docs"
     source, html, manual = target / "source", target / "html", target / "man"
     for folder in (source, html, manual):
         shutil.rmtree(folder, ignore_errors=True)
-    write_sources(source)
+    try:
+        write_sources(source)
+    except PictureError as error:
+        print(f"docs: {error}", file=sys.stderr)
+        return 1
+    write_external_links(source, target / "external-links.txt")
     write_man_pages(manual)
     code = build(source, html)
     if code == 0:

@@ -11,6 +11,8 @@ html_title = "blobsync"
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_theme_options: dict[str, list[str]] = {"footer_icons": []}
 # Shell sessions and trees of folders are in blocks without a language.
 highlight_language = "none"

@@ -19,7 +19,8 @@ KINDS: Mapping[str, Sequence[str]] = {
     ),
     "Reference": (
         *("commands", "reference/options", "configuration", "reference/keys", "reference/environment", "credentials"),
-        *("failure-codes", "python", "azcopy", "changelog"),
+        *("reference/json", "reference/exit-codes", "failure-codes", "python", "reference/python-api", "azcopy"),
+        "changelog",
     ),
-    "Explanation": ("concepts", "security", "reliability", "performance", "large-plans", "contributing"),
+    "Explanation": ("concepts", "security", "reliability", "verified", "performance", "large-plans", "contributing"),
 }

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.config import known_keys
 from tools.docs_site.command_tree import CommandHelp, commands, root_command
+from tools.docs_site.markdown import plain, table
+from tools.docs_site.python_api import Writer
 from tools.docs_site.variables import FOR_USERS
 
 _FILES: Mapping[str, Mapping[str, known_keys.Key]] = {
@@ -20,8 +23,16 @@ _FILES: Mapping[str, Mapping[str, known_keys.Key]] = {
 def write_reference(folder: Path) -> None:
     """The pages, into a folder that is made."""
     folder.mkdir()
-    for name, text in (("options", options_page()), ("keys", keys_page()), ("environment", environment_page())):
+    for name, text in _pages():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    yield "options", options_page()
+    yield "keys", keys_page()
+    yield "environment", environment_page()
+    yield "exit-codes", exit_codes_page()
+    yield from Writer().pages()
 
 
 def options_page() -> str:
@@ -38,7 +49,7 @@ def options_page() -> str:
 
 def _paragraphs(each: CommandHelp) -> Iterator[str]:
     for text in each.text:
-        yield from (_plain(text), "")
+        yield from (plain(text), "")
     if each.examples:
         yield from (*(f"    {line}" for line in each.examples), "")
 
@@ -75,18 +86,21 @@ def environment_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def exit_codes_page() -> str:
+    """Every exit code, with the failure codes that lead to it."""
+    lines = [
+        "# Exit codes",
+        "",
+        "What a command ends with. Scripts can rely on these numbers: a change of one is in the",
+    ]
+    lines += ["[changelog](../changelog.md). For each file, [failure codes](../failure-codes.md) say more.", ""]
+    rows = []
+    for code in ExitCode:
+        leading = [f"`{each}`" for each in FailureCode if each.exit_code is code]
+        rows.append((f"`{int(code)}`", plain(code.sentence), ", ".join(leading)))
+    return "\n".join([*lines, *table(("code", "meaning", "failure codes"), rows)]) + "\n"
+
+
 def _table(heads: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
-    cells = [f"| `{_in_cell(left)}` | {_in_cell(_plain(right))} |" for left, right in rows]
-    return [f"| {heads[0]} | {heads[1]} |", "|---|---|", *cells]
-
-
-def _in_cell(text: str) -> str:
-    """A bar would end the cell, also within code."""
-    return text.replace("|", "\\|")
-
-
-def _plain(text: str) -> str:
-    """As Markdown that shows these characters."""
-    for mark in ("\\", "`", "*", "_", "<", "[", "$"):
-        text = text.replace(mark, f"\\{mark}")
-    return text
+    """Rows of what is code, and its meaning in plain text."""
+    return table(heads, [(f"`{left}`", plain(right)) for left, right in rows])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tools.docs_site.json_pages import write_json_pages
 from tools.docs_site.navigation import KINDS
+from tools.docs_site.pictures import with_pictures
 from tools.docs_site.reference import write_reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,7 +18,7 @@ _TOP_FILES = ("LICENSE",)
 
 
 def write_sources(source: Path) -> None:
-    """Everything that Sphinx reads, into a new folder."""
+    """Everything that Sphinx reads, into a new folder. Raises ``PictureError`` where a picture cannot be drawn."""
     shutil.copytree(ROOT / "docs", source)
     for page in source.rglob("*.md"):
         above = "../" * len(page.relative_to(source).parent.parts)
@@ -26,7 +28,10 @@ def write_sources(source: Path) -> None:
         (source / page_name).write_text(text, encoding="utf-8")
     for name in _TOP_FILES:
         shutil.copy(ROOT / name, source / name)
+    for page in source.rglob("*.md"):
+        page.write_text(with_pictures(page.read_text(encoding="utf-8"), page.parent), encoding="utf-8")
     write_reference(source / "reference")
+    write_json_pages(source)
     index = source / "index.md"
     index.write_text(index.read_text(encoding="utf-8") + navigation(), encoding="utf-8")
 

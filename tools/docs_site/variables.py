@@ -21,6 +21,7 @@ FOR_USERS: Mapping[str, str] = {
     "BLOBSYNC_LARGE_PLAN": "from how many files on a plan is made on the disk; default 1,000,000",
     "BLOBSYNC_LOGIN": "`device-code` logs in with a code that you enter on another device",
     "BLOBSYNC_SAFE_PROJECTS": "more projects of other users that you trust; `:` between the paths",
+    "BLOBSYNC_SPREAD_RANGE": "least bytes of a range of a large file with `--nodes`; default 1,073,741,824",
     "BLOBSYNC_TRANSPORT": "`curl` or `urllib3`: what sends requests",
     "BLOBSYNC_TRUSTED_HOSTS": "more hosts that may get a credential; commas or spaces between them",
     "CUDA_VISIBLE_DEVICES": "the GPUs of this machine that `platform: local` gives to jobs",
@@ -63,5 +64,5 @@ IN_JOBS = frozenset(
     }
 )
 
-# From blobsync to the emulator that it starts.
-IN_THE_EMULATOR = frozenset({"BLOBSYNC_EMULATOR_IDLE_SECONDS", "BLOBSYNC_EMULATOR_WITH_PARENT"})
+# From blobsync to programs that it starts itself: the emulator, the line of a tunnel.
+AMONG_ITS_OWN = frozenset({"BLOBSYNC_EMULATOR_IDLE_SECONDS", "BLOBSYNC_EMULATOR_WITH_PARENT", "BLOBSYNC_TUNNEL"})
