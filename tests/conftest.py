@@ -7,6 +7,7 @@ import shutil
 import signal
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,16 +86,22 @@ class Azurite:
         return f"{self.url}/{account}"
 
 
+@contextmanager
+def azurite_at(location: Path | None) -> Iterator[Azurite]:
+    """Real Azurite with two accounts; ends with the test process, however that ends. ``location`` None: in memory."""
+    keys = {"one": new_key(), "two": new_key()}
+    with Emulator(TOOLS, environ=FOR_INSTALLERS).session(keys, location=location) as state:
+        yield Azurite(f"http://127.0.0.1:{state.port}", {name: key.reveal() for name, key in keys.items()}, state.pid)
+
+
 @pytest.fixture(scope="module")
 def azurite() -> Iterator[Azurite]:
-    """Real Azurite in memory with two accounts; ends with the test process, however that ends.
+    """In memory.
 
     One per module: now and then Azurite stops answering after tens of thousands of requests, many of them cut off.
     """
-    emulator = Emulator(TOOLS, environ=FOR_INSTALLERS)
-    keys = {"one": new_key(), "two": new_key()}
-    with emulator.session(keys) as state:
-        yield Azurite(f"http://127.0.0.1:{state.port}", {name: key.reveal() for name, key in keys.items()}, state.pid)
+    with azurite_at(None) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -105,3 +112,12 @@ def azcopy_path() -> Path:
         if place and Path(place).is_file() and Path(place).stat().st_mode & stat.S_IXUSR:
             return Path(place)
     pytest.skip("no azcopy: run ./dev setup, or set BLOBSYNC_AZCOPY")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Not by an option in pyproject.toml: another -m on the command line would replace it, and bring them back.
+    if "soak" in str(config.getoption("markexpr")):
+        return
+    long = [item for item in items if item.get_closest_marker("soak")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]

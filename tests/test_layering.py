@@ -27,7 +27,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "pathspec": ("local.ignore",),
     "sqlite3": (
         *("local.index", "local.last_seen", "local.transfer_log", "local.state_database", "local.block_journal"),
-        "jobs.history",
+        *("jobs.history", "jobs.job_changes"),
     ),
     # What travels to compute nodes alone cannot import anything of ours.
     "subprocess": ("base.process", "jobs.old_python", "jobs.tunnels.beside_side"),
@@ -192,6 +192,7 @@ WRITERS: dict[str, str] = {
     "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
     "local.range_records": "which ranges of a download are there",
+    "local.running_records": "how far transfers under way are",
     **dict.fromkeys(("local.sorted_runs", "plan.plan_records"), "plans that memory does not hold"),
     **dict.fromkeys(("plan.saved_plan", "base.told"), "the same"),
     **dict.fromkeys(

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import blobsync
+from blobsync.azcopy import errors as azcopy_errors
 from blobsync.base import errors
 from blobsync.base.user_data import data_home
 from tests.source import ROOT, modules
@@ -35,7 +36,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         blobsync.nothing_of_ours  # noqa: B018 - looking at it is the test
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_is_that_of_what_is_installed() -> None:
     assert version("blobsync") == blobsync.__version__
 
 
@@ -198,7 +199,8 @@ def test_what_can_hold_much_shows_itself_in_a_few_words() -> None:
 
 
 def test_every_error_is_exported() -> None:
-    mine = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    named = {**vars(errors), **vars(azcopy_errors)}
+    mine = {name for name, value in named.items() if inspect.isclass(value) and issubclass(value, Exception)}
     assert mine <= set(blobsync.__all__)
 
 

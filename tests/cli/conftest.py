@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from blobsync.cli.main import main
+from tests.documents import check_output
 
 ACCOUNT = """\
 account_name: acct
@@ -64,6 +65,7 @@ class Cli:
         out, err = self._capsys.readouterr()
         assert SENTINEL not in out + err
         assert "Traceback" not in out + err
+        check_output(out)
         return Ended(code, out, err)
 
 

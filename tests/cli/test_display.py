@@ -109,6 +109,31 @@ def test_lines_now_and_then() -> None:
     assert lines[-1].endswith(" left")
 
 
+def test_lines_say_on_demand_what_each_node_moves_and_in_the_end_what_it_has_moved() -> None:
+    shown = []
+    seconds = [0.0]
+    for each_worker in (True, False):
+        err = io.StringIO()
+        listener = LineListener(Console(out=io.StringIO(), err=err), every=0.0, each_worker=each_worker)
+        seconds[0] = 0.0
+        listener.clock = lambda: seconds[0]
+        listener.phase("moving")
+        for worker, files, size in (("node10.0", 0, 1), ("node0.1", 1, 3), ("node2.0", 0, 2), ("node0.0", 2, 5)):
+            listener.by_worker(worker, files, size * 1_000_000)
+        seconds[0] = 2.0
+        listener.bytes_moved(11_000_000)
+        listener.phase("verifying")
+        listener.close()
+        listener.close()
+        shown.append([line for line in err.getvalue().splitlines() if "node" in line])
+    told, silent = shown
+    assert not silent
+    assert told == [
+        "blobsync: node0: 4 MB/s; node2: 1 MB/s; node10: 500 KB/s",
+        "blobsync: node0: 3 files and 8 MB; node2: 0 files and 2 MB; node10: 0 files and 1 MB",
+    ]
+
+
 def test_few_lines_by_default() -> None:
     err = io.StringIO()
     listener = LineListener(Console(out=io.StringIO(), err=err))

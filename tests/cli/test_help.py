@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ def test_each_command_explains_itself_with_an_example(cli: Cli, names: tuple[str
     if "Commands:" not in ended.out:
         examples = [line for line in ended.out.splitlines() if line.startswith("    blobsync ")]
         assert any(f" {each}" in line for line in examples for each in names), ended.out
+        # What an example is for stands beside it, on a terminal of the usual width.
+        assert not [line for line in examples if len(line) > 80 and re.search(r"\S {2,}\S", line)], ended.out
 
 
 @pytest.mark.parametrize("names", TYPED, ids=lambda names: names[0])
@@ -83,6 +86,27 @@ def test_a_word_of_another_tool_leads_to_ours(cli: Cli, word: str, meant: str) -
     assert f"did you mean 'blobsync {meant}" in error["hint"]
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            ("u", "x", "--permission", "r"),
+            "--permission belongs to 'blobsync url'; 'blobsync u --help' shows what it takes",
+        ),
+        (("u", "x", "--init"), "--init belongs to 'blobsync submit'; 'blobsync u --help' shows what it takes"),
+        (("ls", "--engine", "direct"), "--engine belongs to 'blobsync u', 'blobsync d', 'blobsync plan'; "),
+        (("u", "x", "--overwrit"), "did you mean --overwrite? 'blobsync u --help' shows what it takes"),
+        (("config", "check", "--nonsense"), "'blobsync config check --help' shows what it takes"),
+    ],
+)
+def test_an_option_of_another_command_and_a_misspelt_one_are_told_apart(
+    cli: Cli, words: tuple[str, ...], hint: str
+) -> None:
+    [error] = cli(*words, "--json").document["errors"]
+    option = next(word for word in words if word.startswith("--"))
+    assert error["message"] == f"no such option: {option}" and error["hint"].startswith(hint), error
+
+
 def test_every_word_of_another_tool_leads_to_a_command_that_is_there() -> None:
     words = {name for names in TYPED for name in names}
     assert {each for meant in OTHER_TOOLS.values() for each in meant} <= words
@@ -121,10 +145,10 @@ Usage: blobsync u [OPTIONS] [PATH]
   source is the other cluster's storage, and the bytes go from server to
   server.
 
-    blobsync u data/voc20                     a folder or a file: blobsync detects which
-    blobsync u data/a.zip output/run7         several at once
-    blobsync -c eu -f we3v32 u data/voc20     from cluster we3v32's storage to cluster eu's
-    blobsync u --all                          every folder entry of the cluster
+    blobsync u data/voc20                   a folder, or a file
+    blobsync u data/a.zip output/run7       several at once
+    blobsync -c eu -f we3v32 u data/voc20   from we3v32's storage to eu's
+    blobsync u --all                        every folder entry of the cluster
 
 Arguments:
   PATH  Paths inside the project.

@@ -26,6 +26,7 @@ from blobsync.plan.transfer_plan import (
     TransferResult,
 )
 from blobsync.project.verify import ComparedFile, VerifyReport
+from tests.documents import check_data
 
 _ENGINE = EngineChoice("direct", "that is enough")
 
@@ -75,6 +76,7 @@ def test_every_file_of_a_plan_is_listed_in_full_and_none_with_quiet() -> None:
     quiet = list(plan_lines(plan, files_shown(quiet=True, full=False), unchanged=False))
     assert quiet == full[-1:]
     assert len(plan_data(plan)["actions"]) == 540
+    check_data("plan", plan_data(plan))
 
 
 def test_full_wins_over_quiet() -> None:
@@ -97,6 +99,7 @@ def test_the_time_told_is_that_of_the_whole_command() -> None:
     result = _result(_plan((*_NEW, 2)))
     assert list(result_lines(result, 2.6)) == ["uploaded 2 files, 2 MB in 2.60 s; 2 verified"]
     assert result_data(result, 2.6)["seconds"] == 2.6
+    check_data("u", result_data(result, 2.6))
 
 
 def test_a_result_lists_the_first_ten_that_are_newer_there() -> None:
@@ -113,6 +116,7 @@ def test_bytes_that_were_there_already_are_told_apart_from_those_that_moved() ->
     assert lines[1] == "  upload    999 KB  data/v/t0000.bin, 600 KB of it are there"
     assert lines[-1].startswith("would upload 1 file, 999 KB, of which 600 KB are there already.")
     data = plan_data(begun)
+    check_data("u", data)
     assert (data["bytes_planned"], data["bytes_on_record"]) == (999_000, 600_000)
     assert data["actions"][0]["on_record"] == 600_000
     assert plan_data(plan)["bytes_on_record"] == 0 and "on_record" not in plan_data(plan)["actions"][0]
@@ -137,6 +141,7 @@ def test_verify_lists_the_first_ten_of_each_class_and_counts_the_rest() -> None:
     assert len(list(verify_lines(reports, files_shown(quiet=False, full=True)))) == 12_019
     assert list(verify_lines(reports, files_shown(quiet=True, full=False))) == lines[13:]
     assert len(verify_data(reports)["not_equal"]) == 12_018
+    check_data("verify", verify_data(reports))
     assert verify_code(reports) == 3
 
 
@@ -167,6 +172,7 @@ def test_the_versions_that_are_kept_aside_are_named() -> None:
     done = TransferResult(plan, transferred=2, verified=2, deleted=0, bytes_transferred=2, seconds=1.0)
     named = "both kept: data/v/d/x.bin, and the other version as data/v/d/x.remote-1f2e3d4c.bin"
     assert next(result_lines(done, 1.0)) == named
+    check_data("plan", plan_data(plan))
     assert plan_data(plan)["actions"][0]["aside"] == "data/v/d/x.remote-1f2e3d4c.bin"
     failed = replace(done, failures=(FileFailure("data/v/d/x.bin", FailureCode.SERVICE_BUSY, "busy"),))
     assert named not in list(result_lines(failed, 1.0))

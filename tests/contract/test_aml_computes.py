@@ -29,7 +29,10 @@ SOME = NodeBounds(0, 4, 600)
 
 
 class Desk:
-    """The computes of the stand-in's workspace; ``waits`` are the pauses, which take no time."""
+    """The computes of the stand-in's workspace; ``waits`` are the pauses, which take no time.
+
+    Each answer takes ``answer_seconds`` by its clock.
+    """
 
     def __init__(self, stub: AmlStub) -> None:
         names = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
@@ -37,13 +40,14 @@ class Desk:
         self.waits: list[float] = []
         self.notes: list[str] = []
         self.now = 0.0
+        self.answer_seconds = 0.0
         self.computes = Computes(
             AmlClient(workspace, Login), self.notes.append, sleep=self.sleep, clock=lambda: self.now
         )
 
     def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
-        self.now += seconds
+        self.now += seconds + self.answer_seconds
 
     def create(self, name: str = "gpu", bounds: NodeBounds = SOME, *, wait: bool = True) -> Any:
         request = self.computes.plan_create(name, "Standard_NC6s_v3", "low", bounds)
@@ -79,6 +83,7 @@ def test_a_cluster_is_made_waited_for_scaled_and_removed(stub: AmlStub, desk: De
 def test_without_waiting_the_first_look_is_the_answer(stub: AmlStub, desk: Desk) -> None:
     stub.provisioning["gpu"] = [{"provisioningState": "Creating"}]
     assert desk.create(wait=False).state == "Creating" and desk.waits == []
+    desk.answer_seconds = 55.0
     with pytest.raises(JobError, match="gpu is still Creating after half an hour"):
         desk.computes.send("gpu", desk.computes.plan_scale("gpu", NodeBounds(most=5)))
 

@@ -240,6 +240,8 @@ def test_a_setup_that_fails_is_told_from_the_programs_failure(place: Place) -> N
 def test_cancelling_is_safe_to_repeat(place: Place) -> None:
     ref = place.submit("sleep", "300")
     place.until(ref, State.RUNNING)
+    if "blame" in place.backend.capabilities:
+        assert all(holder.user for holder in place.backend.blame())
     place.backend.cancel(ref)
     place.backend.cancel(ref)
     place.until(ref, State.CANCELED)

@@ -12,10 +12,11 @@ import pytest
 
 from blobsync.azcopy.binary import Found
 from blobsync.azcopy.confine import Landlock
-from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
+from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
+from blobsync.base.check_results import CheckResult, CheckStatus
 from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
-from blobsync.project.doctor import CheckResult, CheckStatus, examine
+from blobsync.project.doctor import examine, examine_account
 from blobsync.store.connect import connect, mint_sas
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
@@ -67,6 +68,29 @@ def test_an_account_where_everything_works(azurite: Azurite) -> None:
     assert len(found) == 6
 
 
+def test_an_identity_is_named_once_the_service_has_accepted_it(azurite: Azurite) -> None:
+    keyed = new_account(azurite)
+    bare = replace(keyed, account_key=None, blob_endpoint="https://acct.blob.core.windows.net")
+    now = datetime.now(timezone.utc)
+
+    def told(there: StorageAccount) -> CheckResult:
+        found = examine_account(
+            bare,
+            "me/data",
+            connect=lambda _: connect(there, environ={}, retry=RetryPolicy(tries=1)),
+            now=now,
+            environ={},
+            identity=lambda: "an identity; azcopy aside",
+        )
+        return next(each for each in found if each.name == "credential")
+
+    accepted = told(keyed)
+    said = "an identity, an identity; azcopy aside; azcopy gets a user delegation SAS of the one container"
+    assert (accepted.status, accepted.detail) == (OK, said)
+    untried = told(replace(keyed, blob_endpoint="http://127.0.0.1:9/acct"))
+    assert untried.status is UNTRIED and untried.detail.startswith("an identity; azcopy gets ")
+
+
 def test_uploads_that_never_ended_are_told(azurite: Azurite) -> None:
     account = new_account(azurite)
     with connect(account, environ={}) as store:
@@ -93,7 +117,11 @@ def test_a_sas_that_may_only_read(azurite: Azurite) -> None:
         put(store, "me/data/a")
     found = findings(with_sas(account, "rl"))
     assert by_name(found)["writing"] is WARN and by_name(found)["reading"] is OK
-    assert "no right to write, delete: no uploads, rm and --mirror" in [each.detail for each in found]
+    said = [each.detail for each in found if each.status is WARN and each.name == "credential"]
+    assert [text.partition(" needs ")[2] for text in said if " needs " in text] == [
+        "w (write), has rl: no uploads",
+        "d (delete), has rl: no rm, and no --mirror",
+    ]
 
 
 def test_a_sas_that_may_not_delete_leaves_nothing_behind(azurite: Azurite) -> None:

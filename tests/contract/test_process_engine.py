@@ -136,6 +136,9 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(
     assert sorted(moved.action.path for moved in report.moved) == sorted(files)
     assert listener.bytes == total
     assert any("was killed by signal 9" in note for note in listener.notes), listener.notes
+    # The bar names files of the workers, as a user would type them.
+    assert listener.begun
+    assert all(count > 0 and path.startswith(f"{up.part.path}/") for count, path in listener.begun)
     if way == "up":
         assert {blob.name for blob in store.list_blobs("p/")} == {f"p/{name}" for name in files}
         assert {name: read(store, f"p/{name}") for name in files} == files

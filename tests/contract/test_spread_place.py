@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from benchmarks.emulator import ACCOUNT, KEY
+from benchmarks.fast_server import fast_server
 from blobsync.base.errors import SpreadBusyError
 from blobsync.base.locations import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.presence import OwnerLock, Presence
 from blobsync.store.connect import connect
-from tests.conftest import Azurite
+from tests.conftest import TOOLS, Azurite
 from tests.contract.test_engines import azurite_containers
 
 _ONE, _OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
@@ -22,16 +25,23 @@ _ONE, _OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
 Opener = Callable[[], SharedPlace]
 
 
-@pytest.fixture(params=["container", "folder"])
+@pytest.fixture(params=["container", "container of the benchmarks' server", "folder"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same place again, as another machine does."""
     if request.param == "folder":
         yield lambda: FolderPlace(tmp_path / "place")
         return
-    azurite: Azurite = request.getfixturevalue("azurite")
-    url = azurite_containers(azurite)[0].container
-    key = Secret(azurite.keys[url.account])
-    with connect(StorageAccount("t.yaml", url.account, url.container, url.endpoint, account_key=key)) as store:
+    with ExitStack() as held:
+        if request.param == "container":
+            azurite: Azurite = request.getfixturevalue("azurite")
+            url = azurite_containers(azurite)[0].container
+            account, container, endpoint, key = url.account, url.container, url.endpoint, azurite.keys[url.account]
+        else:
+            server = held.enter_context(fast_server(tools=TOOLS))
+            account, container, key = ACCOUNT, server.new_container(), KEY
+            endpoint = f"{server.url}/{ACCOUNT}"
+        file = StorageAccount("t.yaml", account, container, endpoint, account_key=Secret(key))
+        store = held.enter_context(connect(file))
         yield lambda: ContainerPlace(store, store.leases(), ".blobsync/spread/x")
 
 

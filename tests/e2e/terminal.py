@@ -10,7 +10,7 @@ import struct
 import subprocess
 import termios
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import pyte
@@ -86,9 +86,9 @@ class Terminal:
             return self._narrow.lines()
 
     def answer(self) -> list[str]:
-        """What the screen shows now, if it were wide enough for each line."""
+        """What the screen shows now, if it were wide enough for each line: a sentence's lines are one again."""
         with self._lock:
-            return self._wide.lines()
+            return unwrapped(self._wide.lines())
 
     def bars(self) -> list[str]:
         """Each text that was drawn as a bar."""
@@ -134,6 +134,21 @@ class Terminal:
     def __str__(self) -> str:
         shown = "\n".join(self.lines())
         return f"{' '.join(self.words)} on {self.columns} columns -> {self.code}\n{shown}\n{self.bars()[-3:]}"
+
+
+def unwrapped(lines: Iterable[str]) -> list[str]:
+    """Lines that are set in by four more than the one that they go on from, put back where they were."""
+    whole: list[str] = []
+    for line in lines:
+        if whole and re.match(rf"{_indent(whole[-1])}    (?! )", line):
+            whole[-1] += f" {line.lstrip()}"
+        else:
+            whole.append(line)
+    return whole
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 @contextmanager

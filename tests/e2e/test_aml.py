@@ -6,18 +6,25 @@ The service is ``tests/servers/aml_stub.py``; it runs the submitted commands for
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import signal
+import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from blobsync.base.locations import SasToken
+from blobsync.jobs.tunnels.keeper import is_answered
 from tests.e2e.aml_lab import PATIENCE, Lab, lab, stub
-from tests.e2e.world import every_text_below, wait_until
+from tests.e2e.world import blobsync_command, every_text_below, wait_until
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN
 from tests.servers.slurm_fixture import slurm_cluster
 from tests.unit.test_config_loader import ACT_EXAMPLE
@@ -29,6 +36,23 @@ pytestmark = pytest.mark.e2e
 SECRET = "sentinel-of-a-secret-value"
 # Waits in a node's own folder, so that each test can let its job go on.
 WAIT = "echo begun; while [ ! -e {stop} ]; do sleep 0.1; done; echo ended"
+# In ssh's place: writes down how it was called, and opens the port.
+SSH = """\
+#!{python}
+import shlex, socket, sys, time
+port = int(sys.argv[sys.argv.index("-L") + 1].split(":")[1])
+with open("{called}", "w") as target:
+    target.write(shlex.join(sys.argv))
+with socket.create_server(("127.0.0.1", port)):
+    time.sleep(600)
+"""
+# In az's place, before the one that signs in.
+AZ = """\
+#!/bin/sh
+[ "$1" = --version ] || exec {signed_in} "$@"
+echo "Python location '/az/python'"
+echo "Extensions directory '{extensions}'"
+"""
 
 
 def test_acts_example_from_check_to_output(lab: Lab) -> None:
@@ -89,12 +113,79 @@ def test_logs_of_a_running_job_grow_and_abort_ends_it(lab: Lab, tmp_path: Path) 
     before = log.read_text()
     shell = lab.run("ssh", job_id, "--show").out
     assert shell.startswith(f"az ml job connect-ssh --name={job_id} --node-index=0 --resource-group=rg0")
+    _open_a_tunnel(lab, job_id, tmp_path)
     lab.run("abort", job_id[-6:])
     assert lab.until(job_id)["status"] == "Canceled"
     assert log.read_text().startswith(before)
     lab.run("a", job_id)
     ended = lab.run("ssh", job_id, code=1).err
     assert f"{job_id} is Canceled: only a running job has nodes to connect to" in ended
+
+
+def _open_a_tunnel(lab: Lab, job_id: str, tmp_path: Path) -> None:
+    """With stand-ins for az and for ssh, which opens the port and writes down how it was called."""
+    programs, extensions = tmp_path / "programs", tmp_path / "cliextensions"
+    connector = extensions / "ml/azext_mlv2/manual/custom/_ssh_connector.py"
+    for file, text in (
+        (programs / "az", AZ.format(signed_in=tmp_path / "bin/az", extensions=extensions)),
+        (programs / "ssh", SSH.format(python=sys.executable, called=tmp_path / "called")),
+        (connector, ""),
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+    before = lab.project.environ["PATH"]
+    lab.project.environ["PATH"] = f"{programs}:{before}"
+    refused = lab.run("tunnel", job_id, "--port", "6006", code=1).err
+    assert f"node 0 of {job_id} has no ssh service" in refused and "ssh_public_key" in refused
+    service = {"type": "SSH", "status": "Running", "properties": {"ProxyEndpoint": "wss://ssh-1.nodes.azureml.ms"}}
+    lab.stub.services[0] = {"my_ssh": service}
+    started = lab.project.start("tunnel", job_id, "--port", "6006")
+    try:
+        assert started.stdout is not None
+        url = started.stdout.readline().strip()
+        called = shlex.split((tmp_path / "called").read_text())
+        assert f"-L {urlsplit(url).netloc}:127.0.0.1:6006 -- azureuser@azureml-job" in " ".join(called)
+        assert f"ProxyCommand=/az/python {connector} wss://ssh-1.nodes.azureml.ms" in called
+    finally:
+        started.send_signal(signal.SIGINT)
+        # 130: it had printed the address, and did not wait for the job's end yet.
+        assert lab.project.finish(started).code in (0, 130)
+    (tmp_path / "called").unlink()
+    _stop_while_nobody_reads_the_url(lab, job_id, tmp_path / "called")
+    lab.project.environ["PATH"] = before
+
+
+def _stop_while_nobody_reads_the_url(lab: Lab, job_id: str, called: Path) -> None:
+    """The line is open, the command is not yet where it waits for the job's end: ssh must not outlive it."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while os.write(writing, b"x"):
+            pass
+    os.set_blocking(writing, True)
+    started = subprocess.Popen(
+        [blobsync_command(), "tunnel", job_id, "--port", "6006"],
+        cwd=lab.project.root,
+        stdout=writing,
+        env={**os.environ, **lab.project.environ},
+        start_new_session=True,
+    )
+    try:
+        assert wait_until(lambda: called.exists() and "-L" in called.read_text(), seconds=PATIENCE)
+        words = shlex.split(called.read_text())
+        port = int(words[words.index("-L") + 1].split(":")[1])
+        assert wait_until(lambda: is_answered(port), seconds=PATIENCE)
+        # Two looks at the child come first; then the URL is written.
+        assert wait_until(lambda: "pipe_write" in Path(f"/proc/{started.pid}/wchan").read_text(), seconds=PATIENCE)
+        started.send_signal(signal.SIGINT)
+        os.close(reading)
+        # Both at once; 0: the closed pipe was seen alone.
+        assert started.wait(PATIENCE) in (0, 130)
+        assert not is_answered(port)
+    finally:
+        started.kill()
+        os.close(writing)
 
 
 def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
@@ -233,8 +324,14 @@ def test_jobs_that_blobsync_did_not_submit_are_listed_shown_stopped_and_submitte
     refused = lab.run("resubmit", "needs_its_own_input", code=1).err
     assert "names inputs.raw, which only that job has" in refused
     assert lab.stub.jobs["needs_its_own_input"].status == "Queued"
-    lab.run("abort", "needs_its_own_input")
+    # Entered, and stopped, as one of our own.
+    put_foreign(lab, "runs_until_it_is_stopped", "sleep 600")
+    lab.stub.release(lab.stub.jobs["runs_until_it_is_stopped"])
+    way_in = lab.run("ssh", "runs_until_it_is_stopped", "--show").out
+    assert way_in.startswith("az ml job connect-ssh --name=runs_until_it_is_stopped --node-index=0")
+    lab.run("abort", "runs_until_it_is_stopped", "needs_its_own_input")
     assert lab.stub.jobs["needs_its_own_input"].status == "Canceled"
+    assert lab.until("runs_until_it_is_stopped")["status"] == "Canceled"
     assert SECRET.encode() not in (lab.project.state / "jobs.sqlite").read_bytes()
 
 

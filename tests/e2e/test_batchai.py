@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ctypes.util
 import json
+import re
 import shutil
+import socket
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,9 +34,9 @@ pytestmark = [
 ON_SLURM = pytest.param("uni", marks=pytest.mark.slurm)
 PATIENCE = 120.0
 
-# Adds up its rank over all processes with the MPI library itself, and says what it found.
+# Adds up its rank over all processes with the MPI library itself, says what it found, and waits to be let go.
 TRAIN = """\
-import ctypes, json, os, sys
+import ctypes, json, os, sys, time
 
 mpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
 world = ctypes.byref(ctypes.c_byte.in_dll(mpi, "ompi_mpi_comm_world"))
@@ -46,6 +51,8 @@ assert mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, integer, ad
 sys.stdout.write(f"rank {rank.value} of {size.value} adds up to {total.value}\\n")
 sys.stdout.flush()
 sys.stderr.write(f"trained by {rank.value}\\n")
+while os.path.exists(sys.argv[3]):
+    time.sleep(0.1)
 if rank.value == 0:
     names = [name for name in os.environ if name.startswith("AZ_BATCHAI_")]
     with open(sys.argv[2] + "/model.json", "w") as model:
@@ -60,6 +67,11 @@ class Lab:
 
     project: Project
     container: Container
+
+    @property
+    def gate(self) -> Path:
+        """As long as it is there, the program does not end."""
+        return self.project.root.parent / "gate"
 
     def write(self, name: str, value: Any) -> None:
         path = self.project.root / name
@@ -92,7 +104,7 @@ class Lab:
             "chainerSettings": {
                 "pythonScriptFilePath": "$AZ_BATCHAI_JOB_MOUNT_ROOT/data/chainer/train.py",
                 "pythonInterpreterPath": sys.executable,
-                "commandLineArgs": f"{library} $AZ_BATCHAI_OUTPUT_MODEL",
+                "commandLineArgs": f"{library} $AZ_BATCHAI_OUTPUT_MODEL {self.gate}",
             },
             "stdOutErrPathPrefix": "$AZ_BATCHAI_JOB_MOUNT_ROOT/logs",
             "mountVolumes": {
@@ -107,9 +119,7 @@ class Lab:
                     }
                 ],
             },
-            "outputDirectories": [
-                {"id": "MODEL", "pathPrefix": "$AZ_BATCHAI_JOB_MOUNT_ROOT/logs", "pathSuffix": "model"}
-            ],
+            "outputDirectories": [{"id": "MODEL", "pathPrefix": "$AZ_BATCHAI_JOB_MOUNT_ROOT/logs"}],
             "jobPreparation": {"commandLine": "test -s $AZ_BATCHAI_MPI_HOST_FILE && test -d $AZ_BATCHAI_OUTPUT_MODEL"},
             "containerSettings": {"imageSourceRegistry": {"image": "chainermn:openMPI"}},
             **changes,
@@ -120,15 +130,27 @@ class Lab:
         assert done.code == code, str(done)
         return done
 
+    def streamed(self, job_id: str) -> list[str]:
+        """What ``logs -F`` prints until the job ends; the job is let go when its first line has been read."""
+        following = self.project.start("logs", job_id, "-F")
+        assert following.stdout
+        first = following.stdout.readline()
+        assert following.poll() is None and self.state(job_id) == "Running"
+        self.gate.unlink()
+        rest = following.stdout.read()
+        done = self.project.finish(following)
+        assert done.code == 0 and first, str(done)
+        return [first.rstrip("\n"), *rest.splitlines()]
+
+    def state(self, job_id: str) -> str:
+        jobs = self.run("--json", "q", "--max", "100").data["jobs"]
+        return str(next(job["status"] for job in jobs if job["job_id"] == job_id))
+
     def end(self, job_id: str) -> str:
         """Wait for the end of a job; its state."""
-
-        def state() -> str:
-            jobs = self.run("--json", "q", "--max", "100").data["jobs"]
-            return str(next(job["status"] for job in jobs if job["job_id"] == job_id))
-
-        assert wait_until(lambda: state() in ("Completed", "Failed", "Canceled"), seconds=PATIENCE, pause=1.0)
-        return state()
+        ends = ("Completed", "Failed", "Canceled")
+        assert wait_until(lambda: self.state(job_id) in ends, seconds=PATIENCE, pause=1.0)
+        return self.state(job_id)
 
 
 @pytest.fixture
@@ -145,24 +167,38 @@ def lab(project: Project, container: Container, request: pytest.FixtureRequest) 
     return lab
 
 
+@pytest.fixture
+def silent_program() -> Iterator[None]:
+    """Listens among the ports of X servers, as TensorBoard at 6006 does, and never says a word."""
+    with ExitStack() as held:
+        # Where another test has opened it, that one is silent.
+        with suppress(OSError):
+            held.enter_context(socket.create_server(("127.0.0.1", 6009)))
+        yield
+
+
+@pytest.mark.usefixtures("silent_program")
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
+    lab.gate.touch()
     lab.write("job.json", {"properties": lab.recipe()})
     done = lab.run("--json", "-c", cluster, "submit", "--file", "job.json")
     assert "containerSettings: jobs on" in done.err
     job_id = done.data["job_id"]
+    # As `az batchai job file stream` did: lines come while the program runs, which ends only when it may.
+    streamed = lab.streamed(job_id)
     assert lab.end(job_id) == "Completed", lab.run("q", job_id)
 
-    model = json.loads(lab.container.get(f"mine/logs/{job_id}/model/model.json"))
+    model = json.loads(lab.container.get(f"mine/logs/{job_id}/outputs/model.json"))
     assert model["total"] == 1 + 2
     env = model["env"]
-    assert env["AZ_BATCHAI_OUTPUT_MODEL"] == f"{env['AZ_BATCHAI_JOB_MOUNT_ROOT']}/logs/{job_id}/model"
-    assert env["AZ_BATCHAI_STDOUTERR_DIR"] == f"{env['AZ_BATCHAI_MOUNT_ROOT']}/logs/{job_id}"
+    assert env["AZ_BATCHAI_OUTPUT_MODEL"] == f"{env['AZ_BATCHAI_JOB_MOUNT_ROOT']}/logs/{job_id}/outputs"
+    assert env["AZ_BATCHAI_STDOUTERR_DIR"] == f"{env['AZ_BATCHAI_MOUNT_ROOT']}/logs/{job_id}/stdouterr"
     names = [name for name in lab.container.names(f"mine/logs/{job_id}/") if name.endswith(".txt")]
-    kept = b"".join(lab.container.get(name) for name in names if "/stdout" in name)
+    kept = b"".join(lab.container.get(name) for name in names if "/stdouterr/stdout" in name)
     lines = {"rank 0 of 2 adds up to 3", "rank 1 of 2 adds up to 3"}
     assert lines == set(kept.decode().splitlines())
-    errors = b"".join(lab.container.get(name) for name in names if "/stderr" in name)
+    errors = b"".join(lab.container.get(name) for name in names if "/stdouterr/stderr" in name)
     assert {"trained by 0", "trained by 1"} <= set(errors.decode().splitlines())
     # As `az batchai job file list -d MODEL` did: outputs by their ids, with links that open them.
     shown = lab.run("--json", "outputs", job_id, "MODEL", "--url", "--expiry", "1h").data["files"]
@@ -173,8 +209,7 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
         urllib.request.urlopen(urllib.request.Request(shown[0]["url"], method="DELETE"))
     every = lab.run("outputs", job_id).out
     assert "MODEL/model.json" in every and "stdouterr/stdout.txt" in every
-    logs = "".join(lab.run("logs", job_id, "--rank", str(rank)).out for rank in ((0,) if cluster == "here" else (0, 1)))
-    assert lines <= set(logs.splitlines())
+    assert lines <= {re.sub(r"^\[\d\] ", "", line) for line in streamed}
 
 
 def test_what_cannot_be_honoured_stops_before_anything_runs(lab: Lab) -> None:
@@ -203,7 +238,7 @@ def test_parameter_servers_end_when_the_workers_have(lab: Lab) -> None:
     job_id = lab.run("--json", "-c", "here", "submit", "--file", "job.json").data["job_id"]
     assert lab.end(job_id) == "Completed", lab.run("q", job_id)
     tasks = {
-        name: json.loads(lab.container.get(f"mine/logs/{job_id}/stdout-{name}.txt"))["task"]
+        name: json.loads(lab.container.get(f"mine/logs/{job_id}/stdouterr/stdout-{name}.txt"))["task"]
         for name in ("wk-0", "wk-1", "ps-0")
     }
     assert tasks == {
@@ -220,7 +255,7 @@ def test_a_converted_file_is_the_same_job(lab: Lab) -> None:
     lab.run("config", "check", "-c", "chain")
     job_id = lab.run("--json", *made["command"][1:]).data["job_id"]
     assert lab.end(job_id) == "Completed", lab.run("q", job_id)
-    assert json.loads(lab.container.get(f"mine/logs/{job_id}/model/model.json"))["total"] == 3
+    assert json.loads(lab.container.get(f"mine/logs/{job_id}/outputs/model.json"))["total"] == 3
     assert "exists already" in lab.run("-c", "here", "convert", "batchai", "job.json", "--name", "chain", code=2).err
 
 

@@ -17,7 +17,7 @@ __all__ = ["lab"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
-COMPILE = "cat /etc/hostname > /dev/null; echo built by $(id -u) with $1 > made.bin\n"
+COMPILE = "cat /etc/hostname > /dev/null; echo built by $(id -u) with $1 $BUILT > made.bin\n"
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +53,12 @@ def test_local_runs_in_the_image_with_all_folders_also_those_behind_links(
 
 def test_initc_compiles_in_the_image_and_packs_what_it_made(lab: Lab, docker: DockerDaemon) -> None:
     lab.project.environ.update(docker.environ)
-    image = {"image": IMAGE}
+    image = {"image": IMAGE, "args": ["--env", "BUILT=here"]}
     lab.configure("boxed", "local", use_custom_docker=True, docker=image, compile_args="--fast")
     (lab.project.root / "compile.aml.sh").write_text(COMPILE)
     lab.run("-c", "boxed", "initc")
     with zipfile.ZipFile(io.BytesIO(lab.container.get("mine/code.zip"))) as archive:
-        assert archive.read("made.bin") == b"built by 0 with --fast\n"
+        assert archive.read("made.bin") == b"built by 0 with --fast here\n"
     assert not (lab.project.root / "made.bin").exists()
     (lab.project.root / "compile.aml.sh").write_text("exit 3\n")
     failed = lab.run("--json", "-c", "boxed", "initc", code=1).errors[0]

@@ -276,7 +276,8 @@ def test_any_launcher_is_told_the_bounds_and_every_node_brings_its_outputs(
 
 @pytest.mark.slurm
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", ["scaled", pytest.param("down", marks=pytest.mark.soak)])
+@pytest.mark.soak  # That Slurm takes a node away, and gives none, is in contract/test_backend.py as well.
+@pytest.mark.parametrize("way", ["scaled", "down"])
 def test_on_slurm_a_node_that_is_lost_leaves_the_rest_at_work(
     jobs: Jobs, container: Container, tmp_path: Path, slurm_cluster: SlurmCluster, way: str
 ) -> None:

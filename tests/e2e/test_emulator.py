@@ -125,14 +125,17 @@ def test_a_project_and_the_emulator_agree_on_port_and_key(emulator: Emulator, tm
     project.root.mkdir()
     (tmp_path / "share").mkdir()
     (tmp_path / "share" / "blobsync").symlink_to(tmp_path)
-    assert project.run("config", "new", "--emulator").code == 0
+    made = project.run("config", "new", "--emulator")
+    assert made.code == 0 and made.out.endswith("next: blobsync emulator start\n"), str(made)
     (project.root / "aux_data" / "configs" / "storage.yaml").unlink()
     started = project.json("emulator", "start", "--port", "0")
     again = project.json("emulator", "start")
     assert (started.code, again.code) == (0, 0), str(again)
     assert (started.data["already_running"], again.data["already_running"]) == (False, True)
     assert again.data["pid"] == started.data["pid"]
-    assert project.run("config", "new", "--emulator").code == 0
+    remade = project.run("config", "new", "--emulator")
+    # It runs already.
+    assert remade.code == 0 and remade.out.endswith("next: put files into data, then: blobsync u data\n"), str(remade)
     (project.root / "data").mkdir()
     (project.root / "data" / "a").write_text("a")
     assert project.run("u", "data").code == 0

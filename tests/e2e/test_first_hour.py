@@ -129,7 +129,7 @@ def test_a_login_is_asked_for_unseen_tried_stored_and_forgotten(project: Project
 def test_the_rights_of_a_narrow_sas_are_told(project: Project, container: Container) -> None:
     where = ("--account", f"{container.service}/{container.account}", "--container", container.name, "--json")
     made = _with_input(project, container.sas("rl"), "config", "new", *where, "--auth", "sas", "--stdin")
-    assert made.returncode == 0 and "no right to write, delete" in made.stdout, made
+    assert made.returncode == 0 and "needs d (delete), has rl: no rm, and no --mirror" in made.stdout, made
     expired = _with_input(project, container.sas("rl", hours=-1), "login")
     assert expired.returncode == 2 and "expired" in expired.stderr, expired
     assert project.json("login", "--list").data["logins"][0]["auth"] == "sas", "the one that works is kept"

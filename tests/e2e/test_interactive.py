@@ -39,6 +39,7 @@ def test_a_job_that_waits_is_entered_left_and_over_when_nobody_is_inside(lab: La
     detail = lab.detail(last)
     assert (detail["status"], detail["command"], detail["hold_seconds"]) == ("Running", ["ssh"], 3600)
     assert detail["ssh"] == f"blobsync ssh {last}" and f"enter it:      blobsync ssh {last}" in lab.run("q", last).out
+    assert "waits:         1h from its start, then until the last shell is closed" in lab.run("q", last).out
     with on_terminal(lab.project, "ssh", last, "--node", node) as inside:
         shows(inside, f"blobsync: inside {job_id}; exit leaves it")
         inside.type('echo "$BLOBSYNC_RUN_ID $RANK of $WORLD_SIZE"; echo "$LIST"; cat show.py | head -n1\n')

@@ -414,6 +414,7 @@ def test_a_preempted_job_is_queued_again_and_goes_on_from_its_checkpoint(lab: La
 
 
 @pytest.mark.slurm
+@pytest.mark.soak  # Slurm's own clock takes half a minute; the next test sends the same signal by hand.
 def test_the_program_is_warned_before_the_time_limit(lab: Lab) -> None:
     script = (
         "import signal, sys, time\n"
@@ -485,17 +486,18 @@ def test_slurm_says_what_is_free_and_who_holds_it(lab: Lab) -> None:
     lab.until(job_id)
 
 
-def test_ten_jobs_on_one_slot_wait_their_turn(lab: Lab) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.soak)])
+def test_jobs_on_one_slot_wait_their_turn(lab: Lab, count: int) -> None:
     lab.configure("here", "local", local={"slots": 1, "gpus": 0})
     order = lab.project.root.parent / "order"
     gate = lab.project.root.parent / "gate"
     wait = f"while [ ! -e {gate} ]; do sleep 0.1; done"
-    ids = [lab.submit("here", f"echo start {n} >> {order}; {wait}; echo end {n} >> {order}") for n in range(10)]
+    ids = [lab.submit("here", f"echo start {n} >> {order}; {wait}; echo end {n} >> {order}") for n in range(count)]
     assert [job["job_id"] for job in lab.ask("qq")["jobs"]] == ids[:0:-1]
     gate.touch()
     for job_id in ids:
         assert lab.until(job_id)["status"] == "Completed"
-    assert order.read_text().splitlines() == [f"{word} {n}" for n in range(10) for word in ("start", "end")]
+    assert order.read_text().splitlines() == [f"{word} {n}" for n in range(count) for word in ("start", "end")]
 
 
 def test_gpus_are_shared_out(lab: Lab) -> None:

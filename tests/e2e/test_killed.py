@@ -32,11 +32,11 @@ from tests.servers.fault_proxy import FaultHandle, fault_proxy
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
-_KILLS = 6
 # So slow that every kill finds work under way: 120 MB take about two seconds.
 _SLOWLY = ("--cap-mbps", "500")
 _FILES = random_files(_SEED, 300, [20 << 20] * 6)
 _HASHES = hashes(_FILES)
+HOW_OFTEN = pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.soak)])
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def _rounds(
     counting: FaultHandle,
     moves: tuple[str, ...],
     victims: Callable[[int], list[int]],
-    kills: int = _KILLS,
+    kills: int,
 ) -> int:
     """Run and kill ``kills`` times, then once to the end; returns how many kills hit."""
     chance = random.Random(_SEED)
@@ -162,24 +162,30 @@ def _both(pid: int) -> list[int]:
     return [pid, *processes(pid)]
 
 
-def test_upload_through_six_kills(project: Project, container: Container, counting: FaultHandle, tally: Tally) -> None:
+@HOW_OFTEN
+def test_upload_through_kills(
+    project: Project, container: Container, counting: FaultHandle, tally: Tally, kills: int
+) -> None:
     write_tree(project.data, _FILES)
     project.configure(container, url=counting.url)
-    hits = _rounds(project, ("u", "data", "--engine", "direct", *_SLOWLY), counting, ("put blob", "put block"), _both)
+    words, moves = ("u", "data", "--engine", "direct", *_SLOWLY), ("put blob", "put block")
+    hits = _rounds(project, words, counting, moves, _both, kills)
     assert container.contents("data/") == _HASHES
     assert set(container.names(uncommitted=True)) == set(container.names())
     tally.faults({"kill -9": hits})
     tally.runs(exact=1)
 
 
-def test_download_through_six_kills(
-    project: Project, container: Container, counting: FaultHandle, tally: Tally
+@HOW_OFTEN
+def test_download_through_kills(
+    project: Project, container: Container, counting: FaultHandle, tally: Tally, kills: int
 ) -> None:
     for name, data in _FILES.items():
         container.put(f"data/{name}", data)
     project.configure(container, url=counting.url)
     with Watch(project.data, _HASHES) as watch:
-        hits = _rounds(project, ("d", "data", "--engine", "direct", *_SLOWLY), counting, ("get blob",), _both)
+        words = ("d", "data", "--engine", "direct", *_SLOWLY)
+        hits = _rounds(project, words, counting, ("get blob",), _both, kills)
     assert watch.looks > 10
     assert not watch.wrong
     assert read_tree(project.data) == _HASHES
@@ -247,7 +253,7 @@ def test_a_copy_through_kills(
         project.configure(source, cluster="from", url=counting.url, sas=source.sas())
         project.configure(destination, url=counting.url, sas=destination.sas())
         words = ("u", "data", "-f", "from", "--engine", "direct")
-        hits = _rounds(project, words, counting, ("put blob from url", "put block from url"), _both, kills=3)
+        hits = _rounds(project, words, counting, ("put blob from url", "put block from url"), _both, kills=2)
         assert copying.stats().downloaded == 0
     assert destination.contents("data/") == hashes(files)
     assert set(destination.names(uncommitted=True)) == set(destination.names())

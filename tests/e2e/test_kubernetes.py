@@ -253,6 +253,30 @@ def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster
     assert left == [] and lab.ask("q")["jobs"] == []
 
 
+def test_the_doctor_asks_the_cluster_for_all_that_a_job_needs(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    cluster = stand_in(kube_cluster)
+    lab.kubernetes("elsewhere", kubernetes={"namespace": "not-there", "service_account": "nobody"})
+
+    def found(name: str, code: int) -> dict[str, str]:
+        told = lab.ask("-c", name, "doctor", code=code)["findings"]
+        return {
+            each["check"]: f"{each['status']}: {each['detail']}"
+            for each in told
+            if each["about"].endswith(f"{name}.yaml")
+        }
+
+    good = found("k8s", 0)
+    assert {name: said.partition(":")[0] for name, said in good.items()} == dict.fromkeys(
+        ("kubectl", "server", "namespace", "rights", "cluster"), "ok"
+    )
+    cluster.deny("create", "secrets")
+    try:
+        assert found("k8s", 1)["rights"] == "fail: you may not create secrets"
+    finally:
+        cluster.allow_all()
+    assert found("elsewhere", 1)["namespace"] == "fail: not-there is not there"
+
+
 def test_following_goes_on_when_the_server_was_away(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     script = "n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); echo line $n; sleep 0.2; done; echo the end"

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,12 +73,12 @@ def _moves(counting: FaultHandle) -> int:
     return sum(done.get(each, 0) for each in ("put blob", "put block", "get blob"))
 
 
-def _fill(container: Container) -> None:
-    for name, data in _FILES.items():
+def fill(container: Container, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
         container.put(f"data/{name}", data)
 
 
-def _job(err: str) -> str:
+def job_of(err: str) -> str:
     (found,) = set(re.findall(r"job (\S+) on ", err))
     return str(found)
 
@@ -102,7 +102,7 @@ def test_an_upload_survives_a_worker_that_is_killed_and_is_a_job_like_any_other(
     assert container.contents("data/") == _HASHES
     # Shards, records and claims are gone, and so are blocks that nobody committed.
     assert set(container.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
-    job = _job(done.err)
+    job = job_of(done.err)
     shown = project.json("q", job)
     assert shown.data["jobs"][0]["status"] == "Completed", str(shown)
     assert "worker 0 was killed by signal 9; starting it again" in project.run("logs", job).out
@@ -114,30 +114,11 @@ def test_an_upload_survives_a_worker_that_is_killed_and_is_a_job_like_any_other(
     assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
 
 
-def test_a_download_goes_on_after_its_command_was_killed(
-    project: Project, container: Container, counting: FaultHandle
-) -> None:
-    _fill(container)
-    project.configure(container, url=counting.url)
-    words = ("d", "data", *_TWO)
-    process = project.start(*words, "--cap-mbps", "20")
-    assert wait_until(lambda: _moves(counting) > 50 or process.poll() is not None, seconds=60)
-    assert process.poll() is None, str(project.finish(process))
-    os.kill(process.pid, signal.SIGKILL)
-    project.finish(process)
-    done = project.json(*words)
-    assert done.code == 0, str(done)
-    assert "files were moved by an earlier run" in done.err
-    # The job of the first command went on, and the second took it over.
-    assert "job " not in done.err, str(done)
-    assert read_tree(project.data) == _HASHES
-
-
 def test_a_copy_goes_from_server_to_server_and_a_second_person_is_told(
     project: Project, new_container: Callable[[str], Container], service: str
 ) -> None:
     source, destination = new_container("one"), new_container("two")
-    _fill(source)
+    fill(source, _FILES)
     other = Project(project.root.parent / "other", project.environ, project.before)
     with copy_source_proxy(service) as copying:
         for each in (project, other):
@@ -194,7 +175,7 @@ def test_two_slurm_nodes_upload_lose_a_worker_and_download(
     done = project.finish(process)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
     assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
-    shown = project.json("q", _job(done.err)).data["jobs"][0]
+    shown = project.json("q", job_of(done.err)).data["jobs"][0]
     assert shown["backend"] == "slurm" and len(shown["hosts"]) == 2, str(shown)
     done = other.json("d", "data", *_TWO)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)

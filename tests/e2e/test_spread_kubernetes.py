@@ -36,6 +36,9 @@ def test_pods_copy_from_server_to_server_and_lose_one_worker(
         project.configure(destination, url=copying.url, extra={**place, "gpu_per_node": 0})
         refused = project.json("u", "data", "--nodes", "2")
         assert refused.code == 2 and "do not see this disk" in refused.errors[0]["message"], str(refused)
+        unlimited = project.json("u", "data", "-f", "from", "--nodes", "2", "--detach")
+        assert unlimited.code == 2 and "no time limit" in unlimited.errors[0]["message"], str(unlimited)
+        assert not project.json("q").data["jobs"]
         process = project.start("u", "data", "-f", "from", "--nodes", "2", "--json")
         assert wait_until(lambda: project.json("q").data["jobs"] or process.poll() is not None, seconds=60, pause=0.5)
         job = project.json("q").data["jobs"][0]["job_id"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -74,13 +75,14 @@ def listeners() -> dict[int, set[str]]:
     return found
 
 
-def command_lines() -> str:
-    """Of all programs of this machine."""
-    found = []
+def command_lines() -> dict[int, str]:
+    """Of all programs of this machine that run, by their process."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return "\n".join(found)
+            if words := path.read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                found[int(path.parent.name)] = words
+    return found
 
 
 @pytest.fixture
@@ -132,7 +134,7 @@ def test_a_port_of_a_jobs_node_is_here_until_the_job_ends(
     # It starts where the job's code is, with the job's own PATH.
     assert wait_until(lambda: "--no-browser --ip=127.0.0.1" in fetch(with_token), seconds=PATIENCE)
     assert job_id in fetch(with_token).partition(" in ")[2]
-    assert token not in command_lines()
+    assert not [words for words in command_lines().values() if token in words]
     assert login.cut() >= 2 and "Accepted publickey" in node.log
     assert wait_until(lambda: fetch(url + "page") == "hello\n", seconds=PATIENCE, pause=0.3)
     lab.run("abort", job_id)
@@ -140,7 +142,8 @@ def test_a_port_of_a_jobs_node_is_here_until_the_job_ends(
     assert [each.code for each in ended] == [0, 0]
     assert all("is Canceled: closed" in each.err for each in ended)
     assert f"port {remote} is taken on this machine" in ended[0].err and "trying again" in ended[0].err
-    assert port_of(url) not in listeners() and token not in command_lines() + ended[0].err + ended[1].err
+    told = [*command_lines().values(), ended[0].err, ended[1].err]
+    assert port_of(url) not in listeners() and not [words for words in told if token in words]
     refused = lab.run("--json", "tunnel", job_id, "--port", "8888", code=1).errors[0]
     assert "only a running job has ports to open" in refused["message"]
 
@@ -181,6 +184,13 @@ def test_a_tunnel_with_a_name_leads_through_a_bastion(project: Project, tmp_path
         assert wait_until(lambda: restarts() == 1, seconds=PATIENCE, pause=0.3)
         assert subprocess.run(ssh, capture_output=True, text=True).stdout == "through\n"
         assert project.run("tunnel", "rm", "box").code == 2
+        # Where the process that keeps it is killed, ssh goes on holding the port, until somebody looks.
+        folder = str(Path(project.environ["HOME"], ".local", "state", "blobsync", "tunnels", "box"))
+        (keeper,) = [pid for pid, words in command_lines().items() if "tunnels.background" in words and folder in words]
+        os.kill(keeper, signal.SIGKILL)
+        assert wait_until(lambda: keeper not in command_lines(), seconds=PATIENCE) and local in listeners()
+        assert project.json("tunnel", "open", "box").data["open_at"] == local
+        assert subprocess.run(ssh, capture_output=True, text=True).stdout == "through\n"
         assert project.run("tunnel", "close", "box").out == "box: closed\n"
         assert local not in listeners() and project.run("tunnel", "rm", "box").code == 0
         assert project.json("tunnel", "open", "box").code == 4

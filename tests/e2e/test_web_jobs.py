@@ -75,9 +75,9 @@ def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(d
         page.get_by_label("Environment variables").fill("EPOCHS=20")
         # The exact request stands beside the form while one types, and is that of the exported command line.
         expect(page.locator("#request")).to_contain_text('"EPOCHS": "20"')
-        words = shlex.split(page.locator("#command-line").inner_text())
-        place = words.index("submit") + 1
-        printed = desk.run(*words[1:place], "--dry-run", *words[place:]).out
+        line = shlex.split(page.locator("#command-line").inner_text())
+        place = line.index("submit") + 1
+        printed = desk.run(*line[1:place], "--dry-run", *line[place:]).out
         assert re.sub(r"[a-z0-9-]+_[0-9]{9,11}_[0-9a-f]{8}", "ID", printed).strip() == request_of(page).strip()
         page.get_by_role("button", name="Submit", exact=True).click()
         # Its page follows it: the state, and the lines as they come, in which nothing acts.
@@ -89,7 +89,11 @@ def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(d
         go.touch()
         expect(log).to_contain_text("epoch 1 of 20")
         expect(page.locator("#job-state")).to_have_text("Completed")
-        expect(page.locator("#job-time")).to_contain_text("Completed")
+        # Each state that it was in, with the time that this machine tells; q says the same.
+        words = [("Queued", False), ("Preparing", False), ("Running", False), ("Completed", False)]
+        expect(page.locator("#job-time b")).to_have_text([word for word, _ in words])
+        told = desk.run("--json", "q", page.url.rpartition("/")[2]).data["jobs"][0]["states"]
+        assert [(state["state"], state["seen"]) for state in told] == words
         assert "abcdefgh" not in page.content()
         assert faults(page) == []
         page.get_by_label("Find in all logs").fill("EPOCH 1")
@@ -102,7 +106,7 @@ def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(d
         expect(page.get_by_label("Command", exact=True)).to_have_value(f"python3 job.py {go}")
         expect(page.get_by_label("Environment variables")).to_have_value("EPOCHS=20")
         again = shlex.split(page.locator("#command-line").inner_text())
-        assert again == words
+        assert again == line
         # A template is a file of the project, without credentials.
         page.get_by_text("Save as a template").click()
         page.get_by_label("Name of the template").fill("night")

@@ -114,7 +114,7 @@ def test_the_browser_gets_the_file_and_a_unix_socket_is_for_its_owner(
             asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: text/html\r\nConnection: close\r\n\r\n")
             assert asking.recv(4096).startswith(b"HTTP/1.1 303 ")
         second = project.run("web", "--no-browser", "--socket", str(place))
-        assert (second.code, "a program listens there" in second.err) == (2, True)
+        assert (second.code, "another program listens there" in second.err) == (2, True)
     finally:
         os.kill(process.pid, signal.SIGINT)
         done = project.finish(process)

@@ -36,6 +36,8 @@ from azure.storage.blob import (
     generate_container_sas,
 )
 
+from tests.documents import check_output
+
 _RUN_SECONDS = 120.0
 
 
@@ -246,6 +248,9 @@ class Project:
             kill_tree(process.pid)
             out, err = process.communicate()
             raise AssertionError(f"{process.args!r} did not end within {seconds} s\n{out}\n{err}") from error
+        if process.returncode >= 0:
+            # What a signal killed may have written half a document.
+            check_output(out)
         words = cast(Sequence[str], process.args)
         return Done(tuple(words), process.returncode, out, err, time.monotonic() - started)
 

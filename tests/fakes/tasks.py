@@ -25,6 +25,8 @@ class RecordingListener:
 
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
         self.bytes = self.reused = 0
+        self.workers: dict[str, list[int]] = {}
+        self.begun: list[tuple[int, str]] = []
         self.failures: dict[str, FileFailure] = {}
         self.moved: list[Moved] = []
         self._on_bytes = on_bytes
@@ -45,7 +47,14 @@ class RecordingListener:
         with self._lock:
             self.reused += count
 
-    def under_way(self, files: int, path: str) -> None: ...
+    def by_worker(self, worker: str, files: int, size: int) -> None:
+        with self._lock:
+            before = self.workers.get(worker, [0, 0])
+            self.workers[worker] = [before[0] + files, before[1] + size]
+
+    def under_way(self, files: int, path: str) -> None:
+        with self._lock:
+            self.begun.append((files, path))
 
     def file_done(self, path: str, failure: FileFailure | None) -> None:
         if failure is not None:

@@ -93,7 +93,10 @@ class Job:
 
 
 class AmlStub(ThreadingHTTPServer):
-    """The service; ``url`` is its management endpoint. ``held`` keeps new jobs in the queue."""
+    """The service; ``url`` is its management endpoint. ``held`` keeps new jobs in the queue.
+
+    ``services`` are those of each node of every job, as run history tells them.
+    """
 
     daemon_threads = True
 
@@ -114,6 +117,7 @@ class AmlStub(ThreadingHTTPServer):
         self.violations: list[str] = []
         self.requests: list[str] = []
         self.held = False
+        self.services: dict[int, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     # -- what the service does with a job -----------------------------------------------------------------------
@@ -493,6 +497,7 @@ class Handler(BaseHTTPRequestHandler):
         stub = self.server
         run = re.fullmatch(rf"/history/v1\.0{re.escape(stub.base)}/runs/([^/]+)/details", path)
         compute = re.fullmatch(rf"/history/v1\.0{re.escape(stub.base)}/computes/([^/]+)/runs", path)
+        node = re.fullmatch(rf"/history/v1\.0{re.escape(stub.base)}/runs/([^/]+)/serviceinstances/(\d+)", path)
         if run and run[1] in stub.jobs:
             job = stub.jobs[run[1]]
             found = {
@@ -508,6 +513,8 @@ class Handler(BaseHTTPRequestHandler):
             if job.definition:
                 found["runDefinition"] = job.definition
             self._answer(200, found)
+        elif node and node[1] in stub.jobs:
+            self._answer(200, {"instances": stub.services.get(int(node[2]), {})})
         elif compute:
             runs = [
                 {"runId": job.name, "status": job.status, "createdBy": {"userName": "Somebody Else"},

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,7 +36,7 @@ from tests.servers.wire import (
     read_response,
 )
 
-_CODES = {429: "TooManyRequests", 500: "InternalError", 503: "ServerBusy"}
+_CODES = {403: "AuthorizationFailure", 429: "TooManyRequests", 500: "InternalError", 503: "ServerBusy"}
 _UP = ("put blob", "put block")
 _DOWN = ("get blob",)
 _DRIP_STEPS = 20
@@ -63,7 +65,8 @@ class Fault:
 
     A request is looked at when its operation (see ``proxy.operation``) is in ``operations`` (empty: all that the
     kind can damage) and ``pattern`` is found in its raw target. It is hit with the chance ``rate``, or when its
-    number among those looked at (from 1) is in ``at``; never more than ``limit`` times.
+    number among those looked at (from 1) is in ``at``; never more than ``limit`` times. With ``pid`` only requests
+    of that process of this machine are looked at.
     """
 
     kind: str
@@ -75,6 +78,7 @@ class Fault:
     seconds: float = 1.0
     status: int = 503
     retry_after: int | None = 1
+    pid: int | None = None
 
 
 def weather(*, resets: float = 0.02, busy: float = 0.03, cut: float = 0.03, flipped: float = 0.03) -> tuple[Fault, ...]:
@@ -99,12 +103,22 @@ class _Rule:
     chance: random.Random
     seen: int = 0
     hits: int = 0
+    ports: dict[int, bool] = field(default_factory=dict)
 
-    def hit(self, request: Request, name: str) -> bool:
+    def is_from(self, pid: int, port: int) -> bool:
+        """Whether a connection's other end is that process's; ports are not taken again soon."""
+        if port not in self.ports:
+            self.ports[port] = _has_port(pid, port)
+        return self.ports[port]
+
+    def hit(self, request: Request, name: str, port: int) -> bool:
+        """Whether a request that came from this port of this machine is damaged."""
         fault = self.fault
         if name not in (fault.operations or _DAMAGES.get(fault.kind) or (name,)):
             return False
         if not re.search(fault.pattern, request.target):
+            return False
+        if fault.pid is not None and not self.is_from(fault.pid, port):
             return False
         self.seen += 1
         drawn = self.chance.random() < fault.rate
@@ -127,7 +141,8 @@ class FaultProxy(Proxy):
     async def handle(self, link: Link, request: Request) -> bool:
         name = operation(request)
         # Every rule looks at every request, so that one rule's luck does not shift another's.
-        hits = [rule.fault for rule in self._rules if rule.hit(request, name)]
+        port = link.writer.get_extra_info("peername")[1]
+        hits = [rule.fault for rule in self._rules if rule.hit(request, name, port)]
         signature = _signature(request)
         for fault in hits:
             if fault.kind == "expire":
@@ -351,6 +366,20 @@ _ACTIONS: Mapping[str, Callable[[FaultProxy, Link, Request, Fault], Awaitable[bo
     "flip_down": FaultProxy._flip_down,
     "flip_up": FaultProxy._flip_up,
 }
+
+
+def _has_port(pid: int, port: int) -> bool:
+    """Whether a process has the connection whose own end is this port: https://docs.kernel.org/networking/proc_net_tcp.html
+    gives the inode of its socket, and proc(5) the sockets of a process."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    wanted = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{port:04X}")}
+    found = set()
+    # It may end, or close a file meanwhile.
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return not wanted.isdisjoint(found)
 
 
 def _signature(request: Request) -> str | None:

@@ -22,31 +22,32 @@ FOLDER = "base/tree/"
 _MD5 = b64encode(hashlib.md5(b"").digest()).decode()
 
 
-def name_of(number: int) -> str:
+def name_of(number: int, per_folder: int = PER_FOLDER) -> str:
     """The name of one blob below ``base/tree``; in the order of the numbers."""
-    return f"f{number // PER_FOLDER:05}/entry-{number:09}.jpg"
+    return f"f{number // per_folder:05}/entry-{number:09}.jpg"
 
 
 class Names:
     """All names, none of them in memory."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, per_folder: int) -> None:
         self._total = total
+        self._per_folder = per_folder
 
     def __len__(self) -> int:
         return self._total
 
     def __getitem__(self, number: int) -> str:
-        return FOLDER + name_of(number)
+        return FOLDER + name_of(number, self._per_folder)
 
     def first(self, name: str) -> int:
         """The number of the first blob that is not before ``name``."""
         return bisect_left(self, name)
 
 
-def _blob(number: int) -> str:
+def _blob(name: str, number: int) -> str:
     return (
-        f"<Blob><Name>{FOLDER}{name_of(number)}</Name><Properties><Last-Modified>Fri, 20 Nov 2026 10:00:00 GMT"
+        f"<Blob><Name>{name}</Name><Properties><Last-Modified>Fri, 20 Nov 2026 10:00:00 GMT"
         f"</Last-Modified><Etag>0x8DE{number:012X}</Etag><Content-Length>0</Content-Length><Content-Type>image/jpeg"
         f"</Content-Type><Content-MD5>{_MD5}</Content-MD5><BlobType>BlockBlob</BlobType><AccessTier>Hot</AccessTier>"
         "</Properties></Blob>"
@@ -54,9 +55,9 @@ def _blob(number: int) -> str:
 
 
 @lru_cache(maxsize=256)
-def page(total: int, prefix: str, delimiter: str, marker: str) -> bytes:
+def page(total: int, prefix: str, delimiter: str, marker: str, per_folder: int = PER_FOLDER) -> bytes:
     """One page; ``marker`` is the number of the blob that it begins with."""
-    names = Names(total)
+    names = Names(total, per_folder)
     number, end = names.first(prefix), names.first(prefix + "\U0010ffff")
     number = max(number, int(marker or 0))
     found: list[str] = []
@@ -64,7 +65,7 @@ def page(total: int, prefix: str, delimiter: str, marker: str) -> bytes:
         name = names[number]
         cut = name.find(delimiter, len(prefix)) if delimiter else -1
         if cut < 0:
-            found.append(_blob(number))
+            found.append(_blob(name, number))
             number += 1
         else:
             found.append(f"<BlobPrefix><Name>{name[: cut + 1]}</Name></BlobPrefix>")
@@ -75,7 +76,7 @@ def page(total: int, prefix: str, delimiter: str, marker: str) -> bytes:
 
 
 @contextmanager
-def listing_server(total: int) -> Iterator[str]:
+def listing_server(total: int, per_folder: int = PER_FOLDER) -> Iterator[str]:
     """``http://127.0.0.1:port`` of a service that holds ``total`` blobs."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -83,7 +84,8 @@ def listing_server(total: int) -> Iterator[str]:
 
         def do_GET(self) -> None:
             query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
-            body = page(total, query.get("prefix", ""), query.get("delimiter", ""), query.get("marker", ""))
+            prefix, delimiter, marker = (query.get(name, "") for name in ("prefix", "delimiter", "marker"))
+            body = page(total, prefix, delimiter, marker, per_folder)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

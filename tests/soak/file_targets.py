@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.process_mark import ProcessMark
 from blobsync.base.reasons import Reason
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
 from blobsync.config.loader import load_cluster
@@ -25,8 +27,10 @@ from blobsync.jobs.history import History
 from blobsync.jobs.spec import JobRef, State
 from blobsync.local.range_records import RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.local.state_dir import open_state_dir
+from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.saved_plan import load
 from blobsync.plan.transfer_plan import Action, Direction
+from blobsync.project.running import RunningTransfer, RunningTransfers
 from blobsync.project.unfinished_downloads import examine_downloads
 from tests.cli.test_reports import _plan as make_plan
 from tests.fakes.jobs import make_spec
@@ -224,6 +228,27 @@ _UNFINISHED = UnfinishedDownload("/p/data/a", "https://a/b/data/a", "0x8DC", 1 <
 _RANGES = b"80000 400 " + b"0f" * 32 + b"\n0 400 " + b"1e" * 32 + b"\n200 400 " + b"2d" * 32 + b"\n"
 
 
+def _running_records(scratch: Path) -> Callable[[bytes], None]:
+    state = open_state_dir(scratch, {"XDG_STATE_HOME": str(scratch)})
+    file = state.folder("running") / "0123abcd.json"
+
+    def run(data: bytes) -> None:
+        file.write_bytes(data)
+        for id, found in RunningTransfers(state).all().items():
+            assert id == found.id == "0123abcd" and 0.0 <= found.progress.share <= 1.0
+            json.dumps(asdict(found), allow_nan=False)
+
+    return run
+
+
+def _running_text() -> bytes:
+    workers = (WorkerProgress("process 17", 1, 5, 2.5),)
+    far = Progress("moving", 1.0, files=1, files_expected=4, bytes=5, seconds_left=2.0, workers=workers)
+    mark = ProcessMark.of(os.getpid())
+    found = RunningTransfer("0123abcd", mark.pid, mark.born, os.uname().nodename, True, 1.0, far)
+    return json.dumps(asdict(found)).encode()
+
+
 def _range_records(scratch: Path) -> Callable[[bytes], None]:
     environ = {"XDG_STATE_HOME": str(scratch)}
     records = RangeRecords(open_state_dir(scratch, environ))
@@ -337,5 +362,6 @@ TARGETS = (
         (b'{"state": "Completed", "exit_code": 0, "started": 1.0, "ended": 2.0, "gpus": ["0"]}',),
         tree=True,
     ),
+    Target("running-record", _running_records, (_running_text(),), (b"1e999", b"-1", b"[]"), tree=True),
     Target("range-records", _range_records, (_record_text(),), (b"\\u0000", b"\\ud800", b"\n", b"0 1 " + b"ab" * 32)),
 )

@@ -15,13 +15,13 @@ import pytest
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import SasToken
-from blobsync.jobs.access import grant
+from blobsync.jobs.access import grant, service_rights
 from blobsync.jobs.backends.aml.replies import AmlReply, read_spec
-from blobsync.jobs.backends.aml.request import warnings_for
+from blobsync.jobs.backends.aml.request import build_request, node_secrets, warnings_for
 from blobsync.jobs.backends.aml.start import placed
 from blobsync.jobs.backends.aml.storage import for_code, make
-from blobsync.jobs.describe import SubmitRequest
-from blobsync.jobs.spec import CodeRef
+from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.spec import CodeRef, NodeArchiveRef, Secrets
 from blobsync.store.connect import mint_sas
 from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, ENTRY, RUN_ID, Asked, ask, load
 from tests.servers.openapi import azure_ml
@@ -282,6 +282,27 @@ def test_no_datastore_gets_an_account_key_or_the_files_own_sas_where_a_key_makes
     assert rights == {("acct", ""): ("c", "rcwdl"), ("both", ""): ("c", "rl"), ("both", "files"): ("s", "rl")}
     assert place["both", "files"].field("se") == "2026-05-07T23:45:00Z"
     assert not [text for text in ("a2V5", "SENTINEL") if text in json.dumps(bodies)]
+
+
+def test_the_nodes_of_a_transfer_get_a_sas_of_each_end_through_the_blob_beside_the_code(tmp_path: Path) -> None:
+    cluster, workspace = load(tmp_path)
+    plain = describe(cluster, SubmitRequest(("blobsync", "u"), 0, nodes=2), RUN_ID, None)
+    archive = NodeArchiveRef(CONTAINER, "me/code.zip.d/node/d1.zip", "d1", 5)
+    other = "https://other.blob.core.windows.net/box"
+    orders = {"rights": {CONTAINER: "rwl", other: "rl"}}
+    spec = replace(plain, folders=(), node_archive=archive, options={"spread": orders})
+    rights = service_rights(spec, cluster)
+    assert rights == {CONTAINER: "rwl", other: "rl"}
+    request = build_request(cluster, workspace, spec)
+    checked(Asked(cluster, workspace, spec, request), {CONTAINER: "sig=MINTED"})
+    assert set(request.job["properties"]["inputs"]) == {"node", "secrets"}
+    assert request.job["properties"]["resources"]["instanceCount"] == 2
+    assert request.secrets_blob == f"me/code.zip.d/secrets/{RUN_ID}.json"
+    sas = {CONTAINER: "sig=one", other: "sig=two", "of a folder": "sig=three"}
+    assert node_secrets(spec, Secrets(sas, {})).sas == {CONTAINER: "sig=one", other: "sig=two"}
+    assert node_secrets(plain, Secrets(sas, {"A": "b"})) == Secrets({}, {"A": "b"})
+    with pytest.raises(ConfigError, match="the SAS of a transfer's nodes need a code_path"):
+        build_request(replace(cluster, code=None), workspace, spec)
 
 
 def test_each_job_has_datastores_of_its_own_where_a_key_makes_its_sas(tmp_path: Path) -> None:

@@ -170,6 +170,12 @@ def test_a_tight_cap_means_fewer_connections_and_smaller_blocks(
     assert tuning(processors, cap) == AzcopyTuning(connections, block_mb, cap)
 
 
+@pytest.mark.parametrize(("cap", "block_mb"), [(1000.0, 8.0), (67.0, 4.0), (20.0, 2.0), (10.0, 1.0), (1.0, 0.0625)])
+def test_no_block_of_a_download_is_more_than_its_cap_lets_through_in_a_second(cap: float, block_mb: float) -> None:
+    chosen = tuning(2, cap, fetches=True).block_mb
+    assert chosen == block_mb and chosen * (1 << 20) <= cap * 1e6 / 8
+
+
 def places(inherited: dict[str, str], how: AzcopyTuning = HOW) -> dict[str, str]:
     return child_environment(inherited, Path("/s/home"), Path("/s/log"), Path("/s/plan"), how)
 

@@ -115,6 +115,38 @@ def test_files_are_placed_while_azcopy_still_works(tmp_path: Path) -> None:
     assert (case.tree(), set(case.codes)) == ({"a": b"AA"}, {"sub/b"})
 
 
+UNFINISHED = ".azDownload-11111111-2222-3333-4444-555555555555-"
+
+
+def test_files_that_azcopy_has_begun_are_named(tmp_path: Path) -> None:
+    case = Case(tmp_path, *(action(name, blob(b"AA"), None) for name in ("a", "sub/b", "sub/c", "sub/d")))
+    listener = case.run.listener
+    assert isinstance(listener, RecordingListener)
+    for name in ("b", "c", "other"):
+        case.stage(f"sub/{UNFINISHED}{name}", b"AA")
+    case.arrivals.start()
+    until(lambda: len(listener.begun) == 1)
+    case.stage(f"{UNFINISHED}a", b"A")
+    until(lambda: len(listener.begun) == 2)
+    (case.staging / f"sub/{UNFINISHED}b").rename(case.staging / "sub/b")
+    until(lambda: "sub/b" in case.tree())
+    case.stage(f"sub/{UNFINISHED}d", b"A")
+    until(lambda: len(listener.begun) == 3)
+    assert {each.path for each in case.arrivals.finish()} == {"a", "sub/c", "sub/d"}
+    assert listener.begun == [(2, "data/x/sub/c"), (3, "data/x/a"), (3, "data/x/sub/d")]
+
+
+def test_a_single_file_that_azcopy_has_begun_is_named_as_the_user_did(tmp_path: Path) -> None:
+    case = Case(tmp_path, action("", blob(b"AA"), None), only="target")
+    listener = case.run.listener
+    assert isinstance(listener, RecordingListener)
+    case.stage(f"{UNFINISHED}target", b"A")
+    case.arrivals.start()
+    until(lambda: bool(listener.begun))
+    case.arrivals.finish()
+    assert listener.begun == [(1, "data/x")]
+
+
 def test_what_arrives_between_the_last_look_and_the_end_is_placed(tmp_path: Path) -> None:
     case = Case(tmp_path, action("a", blob(b"AA"), None))
     case.arrivals.start()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.driver import AzcopyEngine
-from blobsync.base.errors import AzcopyNotFoundError, ProcessError
+from blobsync.azcopy.errors import AzcopyNotFoundError
+from blobsync.base.errors import ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import SasToken
 from blobsync.base.process import RunningProcess
@@ -19,7 +20,7 @@ from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy
-from tests.fakes.store import MemoryStore
+from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, action, live_part, local_state, moved_by, upload
 
 SAS = SasToken.parse("sp=w&sig=SENTINEL")
@@ -100,6 +101,23 @@ def test_an_upload_reads_exactly_the_planned_files(tmp_path: Path, store: Memory
     ]
     assert {each.destination for each in report.moved} == {None}
     assert (listener.bytes, report.azcopy_job_ids) == (4, ["job-1"])
+
+
+def test_an_upload_names_what_is_under_way_as_the_user_did(tmp_path: Path, store: MemoryStore) -> None:
+    task = two_files(tmp_path, store)
+    elsewhere = "http://other/fake/one/xy/c"
+    lines = [
+        f'INFO: [P#0-T#0] Starting transfer: Source "/links/b c" Destination "{store.container}/x/b%20c". Chunk',
+        f'INFO: [P#0-T#1] Starting transfer: Source "/links/c" Destination "{elsewhere}". Chunk',
+    ]
+
+    def log(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        Path(env["AZCOPY_LOG_LOCATION"], "job-1.log").write_text(lines.pop(0) + "\n")
+
+    listener = RecordingListener()
+    for _ in range(2):
+        moved_by(engine(tmp_path, AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), log)), task, listener)
+    assert listener.begun == [(1, f"{task.part.path}/b c")]
 
 
 def test_a_target_is_the_name_of_the_link(tmp_path: Path, store: MemoryStore) -> None:
@@ -269,6 +287,35 @@ def test_a_file_in_several_blocks_is_read_back_over_plain_http_and_sent_again(
     states = {each.action.path: each.source for each in report.moved}
     assert {path: state and state.md5 for path, state in states.items()} == {"a": md5(body), "small": md5(b"s")}
     assert listener.bytes == SEVERAL_BLOCKS + 1
+
+
+@pytest.mark.parametrize("when", ["before it is read back", "after it is read back"])
+def test_what_another_uploads_in_the_place_of_a_file_is_neither_replaced_nor_deleted(
+    tmp_path: Path, store: MemoryStore, when: str
+) -> None:
+    body, theirs = bytes(SEVERAL_BLOCKS), b"theirs"
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(body)
+    task = upload(tmp_path / "source", store, "x")
+
+    def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        store.add("x/a", theirs if when.startswith("before") else b"!" + body[1:])
+        if when.startswith("after"):
+            store.blobs["x/a"].info = store.blobs["x/a"].info._replace(md5=md5(body))
+
+    def replaced(request: Request) -> None:
+        if request.operation in ("head", "put", "put_block"):
+            store.before = lambda _: None
+            store.add("x/a", theirs)
+
+    if when.startswith("after"):
+        store.before = replaced
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, *ended("Completed")]), write)
+    report = moved_by(engine(tmp_path, runner), task, RecordingListener())
+    assert store.body("x/a") == theirs
+    # Nothing is said to be there: the look at the end tells what is.
+    assert [each.destination for each in report.moved] == ([None] if when.startswith("before") else [])
+    assert codes(report) == ({} if when.startswith("before") else {"a": "changed_meanwhile"})
 
 
 def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:

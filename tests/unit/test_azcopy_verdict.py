@@ -279,3 +279,34 @@ def test_a_log_is_read_once(tmp_path: Path) -> None:
     assert not follower.shows_success()
     assert follower.reader.finished
     assert follower.reader.failures == 1
+
+
+def began(name: str) -> str:
+    target = f"http://h/one/{name}%20x?se=1"
+    return f'INFO: [P#0-T#1] Starting transfer: Source "/links/{name}" Destination "{target}". Specified'
+
+
+def test_the_talkative_log_tells_what_is_under_way(tmp_path: Path) -> None:
+    heard: list[tuple[int, str]] = []
+    follower = LogFollower(tmp_path, lambda files, blob: heard.append((files, blob)))
+    log = tmp_path / "job.log"
+    steps = (
+        (began("a"), began("b")),
+        ("2 Done",),
+        ("INFO: [P#0-T#1] UPLOADSUCCESSFUL: http://h/one/a%20x",),
+        ("INFO: [P#0-T#2] COPYSUCCESSFUL: http://h/one/b%20x", began("c")),
+        ("ERR: [P#0-T#3] UPLOADFAILED: /links/c : 503 : 503 busy",),
+        ("ERR: [P#0-T#4] UPLOADFAILED: /links/never-begun : 503 : 503 busy",),
+    )
+    for lines in steps:
+        with log.open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+        follower.read()
+    assert heard == [(2, "/one/b x"), (1, "/one/b x"), (1, "/one/c x"), (0, "/one/c x"), (0, "/one/c x")]
+
+
+def test_a_log_without_names_tells_of_none(tmp_path: Path) -> None:
+    heard: list[tuple[int, str]] = []
+    (tmp_path / "job.log").write_text("ERR: UPLOADFAILED: /links/a : 503 : 503 busy\n")
+    LogFollower(tmp_path, lambda files, blob: heard.append((files, blob))).read()
+    assert heard == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import stat
 import time
@@ -128,3 +129,16 @@ def test_a_state_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "azcopy").write_text("a file")
     with pytest.raises(LocalFileError), workspace(tmp_path):
         pass
+
+
+def test_a_full_disk_is_named_with_the_file_that_did_not_fit(tmp_path: Path) -> None:
+    with workspace(tmp_path / "state") as space:
+        for name, write in (
+            ("owner.json.new", lambda: space.note_process(1)),
+            ("files.txt", lambda: space.write("files.txt", "a\n")),
+        ):
+            full = space.root / name
+            full.symlink_to("/dev/full")
+            with pytest.raises(LocalFileError, match=re.escape(f"{full}: No space left on device")) as caught:
+                write()
+            assert "free some space" in (caught.value.hint or "")

@@ -40,10 +40,10 @@ _WORST = Progress(
         (40, "moving   3%  12 failed, 5 min left"),
         (50, "moving   3%  12 failed, 103 MB/s, 5 min left"),
         (70, "moving   3%  1.23 GB of 34.6 GB, 12 failed, 103 MB/s, 5 min left"),
-        (90, "moving   3%  1.23 GB of 34.6 GB, 1,234/8,000 files, 12 failed, 103 MB/s, 5 min left"),
+        (90, "moving   3% |▊                      | 1.23 GB of 34.6 GB, 12 failed, 103 MB/s, 5 min left"),
         (
             100,
-            "moving   3% |▍            | 1.23 GB of 34.6 GB, 1,234/8,000 files, 12 failed, 103 MB/s, 5 min left",
+            "moving   3% |▌             | 1.23 GB of 34.6 GB, 1,234/8,000 files, 12 failed, 103 MB/s, 5 min left",
         ),
     ],
 )
@@ -81,10 +81,10 @@ def test_what_it_says_of_each_step(progress: Progress, text: str) -> None:
 
 def test_what_was_there_already_counts_for_the_share_and_not_for_the_speed() -> None:
     begun = Progress("moving", 10.0, files_expected=1, bytes=600, bytes_expected=1000, reused=500, seconds_left=40.0)
-    assert bar_text(begun, 60, plain=True) == "moving  60%  600 B of 1 KB, 0/1 file, 10 B/s, 40 s left"
+    assert bar_text(begun, 60, plain=True) == "moving  60% |#######2    | 600 B of 1 KB, 10 B/s, 40 s left"
     assert (
         bar_text(replace(begun, bytes=500, seconds_left=None), 50, plain=True)
-        == "moving  50%  500 B of 1 KB, 0/1 file, 10 s"
+        == "moving  50% |#######5       | 500 B of 1 KB, 10 s"
     )
 
 

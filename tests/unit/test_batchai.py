@@ -154,6 +154,16 @@ def test_a_volume_without_a_folder_entry_is_refused_with_the_entry_to_write(tmp_
     job = read_job_file(written(tmp_path, job_of(chainerSettings=PYTHON)), None, {})
     with pytest.raises(ConfigError, match=r"Azure file share logs.*eu.yaml needs logs_folder in its place"):
         translate_job(job, cluster_of("slurm"), {})
+    # All that are missing, at once; what says nothing of the job is passed over.
+    properties = job_of(chainerSettings=PYTHON)
+    properties["mountVolumes"]["unmanagedFileSystems"] = [{"mountCommand": "mount x", "relativeMountPath": "own"}]
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"$schema": "https://x/job.json", "properties": properties}))
+    with pytest.raises(ConfigError) as caught:
+        translate_job(read_job_file(path, None, {}), cluster_of("slurm"), {})
+    assert str(caught.value.hint).count("{azure_blob_config_file: FILE, path: FOLDER}") == 2
+    assert "own_folder: {" in str(caught.value.hint)
+    assert not [note for note in read_job_file(path, None, {}).notes if "schema" in note]
 
 
 def test_containers_become_folder_entries_of_the_accounts_that_are_there(tmp_path: Path) -> None:
@@ -304,12 +314,21 @@ def test_a_process_finds_the_variables_of_batch_ai() -> None:
         "AZ_BATCHAI_NUM_GPUS": "4",
         "AZ_BATCHAI_NUM_GPUS_PER_NODE": "4",
         "AZ_BATCHAI_OUTPUT_MODEL": "/r/logs/me_1_x/m",
+        "AZ_BATCHAI_PREV_OUTPUT_MODEL": "",
         "AZ_BATCHAI_SHARED_JOB_TEMP": "/run/shared",
         "AZ_BATCHAI_STDOUTERR_DIR": "/r/logs/me_1_x",
         "AZ_BATCHAI_TASK_INDEX": "1",
         "MINE": "/r/data/a",
         "OTHER": "$PATH",
     }
+
+
+def test_a_job_that_is_tried_again_finds_what_it_had_written() -> None:
+    options = {"toolkit": "chainer", "outputs": {"MODEL": f"{ROOT}/logs/$BLOBSYNC_RUN_ID/m"}}
+    spec = JobSpec("me_1_x", ("true",), "eu", "slurm", options={"batchai": options})
+    again = NodePlace(PLACE.root, PLACE.shared, PLACE.temp, attempt="1")
+    found = batchai_variables(spec, options, ranks_of_node(spec, 0)[0], again, {})
+    assert found["AZ_BATCHAI_PREV_OUTPUT_MODEL"] == found["AZ_BATCHAI_OUTPUT_MODEL"] == "/r/logs/me_1_x/m"
 
 
 def test_tasks_of_tensorflow_are_the_same_cluster_to_all_processes() -> None:

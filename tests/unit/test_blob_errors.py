@@ -69,6 +69,13 @@ def test_codes(given: Answer, kind: type[BlobsyncError], says: str) -> None:
     assert isinstance(error, StorageError) and error.request_id == "req-7" and error.path == "d/a"
 
 
+def test_an_emulator_that_refuses_a_head_refuses_the_credential() -> None:
+    refused = Answer(403, {"x-ms-error-code": "AuthorizationFailure"})
+    here = ContainerUrl("acct", "box", "http://127.0.0.1:1/acct")
+    assert "a wrong key" in str(translate(refused, "read", here, "d/a", now=NOW))
+    assert "does not allow this machine" in str(translate(refused, "read", BOX, "d/a", now=NOW))
+
+
 def test_without_a_blob_a_404_is_the_containers() -> None:
     assert isinstance(translate(answer(404), "list", BOX, now=NOW), ContainerNotFoundError)
     assert isinstance(translate(answer(404, "ResourceNotFound"), "list", BOX, now=NOW), ContainerNotFoundError)

@@ -315,6 +315,50 @@ def test_a_blob_that_changed_while_it_was_resumed_is_no_mixture() -> None:
         list(iter(lambda: reader.read(3), b""))
 
 
+WHOLE = blob(b"0123456789")
+ELSEWHERE = blob(b"567", status=206, Content_Range="bytes 5-7/10")
+
+
+@pytest.mark.parametrize(
+    ("answer", "start", "etag", "said"),
+    [
+        pytest.param(WHOLE, 4, "0x1", "does not begin at byte 4", id="the whole blob instead of a range"),
+        pytest.param(ELSEWHERE, 4, "0x1", "does not begin at byte 4", id="another range"),
+        pytest.param(ELSEWHERE, 0, None, "does not begin at byte 0", id="a range instead of the whole blob"),
+        pytest.param(WHOLE, 0, "0x2", "of another version", id="another version"),
+        pytest.param(ELSEWHERE, 5, "0x2", "of another version", id="a range of another version"),
+    ],
+)
+def test_an_answer_that_was_not_asked_for_is_not_taken_for_the_blob(
+    answer: Step, start: int, etag: str | None, said: str
+) -> None:
+    with scripted([answer]) as script, pytest.raises(ChecksumError, match=said):
+        store(script).open("a", start=start, length=3 if start else None, etag=etag)
+
+
+@pytest.mark.parametrize("rest", [WHOLE, ELSEWHERE], ids=["the whole blob", "another range"])
+def test_a_broken_body_does_not_go_on_with_other_bytes(rest: Step) -> None:
+    with scripted([blob(b"0123456789", cut=4), rest]) as script, store(script).open("a") as reader:
+        assert reader.read(4) == b"0123"
+        with pytest.raises(ChecksumError, match="does not begin at byte 4"):
+            reader.read(4)
+
+
+def test_a_range_that_is_longer_than_was_asked_for_ends_where_it_should() -> None:
+    longer = blob(b"23456789", status=206, Content_Range="bytes 2-9/10")
+    with scripted([longer]) as script, store(script).open("a", start=2, length=3) as reader:
+        assert list(iter(lambda: reader.read(10), b"")) == [b"234"]
+    assert script.seen[0].headers["x-ms-range"] == "bytes=2-4"
+
+
+def test_a_range_that_ends_early_in_good_order_goes_on_from_there() -> None:
+    early = blob(b"234", status=206, Content_Range="bytes 2-9/10")
+    rest = blob(b"56789", status=206, Content_Range="bytes 5-9/10")
+    with scripted([early, rest]) as script, store(script).open("a", start=2, length=8) as reader:
+        assert b"".join(iter(lambda: reader.read(3), b"")) == b"23456789"
+    assert script.seen[1].headers["x-ms-range"] == "bytes=5-9"
+
+
 def test_a_body_that_always_ends_short_is_an_error() -> None:
     with scripted([blob(b"0123456789", cut=0)] * 9) as script, store(script).open("a") as reader:
         with pytest.raises(StorageError, match="ended at byte 0 of 10"):
@@ -644,6 +688,14 @@ def test_an_order_that_fails_leaves_the_others_alone() -> None:
         orders.begin("fine", GetOrder("fine", "0x1", 10))
         assert ends(orders) == {"fine": b"0123456789"}
     assert isinstance(changed, PreconditionFailedError)
+
+
+def test_a_small_blob_of_another_version_is_not_taken_for_the_one_asked_for() -> None:
+    with scripted([blob(b"0123456789")]) as script, closing(many(script)) as orders:
+        orders.begin("a", GetOrder("a", "0x2", 10))
+        end = ends(orders)["a"]
+    assert isinstance(end, ChecksumError)
+    assert "of another version" in str(end)
 
 
 def test_a_busy_service_is_waited_for_while_others_go_on_and_is_counted() -> None:

@@ -344,7 +344,8 @@ def test_a_simple_job_runs_from_its_preparation_to_its_end(old: BootedNode, tmp_
     data = tmp_path / "shared"
     folder = FolderLink("data", old.service.url, "mine/data", "link", source=str(data))
     awkward = ["two words", "$HOME", ";"]
-    program = 'cat a.txt data/b.txt; printenv RANK WORLD_SIZE MASTER_ADDR GREETING MY_TOKEN; echo "$@"; exit 7'
+    names = "RANK WORLD_SIZE MASTER_ADDR GREETING HWLOC_COMPONENTS MY_TOKEN"
+    program = f'cat a.txt data/b.txt; printenv {names}; echo "$@"; exit 7'
     spec = job(
         old, "sh", "-c", program, "sh", *awkward, folders=(folder,), setup=("echo set > data/b.txt",), procs_per_node=2,
         env={"GREETING": "a,b c"},
@@ -354,7 +355,8 @@ def test_a_simple_job_runs_from_its_preparation_to_its_end(old: BootedNode, tmp_
     assert old.do("prepare", spec).returncode == 0
     done = old.do("exec", spec)
     assert done.returncode == 7, done.stderr
-    assert done.stdout.splitlines() == ["of the code", "set", "1", "2", "127.0.0.1", "a,b c", "hush", " ".join(awkward)]
+    values = ["1", "2", "127.0.0.1", "a,b c", "-gl", "hush"]
+    assert done.stdout.splitlines() == ["of the code", "set", *values, " ".join(awkward)]
     assert "logs are not copied" in (old.run / "system_logs" / "node.txt").read_text()
     assert old.do("finish", spec, "--code", "7").returncode == 0
     assert list(old.scratch.iterdir()) == [] and (data / "b.txt").read_text() == "set\n"

@@ -169,7 +169,8 @@ def test_what_is_left_over_of_a_whole_folder_is_not_the_whole_folder(world: Worl
 
     engine = LyingEngine(gives_one_up)
     carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: engine})
-    assert [(len(task.actions), task.whole_folder) for task in engine.tasks] == [(3, True), (1, False)]
+    given = [(len(task.actions), task.whole_folder, task.again) for task in engine.tasks]
+    assert given == [(3, True, False), (1, False, True)]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,27 @@ def test_what_is_always_out(tmp_path: Path) -> None:
     assert found(tmp_path) == set(inside)
 
 
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [
+        ("logs/all", {"a.py", "logs/x"}),
+        ("./logs/all/", {"a.py", "logs/x"}),
+        ("{root}/logs", {"a.py"}),
+        ("linked", {"a.py"}),
+        ("/elsewhere", {"a.py", "logs/x", "logs/all/job/log"}),
+        (".", {"a.py", "logs/x", "logs/all/job/log"}),
+        ("", {"a.py", "logs/x", "logs/all/job/log"}),
+    ],
+)
+def test_the_folder_for_logs_that_a_variable_names_is_out_as_well(named: str, kept: set[str], tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    write(root, "a.py", "logs/x", "logs/all/job/log", "assets/job/log")
+    if named == "linked":
+        (root / "linked").symlink_to("logs")
+    environ = {"AML_LOG_FOLDER": named.format(root=root)}
+    assert {file.path for file in find_code(code_rules(cluster(root), environ=environ)).files} == kept
+
+
 SECRET_FILES = (
     *(".env", ".env.local", ".envrc", "sub/prod.env", "id_rsa", "keys/id_ed25519", "id_rsa.bak", "tls/server.pem"),
     *("tls/server.key", "a.pfx", ".netrc", "_netrc", ".pgpass", ".git-credentials", ".aws/credentials", ".azure/x"),

@@ -290,7 +290,7 @@ def test_a_key_that_others_can_read_warns(project: ProjectFiles) -> None:
 
 
 def test_a_password_that_others_can_read_warns(project: ProjectFiles) -> None:
-    project.cluster(DATA + "docker: {image: i, username: me, password: hidden}\n").chmod(0o640)
+    project.cluster(DATA + "docker: {image: i, username: me, password: pw-of-the-registry}\n").chmod(0o640)
     assert load_cluster(project.root, environ=NO_ENVIRON).warnings == (
         f"{AML}: holds docker.password and is readable by other users (mode 640); run: chmod 600 {AML}",
     )

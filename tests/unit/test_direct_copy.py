@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from blobsync.base.file_states import RemoteState
+from blobsync.base.locations import SasToken
 from blobsync.direct.copy import SERVER_SIDE, CopyJob
 from blobsync.direct.pool import MIB, WorkerPool
 from blobsync.direct.upload import BlockSizes
@@ -59,7 +60,48 @@ def test_a_large_blob_arrives_in_blocks_with_its_bytes_in_their_places(
     (moved,) = report.moved
     assert moved.source == RemoteState(size, source.etag, source.md5)
     assert moved.destination == remote_state(there, "y/a")
+    assert there.requests[-1].operation == "head"
     assert told == size
+
+
+class IgnoresRanges(MemoryStore):
+    """Makes each block of the whole source."""
+
+    def put_block_from_url(
+        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+    ) -> None:
+        super().put_block_from_url(name, block_id, source_url, source_sas, start=0, length=1 << 40)
+
+
+@pytest.mark.parametrize("with_md5", [True, False])
+def test_the_size_of_a_blob_in_blocks_is_the_one_that_it_has(here: MemoryStore, *, with_md5: bool) -> None:
+    there = IgnoresRanges("there", {"here": here})
+    here.add("x/a", b"a" * (2 * MIB), with_md5=with_md5)
+    (moved,) = run(here, there, IN_BLOCKS)[0].moved
+    assert moved.destination is not None
+    assert moved.destination.size == len(there.body("y/a")) == 4 * MIB
+
+
+def test_the_size_of_a_blob_without_an_md5_is_the_one_that_it_has(here: MemoryStore, there: MemoryStore) -> None:
+    here.add("x/a", b"a" * 10, with_md5=False)
+    (moved,) = run(here, there, IN_BLOCKS)[0].moved
+    assert moved.destination == remote_state(there, "y/a")
+    assert there.requests[-1].operation == "head"
+    # Once by the test itself, to plan it, and once to see that it is the same version still.
+    assert len(here.asked("head")) == 2
+
+
+def test_what_is_replaced_before_it_is_looked_at_is_not_told_as_the_copy(here: MemoryStore, there: MemoryStore) -> None:
+    here.add("x/a", b"a" * (2 * MIB))
+
+    def replaced(request: Request) -> None:
+        if request.operation == "head" and there.asked("put_block_list"):
+            there.before = lambda _: None
+            there.add("y/a", b"theirs")
+
+    there.before = replaced
+    (moved,) = run(here, there, IN_BLOCKS)[0].moved
+    assert moved.destination is None
 
 
 def test_a_small_blob_is_one_request(here: MemoryStore, there: MemoryStore) -> None:
@@ -136,13 +178,3 @@ def test_a_small_blob_of_whose_copy_the_service_tells_no_md5_is_to_be_looked_at_
     # By the test itself, to plan it.
     assert [each.operation for each in here.requests[asked:]] == ["head"]
     assert [each.operation for each in there.requests] == ["head", "put_from_url"]
-
-
-def test_a_small_blob_without_an_md5_is_to_be_looked_at_by_others_where_the_copy_has_one(
-    here: MemoryStore, there: MemoryStore
-) -> None:
-    here.add("x/a", b"1" * 10, with_md5=False)
-    report, _ = run(here, there, IN_BLOCKS)
-    (moved,) = report.moved
-    assert moved.destination == remote_state(there, "y/a")
-    assert len(here.asked("head")) == 2

@@ -143,10 +143,24 @@ def test_ordinary_aliases_are_fine() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["a: " + "[" * 100_000, "a: " + "{b: " * 3000 + "1" + "}" * 3000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a: " + "[" * depth + "]" * depth for depth in (101, 150, 500, 1_000, 100_000)),
+        "a: " + "[" * 100_000,
+        "a: " + "{b: " * 3000 + "1" + "}" * 3000,
+        "a: " + "[\n" * 150 + "]" * 150,
+        "a:" + "".join("\n" + " " * level + "a:" for level in range(1, 150)),
+    ],
+    ids=lambda text: f"{len(text)} of {text[3]!r}",
+)
 def test_yaml_that_is_nested_too_deep(text: str) -> None:
-    with soon(10.0), pytest.raises(ConfigError):
+    with soon(10.0), pytest.raises(ConfigError, match=r"nested too deeply|not valid YAML"):
         parse_document(text, "aml.yaml")
+
+
+def test_yaml_that_is_nested_as_deep_as_may_be() -> None:
+    assert parse_document("a: " + "[" * 90 + "]" * 90, "aml.yaml").values["a"]
 
 
 def test_a_configuration_file_without_end(tmp_path: Path) -> None:

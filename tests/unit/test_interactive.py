@@ -17,7 +17,7 @@ import pytest
 
 from blobsync.base.errors import UsageError
 from blobsync.jobs import interactive
-from blobsync.jobs.holding import DEFAULT_HOLD, hold_seconds
+from blobsync.jobs.holding import DEFAULT_HOLD, hold_seconds, hold_text
 from tests.e2e.world import wait_until
 
 FILE = str(interactive.__file__)
@@ -57,6 +57,7 @@ def test_a_job_waits_for_its_time_stays_for_those_inside_and_ends_at_its_limit(
 )
 def test_the_word_ssh_alone_or_a_time_makes_a_job_wait(argv: tuple[str, ...], asked: str, seconds: int | None) -> None:
     assert hold_seconds(argv, asked) == seconds
+    assert seconds is None or hold_seconds((), hold_text(seconds)) == seconds
 
 
 @pytest.mark.parametrize("asked", ["soon", "0", "0h", "-1h", "4 weeks", "99999d", "٤h"])

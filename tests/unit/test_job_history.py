@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,19 @@ import pytest
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError
 from blobsync.jobs.history import History, JobRecord
-from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, JobSpec, LogMirror, NodeChange, RunInfo, Secrets, State
+from blobsync.jobs.lasting import moments_of, spans_of
+from blobsync.jobs.spec import (
+    CodeRef,
+    FolderLink,
+    JobRef,
+    JobSpec,
+    LogMirror,
+    NodeChange,
+    RunInfo,
+    Secrets,
+    State,
+    StateChange,
+)
 from tests.fakes.jobs import make_spec
 
 FULL = JobSpec(
@@ -175,3 +188,82 @@ def test_a_history_from_before_elastic_jobs_is_brought_up_to_date(history: Histo
         database.execute("pragma user_version=2")
     assert history.ask_scale(history.find("aa"), 2, 1.0).info.changes[-1].wanted == 2
     assert len(history.find("aa").info.changes) == 1
+
+
+def states(record: JobRecord) -> list[tuple[str, float, bool]]:
+    """The states of a job since its submission: when each began, and whether that was only seen."""
+    return [(span.state.value, round(span.start - record.submitted), span.seen) for span in spans_of(record)]
+
+
+def submitted_before(history: History, seconds: float) -> JobRecord:
+    spec = make_spec("echo", run_id="me_1_aa")
+    ref = JobRef(spec.run_id, "1", "/x")
+    return history.add(spec, ref, "slurm", submitted=time.time() - seconds)
+
+
+def test_a_state_that_nobody_told_the_time_of_was_seen_when_it_was_asked_for(history: History) -> None:
+    record = submitted_before(history, 100)
+    for state in (State.QUEUED, State.PREPARING, State.PREPARING, State.RUNNING, State.RUNNING):
+        record = history.update(record, RunInfo("me_1_aa", state))
+    known = [("Queued", 0, False), ("Preparing", 100, True), ("Running", 100, True)]
+    assert [state for state in states(record) if state[0] != "Preparing"] == [known[0], known[2]]
+    assert [change.state.value for change in record.states] == ["Preparing", "Running"], "asked twice, told once"
+    assert history.find("aa").states == record.states
+    failed = history.update(record, RunInfo("me_1_aa", State.FAILED, 1))
+    assert states(failed)[-1] == ("Failed", 100, True)
+
+
+def test_a_time_that_the_cluster_tells_counts_more_than_when_it_was_asked(history: History) -> None:
+    record = submitted_before(history, 100)
+    began = record.submitted
+    record = history.update(record, RunInfo("me_1_aa", State.RUNNING))
+    told = (StateChange(began + 10, State.PREPARING), StateChange(began + 20, State.RUNNING))
+    record = history.update(record, RunInfo("me_1_aa", State.RUNNING, started=began + 10, states=told))
+    assert states(record) == [("Queued", 0, False), ("Preparing", 10, False), ("Running", 20, False)]
+    ended = history.update(record, RunInfo("me_1_aa", State.COMPLETED, 0, started=began + 10, ended=began + 90))
+    assert states(ended)[2:] == [("Running", 20, False), ("Completed", 90, False)]
+    assert states(history.find("aa")) == states(ended), "what a cluster has forgotten stays"
+
+
+def test_a_job_that_is_preempted_waits_and_runs_again(history: History) -> None:
+    record = submitted_before(history, 1000)
+    began = record.submitted
+    history.update(record, RunInfo("me_1_aa", State.RUNNING, started=began + 10))
+    # Nobody asked while it waited again: its new start and the number of its restarts tell.
+    again = history.update(history.find("aa"), RunInfo("me_1_aa", State.RUNNING, restarts=1, started=began + 500))
+    told = [moment.text for moment in moments_of(again, began + 600)]
+    assert told == ["Queued", "Running", "Running again"]
+    assert [moment.seconds for moment in moments_of(again, began + 600)] == [10, 490, 100]
+    waits = history.update(again, RunInfo("me_1_aa", State.QUEUED, restarts=2))
+    assert states(waits)[-1] == ("Queued", 1000, True)
+    # An accounting that does not count restarts does not undo them.
+    over = history.update(waits, RunInfo("me_1_aa", State.FAILED, 1, started=began + 1010, ended=began + 1020))
+    assert over.info.restarts == 2
+    assert [moment.text for moment in moments_of(over, 0.0)][-3:] == ["Queued again", "Running again", "Failed"]
+
+
+def test_a_job_that_was_asked_to_stop_is_one_until_it_has_stopped(history: History) -> None:
+    record = submitted_before(history, 100)
+    record = history.update(record, RunInfo("me_1_aa", State.RUNNING, started=record.submitted + 10))
+    history.ask_cancel(record)
+    runs = history.update(history.find("aa"), RunInfo("me_1_aa", State.RUNNING, started=record.submitted + 10))
+    assert states(runs)[2:] == [("Canceling", 100, False)]
+    ended = history.update(runs, RunInfo("me_1_aa", State.CANCELED, ended=record.submitted + 110))
+    assert states(ended)[2:] == [("Canceling", 100, False), ("Canceled", 110, False)]
+
+
+def test_a_history_from_before_states_is_brought_up_to_date(history: History, tmp_path: Path) -> None:
+    record = history.update(
+        add(history, "me_1_aa", min_nodes=1, max_nodes=4),
+        RunInfo("me_1_aa", State.RUNNING, changes=(NodeChange(5.0, 1, 1),)),
+    )
+    with closing(sqlite3.connect(tmp_path / ".blobsync" / "jobs.sqlite")) as database, database:
+        database.execute("drop table state_changes")
+        database.execute("alter table node_changes drop column seen")
+        database.execute("pragma user_version=3")
+    found = history.find("aa")
+    assert (found.info.changes, found.states) == (record.info.changes, ())
+    assert [span.state for span in spans_of(found)] == [State.QUEUED, State.RUNNING]
+    history.remove("me_1_aa")
+    assert add(history, "me_1_aa", min_nodes=1, max_nodes=4).states == ()
+    assert (history.find("aa").info.changes, history.find("aa").states) == ((), ())

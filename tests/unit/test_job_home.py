@@ -137,6 +137,8 @@ def test_the_history_of_an_older_version_is_taken_over(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
         database.execute("alter table jobs drop column home")
         database.execute("alter table jobs drop column confirmed")
+        database.execute("drop table node_changes")
+        database.execute("drop table state_changes")
         database.execute("pragma user_version=1")
     database.close()
     record = history.find("me_1_0badcafe")

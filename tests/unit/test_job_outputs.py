@@ -110,6 +110,9 @@ def test_a_job_of_its_own_folder_shows_nothing_else(desk: Desk) -> None:
         assert part.paths[0].startswith(f"output/{RUN}/deep")
     with pytest.raises(NothingMatchedError, match="has written no dee"):
         list_outputs(desk.board(), desk.record(OWN), "dee")
+    for ended, said in ((None, "nothing to output so far"), (2000.0, "nothing to output$")):
+        with pytest.raises(NothingMatchedError, match=said):
+            list_outputs(desk.board(), desk.record(replace(OWN, run_id="other_1_x"), ended), "output")
     assert list_outputs(desk.board(), desk.record(replace(OWN, run_id="other_1_x"))).files == ()
 
 

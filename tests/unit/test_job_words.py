@@ -7,7 +7,8 @@ import pytest
 
 from blobsync.cli.job_words import job_data, job_details, job_table
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.spec import JobRef, RunInfo, State
+from blobsync.jobs.spec import JobRef, NodeChange, RunInfo, State, StateChange
+from tests.documents import check_data
 from tests.fakes.jobs import make_spec
 
 SPEC = make_spec("sleep", "9")
@@ -43,6 +44,7 @@ def test_how_long_a_job_runs_is_said_while_it_runs(
         assert not [text for text in details if text.startswith(("ended", "running", "waiting"))]
     heading, row = job_table([job])
     assert row[heading.index("TIME") : heading.index("COMMAND")].strip() == column
+    check_data("a", {"jobs": [job_data(job)]})
     elapsed = job_data(job)["elapsed_seconds"]
     assert elapsed is None if seconds is None else abs(elapsed - seconds) <= 1
 
@@ -51,3 +53,33 @@ def test_a_job_that_was_taken_off_its_machine_waits_again() -> None:
     job = record(State.QUEUED, waited=900, ran=600)
     details = list(job_details(replace(job, info=replace(job.info, restarts=1))))
     assert any(text.startswith("waiting for:") for text in details)
+
+
+def test_the_states_of_a_job_and_its_sizes_stand_in_their_order_with_how_long_each_lasted() -> None:
+    began = float(round(time.time()) - 1000)
+    told = (
+        StateChange(began + 60, State.PREPARING),
+        StateChange(began + 65, State.RUNNING),
+        StateChange(began + 400, State.QUEUED, seen=True),
+        StateChange(began + 900, State.RUNNING, restarts=1),
+    )
+    info = RunInfo(SPEC.run_id, State.RUNNING, restarts=1, changes=(NodeChange(began + 70, 2, 3, seen=True),))
+    spec = replace(SPEC, min_nodes=1, max_nodes=4)
+    job = JobRecord(spec, JobRef(SPEC.run_id, "1", ""), "local", info, began, states=told)
+    lines = list(job_details(job))
+    first = next(number for number, line in enumerate(lines) if line.startswith("over time:"))
+    assert [line[14:].split("Z  ")[1] for line in lines[first:-1]] == [
+        "Queued, 1m 0s",
+        "Preparing, 5s",
+        "Running, 5m 35s",
+        "2 nodes, 3 wanted (seen then)",
+        "Queued again, 8m 20s (seen then)",
+    ]
+    assert lines[-1].partition("Z  ")[2].startswith("Running again, 1m ")
+    data = job_data(job)
+    check_data("a", {"jobs": [data]})
+    assert [(one["state"], one["seen"]) for one in data["states"]] == [
+        ("Queued", False), ("Preparing", False), ("Running", False), ("Queued", True), ("Running", False),
+    ]  # fmt: skip
+    assert data["states"][0]["until"] == data["states"][1]["time"] and data["states"][-1]["until"] is None
+    assert data["elastic"]["changes"][0]["seen"]

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from blobsync.base.errors import (
 from blobsync.base.process import Completed
 from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal, find_kubectl
 from blobsync.jobs.backends.kubernetes.pod_logs import PodLogs
+from blobsync.jobs.backends.kubernetes.pod_times import states_over_time
 from blobsync.jobs.backends.kubernetes.replies import Pod, job_info, read_jobs, read_pods, read_warnings
 from blobsync.jobs.node.echo import Echo, framed, unframed
 from blobsync.jobs.spec import RunInfo, State
@@ -387,3 +389,45 @@ def test_secrets_go_by_standard_input_only() -> None:
     Kubectl(runner, {"PATH": ""}, "ctx", print).create("/api/v1/namespaces/n/secrets", {"stringData": {"a": secret}})
     (call,) = runner.calls
     assert secret in (call.input or "") and not any(secret in word for word in call.argv)
+
+
+def at(second: int) -> str:
+    return f"2026-11-21T23:{10 + second // 60:02}:{second % 60:02}Z"
+
+
+def tried(index: int, attempt: int, begun: int, ran: int | None, finished: int | None = None, code: int = 137) -> Any:
+    """One try of a node, with what the kubelet says of its times (seconds)."""
+    times = {"startedAt": at(ran)} if ran is not None else {}
+    state: dict[str, Any] = {"running": times} if ran is not None else {"waiting": {"reason": "ContainerCreating"}}
+    if finished is not None:
+        state = {"terminated": {"exitCode": code, "finishedAt": at(finished), **times}}
+    return pod(index, "Running" if finished is None else "Failed", attempt, state=state, startTime=at(begun))
+
+
+@pytest.mark.parametrize(
+    ("pods", "told"),
+    [
+        ([], []),
+        ([tried(0, 0, 1, None)], ["1 Preparing"]),
+        ([tried(0, 0, 1, 3), tried(1, 0, 2, 9)], ["1 Preparing", "9 Running"]),
+        # A node that is lost is made ready again; the job runs when all of its nodes do.
+        (
+            [tried(0, 0, 1, 3), tried(1, 0, 2, 9, 20), tried(1, 1, 30, 33)],
+            ["1 Preparing", "9 Running", "20 Preparing", "33 Running 1"],
+        ),
+        # Both were lost.
+        (
+            [tried(0, 0, 1, 3, 20), tried(1, 0, 2, 9, 20), tried(0, 1, 30, 31), tried(1, 1, 30, 33)],
+            ["1 Preparing", "9 Running", "20 Queued", "30 Preparing 1", "33 Running 1"],
+        ),
+        # What ends and is not tried again ends the job, or has done its part.
+        ([tried(0, 0, 1, 3, 8, 0), tried(1, 0, 2, 9, 20)], ["1 Preparing", "9 Running"]),
+    ],
+)
+def test_when_a_job_was_made_ready_and_ran_is_told_by_its_pods(pods: list[Any], told: list[str]) -> None:
+    (found,) = read_jobs({"items": [job()]})
+    changes = states_over_time(found, read_pods({"items": pods}))
+    zero = datetime.fromisoformat(at(0).replace("Z", "+00:00")).timestamp()
+    shown = [f"{one.at - zero:.0f} {one.state}{f' {one.restarts}' if one.restarts else ''}" for one in changes]
+    assert shown == told
+    assert not any(one.seen for one in changes)

@@ -388,6 +388,15 @@ def test_a_file_that_changed_within_the_clock_tick_is_read_again_next_time(
     assert recorded(ours).near == (state if trusted else replace(state, mtime_ns=0))
 
 
+def test_a_file_that_was_fresh_when_it_was_read_does_not_age_while_it_is_sent() -> None:
+    state = replace(OLD, mtime_ns=COARSE, ctime_ns=COARSE)
+    one = action("a", state, None)
+    ours = Books((one,), now_ns=COARSE + 1)
+    ours.now_ns = COARSE + 60 * SECOND
+    ours.ledger.seen(Moved(one), BLOB)
+    assert recorded(ours).near == replace(state, mtime_ns=0)
+
+
 def test_a_second_try_takes_the_sources_as_they_are_now() -> None:
     first, second = action("a", OLD, BLOB), action("b", OLD, None)
     now = replace(OLD, size=11)

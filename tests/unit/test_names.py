@@ -108,7 +108,14 @@ def test_clashes_are_found_whatever_lies_between() -> None:
     assert [name for name, _ in case_clashes(["A", "b", "a"])] == ["a"]
 
 
-@pytest.mark.parametrize("name", [".blobsync-0123abcd.part", ".azDownload-01234567-89ab-cdef-0123-456789abcdef-a.jpg"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".blobsync-0123abcd.part",
+        ".azDownload-01234567-89ab-cdef-0123-456789abcdef-a.jpg",
+        ".probe-of-blobsync-0123456789abcdef",
+    ],
+)
 def test_unfinished_downloads_are_known_by_their_names(name: str) -> None:
     assert is_temporary(name)
     assert not is_temporary(name[1:])

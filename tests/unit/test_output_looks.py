@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
 import re
+import struct
+import termios
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from blobsync.base.errors import UsageError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.cli.bar import bar_text
 from blobsync.cli.colors import painted, wants_color
+from blobsync.cli.columns import cells, wrapped
 from blobsync.cli.job_words import table
-from blobsync.cli.progress import QuietListener
+from blobsync.cli.output import Console, Result
+from blobsync.cli.progress import LineListener, QuietListener
 from blobsync.cli.timings import TimedListener
 from blobsync.plan.progress import Progress
+from blobsync.plan.transfer_plan import FileFailure
 
 
 class _Terminal(io.StringIO):
@@ -79,6 +87,14 @@ def test_a_table_fits_the_terminal_and_keeps_what_a_job_is_known_by(columns: int
     assert ("CLUSTER" in lines[0]) == (columns >= 60)
 
 
+def test_a_table_of_what_was_done_fits_the_narrowest_terminal() -> None:
+    rows = [("ID", "WHAT", "RESULT", "PATHS, OR COMMAND"), ("8e083925", "download", "Completed", "data/voc20/a/b")]
+    assert list(table(rows, 40)) == [
+        "ID        WHAT      RESULT     PATHS,...",
+        "8e083925  download  Completed  data/v...",
+    ]
+
+
 def test_a_table_for_a_file_is_as_it_was() -> None:
     lines = list(table(_ROWS, 0))
     assert "someone_1795330959_9055041b" in lines[1] and lines[1].endswith("...")
@@ -103,8 +119,139 @@ _MOVING = Progress("moving", 2.0, files=3, files_expected=9, under_way=4, curren
 
 def test_the_bar_names_the_file_that_began_last_and_how_many_are_under_way_where_there_is_room() -> None:
     assert "4 at a time: data/voc20/a-long-name/x.jpg" in bar_text(_MOVING, 120)
-    assert "4 at a time: ...-long-name/x.jpg" in bar_text(_MOVING, 75)
     assert "at a time" not in bar_text(_MOVING, 40)
     assert "\x1b" not in bar_text(replace(_MOVING, current="data/\x1b[2Jx"), 120)
     for columns in range(20, 140):
         assert len(bar_text(_MOVING, columns)) < columns
+
+
+_BUSY = Progress(
+    "moving",
+    6.0,
+    files=32,
+    files_expected=60,
+    bytes=6_600_000,
+    bytes_expected=12_000_000,
+    seconds_left=5.0,
+    under_way=44,
+    current="data/voc20/a-file-with-a-rather-long-name-49.bin",
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (40, "moving  55%  1.1 MB/s, 5 s left"),
+        (50, "moving  55%  6.6 MB of 12 MB, 1.1 MB/s, 5 s left"),
+        (60, "moving  55%  1.1 MB/s, 5 s left  data/vo...long-name-49.bin"),
+        (80, "moving  55% |###3  | 6.6 MB of 12 MB, 1.1 MB/s, 5 s left  data/v...-name-49.bin"),
+        (100, "moving  55% |###3  | 6.6 MB of 12 MB, 32/60 files, 1.1 MB/s, 5 s left  data/voc...-long-name-49.bin"),
+    ],
+)
+def test_the_name_of_the_current_file_has_its_own_share_of_the_bar(columns: int, shown: str) -> None:
+    assert bar_text(_BUSY, columns, plain=True) == shown
+
+
+def test_no_line_of_the_bar_is_wider_than_the_terminal_in_columns_rather_than_characters() -> None:
+    chinese = replace(_BUSY, current="data/\u6570\u636e\u96c6" + "/\u56fe\u50cf" * 20 + ".jpg", failures=3)
+    for columns in range(20, 140):
+        assert cells(bar_text(chinese, columns)) < columns
+    assert "\u56fe\u50cf.jpg" in bar_text(chinese, 80)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (0, None),
+        (63, None),
+        # A number stays with what it counts.
+        (62, "uploaded 1 file, 24 KB in 12 s; 1,234 unchanged;\n    1,235 verified"),
+        (50, "uploaded 1 file, 24 KB in 12 s; 1,234 unchanged;\n    1,235 verified"),
+        (20, "uploaded 1 file,\n    24 KB in 12 s;\n    1,234 unchanged;\n    1,235 verified"),
+    ],
+)
+def test_a_sentence_breaks_at_blanks_where_the_terminal_is_narrow(columns: int, shown: str | None) -> None:
+    line = "uploaded 1 file, 24 KB in 12 s; 1,234 unchanged; 1,235 verified"
+    assert wrapped(line, columns) == (line if shown is None else shown)
+
+
+def test_a_path_that_fits_no_line_is_left_for_the_terminal_to_break() -> None:
+    row = "  upload    200 KB  data/voc20/a-file-with-a-rather-long-name-49.bin"
+    assert wrapped(row, 40) == row
+    assert wrapped(row, 60) == "  upload    200 KB\n      data/voc20/a-file-with-a-rather-long-name-49.bin"
+    for columns in range(20, 100):
+        assert "".join(wrapped(row, columns).split()) == "".join(row.split())
+
+
+def test_a_file_that_is_tried_a_second_time_counts_once() -> None:
+    counter = LineListener(Console(quiet=True))
+    counter.phase("moving")
+    counter.expect(3, 0)
+    failure = FileFailure("data/a", FailureCode.ACCESS_DENIED, "no")
+    for path, failed in (
+        ("data/a", failure),
+        ("data/b", failure),
+        ("data/a", None),
+        ("data/b", failure),
+        ("data/c", None),
+    ):
+        counter.file_done(path, failed)
+    shown = counter.progress(counter.began)
+    assert (shown.files, shown.failures) == (3, 1)
+
+
+_MARK = "<the end>"
+
+
+def _written(columns: int, result: Result) -> str:
+    """What a console writes to a terminal that is so wide, to both streams."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with open(slave, "w", encoding="utf-8") as terminal:
+        console = Console(out=terminal, err=terminal)
+        console.show(result)
+        console.say("a sentence of our own that has a hint", "one that is long, too, for so narrow a terminal")
+        # What comes before the mark may come in several pieces.
+        terminal.write(_MARK)
+        terminal.flush()
+        shown = ""
+        while not shown.endswith(_MARK):
+            shown += os.read(master, 1 << 16).decode()
+    os.close(master)
+    return shown.removesuffix(_MARK).replace("\r\n", "\n")
+
+
+def test_answers_errors_and_hints_break_at_blanks_on_a_terminal_and_nowhere_else() -> None:
+    line = "uploaded 120 files, 240 KB in 12 s; 120 verified"
+    broken = "uploaded 120 files, 240 KB in 12 s;\n    120 verified\n"
+    said = (
+        "blobsync: a sentence of our own that has\n    a hint\n"
+        "  hint: one that is long, too, for so\n      narrow a terminal\n"
+    )
+    assert _written(40, Result({}, [line], wraps=True)) == broken + said
+    # What is to be copied from the terminal, or is as it is.
+    assert _written(40, Result({}, [line])) == f"{line}\n{said}"
+    pipe = io.StringIO()
+    Console(out=pipe, err=pipe).show(Result({}, [line], wraps=True))
+    assert pipe.getvalue() == f"{line}\n"
+
+
+def test_a_hint_that_several_failures_in_a_row_have_is_said_once_and_a_sentence_is_not_repeated() -> None:
+    err = io.StringIO()
+    code = FailureCode.ACCESS_DENIED
+    failures = [
+        FileFailure("data/a", code, "data/a: no space", "free some space"),
+        FileFailure("data/b", code, "data/b: no space", "free some space"),
+        FileFailure("data/c", code, "data/c: changed", "run it again"),
+        FileFailure("", code, "the host does not answer"),
+        FileFailure("", code, "the host does not answer"),
+    ]
+    Console(out=io.StringIO(), err=err).show(Result({}, failures=failures))
+    assert err.getvalue().splitlines() == [
+        "blobsync: data/a: no space",
+        "blobsync: data/b: no space",
+        "  hint: free some space",
+        "blobsync: data/c: changed",
+        "  hint: run it again",
+        "blobsync: the host does not answer",
+    ]

@@ -249,6 +249,60 @@ def test_what_replaces_something_that_is_no_file_gets_the_usual_permissions(tmp_
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644 & ~umask
 
 
+def test_a_file_that_appears_after_the_look_is_not_replaced_where_files_have_names(tmp_path: Path) -> None:
+    """As on a network file system, whose memory says for some seconds that nothing is there."""
+
+    def late(old: str, new: str, **folders: int) -> None:
+        (tmp_path / new).write_bytes(b"somebody's")
+        DISK.link(old, new, **folders)
+
+    one = part(tmp_path, size=3, unnamed=False, disk=Disk(link=late))
+    one.write_at(0, b"our")
+    with pytest.raises(PreconditionFailedError, match="was left alone"):
+        one.commit(None)
+    assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == {"a": b"somebody's"}
+
+
+def test_a_file_that_is_seen_by_nobody_but_the_disk_is_not_replaced(tmp_path: Path) -> None:
+    def taken(old: str, new: str, **folders: int) -> None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    with pytest.raises(PreconditionFailedError, match="was left alone"):
+        part(tmp_path, unnamed=False, disk=Disk(link=taken)).commit(None)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"theirs")], ids=["gone", "written"])
+def test_a_new_file_that_another_changes_at_once_is_not_taken_for_what_was_written(
+    tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    class BeforeTheLastLook(PartFile):
+        def abandon(self) -> None:
+            super().abandon()
+            if self._temporary:
+                change(tmp_path / "a")
+
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    one = BeforeTheLastLook(FolderDescriptor(fd, unnamed=False), "a", tmp_path / "a", 3)
+    one.write_at(0, b"our")
+    inode = one.keep().inode
+    seen = one.commit(None)
+    assert (seen.size, seen.inode) == (3, inode)
+    assert not (tmp_path / "a").exists() or not seen.same_file(state(tmp_path / "a"))
+
+
+def test_where_files_cannot_have_two_names_a_new_one_is_renamed(tmp_path: Path) -> None:
+    def none(old: str, new: str, **folders: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    one = part(tmp_path, size=3, unnamed=False, disk=Disk(link=none))
+    one.write_at(0, b"our")
+    seen = one.commit(None)
+    assert names(tmp_path) == ["a"]
+    assert seen == state(tmp_path / "a")
+    assert (tmp_path / "a").stat().st_nlink == 1
+
+
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_no_descriptor_stays_open_after_the_end(tmp_path: Path, *, unnamed: bool) -> None:
     folder = tmp_path / "d"

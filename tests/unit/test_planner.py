@@ -214,7 +214,7 @@ def test_actions_are_in_the_order_of_their_paths_and_extras_are_named() -> None:
         (5, 5, 0, 0, MIRROR, "the source is empty"),
         (1, 100, 99, 1, MIRROR, "could not be read"),
         (11, 100, 89, 0, MIRROR, "11 of 100 files"),
-        (1001, 100_000, 99_000, 0, MIRROR, "1001 of 100000 files"),
+        (1001, 100_000, 99_000, 0, MIRROR, "1,001 of 100,000 files (1 %), more than the limit of 1,000 files or 10 %"),
         (3, 100, 97, 0, replace(MIRROR, max_delete_files=2), "limit of 2 files"),
     ],
 )

@@ -6,7 +6,7 @@ import ast
 import random
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from blobsync.jobs.preflight import refusals
 from blobsync.jobs.spec import CodeRef
 from blobsync.jobs.submit import submit
 from tests.fakes.aml_configs import ENTRY, PLAIN
-from tests.source import ROOT
+from tests.source import Module, modules
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
+from tests.unit.test_refusals import raised_in
 
 CODE = {"code_path": {**ENTRY, "path": "me/code.zip"}}
 SLURM: Mapping[str, Any] = {"platform": "slurm", "config_param": {**CODE, "data_folder": {**ENTRY, "path": "d"}}}
@@ -33,6 +34,10 @@ ITP = {**PLAIN, "platform": "itp"}
 SING = {**PLAIN, "platform": "singularity", "singularity_instance_type": "Singularity.ND40_v2"}
 KUBE = {**SLURM, "platform": "kubernetes", "kubernetes": {"image": "i", "namespace": "train"}}
 NO_DELETE = {"azure_blob_config_file": "aux_data/configs/noright.yaml", "path": "d"}
+EMULATED = {"azure_blob_config_file": "aux_data/configs/emulator.yaml", "path": "d"}
+PLAIN_HTTP = {"azure_blob_config_file": "aux_data/configs/http.yaml"}
+ENDED = {"azure_blob_config_file": "aux_data/configs/ended.yaml"}
+WORKSPACE = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
 DISPATCH = {"data_folder": {**ENTRY, "path": "d"}, "data/coco_folder": {**ENTRY, "path": "c"}}
 
 # Text that packing does not make small.
@@ -52,6 +57,29 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "Kubernetes without an image": ({**KUBE, "kubernetes": {"namespace": "train"}}, "a pod needs an image"),
     "Kubernetes with mounts in no namespace": ({**KUBE, "kubernetes": {"image": "i"}}, "finds the secret of a mount"),
     "Kubernetes with a wrong amount": ({**KUBE, "kubernetes": {"image": "i", "memory": "64 GB"}}, "is not an amount"),
+    "Kubernetes with an image that is none": ({**KUBE, "kubernetes": {"image": "-i"}}, "is not the name of an image"),
+    "Kubernetes with too many days": ({**KUBE, "kubernetes": {"image": "i", "ttl_days": 4000}}, "must be at most 3650"),
+    "Kubernetes with half a login": (
+        {**KUBE, "docker": {"image": "i", "password": "p", "username": "me"}},
+        "needs a password, a username and an address",
+    ),
+    "Kubernetes with a size that is none": ({**KUBE, "docker": {"image": "i", "shm_size": "64 GB"}}, "is not a size"),
+    "Kubernetes with a label that is none": (
+        {**KUBE, "kubernetes": {"image": "i", "node_selector": {"a b": "c"}}},
+        "is not a label of nodes",
+    ),
+    "Kubernetes with a toleration of nothing": (
+        {**KUBE, "kubernetes": {"image": "i", "tolerations": [{"operator": "Equal"}]}},
+        "without a key, it needs operator: Exists",
+    ),
+    "Kubernetes with a taint that is none": (
+        {**KUBE, "kubernetes": {"image": "i", "tolerations": [{"key": "a b"}]}},
+        "is not the key of a taint",
+    ),
+    "Kubernetes with a mount of an emulator": (
+        {**KUBE, "config_param": {**CODE, "data_folder": EMULATED}},
+        "the Blob CSI driver takes accounts of Azure only",
+    ),
     "outputs of jobs without a folder": ({**SLURM, "output": "per_job"}, "there is no output folder"),
     "no code": ({**SLURM, "config_param": {}}, "does not say where the code is"),
     "Slurm without shared_root": ({**SLURM, "ssh": "me@login"}, "mode link needs slurm.shared_root"),
@@ -69,6 +97,21 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a time that is none": ({**LOCAL, "timeout": "soon"}, "'soon' is not a duration"),
     "GPUs that do not fill nodes": ({**SLURM, "num_gpu": 6, "gpu_per_node": 4}, "do not fill whole nodes"),
     "no GPUs, and a gres of some": ({**SLURM, "num_gpu": 0, "slurm": {"gres": "gpu:4"}}, "-n 0 requests no GPU"),
+    "GPUs that do not divide": (
+        {**SLURM, "min_nodes": 2, "max_nodes": 3, "num_gpu": 5},
+        "5 GPUs cannot be divided evenly among 2 nodes",
+    ),
+    "more GPUs than the bounds allow": (
+        {**SLURM, "min_nodes": 1, "max_nodes": 2, "num_gpu": 16, "gpu_per_node": 4},
+        "the job may have 1 to 2 nodes, and cannot begin with 4",
+    ),
+    "more GPUs than this machine": ({**LOCAL, "num_gpu": 4, "local": {"gpus": 2}}, "this machine has 2 GPUs"),
+    "more slots than a machine": ({**LOCAL, "local": {"slots": 2000}}, "must be a whole number up to 1024"),
+    "too many nodes here": ({**LOCAL, "min_nodes": 1, "max_nodes": 90}, "this machine takes at most 64 nodes"),
+    "a login node that is none": (
+        {**SLURM, "ssh": "-oProxyCommand=x", "slurm": {"shared_root": "/x"}},
+        "is not user@host",
+    ),
     "several nodes here": ({**LOCAL, "nodes": 2}, "this machine is one node"),
     "an elastic job by mpirun": (
         {**SLURM, "min_nodes": 1, "max_nodes": 2, "slurm": {"launcher": "mpirun"}},
@@ -85,6 +128,19 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a mount that the SAS does not allow": (
         {**SLURM, "config_param": {**CODE, "a_folder": {**NO_DELETE, "mode": "mount"}}},
         "delete",
+    ),
+    "a workspace at a host of nobody": (
+        {**PLAIN, "aml_config": {**WORKSPACE, "management_endpoint": "https://elsewhere.example"}},
+        "your login is not sent there",
+    ),
+    "the estimator of ACT": ({**PLAIN, "use_custom_docker": False}, "false is ACT's PyTorch estimator"),
+    "code at a host that may listen": (
+        {**SLURM, "config_param": {"code_path": {**PLAIN_HTTP, "path": "me/code.zip"}}},
+        "blob_endpoint is plain http",
+    ),
+    "code with a SAS that ended": (
+        {**SLURM, "config_param": {"code_path": {**ENDED, "path": "me/code.zip"}}},
+        "expired at 2020-01-01",
     ),
     "a workspace file that is not there": ({**PLAIN, "aml_config": "aux_data/aml/no.json"}, "does not exist"),
     "Azure ML with mode link": (
@@ -106,24 +162,42 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "Singularity without a cluster": ({**SING, "compute_target": None}, "does not name a virtual cluster"),
 }
 
-# The functions that decide whether a job is taken, without asking anybody.
-DECIDING = (
-    *("jobs/describe.py", "jobs/code_choice.py", "jobs/access.py", "jobs/backends/slurm/script.py"),
-    *("jobs/backends/__init__.py", "jobs/backends/aml/request.py", "jobs/backends/aml/platforms.py"),
-    "jobs/backends/aml/storage.py",
-)
+# What refuses, by module: each place that raises one of these has refused a file above, or says why none can make it.
+RAISED = r"ConfigError|UsageError|SubmissionError|CredentialError|given\.error|self\.error"
+# Rooms and modules of jobs that are not on the road of submit, or come after what can be told without asking.
+ELSEWHERE: Mapping[str, str] = {
+    "node": "runs on the nodes",
+    "batchai": "convert reads and writes files of Batch AI",
+    "form": "submit --file and the web page fill a form, which is checked by preflight",
+    "tunnels": "come after the job",
+    "foreground": "blobsync local",
+    "spread_job": "--nodes of a transfer",
+    "board": "a job that runs is scaled",
+    "outputs": "a job has ended",
+    "project_jobs": "the words of other commands",
+    "reading": "a job that is known",
+    "backends.aml.computes": "compute create and scale",
+    "backends.kubernetes.submission": "the cluster is asked",
+}
 NOT_THE_FILES_FAULT: Mapping[str, str] = {
-    "demand_command": "the command is wrong",
-    "_waiting": "only a job that waits for its user, which is asked for on the command line",
-    "describe": "the command and its options are wrong",
-    "create_backend": "the platform is checked when the file is read",
-    "_published": "the container is asked",
-    "_mint": "a job that moves from another cluster",
-    "_secret_env": "a job that moves from another cluster",
-    "for_folder": "a job that moves from another cluster",
-    "_secret": "the file says so itself: an account file with auth and without what it names is a mistake",
-    "secrets_path": "without code_path the job is refused for that",
-    "_whole": "the type of the key is checked when the file is read",
+    "no command given": "the command is missing",
+    "--{option} is for Slurm": "an option of the command line",
+    "--elastic {": "an option of the command line",
+    "a job that waits for you": "only a job that waits for its user, which is asked for on the command line",
+    "--hold": "an option of the command line",
+    "cannot be scaled": "a job that runs is scaled",
+    "may have {bounds}, not {nodes}": "a job that runs is scaled",
+    "has ended: {state}": "a job that runs is scaled",
+    "GPUs per node requested": "without --nodes, more GPUs than a node has take more nodes",
+    "the job needs {missing[0]}": "a job that moves from another cluster",
+    "the job needs the secret variable": "a job that moves from another cluster",
+    "the job needs {container}": "a job that moves from another cluster",
+    "but no such credential": "an account file with auth and without what it names is a mistake of its own",
+    "{what} need a code_path": "without code_path the job is refused for that",
+    "{value!a} is not a whole number": "the type of the key is checked when the file is read",
+    "is neither a program name": "the form of the key is checked when the file is read",
+    "this machine is one node, but the job requests {spec.nodes}": "the shape of the job is refused before",
+    "only Azure ML has computes": "compute on another platform",
 }
 
 
@@ -132,8 +206,13 @@ def project(root: Path, values: Mapping[str, Any]) -> Cluster:
     files.account(
         "noright", "account_name: reader\ncontainer_name: cont\nsas_token: 'sv=1&sr=c&sp=rl&se=2099-01-01&sig=x'\n"
     )
-    known = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
-    files.write("aux_data/aml/config.json", yaml.safe_dump(known))
+    files.account(
+        "ended", "account_name: ended\ncontainer_name: cont\nsas_token: 'sp=rwdl&sr=c&se=2020-01-01T00:00:00Z&sig=x'\n"
+    )
+    for name, host in (("emulator", "127.0.0.1:10000"), ("http", "192.0.2.1")):
+        endpoint = f"blob_endpoint: http://{host}/{name}\n"
+        files.account(name, f"account_name: {name}\ncontainer_name: cont\naccount_key: a2V5\n{endpoint}")
+    files.write("aux_data/aml/config.json", yaml.safe_dump(WORKSPACE))
     files.cluster(yaml.safe_dump({key: value for key, value in values.items() if value is not None}))
     return load_cluster(root, environ=NO_ENVIRON)
 
@@ -144,8 +223,14 @@ def code_there(cluster: Cluster) -> CodeChoice:
     return CodeChoice(CodeRef(str(entry.account.container), f"{entry.path}.d/1.zip", "1") if entry else None)
 
 
-def refused_by_submit(root: Path, cluster: Cluster) -> BlobsyncError:
-    board = Board(root, {"USER": "me", "HOME": str(root)}, cluster)
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's state folder: what travels to nodes is packed once."""
+    return tmp_path_factory.mktemp("state")
+
+
+def refused_by_submit(root: Path, cluster: Cluster, kept: Path) -> BlobsyncError:
+    board = Board(root, {"USER": "me", "HOME": str(root), "XDG_STATE_HOME": str(kept)}, cluster)
     with pytest.raises(BlobsyncError) as caught:
         submit(board, cluster, SubmitRequest(("true",)), code_there)
     assert not board.history.recent()
@@ -153,9 +238,11 @@ def refused_by_submit(root: Path, cluster: Cluster) -> BlobsyncError:
 
 
 @pytest.mark.parametrize(("values", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_submit_refuses_is_told_beforehand(tmp_path: Path, values: Mapping[str, Any], says: str) -> None:
+def test_what_submit_refuses_is_told_beforehand(
+    tmp_path: Path, kept: Path, values: Mapping[str, Any], says: str
+) -> None:
     cluster = project(tmp_path, values)
-    error = refused_by_submit(tmp_path, cluster)
+    error = refused_by_submit(tmp_path, cluster, kept)
     assert says in error.message
     told = refusals(cluster, NO_ENVIRON)
     # Two runs differ in their ids, and so in a length.
@@ -180,17 +267,23 @@ def test_nothing_is_written_for_it(tmp_path: Path) -> None:
 
 
 def test_no_refusal_is_missing_above(tmp_path: Path) -> None:
-    """Every function that can refuse has refused one of the files above, or says why none can make it."""
-    refusing = set()
-    for name in DECIDING:
-        tree = ast.parse((ROOT / "blobsync" / name).read_text(encoding="utf-8"))
-        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
-            if any(isinstance(node, ast.Raise) and node.exc for node in ast.walk(function)):
-                refusing.add(function.name)
-    seen = set()
+    seen: set[tuple[str, int]] = set()
     for number, (values, _) in enumerate(REFUSED.values()):
         cluster = project(tmp_path / str(number), values)
         for error in refusals(cluster, NO_ENVIRON):
-            raised = traceback.extract_tb(error.__traceback__)[-1]
-            seen |= {raised.name} if raised.filename.endswith(DECIDING) else set()
-    assert refusing - seen - {"choose_code"} == set(NOT_THE_FILES_FAULT)
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            seen.add((last.filename, last.lineno or 0))
+    left = [
+        f"{module.name}:{node.lineno}: {ast.unparse(node)}"
+        for module, node in refusing()
+        if not seen & {(str(module.path), line) for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    ]
+    assert [each for each in left if not any(words in each for words in NOT_THE_FILES_FAULT)] == []
+    assert [words for words in NOT_THE_FILES_FAULT if not any(words in each for each in left)] == []
+
+
+def refusing() -> Iterator[tuple[Module, ast.Raise]]:
+    for module in modules():
+        inside = module.name.removeprefix("blobsync.jobs.")
+        if inside != module.name and not any(inside == each or inside.startswith(f"{each}.") for each in ELSEWHERE):
+            yield from ((module, node) for node, _ in raised_in(module.path, RAISED))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -23,6 +24,7 @@ from blobsync.project.api import Project
 from blobsync.project.callback import CallbackListener, LoggingListener
 from blobsync.project.options import TransferKeywords, chosen_options
 from blobsync.project.paths import one_or_many
+from blobsync.project.running import RunningTransfer
 from tests.fakes.project_context import cluster
 from tests.fakes.store import MemoryStore, Request
 
@@ -64,6 +66,25 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     opened = Opened(tmp_path / "project")
     yield opened
     opened.project.close()
+
+
+# -- what others see ---------------------------------------------------------------------------------------------
+
+
+def test_an_upload_can_be_seen_from_elsewhere_while_it_is_planned(opened: Opened) -> None:
+    opened.write("data/a.txt", b"one")
+    found: list[RunningTransfer] = []
+
+    def look(request: Request) -> None:
+        end = time.monotonic() + 60
+        while not found and time.monotonic() < end:
+            found.extend(opened.project.running().values())
+            time.sleep(0.01)
+
+    opened.store.before = look
+    assert opened.project.upload(iter([opened.root / "data"])).transferred == 1
+    assert (found[0].kind, found[0].paths, found[0].planning) == ("upload", ("data",), True)
+    assert opened.project.running() == {} and opened.project.history()[0].id != found[0].id
 
 
 # -- opening and closing --------------------------------------------------------------------------------------

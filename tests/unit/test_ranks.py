@@ -106,3 +106,10 @@ def test_weights_are_kept_in_the_output_folder_as_act_did(
     spec = make_spec(platform=platform, folders=(entry,), env=given)
     words = parse_arguments(["exec", "--job", "/j", "--run-dir", "/d", "--root", "/r"])
     assert NodeJob(spec, {}, words, {}, 0).user_environment(Ranks(0, 0, 1, 1, 0)).get("TORCH_HOME") == home
+
+
+@pytest.mark.parametrize(("given", "told"), [({}, "-gl"), ({"HWLOC_COMPONENTS": "x86"}, "x86")])
+def test_hwloc_does_not_ask_other_programs_whether_they_are_x_servers(given: Mapping[str, str], told: str) -> None:
+    words = parse_arguments(["exec", "--job", "/j", "--run-dir", "/d", "--root", "/r"])
+    environment = NodeJob(make_spec(env=given), {}, words, {}, 0).user_environment(Ranks(0, 0, 1, 1, 0))
+    assert environment["HWLOC_COMPONENTS"] == told

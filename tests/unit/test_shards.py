@@ -23,20 +23,25 @@ from blobsync.spread.record import (
     FileRecord,
     KeptFile,
     MovedBytes,
+    NamedBlock,
     Note,
     Ready,
     ShardDone,
+    UnderWay,
     answer_line,
     read_answer,
 )
-from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, shard_lines, weight
+from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, cut_file, shard_lines, weight
 from blobsync.spread.shard_account import TRIES, ShardAccount
+from blobsync.spread.under_way import WorkersBusy
+from blobsync.store.block_ids import block_id_of
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, live_part
 
 _MIB = 1 << 20
 _MD5 = bytes(range(16))
+_ID = block_id_of(bytes(32))
 _BLOB = RemoteState(5, "0x8DC", _MD5)
 _FILE = LocalState(5, 1_700_000_000_123_456_789, 1_700_000_000_000_000_000, 42, _MD5)
 
@@ -155,6 +160,67 @@ def test_the_file_has_every_field_that_an_engine_reads() -> None:
     assert {field.name for field in dataclasses.fields(RemoteState)} == {"size", "etag", "md5", "tier"}
 
 
+def _large(path: str = "big", size: int = 40 * _MIB) -> FileAction:
+    return _action(path, size, dataclasses.replace(_FILE, size=size))
+
+
+@pytest.mark.parametrize("path", ["big", ""])
+def test_a_large_file_is_cut_into_ranges_and_one_reader_that_are_the_same_after_their_files(path: str) -> None:
+    reader, *ranges = cut_file(_part(), _large(path), 16 * _MIB)
+    assert reader.order and reader.order.only_read and reader.order.blocks == (0, 20)
+    assert [each.order.blocks for each in ranges if each.order] == [(0, 6), (6, 13), (13, 20)]
+    assert [each.actions[0].size for each in (reader, *ranges)] == [0, 12 * _MIB, 14 * _MIB, 14 * _MIB]
+    assert reader.weight == 40 * _MIB > ranges[0].weight
+    assert [_read(shard_lines(each)) for each in (reader, *ranges)] == [reader, *ranges]
+    copies = cut_file(dataclasses.replace(_part(), route=Route.CROSS_ACCOUNT), _large(), 16 * _MIB)
+    assert not [each for each in copies if each.order is None or each.order.only_read]
+
+
+@pytest.mark.parametrize("blocks", [[], [0], [0, 0], [3, 2], [0, 21], [-1, 2], [0, True], [0.0, 2], "02", None])
+def test_blocks_that_the_file_does_not_have_are_refused(blocks: object) -> None:
+    lines = list(shard_lines(cut_file(_part(), _large(), 16 * _MIB)[1]))
+    changed = json.dumps({**json.loads(lines[0]), "blocks": blocks})
+    assert _read(lines) is not None
+    with pytest.raises(FormatError):
+        _read([changed, *lines[1:]])
+
+
+def test_a_range_is_of_one_file_that_goes_into_a_container() -> None:
+    head, file, end = shard_lines(cut_file(_part(), _large(), 16 * _MIB)[1])
+    other = json.dumps({**json.loads(file), "path": "other"})
+    old = json.dumps({**json.loads(head), "blobsync_shard": 1})
+    alone = json.dumps({**json.loads(file), "path": ""})
+    plain, *_ = shard_lines(Shard(0, Route.UPLOAD, "d", "/p", "https://a/b", ()))
+    for lines in ([head, file, other, '{"end":2}'], [old, file, end], [plain, alone, file, '{"end":2}']):
+        with pytest.raises(FormatError):
+            _read(lines)
+
+
+def test_an_account_of_a_range_wants_every_block_and_the_planned_version() -> None:
+    reader, shard, *_ = cut_file(_part(), _large(), 16 * _MIB)
+    account, source = ShardAccount(shard), shard.actions[0].source
+    for index in (5, 0, 1, 2, 3):
+        account.name(NamedBlock(index, _ID))
+    with pytest.raises(FormatError, match="block 6 is not in this shard"):
+        account.name(NamedBlock(6, _ID))
+    with pytest.raises(FormatError, match="without all of its blocks"):
+        account.ranged(FileRecord("big", source))
+    account.name(NamedBlock(4, _ID))
+    with pytest.raises(FormatError, match="another version"):
+        account.ranged(FileRecord("big", dataclasses.replace(_FILE, size=40 * _MIB, inode=7)))
+    account.tell(shard.actions[0].size, 0, RecordingListener())
+    assert account.ranged(FileRecord("big", source)) == source
+    assert (account.left, account.moving) == ({}, 0)
+    whole = ShardAccount(reader)
+    for index in range(20):
+        whole.name(NamedBlock(index, _ID))
+    assert source is not None
+    with pytest.raises(FormatError, match="without all of its blocks"):
+        whole.ranged(FileRecord("big", dataclasses.replace(source, md5=None)))
+    with pytest.raises(FormatError, match="is not in this shard"):
+        ShardAccount(cut(_part(), _actions([1]), 1)[0]).name(NamedBlock(0, _ID))
+
+
 def test_two_shards_follow_each_other() -> None:
     one, two = cut(_part(), _actions([1, 2, 3, 4]), 2)
     reader = ShardReader()
@@ -246,6 +312,8 @@ ANSWERS: tuple[Answer, ...] = (
     FileRecord("a", failure=FileFailure("a", FailureCode.LOCAL_FILE, "disk full")),
     KeptFile("a", 8 * _MIB),
     MovedBytes(-5, 7),
+    UnderWay(3, "data/a/b"),
+    NamedBlock(49_999, _ID),
     Note("a sentence"),
     Ask("token", "source"),
     Ready(),
@@ -275,6 +343,9 @@ def test_a_record_is_the_same_after_its_line(name: str, blob: RemoteState, file:
         '{"bytes": "1", "reused": 0}',
         '{"bytes": 1}',
         '{"done": -1}',
+        '{"block": 50000, "id": "' + _ID + '"}',
+        '{"block": 1, "id": "AAAA"}',
+        '{"block": 1, "id": "' + "<" * 48 + '"}',
         '{"ask": "account_key", "end": "source"}',
         '{"ask": "token", "end": "elsewhere"}',
         '{"path": "a", "code": "fine", "message": "m"}',
@@ -324,6 +395,18 @@ def test_what_a_lost_worker_had_not_reported_goes_to_others_in_halves_and_in_the
     (last,) = two.again()
     assert last.attempt == TRIES
     assert last.again() == []
+
+
+def test_what_all_workers_have_under_way_is_one_number() -> None:
+    listener = RecordingListener()
+    busy = WorkersBusy(listener, "data")
+    busy.hear(1, UnderWay(3, "data/a"))
+    busy.hear(2, UnderWay(2, "data/b"))
+    busy.ends(1)
+    busy.hear(2, UnderWay(1, "data/c"))
+    assert listener.begun == [(3, "data/a"), (5, "data/b"), (1, "data/c")]
+    with pytest.raises(FormatError, match="is not of this transfer"):
+        busy.hear(2, UnderWay(1, "database/c"))
 
 
 def test_bytes_that_a_lost_worker_had_under_way_are_taken_back() -> None:

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from blobsync.jobs.backends.base import Accepted, PortForward, Refused, Surround
 from blobsync.jobs.backends.slurm import replies as slurm_replies
 from blobsync.jobs.backends.slurm.backend import SlurmBackend
 from blobsync.jobs.backends.slurm.script import build_script
+from blobsync.jobs.lasting import merged_states
 from blobsync.jobs.spec import JobRef, RunInfo, Secrets, State
 from tests.fakes.jobs import make_spec
 
@@ -58,6 +60,7 @@ rm -rf "$TASK/exit_code" "$TASK/up"
 mkdir "$TASK/up"
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export HWLOC_COMPONENTS="${HWLOC_COMPONENTS:--gl}"
 export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
 PLACE=(--job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN" --sync-seconds 30)
 ONCE_PER_NODE=(srun --export=ALL --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1)
@@ -212,8 +215,15 @@ def test_the_script_of_one_process_without_gpu_under_mpirun() -> None:
     script = build_script(make_spec("true", timeout_s=5401), {"launcher": "mpirun", "gres": "fpga:{gpus}"})
     assert "#SBATCH --time=91\n" in script
     assert "--gpus-per-node" not in script and "--gres" not in script
-    assert "mpirun --npernode 1 -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS \\\n    python3" in script
+    mpirun = "SLURM_EXPORT_ENV=ALL mpirun --npernode 1 -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
+    assert f"{mpirun} \\\n    python3" in script
     assert 'exec "${PLACE[@]}" --log &' in script
+
+
+def test_the_script_of_an_elastic_job_outlives_the_nodes_that_it_loses() -> None:
+    script = build_script(make_spec("torchrun", nodes=1, min_nodes=1, max_nodes=2), {})
+    assert "#SBATCH --nodes=1-2\n#SBATCH --no-kill\n" in script
+    assert "srun --no-kill --kill-on-bad-exit=0 --wait=0 " in script
 
 
 def test_one_process_has_the_log_name_of_azure_ml() -> None:
@@ -322,6 +332,28 @@ def test_an_array_fails_with_its_first_failed_task() -> None:
     )
     info = slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(text)["5"])
     assert (info.state, info.exit_code) == (State.FAILED, 3)
+
+
+def test_the_accounting_tells_the_runs_before_a_job_was_requeued() -> None:
+    lines = (
+        "17|FAILED|1:0|2025-01-01T00:00:00|2025-01-01T01:00:00|n9|another-job",
+        "17|PREEMPTED|0:0|2026-11-20T10:00:00|2026-11-20T11:00:00|n1|me_1",
+        "17|NODE_FAIL|0:0|2026-11-20T12:00:00|2026-11-20T13:00:00|n1|me_1",
+        "17|COMPLETED|0:0|2026-11-20T14:00:00|2026-11-20T15:00:00|n2|me_1",
+    )
+    for text in ("\n".join(lines), "\n".join(reversed(lines))):
+        info = slurm_replies.as_run_info("me_1", slurm_replies.read_sacct(text)["17"])
+        assert (info.state, info.restarts, info.nodes) == (State.COMPLETED, 2, ("n2",))
+        began = datetime(2026, 11, 20, 10).timestamp()
+        assert [((one.at - began) / 3600, one.state, one.restarts) for one in info.states] == [
+            (0, State.RUNNING, 0), (1, State.QUEUED, 1), (2, State.RUNNING, 1), (3, State.QUEUED, 2),
+        ]  # fmt: skip
+        spans = merged_states(began - 60, info)
+        assert [one.state.value for one in spans] == [
+            *("Queued", "Running", "Queued", "Running", "Queued", "Running", "Completed")
+        ]
+    waits = slurm_replies.read_sacct(f"{lines[1]}\n17|PENDING|0:0|Unknown|Unknown|None assigned|me_1")["17"]
+    assert (waits.state, waits.restarts) == (State.QUEUED, 1)
 
 
 def test_sacct_lines() -> None:

@@ -14,7 +14,7 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.index import Index
-from blobsync.plan.spreading import SpreadPlan, check_spread, choose_spread
+from blobsync.plan.spreading import Load, SpreadPlan, check_spread, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.spread.earlier_records import merge_records
 from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
@@ -24,7 +24,7 @@ from blobsync.spread.record import FileRecord, Ready, answer_line
 from blobsync.spread.shard import end_text
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.transfer.engines import CollectedReport, MoveTask
+from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, moved_by, upload
 
@@ -35,16 +35,16 @@ class Threads:
     """Workers in threads of this process; ``lost`` says how the job ended before any came."""
 
     def __init__(self, place: SharedPlace, task: MoveTask, lost: str | None = None) -> None:
-        self._place, self._task, self._lost = place, task, lost
+        self.place, self._task, self._lost = place, task, lost
         self.starts = 0
         self.stopped = False
         self.running: list[threading.Thread] = []
 
     def start(self) -> None:
         self.starts += 1
-        if self._lost is None:
-            self._place.write("alive", b"1")
-            self.running = [threading.Thread(target=hauler(self._place, self._task, each).work) for each in range(2)]
+        if self._lost is None and not self.running:
+            self.place.write("alive", b"1")
+            self.running = [threading.Thread(target=hauler(self.place, self._task, each).work) for each in range(2)]
             for thread in self.running:
                 thread.start()
 
@@ -55,7 +55,7 @@ class Threads:
         self.stopped = True
 
     def join(self) -> None:
-        self._place.write("alive", b"")
+        self.place.write("alive", b"")
         for thread in self.running:
             thread.join()
 
@@ -110,11 +110,14 @@ def test_workers_move_all_of_it_and_what_they_say_is_still_to_be_looked_at(task:
     assert isinstance(task.part.destination, RemoteEnd)
     assert len(list(task.part.destination.store.list_blobs("sets/"))) == 30
     assert listener.bytes == sum(range(30))
-    assert sum(tally.files for tally in engine.tallies.values()) == 30
-    # A second try of some of it is not worth a shard.
-    alone = CollectedReport()
-    engine.move(task._replace(actions=task.actions[:3]), alone, listener)
-    assert len(alone.moved) + len(alone.failed) == 3 and crew.starts == 1
+    # Each worker is told of by its own name.
+    assert set(listener.workers) <= {"node0.0", "node1.0"}
+    assert [sum(each) for each in zip(*listener.workers.values(), strict=True)] == [30, sum(range(30))]
+    # A second try is not worth a shard; other files of these names, of another folder, are.
+    again = moved_by(engine, task._replace(actions=task.actions[:3], again=True))
+    assert len(again.moved) + len(again.failed) == 3 and crew.starts == 1
+    others = moved_by(engine, task._replace(actions=task.actions[:3]))
+    assert len(others.moved) == 3 and crew.starts == 2
     crew.join()
 
 
@@ -139,10 +142,11 @@ def test_a_worker_goes_on_from_the_records_of_one_that_was_lost(task: MoveTask, 
 def test_a_shard_over_which_three_workers_were_lost_is_given_up_by_name(task: MoveTask, place: FolderPlace) -> None:
     for number in range(3):
         _attempt(place, number, *([_moved(task, 5)] if number == 1 else []))
-    crew = Threads(place, task)
-    report = moved_by(SpreadEngine(DirectEngine(), place, crew, 1, poll=0.01), task)
+    crew, listener = Threads(place, task), RecordingListener()
+    report = moved_by(SpreadEngine(DirectEngine(), place, crew, 1, poll=0.01), task, listener)
     crew.join()
     assert [each.action.path for each in report.moved] == [task.actions[5].path]
+    assert "" not in listener.workers and listener.workers["node7.0"][0] == 1
     assert len(report.failed) == 29
     assert {failure.code for _, failure in report.failed} == {FailureCode.NOT_REPORTED}
     assert "3 workers in a row were lost" in report.failed[0][1].message
@@ -210,27 +214,43 @@ def test_a_probe_tells_whether_two_machines_see_the_same_files(task: MoveTask, t
     assert upload_probe(()) is None and probe_problem(Ends(blobs, blobs), None) is None
 
 
+def test_a_worker_of_a_command_that_was_killed_still_finds_the_probe_that_the_next_command_keeps(
+    tmp_path: Path,
+) -> None:
+    ends = Ends(RemoteEnd(MemoryStore("box"), "sets"), LocalEnd(tmp_path))
+    first = DownloadProbe(tmp_path, "x").write()
+    second = DownloadProbe(tmp_path, "x").write()
+    assert first == second and probe_problem(ends, first) is None
+
+
+@pytest.mark.parametrize("left", ["", "a" * 31, "A" * 32, "\n" * 32, "link"])
+def test_what_no_probe_of_ours_can_be_is_written_anew_and_nothing_else_is_touched(tmp_path: Path, left: str) -> None:
+    file, other = tmp_path / ".probe-of-blobsync-x", tmp_path / "other"
+    other.write_text("a" * 32)
+    if left == "link":
+        file.symlink_to(other)
+    else:
+        file.write_text(left)
+    given = DownloadProbe(tmp_path, "x").write()
+    assert probe_problem(Ends(RemoteEnd(MemoryStore("box"), "sets"), LocalEnd(tmp_path)), given) is None
+    assert not file.is_symlink() and given["text"] != left and other.read_text() == "a" * 32
+
+
 def test_how_much_is_cut_into_how_many_shards() -> None:
     def chosen(nodes: int, platform: str, weight: int) -> SpreadPlan:
         options = TransferOptions(nodes=nodes)
-        return choose_spread(options, platform, "c", copies=True, files=10**6, weight=weight)
+        return choose_spread(options, platform, "c", Load(10**6, weight), copies=True)
 
     assert (chosen(2, "local", 0).shards, chosen(2, "local", 10**12).shards) == (2, 16)
     assert (chosen(8, "slurm", 10**12).workers, chosen(8, "slurm", 10**12).shards) == (32, 256)
     assert chosen(8, "kubernetes", 10**12).workers_per_node == 4
 
 
-@pytest.mark.parametrize(
-    ("platform", "copies", "said"),
-    [
-        ("kubernetes", False, "do not see this disk"),
-        ("aml", True, "fixed number of nodes"),
-        ("itp", True, "fixed number of nodes"),
-    ],
-)
-def test_a_cluster_whose_nodes_cannot_do_it_is_refused(platform: str, copies: bool, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        choose_spread(TransferOptions(nodes=2), platform, "c", copies=copies)
+@pytest.mark.parametrize("platform", ["kubernetes", "aml", "itp", "singularity"])
+def test_a_cluster_whose_nodes_do_not_see_this_disk_takes_copies_alone(platform: str) -> None:
+    with pytest.raises(UsageError, match="do not see this disk"):
+        choose_spread(TransferOptions(nodes=2), platform, "c", copies=False)
+    assert choose_spread(TransferOptions(nodes=2), platform, "c", copies=True).workers == 8
 
 
 @pytest.mark.parametrize("words", [{"mirror": True}, {"keep": "both"}, {"receipt": True}])

@@ -92,7 +92,7 @@ def test_a_log_that_cannot_be_written_is_said_and_stops_nothing(tmp_path: Path) 
 def test_a_damaged_log_is_one_error(tmp_path: Path, body: bytes) -> None:
     file = tmp_path / "transfers.sqlite"
     file.write_bytes(body)
-    with pytest.raises(LocalFileError, match=r"the log of transfers .* cannot be read"):
+    with pytest.raises(LocalFileError, match=r"cannot read the log of transfers "):
         TransferLog(file).recent()
 
 

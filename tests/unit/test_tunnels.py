@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from blobsync.jobs.tunnels.addresses import (
 )
 from blobsync.jobs.tunnels.background import keep_tunnel
 from blobsync.jobs.tunnels.beside import TunnelRequest, demand_tunnel
-from blobsync.jobs.tunnels.beside_side import choose_port, environment_of, program_words
+from blobsync.jobs.tunnels.beside_side import choose_port, environment_of, program_words, wait_until_open
 from blobsync.jobs.tunnels.keeper import TunnelKeeper
 from blobsync.jobs.tunnels.lines import bastion_line, forward_line, pod_line
 from blobsync.jobs.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
@@ -360,6 +362,36 @@ def test_a_file_of_tunnels_that_is_not_ours_is_not_used(tunnels: Tunnels, tmp_pa
         tunnels.all()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no program shows whose it is")
+@pytest.mark.parametrize("whose", ["left behind", "another program's", "held"])
+def test_the_line_of_a_process_that_was_killed_is_ended_by_whoever_looks_next(
+    tunnels: Tunnels, tmp_path: Path, whose: str
+) -> None:
+    tunnels.add(NamedTunnel("box", "me@box", 22_222))
+    folder = TunnelFolder(tmp_path / ".local" / "state" / "blobsync" / "tunnels" / "box")
+    environ = {**os.environ, **(folder.mark if whose != "another program's" else {})}
+    with (
+        subprocess.Popen(
+            ["sh", "-c", "echo up; read nothing"],
+            env=environ,
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as line,
+        ExitStack() as held,
+    ):
+        # Only then the kernel shows its environment.
+        assert line.stdout and line.stdout.readline() == b"up\n"
+        folder.note_line(line.pid)
+        if whose == "held":
+            held.enter_context(folder.held())
+        assert not tunnels.states()[0].is_open
+        if whose != "left behind":
+            assert line.poll() is None
+            line.kill()
+        assert line.wait() == -signal.SIGKILL and folder.line.exists() == (whose == "held")
+
+
 def test_a_tunnel_for_a_job_closes_when_the_job_has_ended(tmp_path: Path) -> None:
     folder = TunnelFolder(tmp_path)
     with socket.socket() as answering:
@@ -408,3 +440,15 @@ def test_programs_beside_a_job_know_its_environment_and_no_token_is_in_their_wor
         other.bind(("127.0.0.1", 0))
         other.listen()
         assert choose_port("127.0.0.1", other.getsockname()[1]) != other.getsockname()[1]
+
+
+def test_a_program_beside_a_job_is_open_once_it_listens_and_one_that_ends_is_told() -> None:
+    late = "import socket, time; time.sleep(0.3); held = socket.create_server(('127.0.0.1', {})); time.sleep(60)"
+    port = free_local_port(None)
+    with subprocess.Popen([sys.executable, "-c", late.format(port)]) as child:
+        wait_until_open(child, "127.0.0.1", port)
+        assert child.poll() is None
+        child.kill()
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as child:
+        with pytest.raises(OSError, match="it ended with 3"):
+            wait_until_open(child, "127.0.0.1", free_local_port(None))

@@ -18,6 +18,7 @@ from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
 from blobsync.web.listings import PAGE, OpenListing
 from blobsync.web.places import place_of
 from blobsync.web.previews import TEXT_BYTES, changed_lines, picture_type, preview_of
+from blobsync.web.render import breakable_text
 
 _PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
@@ -68,7 +69,7 @@ def test_a_page_of_a_listing_reads_no_more_than_it_shows() -> None:
             asked += 1
             yield ListingEntry(f"data/{number:06}", 1)
 
-    listing = OpenListing("data", cast(Project, None), blobs())
+    listing = OpenListing("data", "aml", cast(Project, None), blobs())
     assert [entry.path for entry in listing.page(0)][:2] == ["data/000000", "data/000001"]
     assert asked == PAGE + 1
     assert len(listing.page(0)) == PAGE
@@ -112,10 +113,14 @@ def test_a_curve_needs_two_points() -> None:
 @pytest.mark.parametrize(
     ("address", "name"),
     [("/", "Project"), ("/browse", "Project"), ("/plans/1", "Project"), ("/transfers/1", "Transfers"),
-     ("/transfersx", "Project"), ("/new-job", "New job"), ("/jobs/x/y", "Jobs")],
+     ("/history/1", "Transfers"),      ("/transfersx", "Project"), ("/new-job", "New job"), ("/jobs/x/y", "Jobs")],
 )  # fmt: skip
 def test_each_address_belongs_to_a_place(address: str, name: str) -> None:
     assert place_of(address).name == name
+
+
+def test_a_path_breaks_after_its_slashes_and_is_escaped() -> None:
+    assert breakable_text("a/<b>/ü") == "a/<wbr>&lt;b&gt;/<wbr>ü"
 
 
 def test_no_page_holds_an_inline_script_or_style() -> None:

@@ -16,7 +16,6 @@ import yaml
 from blobsync.base.errors import NothingMatchedError
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, EngineChoice, Route, TransferPlan
-from blobsync.web.carrier import TellingListener
 from blobsync.web.source import Source
 from blobsync.web.works import Wish, WorkItem, Works
 
@@ -89,9 +88,12 @@ def _source(root: Path) -> Source:
     return Source(root, root, None, "aml", {}, {"HOME": str(root)})
 
 
-def _moved(root: Path, process: ScriptedProcess, ends: list[str]) -> tuple[Works, WorkItem]:
+_NOWHERE = Wish(Direction.UP, ("nowhere",))
+
+
+def _moved(root: Path, process: ScriptedProcess, ends: list[str], wish: Wish = _NOWHERE) -> tuple[Works, WorkItem]:
     works = Works(_source(root), OneProcess(process), lambda: ends.append("end"))
-    work = works.begin(Wish(Direction.UP, ("nowhere",)))
+    work = works.begin(wish)
     _until(lambda: work.state == "refused")
     engine = EngineChoice("direct", "it is small")
     work.plan = TransferPlan(Route.UPLOAD, "aml", None, ("data",), TransferOptions(), (), engine)
@@ -150,30 +152,23 @@ def test_a_transfer_is_stopped_once_and_carried_out_once(tmp_path: Path) -> None
 
 
 def test_a_plan_that_is_not_held_any_more_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(NothingMatchedError, match="no longer held"):
+    with pytest.raises(NothingMatchedError, match="no longer has this plan"):
         Works(_source(tmp_path)).find("0")
 
 
-def test_each_worker_is_counted_by_the_thread_that_listens_to_it() -> None:
-    told: list[Mapping[str, Any]] = []
-    listener = TellingListener(told.append)
-    # Both live at the same time: the identity of a thread that has ended is given out again.
-    both = threading.Barrier(2)
-
-    def listen(size: int) -> None:
-        both.wait(60)
-        listener.bytes_moved(size)
-        listener.bytes_moved(size)
-        both.wait(60)
-
-    threads = [threading.Thread(target=listen, args=(size,)) for size in (10, 30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    listener.note("a note")
-    assert sorted(listener.workers()) == [20, 60]
-    assert told == [{"note": "a note"}]
+def test_the_order_of_a_transfer_names_both_clusters_and_its_workers_have_the_names_of_the_engine(
+    tmp_path: Path,
+) -> None:
+    workers = [{"name": "process 17", "files": 1, "bytes": 5, "rate": 2.5}]
+    said = {"progress": {**_PROGRESS["progress"], "workers": workers}}
+    ends: list[str] = []
+    process = ScriptedProcess([json.dumps(said), json.dumps(_ENDED)])
+    wish = Wish(Direction.UP, ("data",), cluster="eu", from_cluster="aml")
+    _, work = _moved(tmp_path, process, ends, wish)
+    _until(lambda: ends)
+    assert work.moving is not None and [each.name for each in work.moving.workers] == ["process 17"]
+    order = json.loads(process.told[0])
+    assert (order["cluster"], order["from_cluster"], work.cluster, wish.verb) == ("eu", "aml", "eu", "copy")
 
 
 def test_a_long_transfer_keeps_a_curve_of_bounded_size(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""What ``history`` says, and what it reads for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from blobsync import Project
+from blobsync.base.process_mark import ProcessMark
+from blobsync.local.running_records import RunningRecords
+from blobsync.local.transfer_log import TransferEntry, TransferLog
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_the_history_says_how_far_a_transfer_is_that_runs_elsewhere(cli: Cli) -> None:
+    with Project.open(cli.root) as project:
+        state = project.state
+        log = TransferLog(state.root / "transfers.sqlite")
+    running = TransferEntry("upload", ("data/x",), command="blobsync u data/x", planned=4, id="0123abcd")
+    log.write(running)
+    log.write(TransferEntry("upload", ("data/y",), id="4567abcd").ended("done"))
+    far = {"phase": "moving", "seconds": 9.0, "files": 1, "files_expected": 4, "bytes": 43, "bytes_expected": 100}
+    far |= {"seconds_left": 120.0, "workers": [{"name": "process 17", "files": 1, "bytes": 43, "rate": 4.5}]}
+    mark = ProcessMark.of(running.pid)
+    record = {"id": running.id, "pid": mark.pid, "born": mark.born, "host": running.host, "stoppable": True}
+    RunningRecords(state).write(running.id, {**record, "told": time.time(), "progress": far})
+    shown = cli("history").out.splitlines()
+    assert [line for line in shown if "data/x" in line and "running, 43 %, 2 min left" in line]
+    assert "so far:        43 %, 2 min left" in cli("history", "0123abcd").out.splitlines()
+    found = {each["id"]: each["progress"] for each in cli("history", "--json").document["data"]["transfers"]}
+    assert found["4567abcd"] is None
+    assert {name: found["0123abcd"][name] for name in far} == far
+
+
+def test_status_names_what_runs_at_this_moment(cli: Cli) -> None:
+    with Project.open(cli.root) as project:
+        state = project.state
+    mark = ProcessMark.of(os.getpid())
+    known = {"pid": mark.pid, "born": mark.born, "host": os.uname().nodename, "stoppable": True, "told": time.time()}
+    moving = {"phase": "moving", "seconds": 9.0, "bytes": 43, "bytes_expected": 100, "files_expected": 4}
+    assert "running" not in cli("status").out
+    assert cli("status", "--json").document["data"]["running"] == []
+    for id, more in (
+        ("0123abcd", {"kind": "upload", "paths": ["data/x"], "progress": {**moving, "seconds_left": 120.0}}),
+        ("4567abcd", {"kind": "copy", "planning": True, "progress": {"phase": "surveying", "seconds": 2.0}}),
+    ):
+        RunningRecords(state).write(id, {"id": id, **known, **more})
+    (line,) = [line for line in cli("status").out.splitlines() if "running" in line]
+    assert line.startswith("2 transfers running now: ")
+    assert "upload data/x (43 %, 2 min left)" in line and "copy of all folder entries (planning)" in line
+    found = {each["id"]: each for each in cli("status", "--json").document["data"]["running"]}
+    assert [found[id]["planning"] for id in ("0123abcd", "4567abcd")] == [False, True]
+    assert found["0123abcd"]["progress"]["bytes"] == 43 and found["0123abcd"]["paths"] == ["data/x"]
+    assert "running" not in cli("status", "-q").out
+
+
+# Counts what Python opens; SQLite opens its files by itself.
+_COUNTING = """
+import sys
+opened = []
+def hear(event, values):
+    if event == "open" and isinstance(values[0], str) and values[0].startswith(sys.argv[1]):
+        opened.append(values[0])
+    elif event in ("sqlite3.connect", "os.listdir", "os.scandir") and str(values[0]).startswith(sys.argv[1]):
+        opened.append(f"{event} {values[0]}")
+from blobsync.cli.main import main
+sys.addaudithook(hear)
+code = main(["history", "--since", "1d", "--transfers"])
+print(*opened, sep="\\n", file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_the_history_of_a_day_reads_no_more_files_for_200_transfers_than_for_one(cli: Cli) -> None:
+    with Project.open(cli.root) as project:
+        state = project.state
+        log = TransferLog(state.root / "transfers.sqlite")
+
+    def reads(count: int) -> list[str]:
+        for number in range(count):
+            name = f"r{number}.json"
+            log.write(TransferEntry("upload", ("data",), id=f"{number:08x}", receipt=name).ended("done"))
+            (state.folder("receipts") / name).write_text("{}")
+        words = [sys.executable, "-c", _COUNTING, str(cli.root)]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=cli.root, check=True)
+        assert len(done.stdout.splitlines()) == 1 + count
+        return done.stderr.splitlines()
+
+    one = reads(1)
+    assert any("transfers.sqlite" in each for each in one) and not [each for each in one if "receipts" in each]
+    assert reads(200) == one

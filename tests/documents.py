@@ -1,0 +1,98 @@
+"""Holds each JSON document that a test sees to the schema of its command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import jsonschema
+
+from blobsync.base.errors import UsageError
+from blobsync.cli.act_words import in_our_words
+from blobsync.cli.app import SECTIONS
+from blobsync.cli.documents.schemas import answers, document_schema
+from tools.docs_site.command_tree import root_command
+
+# How every document of ours begins; what a job prints begins otherwise.
+_BEGINNING = '{\n "blobsync": '
+# Of a long list, so many at each end: the rest is written by the same lines of code.
+_LOOKED_AT = 100
+
+
+def check_output(text: str) -> None:
+    """Fail if this is a document that does not fit its schema; what is no document is not looked at."""
+    if text.startswith(_BEGINNING):
+        check_document(json.loads(text))
+
+
+def check_data(command: str, data: Mapping[str, Any]) -> None:
+    """The same for the answer of a command that succeeded, before it is printed."""
+    whole = {"blobsync": 1, "command": command.split(), "status": "success", "exit_code": 0, "data": data, "errors": []}
+    check_document(json.loads(json.dumps(whole)))
+
+
+def check_document(document: Mapping[str, Any]) -> None:
+    """Fail with the key that does not fit."""
+    command = command_of(document["command"])
+    found = next(_validator(command).iter_errors(_thinned(document)), None)
+    if found is not None:
+        found = _nearest(found)
+        where = "".join(f"[{step!r}]" for step in found.absolute_path)
+        raise AssertionError(f"blobsync {command} --json{where} does not fit its schema: {found.message}")
+
+
+def _nearest(error: Any) -> Any:
+    """Of several shapes, the mistake in the one that fits best: whose mistakes are deepest, and then fewest."""
+    while error.context:
+        branches: dict[Any, list[Any]] = {}
+        for each in error.context:
+            branches.setdefault(each.schema_path[0], []).append(each)
+        error = min(branches.values(), key=lambda errors: (-min(len(each.path) for each in errors), len(errors)))[0]
+    return error
+
+
+def command_of(words: Sequence[str]) -> str:
+    """Which command these words are, as ``blobsync schema`` names it; empty for a mistake."""
+    try:
+        plain = list(_without_options(in_our_words(words)))
+    except UsageError:
+        return ""
+    main = {name: word.names[0] for _, each in SECTIONS for word in each for name in word.names}
+    first, second = main.get("".join(plain[:1]), ""), "".join(plain[1:2])
+    known = answers()
+    if f"{first} {second}" in known:
+        return f"{first} {second}"
+    return "tunnel job" if first == "tunnel" and second else first if first in known else ""
+
+
+def _without_options(words: Sequence[str]) -> Iterator[str]:
+    left = iter(words)
+    for word in left:
+        if word in _options_with_value():
+            next(left, None)
+        elif not word.startswith("-"):
+            yield word
+
+
+@cache
+def _options_with_value() -> frozenset[str]:
+    """Those that stand before a command."""
+    shown = [names.split(", ") for names, _ in root_command().rows]
+    valued = [names for names in shown if " " in names[-1]]
+    return frozenset(name.split()[0] for names in valued for name in names)
+
+
+@cache
+def _validator(command: str) -> Any:
+    return jsonschema.Draft202012Validator(document_schema(command, answers().get(command, ())))
+
+
+def _thinned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _thinned(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        short = value if len(value) <= 2 * _LOOKED_AT else [*value[:_LOOKED_AT], *value[-_LOOKED_AT:]]
+        return [_thinned(inner) for inner in short]
+    return value

@@ -1,0 +1,183 @@
+"""``--nodes`` while things break: workers and commands that are killed, a line that is cut, an account that asks for
+fewer requests, files that never arrive, and a plan on the disk. What is not there in the end is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from azure.core.exceptions import ResourceNotFoundError
+
+from tests.e2e.terminal import on_terminal
+from tests.e2e.test_spread import fill, job_of, nothing_is_left, workers_of
+from tests.e2e.world import (
+    Container,
+    Project,
+    every_text_below,
+    hashes,
+    random_files,
+    read_tree,
+    wait_until,
+    write_tree,
+)
+from tests.servers.copy_source_proxy import copy_source_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
+
+__all__ = ["nothing_is_left"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kill]
+
+_FILES = random_files(20261219, 160, [5 << 20] * 2)
+_HASHES = hashes(_FILES)
+_TWO = ("--nodes", "2")
+# Only what moves files of the folder, not what moves shards and records.
+_FOR_FILES: Mapping[str, Any] = {"operations": ("put blob", "get blob", "put blob from url"), "pattern": "/data/"}
+_PATIENCE = 60.0
+
+
+@pytest.fixture
+def line(service: str) -> Iterator[FaultHandle]:
+    """The service, with copies from server to server, behind a line that may break."""
+    with copy_source_proxy(service) as copying, fault_proxy(copying.url) as proxy:
+        yield proxy
+
+
+def _asked_to_wait(pid: int, seconds: int) -> Fault:
+    """One request of one process for a file."""
+    return Fault("status", rate=1, limit=1, retry_after=seconds, pid=pid, **_FOR_FILES)
+
+
+def _until(ended: Callable[[], int | None], true: Callable[[], object]) -> None:
+    """Before the command ends."""
+    assert wait_until(lambda: true() or ended() is not None, seconds=_PATIENCE, pause=0.05)
+    assert ended() is None
+
+
+def _two_workers(project: Project, process: Popen[str] | Popen[bytes]) -> list[int]:
+    """Both, before either of them has asked for anything."""
+    assert wait_until(lambda: len(workers_of(project.root)) == 2 or process.poll() is not None, seconds=_PATIENCE)
+    return workers_of(project.root)
+
+
+def _log(project: Project, job: str) -> str:
+    """What both nodes say."""
+    return "".join(project.run("logs", job, "--rank", rank).out for rank in "01")
+
+
+def records_told(project: Project, container: Container | None) -> dict[str, int]:
+    """How many files each attempt at a shard has told of, at the place of the shards."""
+    found = {}
+    # What is told, and written to the index, is removed.
+    if container is None:
+        for file in project.root.glob(".blobsync/state-*/spread/*/records/[0-9]*"):
+            with suppress(FileNotFoundError):
+                found[file.name] = file.read_bytes()
+    else:
+        for name in container.names(".blobsync/spread/"):
+            if "/records/" in name:
+                with suppress(ResourceNotFoundError):
+                    found[name.rpartition("/")[2]] = container.get(name)
+    told: dict[str, int] = {}
+    for name, body in found.items():
+        attempt = name.rpartition("~")[0]
+        told[attempt] = told.get(attempt, 0) + body.count(b'{"path"')
+    return told
+
+
+@pytest.mark.parametrize("word", ["u", "d", "copy"])
+def test_one_worker_and_then_the_command_are_killed_and_the_same_command_goes_on(
+    word: str, project: Project, new_container: Callable[[str], Container], line: FaultHandle
+) -> None:
+    source, destination = new_container("one"), new_container("two")
+    if word == "u":
+        write_tree(project.data, _FILES)
+    else:
+        fill(source, _FILES)
+    project.configure(source, cluster="from", url=line.url)
+    project.configure(source if word == "d" else destination, url=line.url)
+    words = ("d" if word == "d" else "u", "data", *(("-f", "from") if word == "copy" else ()), *_TWO)
+    process = project.start(*words)
+    victim, *_ = _two_workers(project, process)
+    line.inject(_asked_to_wait(victim, 5))
+
+    def something_told() -> bool:
+        return any(records_told(project, None if word == "d" else destination).values())
+
+    _until(process.poll, something_told)
+    os.kill(victim, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
+    project.finish(process)
+    done = project.json(*words)
+    assert done.code == 0, str(done)
+    assert done.data["verified"] == len(_FILES), str(done)
+    # What moved in the first run does not move again.
+    (taken_over,) = re.findall(r"(\d+) files were moved by an earlier run", done.err)
+    assert int(taken_over) <= done.data["unchanged"] == len(_FILES) - done.data["transferred"], str(done)
+    # The job of the first command went on, and the second took it over.
+    assert "job " not in done.err, str(done)
+    if word == "d":
+        # What the first command had put there for its nodes is no data.
+        assert read_tree(project.data) == _HASHES and done.data["extras"] == 0, str(done)
+        return
+    assert destination.contents("data/") == _HASHES
+    # No shard, no record, no claim, and no block that nobody committed.
+    assert set(destination.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
+
+
+def test_one_worker_is_cut_off_for_a_while_and_what_it_is_asked_to_wait_all_wait(
+    project: Project, container: Container, line: FaultHandle
+) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container, url=line.url)
+    with on_terminal(project, "u", "data", *_TWO, "-v", "--cap-mbps", "12", columns=200) as terminal:
+        until = partial(_until, terminal.process.poll)
+        victim, other = _two_workers(project, terminal.process)
+        # Neither gets a file through before both are at work, nor the other one before it has heard.
+        line.inject(*(Fault("stall", rate=1, pid=pid, **_FOR_FILES) for pid in (victim, other)))
+        until(lambda: len(records_told(project, container)) == 2)
+        line.inject(_asked_to_wait(victim, 4), Fault("stall", rate=1, pid=other, **_FOR_FILES))
+        logs = project.root / ".blobsync"
+        until(lambda: any(b"was asked by the storage" in text for _, text in every_text_below(logs)))
+        line.inject(Fault("reset_before", rate=1, pid=victim))
+        until(lambda: line.stats().injected.get("reset_before", 0) >= 4)
+        line.inject()
+        done = terminal.finish()
+    assert done.code == 0, str(done)
+    assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
+    shown = "\n".join(done.answer())
+    # While it runs what each node moves that moved anything since the last line, in the end what each has moved.
+    assert re.search(r"node[01]: [\d.]+ [KM]?B/s", shown), str(done)
+    files = sum(int(count) for count in re.findall(r"node[01]: (\d+) files and ", shown))
+    assert files == len(_FILES), str(done)
+    told = _log(project, job_of(shown))
+    asked = re.findall(r"the storage account asks for fewer requests: all workers wait (\d+) s", told)
+    heard = re.findall(r"node\d\.0 was asked by the storage account for fewer requests: waiting (\d+) s", told)
+    assert len(asked) == 1 and asked == heard, told
+
+
+def test_a_plan_on_the_disk_goes_in_batches_and_what_always_fails_is_named_while_the_rest_goes_on(
+    project: Project, container: Container, line: FaultHandle
+) -> None:
+    fill(container, _FILES)
+    project.environ["BLOBSYNC_LARGE_PLAN"] = "60"
+    project.configure(container, url=line.url)
+    line.inject(Fault("status", rate=1, status=403, operations=("get blob",), pattern=r"/data/part2/f008\d"))
+    failing = {name for name in _FILES if name.startswith("part2/f008")}
+    done = project.json("d", "data", *_TWO)
+    assert (done.code, done.data["verified"]) == (3, len(_FILES) - len(failing)), str(done)
+    assert done.named() == {f"data/{name}" for name in failing} and len(failing) == 10, str(done)
+    assert read_tree(project.data) == {name: digest for name, digest in _HASHES.items() if name not in failing}
+    shards = re.findall(r"shard (\d{7}) of data: ", _log(project, job_of(done.err)))
+    # 162 files in batches of 60; each of them is cut for two workers.
+    assert sorted(shards) == [f"{number:07}" for number in range(6)], shards
+    line.inject()
+    again = project.json("d", "data", *_TWO)
+    assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 10, len(_FILES) - 10), str(again)
+    assert read_tree(project.data) == _HASHES

@@ -1,0 +1,93 @@
+"""Every page of ``blobsync web``: dark and light, narrow and wide, without a mouse, with a screen reader."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from blobsync.web.pages import all_routes
+from tests.e2e.web_server import DESKTOP, PHONE, faults, overflow, web_server, window
+from tests.e2e.web_tour import NO_PAGES, STOPS, something_on_every_page
+from tests.e2e.world import Container, Project, write_tree
+
+pytestmark = pytest.mark.e2e
+
+Color = Literal["dark", "light"]
+# Whoever looks at 25 pages takes his time on a machine that is busy.
+_PATIENCE = 600
+# What somebody could use with a mouse; and which of it the Tab key passes by.
+_CONTROLS = """() => [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')]
+    .filter((each) => !each.disabled && each.type !== 'hidden' && each.checkVisibility())"""
+_PASSED_BY = f"({_CONTROLS})().filter((each) => each.tabIndex < 0).map((each) => each.outerHTML.slice(0, 200))"
+# Notes whatever gets the focus.
+_WATCH = "document.addEventListener('focusin', (event) => { event.target.dataset.reached = 'yes'; })"
+# Text that has its own bar to scroll sideways; code and logs may.
+_SIDEWAYS = """() => [...document.querySelectorAll('main *:not(pre, textarea)')]
+    .filter((each) => each.scrollWidth > each.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(each).overflowX))
+    .map((each) => each.outerHTML.slice(0, 200))"""
+# A frame has a margin.
+_AT_AN_EDGE = """() => [...document.querySelectorAll('.card :is(button, input, select, textarea, .button)')]
+    .filter((each) => each.checkVisibility() && each.getBoundingClientRect().width > 1)
+    .filter((each) => each.getBoundingClientRect().left < each.closest('.card').getBoundingClientRect().left + 6)
+    .map((each) => each.outerHTML.slice(0, 200))"""
+_MISSED = f"({_CONTROLS})().filter((each) => !each.dataset.reached).map((each) => each.outerHTML.slice(0, 200))"
+
+
+def test_each_route_is_on_the_tour() -> None:
+    pages = {route.path for route in all_routes() if "GET" in (route.methods or ())}
+    on_the_tour = {stop.route for stop in STOPS}
+    assert pages == (on_the_tour & pages) | NO_PAGES.keys(), "a new page needs a stop in web_tour.py"
+    assert not on_the_tour & NO_PAGES.keys()
+    assert len({stop.name for stop in STOPS}) == len(STOPS)
+
+
+@pytest.mark.timeout(_PATIENCE)
+def test_every_page_is_right_dark_and_light_narrow_and_wide_and_all_of_it_is_reached_with_the_tab_key(
+    project: Project, container: Container, browser: Browser
+) -> None:
+    long = "a-name-without-any-place-to-break-it-" * 4
+    found: list[str] = []
+    with something_on_every_page(project, container):
+        write_tree(project.root, {f"data/{long}.txt": b"one\n"})
+        container.put(f"amber/data/{long}.there", b"one\n")
+        with web_server(project) as server, window(browser, server) as seen:
+            for stop in STOPS:
+                stop.go(seen.page, server.address)
+                found += [f"{stop.name}: {fault}" for fault in _faults(seen.page)]
+            for page in ("blob", "conflict"):
+                seen.page.goto(f"{server.address}/{page}?path=data/{long}.there")
+                found += [f"{page} of a long name: {fault}" for fault in _faults(seen.page)]
+            assert [error for error in seen.errors if "404" not in error] == []
+            seen.page.goto(f"{server.address}/new-job?cluster=here")
+            found += [f"not reached: {each}" for each in _unreached(seen.page)]
+    assert found == []
+
+
+def _faults(page: Page) -> list[str]:
+    """At both widths and in both colours, with axe where these differ most."""
+    found = [f"the Tab key passes by {each}" for each in page.evaluate(_PASSED_BY)]
+    looks: tuple[tuple[tuple[int, int], Color, Color], ...] = ((DESKTOP, "light", "dark"), (PHONE, "dark", "light"))
+    for size, look, other in looks:
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        if (more := overflow(page)) > 0:
+            found.append(f"{more} px wider than {size[0]}")
+        found += [f"{size[0]}: scrolls sideways: {each}" for each in page.evaluate(_SIDEWAYS)]
+        found += [f"{size[0]}: at the edge of its frame: {each}" for each in page.evaluate(_AT_AN_EDGE)]
+        page.emulate_media(color_scheme=look)
+        found += [f"{size[0]} {look}: {fault}" for fault in faults(page)]
+        page.emulate_media(color_scheme=other)
+        found += [f"{size[0]} {other}: {fault}" for fault in faults(page, "color-contrast")]
+    page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
+    return found
+
+
+def _unreached(page: Page) -> list[str]:
+    """With real keys, which only one page is worth."""
+    page.evaluate(_WATCH)
+    page.evaluate("document.activeElement?.blur()")
+    for _ in range(int(page.evaluate(f"({_CONTROLS})().length")) + 2):
+        page.keyboard.press("Tab")
+    missed: list[str] = page.evaluate(_MISSED)
+    return missed

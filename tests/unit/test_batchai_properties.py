@@ -1,0 +1,297 @@
+"""Every property of Batch AI's job and cluster files is used, named in a note, or refused: one row for each.
+
+The rows are the properties of ``JobCreateParameters`` and ``ClusterCreateParameters`` of API version 2018-05-01, down
+to their last names: https://github.com/Azure/azure-rest-api-specs, specification/batchai, stable/2018-05-01.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.base.errors import ConfigError
+from blobsync.base.locations import Secret
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.jobs.batchai.job_file import read_job_file
+from blobsync.jobs.batchai.translate import translate_job
+
+BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
+ROOT = "$AZ_BATCHAI_JOB_MOUNT_ROOT"
+VAULT = "valueSecretReference"
+
+# What has to stand around a property, so that it is the only thing that is asked about.
+SCRIPT = {"pythonScriptFilePath": "train.py"}
+AROUND: Mapping[str, Any] = {
+    "stdOutErrPathPrefix": f"{ROOT}/logs",
+    "nodeCount": 2,
+    "mountVolumes": {
+        "azureFileShares": [{"azureFileUrl": "https://acct.file.core.windows.net/s", "relativeMountPath": "logs"}],
+        "azureBlobFileSystems": [{"accountName": "acct", "containerName": "data", "relativeMountPath": "data"}],
+        "fileServers": [{"fileServer": {"id": "/x/fs1"}, "relativeMountPath": "nfs"}],
+        "unmanagedFileSystems": [{"mountCommand": "mount x", "relativeMountPath": "own"}],
+    },
+    "containerSettings": {
+        "imageSourceRegistry": {"image": "i", "credentials": {"username": "u", "password": "hush-hush"}}
+    },
+    "inputDirectories": [{"id": "DATA", "path": f"{ROOT}/data"}],
+    "outputDirectories": [{"id": "MODEL", "pathPrefix": f"{ROOT}/logs"}],
+    "environmentVariables": [{"name": "A", "value": "b"}],
+    "secrets": [{"name": "PIN", "value": "very-hidden"}],
+    "pyTorchSettings": SCRIPT,
+    "chainerSettings": SCRIPT,
+    "horovodSettings": SCRIPT,
+    "caffe2Settings": SCRIPT,
+    "caffeSettings": SCRIPT,
+    "cntkSettings": SCRIPT,
+    "tensorFlowSettings": SCRIPT,
+    "customMpiSettings": {"commandLine": "./a"},
+    "customToolkitSettings": {"commandLine": "./a"},
+}
+TOOLKITS = tuple(name for name in AROUND if name.endswith("Settings") and name != "containerSettings")
+
+# Read: understood, and what stands in its place says the same already.
+USED, READ, TOLD, REFUSED = "used", "read", "told", "refused"
+_EACH = "'process_count_per_node': 4"
+# property, value, what becomes of it, and (where it is used) what of the job shows it, if not the value itself.
+JOB: tuple[tuple[str, Any, str, str], ...] = (
+    ("schedulingPriority", "low", USED, "--nice=1000"),
+    ("schedulingPriority", "high", TOLD, ""),
+    ("cluster.id", "/subscriptions/0/clusters/c", TOLD, ""),
+    ("nodeCount", 3, USED, "nodes=3"),
+    ("stdOutErrPathPrefix", f"{ROOT}/data/x", USED, ""),
+    ("jobPreparation.commandLine", "pip install y", USED, ""),
+    ("constraints.maxWallClockTime", "PT2H", USED, "'timeout': '7200'"),
+    ("environmentVariables.0.name", "LR", USED, "'LR': 'b'"),
+    ("environmentVariables.0.value", "1e-3", USED, ""),
+    ("secrets.0.name", "TOKEN", USED, "'secret_env': ['TOKEN']"),
+    ("secrets.0.value", "hidden-too", USED, ""),
+    (f"secrets.0.{VAULT}.sourceVault.id", "/vaults/v", REFUSED, f"secrets.0.{VAULT}"),
+    (f"secrets.0.{VAULT}.secretUrl", "https://v.example/s", REFUSED, f"secrets.0.{VAULT}"),
+    ("inputDirectories.0.id", "IMAGES", USED, "'IMAGES': "),
+    ("inputDirectories.0.path", f"{ROOT}/data/voc", USED, ""),
+    ("outputDirectories.0.id", "BEST", USED, "'BEST': "),
+    ("outputDirectories.0.pathPrefix", f"{ROOT}/logs/deep", USED, ""),
+    ("outputDirectories.0.pathSuffix", "models", USED, f"{ROOT}/logs/$BLOBSYNC_RUN_ID/models"),
+    ("containerSettings.shmSize", "16GB", USED, "'shm_size': '16g'"),
+    ("containerSettings.shmSize", "much", REFUSED, ""),
+    ("containerSettings.imageSourceRegistry.image", "org/img:1", USED, ""),
+    ("containerSettings.imageSourceRegistry.serverUrl", "https://reg.example", USED, "'address': 'reg.example'"),
+    ("containerSettings.imageSourceRegistry.credentials", None, READ, "'image': 'i'"),
+    ("containerSettings.imageSourceRegistry.credentials.username", "joe", USED, "'username': 'joe'"),
+    ("containerSettings.imageSourceRegistry.credentials.password", "other-pw", USED, ""),
+    ("containerSettings.imageSourceRegistry.credentials.password", None, REFUSED, "needs password"),
+    *(
+        (f"containerSettings.imageSourceRegistry.credentials.passwordSecretReference.{name}", "/v", REFUSED,
+         "passwordSecretReference")
+        for name in ("sourceVault.id", "secretUrl")
+    ),
+    ("mountVolumes.azureFileShares.0.azureFileUrl", "https://acct.file.core.windows.net/s/", READ, "nodes=2"),
+    ("mountVolumes.azureFileShares.0.azureFileUrl", "http://elsewhere/s", REFUSED, ""),
+    ("mountVolumes.azureFileShares.0.relativeMountPath", "lost", REFUSED, "needs lost_folder in its place"),
+    *(
+        (f"mountVolumes.azureFileShares.0.{name}", "x", TOLD,
+         f"mountVolumes.azureFileShares.0.{name.partition('.')[0]}")
+        for name in (
+            "accountName", "fileMode", "directoryMode", "credentials.accountKey",
+            "credentials.accountKeySecretReference.sourceVault.id", "credentials.accountKeySecretReference.secretUrl",
+        )
+    ),
+    ("mountVolumes.azureBlobFileSystems.0.accountName", "other", REFUSED, "no file in aux_data/configs/ opens it"),
+    ("mountVolumes.azureBlobFileSystems.0.containerName", "more", USED, "more.yaml"),
+    ("mountVolumes.azureBlobFileSystems.0.relativeMountPath", "data/in", USED, "'data/in_folder': "),
+    ("mountVolumes.azureBlobFileSystems.0.relativeMountPath", "/../up", REFUSED, ""),
+    ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o ro", TOLD, ""),
+    ("mountVolumes.azureBlobFileSystems.0.credentials.accountKey", "a2V5", TOLD,
+     "mountVolumes.azureBlobFileSystems.0.credentials"),
+    *(
+        (f"mountVolumes.azureBlobFileSystems.0.credentials.accountKeySecretReference.{name}", "/v", REFUSED,
+         "accountKeySecretReference")
+        for name in ("sourceVault.id", "secretUrl")
+    ),
+    ("mountVolumes.fileServers.0.fileServer.id", "/x/fs2", READ, "nodes=2"),
+    ("mountVolumes.fileServers.0.relativeMountPath", "lost", REFUSED, "needs lost_folder in its place"),
+    ("mountVolumes.fileServers.0.sourceDirectory", "/x", TOLD, ""),
+    ("mountVolumes.fileServers.0.mountOptions", "rw", TOLD, ""),
+    ("mountVolumes.unmanagedFileSystems.0.mountCommand", "mount y", TOLD, ""),
+    ("mountVolumes.unmanagedFileSystems.0.relativeMountPath", "lost", REFUSED, "needs lost_folder in its place"),
+    *(
+        (f"{kit}.{name}", value, USED, shown)
+        for kit in ("chainerSettings", "horovodSettings", "pyTorchSettings", "cntkSettings", "caffeSettings")
+        for name, value, shown in (
+            ("pythonScriptFilePath", "other.py", "python other.py"),
+            ("pythonInterpreterPath", "/opt/py", "/opt/py train.py"),
+            ("commandLineArgs", "--lr 1", "train.py --lr 1"),
+            ("processCount", 8, _EACH),
+        )
+    ),
+    ("caffe2Settings.pythonScriptFilePath", "other.py", USED, "python other.py"),
+    ("caffe2Settings.pythonInterpreterPath", "/opt/py", USED, "/opt/py train.py"),
+    ("caffe2Settings.commandLineArgs", "--lr 1", USED, "train.py --lr 1"),
+    ("pyTorchSettings.communicationBackend", "gloo", USED, "'communication_backend': 'gloo'"),
+    ("pyTorchSettings.communicationBackend", "pigeon", REFUSED, ""),
+    ("cntkSettings.languageType", "Python", READ, "python train.py"),
+    ("cntkSettings.languageType", "BrainScript", REFUSED, "pythonScriptFilePath"),
+    ("cntkSettings.configFilePath", "a.cntk", REFUSED, "pythonScriptFilePath"),
+    ("caffeSettings.configFilePath", "s.prototxt", REFUSED, "pythonScriptFilePath"),
+    ("tensorFlowSettings.pythonScriptFilePath", "other.py", USED, "python other.py"),
+    ("tensorFlowSettings.pythonInterpreterPath", "/opt/py", USED, "/opt/py train.py"),
+    ("tensorFlowSettings.masterCommandLineArgs", "-m", USED, "master) exec python train.py -m ;;"),
+    ("tensorFlowSettings.workerCommandLineArgs", "-w", USED, "worker) exec python train.py -w ;;"),
+    ("tensorFlowSettings.parameterServerCommandLineArgs", "-p", USED, "ps) exec python train.py -p ;;"),
+    ("tensorFlowSettings.workerCount", 4, USED, "'workers': 4"),
+    ("tensorFlowSettings.parameterServerCount", 2, USED, "'parameter_servers': 2"),
+    ("tensorFlowSettings.parameterServerCount", 3, REFUSED, ""),
+    ("customMpiSettings.commandLine", "./b --fast", USED, ""),
+    ("customMpiSettings.processCount", 8, USED, _EACH),
+    ("customToolkitSettings.commandLine", "./b --fast", USED, ""),
+)  # fmt: skip
+
+_SETUP, _MOUNTS = "nodeSetup.setupTask", "nodeSetup.mountVolumes"
+CLUSTER: tuple[tuple[str, Any, str, str], ...] = (
+    *(
+        (name, value, TOLD, name.partition(".")[0])
+        for name, value in (
+            ("vmSize", "STANDARD_NC6"),
+            ("vmPriority", "lowpriority"),
+            ("scaleSettings.manual.targetNodeCount", 2),
+            ("scaleSettings.manual.nodeDeallocationOption", "requeue"),
+            ("scaleSettings.autoScale.minimumNodeCount", 0),
+            ("scaleSettings.autoScale.maximumNodeCount", 4),
+            ("scaleSettings.autoScale.initialNodeCount", 1),
+            *((f"virtualMachineConfiguration.imageReference.{name}", "x") for name in
+              ("publisher", "offer", "sku", "version", "virtualMachineImageId")),
+            ("userAccountSettings.adminUserName", "joe"),
+            ("userAccountSettings.adminUserSshPublicKey", "ssh-rsa x"),
+            ("userAccountSettings.adminUserPassword", "pw-of-joe"),
+            ("subnet.id", "/subnets/s"),
+        )
+    ),
+    *(
+        (f"nodeSetup.performanceCountersSettings.appInsightsReference.{name}", "x", TOLD,
+         "nodeSetup.performanceCountersSettings")
+        for name in ("component.id", "instrumentationKey", "instrumentationKeySecretReference.sourceVault.id",
+                     "instrumentationKeySecretReference.secretUrl")
+    ),
+    (f"{_SETUP}.commandLine", "apt-get install z", USED, ""),
+    (f"{_SETUP}.commandLine", "apt-get install z", TOLD, ""),
+    (f"{_SETUP}.environmentVariables.0.name", "MODE", USED, "export MODE=on;"),
+    (f"{_SETUP}.environmentVariables.0.value", "off", USED, "export A=off;"),
+    (f"{_SETUP}.stdOutErrPathPrefix", "/tmp", TOLD, ""),
+    *((f"{_SETUP}.secrets.0.{name}", "x", REFUSED, f"{_SETUP}.secrets") for name in
+      ("name", "value", f"{VAULT}.sourceVault.id", f"{VAULT}.secretUrl")),
+    *((f"{_MOUNTS}.azureFileShares.0.{name}", "x", TOLD, f"{_MOUNTS}.azureFileShares.0.{name.partition('.')[0]}")
+      for name in ("accountName", "fileMode", "directoryMode", "credentials.accountKey",
+                   "credentials.accountKeySecretReference.secretUrl")),
+    (f"{_MOUNTS}.azureFileShares.0.azureFileUrl", "http://elsewhere/s", REFUSED, ""),
+    (f"{_MOUNTS}.azureFileShares.0.relativeMountPath", "lost", REFUSED, "needs lost_folder in its place"),
+    (f"{_MOUNTS}.azureBlobFileSystems.0.accountName", "other", REFUSED, "no file in aux_data/configs/ opens it"),
+    (f"{_MOUNTS}.azureBlobFileSystems.0.containerName", "more", USED, "more.yaml"),
+    (f"{_MOUNTS}.azureBlobFileSystems.0.relativeMountPath", "deep", USED, "'deep_folder': "),
+    (f"{_MOUNTS}.azureBlobFileSystems.0.mountOptions", "-o ro", TOLD, ""),
+    (f"{_MOUNTS}.azureBlobFileSystems.0.credentials.accountKey", "a2V5", TOLD,
+     f"{_MOUNTS}.azureBlobFileSystems.0.credentials"),
+    (f"{_MOUNTS}.azureBlobFileSystems.0.credentials.accountKeySecretReference.secretUrl", "/v", REFUSED,
+     "accountKeySecretReference"),
+    (f"{_MOUNTS}.fileServers.0.fileServer.id", "/x/fs2", READ, "nodes=2"),
+    (f"{_MOUNTS}.fileServers.0.relativeMountPath", "lost", REFUSED, "needs lost_folder in its place"),
+    (f"{_MOUNTS}.fileServers.0.sourceDirectory", "/x", TOLD, ""),
+    (f"{_MOUNTS}.fileServers.0.mountOptions", "rw", TOLD, ""),
+    (f"{_MOUNTS}.unmanagedFileSystems.0.mountCommand", "mount y", TOLD, ""),
+    (f"{_MOUNTS}.unmanagedFileSystems.0.relativeMountPath", "lost", REFUSED, "needs lost_folder in its place"),
+)  # fmt: skip
+AROUND_CLUSTER: Mapping[str, Any] = {
+    "nodeSetup": {
+        "setupTask": {"commandLine": "true", "environmentVariables": [{"name": "A", "value": "on"}]},
+        "mountVolumes": {
+            name: [{key: value if key != "relativeMountPath" else f"c_{value}" for key, value in one.items()}]
+            for name, (one,) in AROUND["mountVolumes"].items()
+        },
+    }
+}
+
+
+def put(values: Any, path: str, value: Any) -> None:
+    """Set the value at a path, whose numbers are places in lists; None removes it."""
+    *above, last = path.split(".")
+    for name in above:
+        if isinstance(values, list):
+            values += [{}] if int(name) == len(values) else []
+            values = values[int(name)]
+        else:
+            values = values.setdefault(name, {} if name != "secrets" else [])
+    if value is None:
+        del values[last]
+    else:
+        values[last] = value
+
+
+def job_around(path: str) -> dict[str, Any]:
+    """A job that is whole without this property: what the property stands in, and what every job needs."""
+    first = path.partition(".")[0]
+    kit = first if first in TOOLKITS else "chainerSettings"
+    wanted = {"stdOutErrPathPrefix", "nodeCount", "mountVolumes", kit, first}
+    return {name: copy.deepcopy(value) for name, value in AROUND.items() if name in wanted}
+
+
+def outcome(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | None) -> tuple[str, str]:
+    """What the job becomes, and its notes."""
+    files = []
+    for name, values in (("job", job), ("cluster", cluster)):
+        if values is not None:
+            files.append(folder / f"{name}.json")
+            files[-1].write_text(json.dumps({"properties": values}, indent=1))
+    read = read_job_file(files[0], files[1] if cluster is not None else None, {})
+    names = ("logs", "nfs", "own", "c_logs", "c_nfs", "c_own")
+    entries = tuple(FolderEntry(name, BOX, f"mine/{name}") for name in names)
+    target = Cluster("eu", "aux_data/aml/eu.yaml", Path("/p"), folders=entries, platform="slurm", values={})
+    known = {("acct", name): f"aux_data/configs/{name}.yaml" for name in ("data", "more")}
+    made = translate_job(read, target, known)
+    return f"{made.values!r} {' '.join(made.argv)} nodes={made.nodes}", "\n".join(made.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "fate", "shown"),
+    [*(("job", *row) for row in JOB), *(("cluster", *row) for row in CLUSTER)],
+    ids=lambda part: str(part)[:60],
+)
+def test_each_property_is_used_named_or_refused(
+    kind: str, path: str, value: Any, fate: str, shown: str, tmp_path: Path
+) -> None:
+    job = job_around(path if kind == "job" else "")
+    cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
+    before = outcome(tmp_path, job, cluster)[0] if fate == USED else ""
+    put(job if cluster is None else cluster, path, value)
+    if fate == REFUSED:
+        with pytest.raises(ConfigError) as caught:
+            outcome(tmp_path, job, cluster)
+        assert (shown or f"properties.{path}: ") in str(caught.value) and f"{kind}.json:" in str(caught.value)
+        assert "is no key" not in str(caught.value) and caught.value.exit_code == 2
+        return
+    text, notes = outcome(tmp_path, job, cluster)
+    if fate == TOLD:
+        assert f"{kind}.json:" in notes and f"properties.{shown or path}: " in notes
+    else:
+        assert (shown or str(value)) in text and text != before, text
+    for secret in ("very-hidden", "hush-hush", "hidden-too", "pw-of-joe", "other-pw", "a2V5"):
+        assert secret not in notes
+
+
+def test_an_account_and_its_key_come_from_the_variables_that_az_took(tmp_path: Path) -> None:
+    job = job_around("")
+    blob = job["mountVolumes"]["azureBlobFileSystems"][0]
+    blob.update(
+        accountName="<AZURE_BATCHAI_STORAGE_ACCOUNT>", credentials={"accountKey": "<AZURE_BATCHAI_STORAGE_KEY>"}
+    )
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps({"properties": job}))
+    environ = {"AZURE_BATCHAI_STORAGE_ACCOUNT": "acct", "AZURE_BATCHAI_STORAGE_KEY": "a2V5"}
+    volume = next(one for one in read_job_file(file, None, environ).volumes if one.kind == "blob")
+    assert volume.account == "acct" and volume.key and volume.key.reveal() == "a2V5"
+    for name in environ:
+        with pytest.raises(ConfigError, match=f"needs the environment variable {name}"):
+            read_job_file(file, None, {**environ, name: ""})

@@ -1,0 +1,58 @@
+"""One request that the service asks to wait holds back all others that keep to the same pace."""
+
+from __future__ import annotations
+
+import pytest
+
+from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.store.rest.auth import SasSigner
+from blobsync.store.rest.http import BlobHttp, Reply, RetryPolicy
+from blobsync.store.rest.pace import Pace
+from blobsync.store.rest.steps import Pause, Steps
+from blobsync.store.rest.transport import Answered, Headers, Try, WholeResponse
+
+_SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=UEFDRQ%3D%3D")
+
+
+def _http(pace: Pace | None) -> BlobHttp:
+    container = ContainerUrl("acct", "box", "http://127.0.0.1:1/acct")
+    return BlobHttp(container, SasSigner(_SAS), environ={}, retry=RetryPolicy(base=0.001, longest=0.002), pace=pace)
+
+
+def _asked(http: BlobHttp) -> Steps[Reply]:
+    return http.tries("PUT", "/acct/box/x", {}, {}, b"")
+
+
+def _answered(status: int, *headers: tuple[str, str]) -> Answered:
+    return Answered(WholeResponse(status, Headers(headers), resent=False), b"")
+
+
+def test_no_other_request_begins_before_the_time_is_over() -> None:
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    one, other, free = _http(pace), _http(pace), _http(None)
+    throttled, waiting = _asked(one), _asked(other)
+    assert isinstance(next(throttled), Try)
+    assert throttled.send(_answered(503, ("Retry-After", "7"))) == Pause(7.0)
+    assert next(waiting) == Pause(7.0)
+    # So that the engine has fewer of them under way afterwards.
+    assert (one.throttled, other.throttled) == (1, 1)
+    now[0] = 5.0
+    assert waiting.send(None) == Pause(2.0)
+    now[0] = 7.0
+    assert isinstance(waiting.send(None), Try) and isinstance(throttled.send(None), Try)
+    assert pace.take() == 7.0 and pace.take() == 0.0
+    assert isinstance(next(_asked(free)), Try)
+    with pytest.raises(StopIteration) as end:
+        waiting.send(_answered(201))
+    assert end.value.value.status == 201
+
+
+@pytest.mark.parametrize("answer", [(500, ()), (503, ())])
+def test_a_wait_that_is_over_at_once_is_the_requests_own(answer: tuple[int, tuple[()]]) -> None:
+    pace = Pace()
+    steps = _asked(_http(pace))
+    next(steps)
+    status, headers = answer
+    assert isinstance(steps.send(_answered(status, *headers)), Pause)
+    assert pace.take() == 0.0 and pace.left == 0.0

@@ -1,0 +1,297 @@
+"""Transfers under way: what they write of themselves while they run, who believes it, and how they are ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.base.errors import NothingMatchedError, UsageError
+from blobsync.base.process_mark import ProcessMark
+from blobsync.local.state_dir import StateDir
+from blobsync.local.transfer_log import TransferEntry
+from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.progress import Progress, ProgressCounter, WorkerProgress, read_progress
+from blobsync.project.running import RunningTransfer, RunningTransfers, told_meanwhile
+from tests.fakes.tasks import RecordingListener
+
+_ID = "0123abcd"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    return StateDir(tmp_path)
+
+
+def entry(pid: int | None = None, host: str | None = None) -> TransferEntry:
+    here = {"pid": os.getpid() if pid is None else pid, "host": host or os.uname().nodename}
+    return TransferEntry("upload", ("data/x",), id=_ID, **here)  # type: ignore[arg-type]
+
+
+@contextmanager
+def told(
+    state: StateDir, entry: TransferEntry, *, behind: Listener | None = None, stoppable: bool = True
+) -> Iterator[Listener]:
+    """A transfer that tells how far it is without waiting for its half second."""
+    with told_meanwhile(state, entry, behind or SilentListener(), stoppable=stoppable, every=0.01) as listener:
+        listener.expect(4, 1000)
+        listener.phase("moving")
+        yield listener
+
+
+def seen(state: StateDir, enough: Callable[[RunningTransfer], object] = bool) -> RunningTransfer:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = RunningTransfers(state).all().get(_ID)
+        if found is not None and found.progress.phase and enough(found):
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it was not told")
+
+
+def test_a_transfer_tells_how_far_it_is_and_nothing_of_it_stays(state: StateDir) -> None:
+    behind = RecordingListener()
+    with told(state, entry(), behind=behind) as listener:
+        listener.bytes_moved(250)
+        listener.by_worker("process 17", 0, 250)
+        listener.file_done("data/x/a", None)
+        listener.by_worker("process 17", 1, 0)
+        found = seen(state, lambda each: each.progress.workers and each.progress.workers[0].files)
+        assert (found.progress.phase, found.progress.files, found.progress.files_expected) == ("moving", 1, 4)
+        assert (found.progress.bytes, found.progress.share) == (250, 0.25)
+        assert [(each.name, each.files, each.bytes) for each in found.progress.workers] == [("process 17", 1, 250)]
+        assert ProcessMark(found.pid, found.born) == ProcessMark.of(os.getpid())
+        assert found.is_here and found.stoppable
+        # The numbers stay while what arrived is looked at.
+        listener.phase("verifying")
+        checked = seen(state, lambda each: each.progress.phase == "verifying").progress
+        assert (checked.bytes, checked.seconds_left) == (250, None)
+        (file,) = (state.root / "running").iterdir()
+        assert file.stat().st_mode & 0o077 == 0
+    assert list((state.root / "running").iterdir()) == []
+    assert (behind.bytes, behind.workers) == (250, {"process 17": [1, 250]})
+
+
+def test_what_is_planned_says_so_and_what_moves_has_a_curve_of_its_rate(state: StateDir) -> None:
+    one = replace(entry(), command="blobsync u data/x", user="me")
+    with told_meanwhile(state, one, SilentListener(), stoppable=True, planning=True, every=0.01) as listener:
+        listener.phase("surveying")
+        listener.seen(7)
+        planned = seen(state, lambda each: each.progress.looked)
+        assert planned.planning and planned.points == ()
+        told_of = (planned.kind, planned.paths, planned.command, planned.user, planned.began)
+        assert told_of == ("upload", ("data/x",), "blobsync u data/x", "me", one.began)
+    assert RunningTransfers(state).all() == {}
+    with told(state, one) as listener:
+        listener.bytes_moved(250)
+        moving = seen(state, lambda each: len(each.points) > 2 and each.points[-1][1])
+        assert not moving.planning
+        times = [at for at, _, _ in moving.points]
+        assert times == sorted(times) and moving.points[-1][1] == 250
+
+
+def test_a_short_transfer_writes_nothing_nor_one_without_a_lasting_folder(tmp_path: Path) -> None:
+    with told_meanwhile(StateDir(tmp_path), entry(), SilentListener(), stoppable=True) as listener:
+        listener.phase("moving")
+    silent = SilentListener()
+    with told_meanwhile(StateDir(tmp_path, lasting=False), entry(), silent, stoppable=True, every=0.0) as listener:
+        assert listener is silent
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_has_no_secret_of_a_name(state: StateDir) -> None:
+    with told(state, entry()) as listener:
+        listener.under_way(1, "data/x/a?sv=1&sig=c2VudGluZWw%3D")
+        found = seen(state, lambda each: each.progress.under_way)
+        assert "c2VudGluZWw" not in (state.root / "running" / f"{_ID}.json").read_text()
+        assert found.progress.current.startswith("data/x/a")
+
+
+def test_what_a_killed_transfer_left_is_not_believed_and_goes(state: StateDir) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    _leave(state, pid=child.pid)
+    # The number of this process, of which another had it before.
+    _leave(state, "0000abcd", born="7")
+    assert RunningTransfers(state).all() == {}
+    assert list((state.root / "running").iterdir()) == []
+
+
+def test_of_another_machine_it_is_believed_until_it_was_not_renewed_for_a_week(state: StateDir) -> None:
+    _leave(state, host="another", told=time.time() - 3600)
+    assert RunningTransfers(state).all()[_ID].silent == pytest.approx(3600, abs=60)
+    _leave(state, host="another", told=time.time() - 8 * 86400)
+    assert RunningTransfers(state).all() == {}
+
+
+def _leave(state: StateDir, id: str = _ID, *, raw: str | None = None, **changes: Any) -> Path:
+    mark = ProcessMark.of(os.getpid())
+    values: dict[str, Any] = {
+        "id": id,
+        "pid": mark.pid,
+        "born": mark.born,
+        "host": os.uname().nodename,
+        "stoppable": True,
+        "told": time.time(),
+        "progress": {"phase": "moving", "seconds": 1.0},
+    }
+    file = state.folder("running") / f"{id}.json"
+    file.write_text(json.dumps({**values, **changes}) if raw is None else raw)
+    return file
+
+
+@pytest.mark.parametrize(
+    "raw", ["", "[]", "{}", "nan", '{"id": "0123abcd", "pid": 7, "progress": []}', "[" * 100_000, "\0" * 300_000]
+)
+def test_what_is_no_record_is_no_transfer(state: StateDir, raw: str) -> None:
+    _leave(state, raw=raw)
+    assert RunningTransfers(state).all() == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "ffffffff"},
+        {"pid": "1"},
+        {"pid": -1},
+        {"pid": 2**40},
+        {"told": "now"},
+        {"told": "1e999"},
+        {"progress": {"phase": "moving", "seconds": 1.0, "rate": "1e999"}},
+        {"more": 1},
+        {"progress": {"phase": 7, "seconds": 1.0}},
+        {"progress": {"phase": "moving", "seconds": 1.0, "workers": [{"name": 3}]}},
+        {"progress": {"phase": "moving", "seconds": 1.0, "workers": 7}},
+        {"progress": {"phase": "moving"}},
+        {"paths": ["data", 7]},
+        {"paths": 7},
+        {"points": [[1.0, 2]]},
+        {"points": [[1.0, 2, "fast"]]},
+        {"points": 7},
+        {"planning": "yes"},
+    ],
+)
+def test_a_record_with_values_that_cannot_be_is_no_transfer(state: StateDir, changes: dict[str, Any]) -> None:
+    file = state.folder("running") / f"{_ID}.json"
+    _leave(state, **{name: value for name, value in changes.items() if name != "id"})
+    text = file.read_text().replace(_ID, str(changes.get("id", _ID)))
+    file.write_text(text.replace('"1e999"', "1e999"))
+    assert RunningTransfers(state).all() == {}
+
+
+def test_no_link_is_followed_and_nothing_is_waited_for(state: StateDir, tmp_path: Path) -> None:
+    elsewhere = _leave(state).rename(tmp_path / "elsewhere")
+    (state.root / "running" / f"{_ID}.json").symlink_to(elsewhere)
+    os.mkfifo(state.root / "running" / "0000abcd.json")
+    assert RunningTransfers(state).all() == {}
+
+
+# -- ending one -------------------------------------------------------------------------------------------
+
+# Takes SIGTERM as the command line does, and lets a shell's background have taken SIGINT away.
+_COMMAND = """
+import signal, sys, time
+def stop(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@contextmanager
+def command() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", _COMMAND], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_stop_ends_the_command_as_ctrl_c_does(state: StateDir) -> None:
+    with command() as process, told(state, entry(process.pid)):
+        seen(state)
+        RunningTransfers(state).stop(_ID)
+        assert process.wait(60) == 130
+
+
+def test_stop_ends_no_process_that_is_not_that_command(state: StateDir) -> None:
+    running = RunningTransfers(state)
+    with command() as process:
+        born = ProcessMark.of(process.pid).born
+        for changes, kind, said in (
+            ({"born": "1"}, NothingMatchedError, "is not running any more"),
+            ({"born": born, "host": "another"}, UsageError, "runs on another"),
+            ({"born": born, "stoppable": False}, UsageError, "a program that uses blobsync"),
+        ):
+            _leave(state, pid=process.pid, **changes)
+            with pytest.raises(kind, match=said):
+                running.stop(_ID)
+        assert ProcessMark(process.pid, "1").ask_to_end() is False
+        assert process.poll() is None
+    with pytest.raises(NothingMatchedError):
+        running.stop("../../x")
+
+
+def test_a_process_of_another_user_is_not_ended() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a process of another user")
+    process = subprocess.Popen(["/bin/sleep", "600"], user=65534, group=65534)
+    try:
+        with pytest.raises(PermissionError, match="belongs to another user"):
+            ProcessMark.of(process.pid).ask_to_end()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+# -- workers ----------------------------------------------------------------------------------------------
+
+
+class _Counter(ProgressCounter):
+    def show(self, *, force: bool, began: bool = False) -> None: ...
+
+
+def test_what_each_of_several_workers_moved_is_counted_by_its_name() -> None:
+    now = [100.0]
+    counter = _Counter(lambda: now[0])
+    counter.phase("moving")
+    counter.by_worker("node0.0", 0, 300)
+    counter.by_worker("node1.0", 1, 500)
+    now[0] += 2
+    counter.by_worker("node0.0", 2, 300)
+    # It was lost, and what it had under way moves again.
+    counter.by_worker("node1.0", 0, -900)
+    found = counter.progress(now[0])
+    assert found.workers == (WorkerProgress("node0.0", 2, 600, 300.0), WorkerProgress("node1.0", 1, 0, 0.0))
+    now[0] += 2
+    counter.by_worker("node0.0", 0, 1000)
+    assert counter.progress(now[0]).workers[0].rate == 500.0
+
+
+def test_progress_comes_back_from_another_process_as_it_was() -> None:
+    from dataclasses import asdict
+
+    workers = (WorkerProgress("process 17", 1, 5, 2.5),)
+    one = Progress("moving", 1.0, files=1, files_expected=4, seconds_left=3.5, current="a", workers=workers)
+    assert read_progress(json.loads(json.dumps(asdict(one)))) == one
+    assert (one.share, Progress("surveying", 1.0).share) == (0.25, 0.0)
+    assert Progress("moving", 1.0, bytes=-5, bytes_expected=10).share == 0.0
+    for wrong in ({}, {"phase": "moving", "seconds": 1.0, "workers": [7]}, {"phase": 1, "seconds": 1.0}):
+        with pytest.raises(ValueError, match=r"."):
+            read_progress(wrong)

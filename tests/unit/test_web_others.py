@@ -1,0 +1,193 @@
+"""Pages about what other processes do, and about other clusters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from blobsync.base.process_mark import ProcessMark
+from blobsync.base.redaction import register_secret
+from blobsync.local.running_records import RunningRecords
+from blobsync.local.state_dir import StateDir, open_state_dir
+from blobsync.local.transfer_log import TransferEntry, TransferLog
+from blobsync.plan.progress import Progress, WorkerProgress
+from blobsync.plan.transfer_plan import Direction
+from blobsync.web.source import Source
+from tests.fakes.web_pages import WebPages, words_of
+
+_ACCOUNT = {"account_name": "a", "account_key": "U0VOVElORUw=", "blob_endpoint": "http://127.0.0.1:9/a"}
+_FAR = Progress(
+    "moving", 9.0, files=3, files_expected=8, bytes=43_000, bytes_expected=100_000, rate=2e6, seconds_left=120.0,
+    workers=(WorkerProgress("process 17", 2, 30_000, 1_500_000.0), WorkerProgress("process 18", 1, 13_000, 500_000.0)),
+)  # fmt: skip
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    for name in ("aml", "eu"):
+        entry = {"azure_blob_config_file": f"aux_data/configs/{name}.yaml", "path": "d"}
+        folders = {"data_folder": entry} | ({"models_folder": entry} if name == "eu" else {})
+        for file, value in (
+            (f"configs/{name}.yaml", {**_ACCOUNT, "container_name": f"box-{name}"}),
+            (f"aml/{name}.yaml", {"config_param": folders}),
+        ):
+            path = tmp_path / "aux_data" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(yaml.safe_dump(value))
+            path.chmod(0o600)
+    return Source(tmp_path, tmp_path, None, "aml", {}, {"HOME": str(tmp_path)})
+
+
+@pytest.fixture
+def state(source: Source) -> StateDir:
+    return open_state_dir(source.root, source.environ)
+
+
+@pytest.fixture
+def pages(source: Source, tmp_path: Path) -> Iterator[WebPages]:
+    made = WebPages(source, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def command() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _begin(state: StateDir, pid: int, command: str = "blobsync u data/x") -> TransferEntry:
+    entry = TransferEntry("upload", ("data/x",), command=command, planned=8, pid=pid, id="0123abcd")
+    TransferLog(state.root / "transfers.sqlite").write(entry)
+    return entry
+
+
+def _tell(state: StateDir, entry: TransferEntry, *, stoppable: bool = True, ago: float = 0.0, **more: Any) -> None:
+    known = {"id": entry.id, "pid": entry.pid, "born": ProcessMark.of(entry.pid).born, "host": entry.host}
+    told = {"stoppable": stoppable, "told": time.time() - ago, "progress": asdict(_FAR)}
+    RunningRecords(state).write(entry.id, {**known, **told, **more})
+
+
+def test_a_transfer_of_a_terminal_is_shown_live_with_its_workers_and_can_be_cancelled(
+    pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
+) -> None:
+    entry = _begin(state, command.pid)
+    assert "starting" in words_of(pages.get("/transfers").text), "it has not told anything so far"
+    _tell(state, entry)
+    page = pages.get("/transfers").text
+    said = words_of(page)
+    for words in (
+        "43 %",
+        "of 100 KB",
+        "3 of 8",
+        "2 MB/s",
+        "2 min",
+        "process 17 2 30",
+        "process 18 1 13",
+        entry.command,
+    ):
+        assert words in said, words
+    assert 'data-live="/transfers/live?active=0123abcd"' in page
+    _tell(state, replace(entry, planned=8))
+    assert "43 %" in words_of(pages.parts("/transfers/live?active=0123abcd")["work-0123abcd"])
+    assert pages.parts("/transfers/live?active=")["load"] == "/transfers", "a new one began"
+    assert pages.post("/transfers/running/0123abcd/cancel").status == 303
+    assert command.wait(60) == -15
+    assert pages.parts("/transfers/live?active=0123abcd")["load"] == "/transfers", "it has ended"
+    assert "killed" in words_of(pages.get("/transfers").text)
+    assert pages.post("/transfers/running/0123abcd/cancel").status == 404
+
+
+def test_a_transfer_of_a_terminal_is_shown_while_it_is_planned_and_then_with_the_curve_of_its_rate(
+    pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
+) -> None:
+    entry = TransferEntry("copy", ("data/<x>",), pid=command.pid, id="89abcdef")
+    known: dict[str, Any] = {
+        "kind": entry.kind,
+        "paths": entry.paths,
+        "command": "blobsync -f eu u data",
+        "began": entry.began,
+    }
+    _tell(state, entry, **known, user="amber", planning=True, progress=asdict(Progress("surveying", 2.0, looked=1234)))
+    page = pages.get("/transfers").text
+    said = words_of(page)
+    for words in (
+        "copy data/&lt;x&gt;",
+        "planning, nothing moves yet: 1,234 names",
+        "by amber on",
+        "blobsync -f eu u data",
+    ):
+        assert words in said, words
+    assert "/history/89abcdef" not in page and "/transfers/running/89abcdef/cancel" in page
+    # The same process moves now, under an id of the history.
+    RunningRecords(state).remove(entry.id)
+    _tell(state, _begin(state, command.pid), points=[(0.5, 0, 0.0), (1.0, 500_000, 1e6), (1.5, 1_500_000, 2e6)])
+    assert pages.parts("/transfers/live?active=89abcdef")["load"] == "/transfers"
+    drawn = pages.parts("/transfers/live?active=0123abcd")["work-0123abcd"]
+    assert 'aria-label="Rate over time, at most 2 MB a second"' in drawn and "<polygon" in drawn
+    assert pages.post("/transfers/running/0123abcd/cancel").status == 303
+    assert command.wait(60) == -15
+
+
+def test_what_cannot_be_cancelled_from_here_has_no_button_and_a_silent_one_says_so(
+    pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
+) -> None:
+    entry = _begin(state, command.pid, "")
+    _tell(state, entry, stoppable=False, ago=200.0)
+    page = pages.get("/transfers").text
+    assert "/cancel" not in page
+    assert "No news of this transfer for 3 min" in words_of(page)
+    answer = pages.post("/transfers/running/0123abcd/cancel")
+    assert answer.status == 400 and "a program that uses blobsync" in answer.text
+    assert command.poll() is None
+
+
+def test_the_project_is_shown_through_another_cluster_and_its_forms_and_links_keep_to_it(pages: WebPages) -> None:
+    own, other = pages.get("/").text, pages.get("/?cluster=eu").text
+    hidden = '<input type="hidden" name="cluster" value="eu">'
+    assert hidden not in own and "<option selected>aml" in own and "models" not in own
+    assert "<option selected>eu" in other and 'value="models"' in other
+    assert other.count(hidden) == other.count('name="form_token"')
+    assert 'data-live="/project/live?cluster=eu"' in other
+    entries = pages.parts("/project/live?cluster=eu")["entries"]
+    for _ in range(600):
+        if "/browse?" in entries:
+            break
+        time.sleep(0.1)
+        entries = pages.parts("/project/live?cluster=eu")["entries"]
+    assert "/browse?path=models&amp;cluster=eu" in entries and "box-eu" in entries
+    assert pages.get("/?cluster=../../x").status == 400
+    assert "there is no cluster" in pages.get("/browse?path=data&cluster=nowhere").text
+
+
+def test_a_password_that_is_a_word_of_html_is_hidden_in_values_and_breaks_no_page(pages: WebPages) -> None:
+    register_secret("charset")
+    assert "<meta charset=" in pages.get("/").text
+    answer = pages.get("/browse?path=data&cluster=charset").text
+    assert "&#39;***&#39;" in words_of(answer) and "charset" not in words_of(answer)
+
+
+def test_a_plan_is_made_for_the_cluster_of_its_form_and_from_the_one_that_is_named(pages: WebPages) -> None:
+    answer = pages.post("/plans", cluster="eu", from_cluster="aml", from_path="data/y/", act="u:data/x")
+    work = pages.works.find(answer.headers["location"].rpartition("/")[2])
+    wish = work.wish
+    assert (wish.direction, wish.paths, wish.cluster, wish.from_cluster) == (Direction.UP, ("data/x",), "eu", "aml")
+    assert (wish.options.from_path, work.cluster) == ("data/y", "eu")
+    page = pages.get(answer.headers["location"]).text
+    assert "Plan: copy data/x from aml to eu" in words_of(page)
+    # Once more, with the conflicts settled: everything else stays.
+    again = pages.post("/plans", again=work.id, keep="both")
+    settled = pages.works.find(again.headers["location"].rpartition("/")[2]).wish
+    assert settled == replace(wish, options=replace(wish.options, keep="both"))
+    for form in ({"from_cluster": "nowhere"}, {"cluster": "nowhere"}):
+        assert pages.post("/plans", act="u:data/x", **form).status == 400
