@@ -152,14 +152,14 @@ def test_one_worker_is_cut_off_for_a_while_and_what_it_is_asked_to_wait_all_wait
     assert done.code == 0, str(done)
     assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
     shown = "\n".join(done.answer())
-    # While it runs what each node moves that moved anything since the last line, in the end what each has moved.
-    assert re.search(r"node[01]: [\d.]+ [KM]?B/s", shown), str(done)
+    # In the end what each node has moved.
     files = sum(int(count) for count in re.findall(r"node[01]: (\d+) files and ", shown))
     assert files == len(_FILES), str(done)
-    told = _log(project, job_of(shown))
+    # A job that ends early is started again.
+    told = "".join(_log(project, job) for job in sorted(set(re.findall(r"job (\S+) on ", shown))))
     asked = re.findall(r"the storage account asks for fewer requests: all workers wait (\d+) s", told)
     heard = re.findall(r"node\d\.0 was asked by the storage account for fewer requests: waiting (\d+) s", told)
-    assert len(asked) == 1 and asked == heard, told
+    assert len(asked) == 1 and asked == heard, f"{told}\n{done}"
 
 
 def test_a_plan_on_the_disk_goes_in_batches_and_what_always_fails_is_named_while_the_rest_goes_on(

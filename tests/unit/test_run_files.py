@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,36 @@ def test_secrets_stay_while_a_supervisor_lives(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert remove_dead_secrets(tmp_path) == ()
     assert files.secrets.exists()
+
+
+def test_whoever_looks_while_supervisors_start_finds_none_of_them_dead(tmp_path: Path) -> None:
+    over, found = threading.Event(), []
+    runs = [RunFiles(tmp_path / f"me_1_{number:08x}") for number in range(300)]
+    for files in runs:
+        files.make({files.local: "{}"})
+
+    def look() -> None:
+        for files in runs:
+            while not over.is_set() and not files.lock.exists():
+                continue
+            found.append(files.supervisor_is_gone())
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    with ExitStack() as stack:
+        try:
+            assert all(stack.enter_context(files.supervised()) for files in runs)
+            assert not any(stack.enter_context(files.supervised()) for files in runs[:3])
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert len(found) == 2 * len(runs) and not any(found)
+    assert {path.name for files in runs for path in files.folder.iterdir() if path.is_file()} == {
+        "local.json",
+        "supervisor.lock",
+    }
 
 
 @pytest.mark.parametrize("state", [None, State.QUEUED])

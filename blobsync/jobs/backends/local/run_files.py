@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -175,6 +175,22 @@ class RunFiles:
                 nodes = tuple(int(node) for node in values["nodes"])
                 changes.append(change)
         return tuple(changes), nodes
+
+    @contextmanager
+    def supervised(self) -> Iterator[bool]:
+        """As the run's supervisor, with its lock; False where the run has one, or had one.
+
+        The lock is locked before it gets its name: nobody finds it open and takes its supervisor for dead.
+        """
+        own = self.lock.with_suffix(f".{os.getpid()}")
+        with own.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            is_first = not self.lock.exists()
+            if is_first:
+                own.replace(self.lock)
+            else:
+                own.unlink()
+            yield is_first
 
     def supervisor_is_gone(self) -> bool:
         """Whether a run that has not ended has no supervisor: it was killed, or the machine went down."""

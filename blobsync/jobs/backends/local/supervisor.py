@@ -8,7 +8,6 @@ It waits for its turn, starts the node program, and writes ``state.json`` whenev
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -121,12 +120,9 @@ class Supervisor:
 def main(run_dir: str) -> int:
     """Supervise the run whose directory this is; a second supervisor of the same run ends at once."""
     files = RunFiles(Path(run_dir))
-    with files.lock.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return 0
-        Supervisor(files, SubprocessRunner(), os.environ).run()
+    with files.supervised() as is_first:
+        if is_first:
+            Supervisor(files, SubprocessRunner(), os.environ).run()
     return 0
 
 
