@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -139,6 +141,23 @@ def test_nothing_imports_the_sdk_before_it_is_needed() -> None:
     ]
     inside = [module for module in MODULES for _, name in module.imports() if name.startswith("blobsync.store.sdk")]
     assert not early and inside
+
+
+def test_a_short_upload_imports_only_what_it_needs() -> None:
+    # Three quarters of a short command's time are imports.
+    modules = ("cli.copy", "project.api", "store.connect", "store.rest.curl_transport", "direct.engine")
+    program = f"import sys, {', '.join(f'blobsync.{name}' for name in modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    late = {
+        "ssl",
+        "email.utils",
+        "http.client",
+        "blobsync.direct.copy",
+        "blobsync.direct.download",
+        "blobsync.direct.lane",
+    }
+    assert "blobsync.direct.upload" in loaded and not late & loaded
 
 
 def test_backends_do_not_import_each_other() -> None:

@@ -9,20 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.base.locations import SasToken
-from blobsync.direct.copy import CopyJob
 from blobsync.direct.crew import Crew, Trade
-from blobsync.direct.download import DownloadJob
-from blobsync.direct.file_blocks import BlockOrder, CopyBlocksJob, Named, ReadBlocksJob, UploadBlocksJob
-from blobsync.direct.lane import HANDS, Lane
-from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
 from blobsync.direct.sent_blocks import BlockMemory
 from blobsync.direct.upload import UploadJob
-from blobsync.direct.width import Width
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.files import LocalFolder
 from blobsync.local.range_records import RangeRecords
@@ -32,6 +26,10 @@ from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobStore, Orders
 from blobsync.transfer.engines import MoveReport, MoveTask
+
+# Kinds of jobs are imported when the first of them is made: most commands need one, and each takes a while.
+if TYPE_CHECKING:
+    from blobsync.direct.file_blocks import BlockOrder, Named
 
 BUFFERS = 128 * MIB
 
@@ -114,6 +112,8 @@ class DirectEngine:
     ) -> None:
         """Put some blocks of the task's one file, or read all of it; ``named`` is told of each. The report has what the
         source is; nothing appears under the file's name."""
+        from blobsync.direct.file_blocks import CopyBlocksJob, ReadBlocksJob, UploadBlocksJob
+
         run = RunState(task, report, listener, BUFFERS // self._processes)
         (action,) = task.actions
         source, to = task.part.source, task.part.destination
@@ -140,11 +140,16 @@ class DirectEngine:
         if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
             return self._download(run, source, destination, _tune(task, source))
         if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
+            from blobsync.direct.copy import CopyJob
+
             sas = self._source_sas(source) if self._source_sas else None
             return _Way(FAR, lambda action: CopyJob(run, action, source, destination, sas))
         raise ValueError("a move needs a blob at one end")
 
     def _download(self, run: RunState, source: RemoteEnd, destination: LocalEnd, tuning: LineTuning) -> _Way:
+        from blobsync.direct.download import DownloadJob
+        from blobsync.direct.large_download import LargeDownloadJob
+
         folder = _folder(run.task, destination)
 
         def job(action: FileAction) -> FileJob:
@@ -180,6 +185,9 @@ def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) ->
     shifts: list[tuple[Trade, int]] = []
     large: Iterable[FileAction] = run.task.actions
     if opener is not None:
+        from blobsync.direct.lane import HANDS, Lane
+        from blobsync.direct.width import Width
+
         width = Width(_share(_LANE_START, processes), _share(_LANE_MOST, processes))
         shifts.append((Lane(run, map(way.job, small), opener, width), HANDS))
         large = [action for action in run.task.actions if not _is_small(action)]

@@ -16,13 +16,13 @@ import hmac
 import threading
 import time
 from collections.abc import Callable, Mapping
-from email.utils import formatdate
 from functools import lru_cache
 from typing import Protocol
 from urllib.parse import quote
 
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import SasToken, Secret
+from blobsync.store.rest.http_date import http_date
 
 # A bearer token is renewed this long before it ends, so that none expires during a request.
 RENEW_SECONDS_BEFORE = 300.0
@@ -78,7 +78,7 @@ class SharedKeySigner:
         self._clock = clock
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
-        headers["x-ms-date"] = _date(int(self._clock()))
+        headers["x-ms-date"] = http_date(int(self._clock()))
         text = shared_key_string_to_sign(self.account, method, path, query, headers)
         digest = hmac.digest(self._key, text.encode(), "sha256")
         headers["Authorization"] = f"SharedKey {self.account}:{binascii.b2a_base64(digest, newline=False).decode()}"
@@ -121,7 +121,7 @@ class BearerSigner:
         self._ends = 0.0
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
-        headers["x-ms-date"] = _date(int(self._clock()))
+        headers["x-ms-date"] = http_date(int(self._clock()))
         headers["Authorization"] = f"Bearer {self.current()[0].reveal()}"
         return encode_query(query)
 
@@ -173,12 +173,6 @@ def shared_key_string_to_sign(
 def encode_query(query: Mapping[str, str]) -> str:
     """The query of a URL, every reserved character percent-encoded."""
     return "&".join([f"{name}={quote(value, safe='')}" for name, value in query.items()])
-
-
-@lru_cache(maxsize=16)
-def _date(second: int) -> str:
-    """Once for all requests of a second."""
-    return formatdate(second, usegmt=True)
 
 
 @lru_cache(maxsize=256)

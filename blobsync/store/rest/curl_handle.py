@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import ssl
 import sys
 import termios
 from collections.abc import Mapping
@@ -171,6 +170,9 @@ def _trust(easy: pycurl.Curl, bundle: str | None) -> None:
     """The given bundle, or what Python itself would trust: wheels of libcurl do not know where a system keeps it."""
     folder, file = None, bundle
     if bundle is None:
+        # Of a short command without TLS a measurable part.
+        import ssl
+
         paths = ssl.get_default_verify_paths()
         # A folder is looked into for the one certificate that is needed; a file is read for each connection.
         folder, file = _hashed(paths.capath), paths.cafile

@@ -24,7 +24,8 @@ from blobsync.base.errors import (
 from blobsync.base.locations import ContainerUrl
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import is_loopback
-from blobsync.store.rest.xml import ServiceError, parse_http_date, service_error
+from blobsync.store.rest.http_date import parse_http_date
+from blobsync.store.rest.xml import ServiceError, service_error
 
 # The service refuses signatures made more than this many seconds away from its own clock:
 # https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key#specifying-the-date-header

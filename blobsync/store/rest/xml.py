@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import binascii
 import re
-from calendar import timegm
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
-
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
-    )
-}
+from blobsync.store.rest.http_date import parse_http_date
 
 # XML 1.0 has no way to write most control characters, yet blob names may hold them and some servers write
 # them anyway. They travel through the parser as characters of the last private plane.
@@ -221,29 +213,6 @@ def decode_md5(text: str | None) -> bytes | None:
     except (binascii.Error, ValueError):
         return None
     return digest if len(digest) == 16 else None
-
-
-@lru_cache(maxsize=4096)
-def parse_http_date(text: str) -> float:
-    """``Fri, 20 Nov 2026 06:13:00 GMT`` as seconds since 1970; 0.0 where it is something else.
-
-    Written by hand because a listing calls it a million times.
-    """
-    try:
-        return float(
-            timegm(
-                (
-                    int(text[12:16]),
-                    _MONTHS[text[8:11]],
-                    int(text[5:7]),
-                    int(text[17:19]),
-                    int(text[20:22]),
-                    int(text[23:25]),
-                )
-            )
-        )
-    except (ValueError, KeyError):
-        return 0.0
 
 
 def _parse(body: bytes) -> tuple[ElementTree.Element, bool]:
