@@ -67,6 +67,8 @@ def test_every_page_is_right_dark_and_light_narrow_and_wide_and_all_of_it_is_rea
 
 def _faults(page: Page) -> list[str]:
     """At both widths and in both colours, with axe where these differ most."""
+    # After a click the page may be there before its style sheets.
+    page.wait_for_load_state("load")
     found = [f"the Tab key passes by {each}" for each in page.evaluate(_PASSED_BY)]
     looks: tuple[tuple[tuple[int, int], Color, Color], ...] = ((DESKTOP, "light", "dark"), (PHONE, "dark", "light"))
     for size, look, other in looks:
