@@ -99,7 +99,8 @@ def checkpoints() -> Iterator[Checkpoints]:
 
 
 @with_torch
-@pytest.mark.parametrize("sizes", [(2,), pytest.param((3, 2), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.soak
+@pytest.mark.parametrize("sizes", [(2,), (3, 2)], ids=str)
 def test_training_in_pods_goes_on_while_they_come_and_go_and_node_0_is_lost(
     lab: KubeLab, kube_cluster: RealCluster, sizes: tuple[int, ...]
 ) -> None:
