@@ -1,7 +1,8 @@
 """A small SQLite file of the state folder that may be lost: what is in it saves work, and nothing else.
 
 The rollback journal is kept (not WAL): project folders live on network file systems, where WAL's shared memory does
-not work (https://www.sqlite.org/wal.html, "Disadvantages").
+not work (https://www.sqlite.org/wal.html, "Disadvantages"). It is emptied, not deleted, after a transaction: a new file
+would be one more wait for the disk, for its folder (https://www.sqlite.org/pragma.html#pragma_journal_mode).
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class StateDatabase:
             self._connection = connection
             # Also with OFF, what a killed process handed to the system is there.
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("PRAGMA journal_mode = TRUNCATE")
             if connection.execute("PRAGMA user_version").fetchone()[0] != self._version:
                 self._make_tables(connection)
         return self._connection

@@ -6,6 +6,7 @@ that is killed has recorded what it finished.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +24,10 @@ from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival
 
-_FLUSH_FILES = 500
-_FLUSH_SECONDS = 2.0
+# A run that is killed looks at what it moved in these last seconds once more. Each write waits for the disk, and what
+# moves files waits with it: at most so large a part of the time.
+_SAVE_SECONDS = 2.0
+_SAVE_SHARE = 0.05
 # A file that changed this shortly before it was read may change again within the same clock tick of its file
 # system, with the same size, and `stat` would not show it: such a file is read again next time.
 # Linux ticks every 1 to 10 ms; file systems without fractions of a second every 1 or 2 s.
@@ -54,14 +57,14 @@ class Ledger:
     steady: Callable[[], float] = time.monotonic
     _planned: frozenset[str] = field(init=False)
     _unsaved: dict[str, Record] = field(default_factory=dict)
-    _saved_at: float = field(init=False)
+    _save_at: float = field(init=False)
     _opened_ns: int = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         actions = self.part.actions
         self._planned = frozenset(action.path for action in actions if action.action is Action.TRANSFER)
-        self._saved_at = self.steady()
+        self._save_at = self.steady() + _SAVE_SECONDS
         self._opened_ns = self.now_ns()
 
     def moved(self, moved: Moved) -> bool:
@@ -157,8 +160,12 @@ class Ledger:
         """Write what is verified to the index."""
         with self._lock:
             records, self._unsaved = self._unsaved, {}
-            self._saved_at = self.steady()
+            # One thread is enough to wait.
+            self._save_at = math.inf
+        began = self.steady()
         self.records.put(records)
+        took = self.steady() - began
+        self._save_at = began + max(_SAVE_SECONDS, took / _SAVE_SHARE)
 
     def _saw_enough(self, moved: Moved) -> bool:
         """Whether the engine saw a destination that can be compared with the source."""
@@ -188,7 +195,7 @@ class Ledger:
             near = _distrust_fresh(near, self._opened_ns)
         with self._lock:
             self._unsaved[self.part.key.at(path)] = Record(near, remote)
-            due = len(self._unsaved) >= _FLUSH_FILES or self.steady() - self._saved_at > _FLUSH_SECONDS
+            due = self.steady() >= self._save_at
         if due:
             self.save()
 

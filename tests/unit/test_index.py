@@ -23,6 +23,15 @@ def test_records_come_back_as_they_were_put(tmp_path: Path) -> None:
     assert pair.get([*records, "nobody"]) == records
 
 
+def test_its_journal_is_emptied_and_not_made_anew(tmp_path: Path) -> None:
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/data")
+    pair.put({"a": record(1)})
+    journal = tmp_path / "index.sqlite-journal"
+    inode = journal.stat().st_ino
+    pair.put({"b": record(2)})
+    assert (journal.stat().st_size, journal.stat().st_ino) == (0, inode)
+
+
 def test_a_copy_between_blobs_is_recorded_with_both_etags(tmp_path: Path) -> None:
     pair = Index(tmp_path / "index.sqlite").pair("http://a/x", "http://b/y")
     copied = Record(RemoteState(5, "source-etag", None), RemoteState(5, "etag", None))

@@ -33,6 +33,15 @@ def test_entries_come_back_newest_first(log: TransferLog) -> None:
     assert log.find("2").transferred == 2
 
 
+def test_its_journal_is_emptied_and_not_made_anew(log: TransferLog, tmp_path: Path) -> None:
+    # The folder of a new file would have to reach the disk, too.
+    log.write(entry(1))
+    journal = tmp_path / "transfers.sqlite-journal"
+    inode = journal.stat().st_ino
+    log.write(entry(2))
+    assert (journal.stat().st_size, journal.stat().st_ino) == (0, inode)
+
+
 def test_an_entry_is_replaced_when_it_ends(log: TransferLog) -> None:
     begun = entry(began=time.time())
     log.write(begun)
