@@ -237,6 +237,8 @@ class _Pipes:
 
 def main() -> NoReturn:
     """Reads the orders, then works until it is told to stop."""
+    # nohup and a shell's `&` start programs that ignore it, and so would all that these start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     pipes = _Pipes()
     orders = read_orders(next(pipes.lines, ""))
     incoming, outgoing = Incoming(pipes.lines, pipes.interrupt), Outgoing(pipes.write)

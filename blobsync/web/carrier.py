@@ -89,6 +89,8 @@ def _failure(failure: FileFailure | BlobsyncError) -> dict[str, Any]:
 
 def main() -> NoReturn:
     """One order, then the end."""
+    # The server may have been started by nohup or a shell's `&`, which ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     out, sys.stdout = sys.stdout, sys.stderr
     writing = threading.Lock()
 

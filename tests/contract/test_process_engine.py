@@ -309,6 +309,34 @@ def test_a_worker_that_cannot_import_itself_says_why(store: BlobStore, azurite: 
     assert "No module named 'nothing_like_it'" in note
 
 
+class Kept:
+    """Keeps the processes that it starts."""
+
+    def __init__(self) -> None:
+        self._runner = SubprocessRunner()
+        self.started: list[RunningProcess] = []
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> RunningProcess:
+        self.started.append(self._runner.start(argv, env=env, cwd=cwd))
+        return self.started[-1]
+
+
+def test_workers_of_a_program_that_ignores_ctrl_c_end_by_themselves(
+    store: BlobStore, azurite: Azurite, tmp_path: Path
+) -> None:
+    write_tree(tmp_path, {"a": b"1", "b": b"2"})
+    kept = Kept()
+    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), kept)  # type: ignore[arg-type]
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert len(moved_by(engine, upload(tmp_path, store, "p"), Notes()).moved) == 2
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert [process.wait(0) for process in kept.started] == [130, 130]
+
+
 # -- credentials ------------------------------------------------------------------------------------------
 
 

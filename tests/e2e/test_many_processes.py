@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,18 @@ def test_an_interrupt_says_what_is_left_and_ends_the_workers(
     assert done.code == 0, str(done)
     # What the workers left on record is used, and nothing of it stays.
     assert read_tree(project.data) == _HASHES
+
+
+def test_what_the_background_of_a_script_starts_hears_ctrl_c(project: Project, container: Container) -> None:
+    project.configure(container)
+    in_background = replace(project, before=("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"))
+    (mask,) = re.findall(r"SigIgn:\s+(\w+)", in_background.run("local", "cat", "/proc/self/status").out)
+    # Bit 0 is that of signal 1.
+    assert int(mask, 16) >> (signal.SIGINT - 1) & 1 == 0
+    process = in_background.start("local", "sh", "-c", "echo began; sleep 2; echo went on")
+    assert process.stdout is not None and process.stdout.readline() == "began\n"
+    os.kill(process.pid, signal.SIGINT)
+    assert in_background.finish(process).out == "went on\n"
 
 
 def test_two_processes_copy_between_accounts_server_to_server(
