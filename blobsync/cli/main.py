@@ -14,6 +14,7 @@ import typer
 
 from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, TransferCancelledError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
+from blobsync.base.process import ignore_ctrl_c_alone
 from blobsync.base.redaction import HIDDEN, redact
 from blobsync.cli.act_words import in_our_words
 from blobsync.cli.app import build_app
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(_without_secrets(words), as_json=_wants_json(words))
     _stop_on_sigterm()
-    _ignore_sigint_alone()
+    ignore_ctrl_c_alone()
     threading.excepthook = _tell_of_a_thread
     # A plan of a million files is millions of objects that live until the end: scanning all of them for
     # cycles again and again would cost more than making them. Young garbage is still collected.
@@ -186,13 +187,6 @@ def _stop_on_sigterm() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-
-
-def _ignore_sigint_alone() -> None:
-    """nohup and a shell's ``&`` start programs that ignore Ctrl-C. We do, but not the programs that we start: they are
-    stopped with it. What is ignored stays so in a new program, what is handled does not."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, lambda signum, frame: None)
 
 
 if __name__ == "__main__":

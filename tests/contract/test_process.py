@@ -170,3 +170,24 @@ def test_threads_may_read_and_stop_at_once() -> None:
     child.stop()
     reader.join(timeout=5)
     assert not reader.is_alive()
+
+
+_IGNORING = """
+import signal, sys
+from blobsync.base.process import SubprocessRunner, ignore_ctrl_c_alone
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+ignore_ctrl_c_alone()
+signal.raise_signal(signal.SIGINT)
+status = ("grep", "SigIgn", "/proc/self/status")
+runner = SubprocessRunner()
+print(*runner.start(status).lines(), flush=True)
+sys.exit(runner.attach(status))
+"""
+
+
+def test_where_ctrl_c_is_ignored_only_what_has_the_terminal_ignores_it_too() -> None:
+    done = RUNNER.run(python(_IGNORING))
+    assert done.returncode == 0, done.stderr
+    # Bit 0 is that of signal 1.
+    apart, attached = (int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1 for line in done.stdout.splitlines())
+    assert (apart, attached) == (0, 1)
