@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from blobsync.base.ctrl_c import hearing_what_we_hear
 from blobsync.base.errors import ProcessError, ProcessTimeoutError
 
 # How long a child may take to answer a request to stop, before the next, harsher one (seconds).
@@ -210,39 +211,12 @@ class SubprocessRunner:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
-        with _starting(argv), _hearing_what_we_hear():
+        with _starting(argv), hearing_what_we_hear():
             process = subprocess.Popen(argv, env=None if env is None else dict(env), cwd=cwd)
         while True:
             # The terminal sends Ctrl-C to the child as well; the child decides how to react.
             with suppress(KeyboardInterrupt):
                 return process.wait()
-
-
-def ignore_ctrl_c_alone() -> None:
-    """Where ``nohup`` or a shell's ``&`` started this program, which then ignores Ctrl-C: it goes on to ignore it, and
-    what it starts in sessions of their own does not, because it is stopped with that signal. Only in the main thread.
-
-    What is ignored stays so in a new program; what has a handler does not.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _heard_and_ignored)
-
-
-def _heard_and_ignored(signum: int, frame: object) -> None:
-    """Ctrl-C is for somebody else."""
-
-
-@contextmanager
-def _hearing_what_we_hear() -> Iterator[None]:
-    """What has our terminal ignores Ctrl-C where we do."""
-    if signal.getsignal(signal.SIGINT) is not _heard_and_ignored:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, _heard_and_ignored)
 
 
 class ProcessGroup:

@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 
+from blobsync.base.ctrl_c import ignore_ctrl_c_alone
 from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, TransferCancelledError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
-from blobsync.base.process import ignore_ctrl_c_alone
 from blobsync.base.redaction import HIDDEN, redact
 from blobsync.cli.act_words import in_our_words
 from blobsync.cli.app import build_app
