@@ -129,9 +129,7 @@ def test_an_interrupt_says_what_is_left_and_ends_the_workers(
     assert read_tree(project.data) == _HASHES
 
 
-def test_in_the_background_of_a_script_ctrl_c_stops_nothing_and_the_workers_end(
-    project: Project, container: Container
-) -> None:
+def test_in_the_background_of_a_script_ctrl_c_stops_nothing(project: Project, container: Container) -> None:
     write_tree(project.data, _FILES)
     project.configure(container)
     in_background = replace(project, before=("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"))

@@ -71,6 +71,13 @@ def test_whoever_looks_while_supervisors_start_finds_none_of_them_dead(tmp_path:
     }
 
 
+def test_a_run_whose_supervisor_was_killed_may_have_another_one(tmp_path: Path) -> None:
+    files = make_run(tmp_path, state=State.QUEUED)
+    files.lock.touch()
+    with files.supervised() as is_only, files.supervised() as other:
+        assert (is_only, other) == (True, False) and not files.supervisor_is_gone()
+
+
 @pytest.mark.parametrize("state", [None, State.QUEUED])
 def test_secrets_stay_while_a_run_is_being_started(tmp_path: Path, state: State | None) -> None:
     files = make_run(tmp_path, state=state, age=5)

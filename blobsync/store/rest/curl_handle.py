@@ -170,7 +170,7 @@ def _trust(easy: pycurl.Curl, bundle: str | None) -> None:
     """The given bundle, or what Python itself would trust: wheels of libcurl do not know where a system keeps it."""
     folder, file = None, bundle
     if bundle is None:
-        # Of a short command without TLS a measurable part.
+        # Importing it takes a measurable part of a short command, which may not need TLS.
         import ssl
 
         paths = ssl.get_default_verify_paths()

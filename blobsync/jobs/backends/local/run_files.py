@@ -178,19 +178,19 @@ class RunFiles:
 
     @contextmanager
     def supervised(self) -> Iterator[bool]:
-        """As the run's supervisor, with its lock; False where the run has one, or had one.
+        """As the run's supervisor, with its lock; False where it has one that lives.
 
         The lock is locked before it gets its name: nobody finds it open and takes its supervisor for dead.
         """
         own = self.lock.with_suffix(f".{os.getpid()}")
         with own.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            is_first = not self.lock.exists()
-            if is_first:
+            is_only = not self.lock.exists() or self.supervisor_is_gone()
+            if is_only:
                 own.replace(self.lock)
             else:
                 own.unlink()
-            yield is_first
+            yield is_only
 
     def supervisor_is_gone(self) -> bool:
         """Whether a run that has not ended has no supervisor: it was killed, or the machine went down."""

@@ -120,8 +120,8 @@ class Supervisor:
 def main(run_dir: str) -> int:
     """Supervise the run whose directory this is; a second supervisor of the same run ends at once."""
     files = RunFiles(Path(run_dir))
-    with files.supervised() as is_first:
-        if is_first:
+    with files.supervised() as is_only:
+        if is_only:
             Supervisor(files, SubprocessRunner(), os.environ).run()
     return 0
 
