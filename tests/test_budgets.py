@@ -1,4 +1,4 @@
-"""How long a module and a function may be. There are no exceptions."""
+"""How long a command may be."""
 
 from __future__ import annotations
 
@@ -8,36 +8,15 @@ import pytest
 
 from tests.source import Module, modules
 
-MODULE_LINES = 400
-FUNCTION_LINES = 50
 COMMAND_LINES = 25
 
 MODULES = modules()
-
-
-def _lines(module: Module) -> int:
-    return module.text.count("\n")
 
 
 def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines without signature and docstring."""
     body = function.body[1:] if ast.get_docstring(function) is not None else function.body
     return ((body[-1].end_lineno or 0) - body[0].lineno + 1) if body else 0
-
-
-def _whole_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return (function.end_lineno or 0) - function.lineno + 1
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_module_keeps_the_budget(module: Module) -> None:
-    assert _lines(module) <= MODULE_LINES
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_functions_keep_the_budget(module: Module) -> None:
-    long = {f"{module.file}:{each.lineno} {each.name}": _whole_lines(each) for each in module.functions()}
-    assert {name: lines for name, lines in long.items() if lines > FUNCTION_LINES} == {}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 
 import pytest
 
@@ -115,34 +114,6 @@ def test_the_rooms_of_contributing_are_those_of_the_layers() -> None:
     picture = [line[4:] for line in text.splitlines() if re.match(r"    [a-z]", line)]
     words = [word for line in picture for word in re.split(r"\s{2,}", line) if word in ROOMS]
     assert words == list(ROOMS)
-
-
-# What several modules do in the same sense: the command has the name of the function that it calls, each backend
-# answers the same questions, each program begins with main.
-SAME_MEANING = {
-    *("main", "register", "create", "read_holders"),
-    *("resolve", "resubmit", "submit", "verify", "watch"),
-}
-# They travel to nodes where nothing else is installed.
-ALONE = ("blobsync.jobs.bootstrap", "blobsync.jobs.old_python", "blobsync.jobs.interactive")
-
-
-def _homes() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for module in modules():
-        if module.name not in ALONE:
-            for node in module.tree.body:
-                if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
-                    found[node.name].append(module.name)
-    return {name: homes for name, homes in found.items() if len(homes) > 1}
-
-
-def test_each_class_and_function_has_a_name_of_its_own() -> None:
-    assert {name: homes for name, homes in _homes().items() if name not in SAME_MEANING} == {}
-
-
-def test_names_that_are_shared_are_shared() -> None:
-    assert set(_homes()) >= SAME_MEANING
 
 
 # Read by tests alone, which hold the code to it.

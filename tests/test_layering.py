@@ -113,13 +113,6 @@ def test_the_top_level_is_a_list_of_rooms() -> None:
     assert len(top) <= 18
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_each_room_says_what_it_decides(room: str) -> None:
-    text = ast.get_docstring(ast.parse((ROOT / "blobsync" / room / "__init__.py").read_text(encoding="utf-8"))) or ""
-    assert "Decide" in text, "what it decides, what comes in, what goes out, which rooms it calls"
-    assert "In:" in text and "Out:" in text and "Call" in text
-
-
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
 def test_module_imports_only_what_has_its_home_there(module: Module) -> None:
     wrong = [
