@@ -175,8 +175,6 @@ def _transfer(
         return _shown_plan(session, project, made, option="plan --full")
     if session.verbose:
         session.listener.note(plan_summary(made))
-    if options.detach and made.files_to_transfer:
-        return _detach(project, made)
     return _carry_out(session, project, made, yes=yes)
 
 
@@ -217,6 +215,8 @@ def _shown_plan(
 
 
 def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool) -> Result:
+    if made.options.detach and made.files_to_transfer:
+        return _detach(project, made)
     made.demand_allowed()
     deletions = made.count(Action.DELETE)
     if deletions and not yes:

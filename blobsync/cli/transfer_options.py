@@ -12,7 +12,9 @@ from blobsync.cli.options import Bundle, OptionRow
 from blobsync.plan.transfer_options import TransferOptions
 
 _DEFAULTS = TransferOptions()
-_LIMIT = re.compile(r"(\d+)(%?)")
+_LIMIT = re.compile(r"(\d{1,300})(%?)", re.ASCII)
+# Files; more than any container has.
+NO_LIMIT = 10**12
 
 
 def _flag(text: str, *names: str) -> Any:
@@ -100,15 +102,15 @@ def _limits(given: list[str]) -> tuple[int, float]:
     """A limit that is given lifts the other one: ``--max-delete 50%`` means half, however many files that is."""
     if not given:
         return _DEFAULTS.max_delete_files, _DEFAULTS.max_delete_percent
-    files, percent = 10**12, 100.0
+    files, percent = NO_LIMIT, 100.0
     for text in given:
         match = _LIMIT.fullmatch(text)
         if not match:
             raise UsageError(f"--max-delete {text}: neither a number of files nor a percentage such as 25%")
         if match[2]:
-            percent = float(match[1])
+            percent = min(float(match[1]), 100.0)
         else:
-            files = int(match[1])
+            files = min(int(match[1]), NO_LIMIT)
     return files, percent
 
 

@@ -34,7 +34,8 @@ _FORMS: Mapping[str, Callable[[object], bool]] = {
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
+    # No limit is above what 64 bits hold; this also keeps out infinity and NaN.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def save(plan: TransferPlan, file: Path) -> None:
@@ -52,6 +53,7 @@ def plan_document(plan: TransferPlan) -> dict[str, object]:
             f"a plan of {sum(map(len, plan.stored)):,} files is too large to be saved",
             hint="save plans of its folders one by one, or run u or d itself",
         )
+    _demand_readable(plan.options)
     return {
         "blobsync_plan": VERSION,
         "command": plan.route.direction.value,
@@ -63,6 +65,17 @@ def plan_document(plan: TransferPlan) -> dict[str, object]:
         "engine": plan.engine.name,
         "parts": [_part(plan, part) for part in plan.parts],
     }
+
+
+def _demand_readable(options: TransferOptions) -> None:
+    """Raises ``PlanFileError`` for options that :func:`load` would refuse or change."""
+    try:
+        if _options(parse_json(json.dumps(asdict(options)))) == options:
+            return
+        why = "they would be read as others"
+    except (TypeError, ValueError) as error:
+        why = str(error)
+    raise PlanFileError(f"a plan with {options!r} cannot be saved: {why}", hint="run u or d itself with these options")
 
 
 def _part(plan: TransferPlan, part: PlanPart) -> dict[str, object]:

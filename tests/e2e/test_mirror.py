@@ -122,6 +122,15 @@ def test_extras_changed_since_the_plan_stay(synced: Project, container: Containe
     assert done.code != 0
 
 
+@pytest.mark.parametrize("limit", ["50%", "2", "999999999999999"])
+def test_a_saved_plan_with_a_limit_is_carried_out(synced: Project, container: Container, limit: str) -> None:
+    planned = synced.json("plan", "u", "data", "--mirror", "--max-delete", limit, "--save", "mirror.plan")
+    assert planned.code == 0, str(planned)
+    done = synced.json("apply", "mirror.plan", "-y")
+    assert (done.code, done.data["deleted"]) == (0, 2), str(done)
+    assert container.contents("data/") == hashes(_FILES)
+
+
 def test_an_extra_that_is_rewritten_during_the_transfer_stays(
     synced: Project, container: Container, service: str
 ) -> None:

@@ -207,3 +207,15 @@ def test_a_detached_transfer_goes_on_without_its_command_and_survives_its_parent
     again = project.json("u", "data", *_TWO)
     assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
     assert set(container.names()) == {f"data/{name}" for name in _FILES}
+
+
+def test_a_saved_plan_that_leaves_its_transfer_to_nodes_does(project: Project, container: Container) -> None:
+    write_tree(project.data, {"a.txt": b"a", "b.txt": b"b"})
+    project.configure(container)
+    assert project.json("plan", "u", "data", *_TWO, "--detach", "--save", "nodes.plan").code == 0
+    done = project.json("apply", "nodes.plan")
+    assert (done.code, done.data["planned"], done.data["nodes"]) == (0, 2, 2), str(done)
+    job = done.data["job_id"]
+    ended = ("Completed", "Failed")
+    assert wait_until(lambda: project.json("q", job).data["jobs"][0]["status"] in ended, seconds=120, pause=0.5)
+    assert container.contents("data/") == hashes({"a.txt": b"a", "b.txt": b"b"})

@@ -196,7 +196,7 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
         "u": transfer,
         "d": transfer,
         "plan": _PLANS,
-        "apply": (record(TRANSFERRED),),
+        "apply": (record(TRANSFERRED), _DETACHED),
         "verify": (
             record(
                 {
