@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from blobsync.base.ahead import side_by_side
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route
-from blobsync.store.blob_hash import blob_md5
-from blobsync.store.ends import LiveEnd, LocalEnd
+from blobsync.store.blob_hash import with_md5
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 
 _BATCH = 2000
 
@@ -85,13 +83,7 @@ def _with_remote_md5(part: LivePart, pair: Pair) -> Pair:
 
 
 def _read_content(end: LiveEnd, path: str, state: FileState) -> FileState:
-    if state.md5 is not None:
-        return state
-    if isinstance(end, LocalEnd):
-        assert isinstance(state, LocalState)
-        return _hash_file(end.at(path), state)
-    assert isinstance(state, RemoteState)
-    try:
-        return replace(state, md5=blob_md5(end, path, state.etag))
-    except BlobsyncError:
-        return state
+    if isinstance(end, RemoteEnd):
+        return with_md5(end, path, state)
+    assert isinstance(state, LocalState)
+    return state if state.md5 is not None else _hash_file(end.at(path), state)

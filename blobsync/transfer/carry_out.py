@@ -16,10 +16,10 @@ from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.remaining_time import interleaved
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, TransferPlan, TransferResult
-from blobsync.store.ends import LiveEnd, LocalEnd
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.transfer import extras, receipts, settle
 from blobsync.transfer.engines import Engine, Moved, MoveTask
-from blobsync.transfer.fresh_look import states_at_destination, written_before
+from blobsync.transfer.fresh_look import read_without_md5, states_at_destination, written_before
 from blobsync.transfer.interrupted import ByteTally, cancelled, kept_words
 from blobsync.transfer.ledger import Ledger, retry_with
 from blobsync.transfer.leftovers import remove_unrecorded, tidy
@@ -256,7 +256,11 @@ def _verify(run: _Run, ledger: Ledger) -> None:
         return
     run.listener.phase("verifying")
     pending = list(ledger.pending.values())
-    states = states_at_destination(ledger.part.destination, pending, run.listener.seen)
+    end = ledger.part.destination
+    states = states_at_destination(end, pending, run.listener.seen)
+    if run.plan.options.compare_content and isinstance(end, RemoteEnd):
+        # What was compared by content is checked by content.
+        states = read_without_md5(end, pending, states)
     for moved in pending:
         path = moved.action.path
         ledger.seen(moved, states.get(path))

@@ -7,7 +7,7 @@ seen, after the transfer, with the size and the MD5 of the plan. The service's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from blobsync.base.ahead import side_by_side
@@ -17,6 +17,7 @@ from blobsync.base.file_states import FileState, RemoteState
 from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.store.blob_hash import with_md5
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved
@@ -52,7 +53,7 @@ def check_arrival(shown: str, moved: Moved, destination: FileState | None) -> Fi
 _AGAIN = "run the same command again: verified files are skipped"
 
 
-def states_at_destination(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None]) -> dict[str, FileState]:
+def states_at_destination(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None]) -> Mapping[str, FileState]:
     """The present state of each moved file's destination, by the action's path; absent ones are left out."""
     names = {m.action.path: m.action.target or m.action.path for m in moved}
     if isinstance(end, LocalEnd):
@@ -60,6 +61,25 @@ def states_at_destination(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[
     if len(names) <= _HEADS_AT_MOST:
         return _look_by_head(end, names, seen)
     return _look_by_listing(end, names, seen)
+
+
+def read_without_md5(
+    end: RemoteEnd, moved: Sequence[Moved], states: Mapping[str, FileState]
+) -> Mapping[str, FileState]:
+    """The same states, with the MD5 of what the blobs hold where the service keeps none and the source's is known."""
+    unknown = [each for each in moved if _needs_reading(each, states.get(each.action.path))]
+    names = [each.action.target or each.action.path for each in unknown]
+    found = side_by_side(
+        lambda at: with_md5(end, names[at], states[unknown[at].action.path]), range(len(unknown)), reading_threads()
+    )
+    return {**states, **{each.action.path: state for each, state in zip(unknown, found, strict=True)}}
+
+
+def _needs_reading(moved: Moved, state: FileState | None) -> bool:
+    source = moved.source or moved.action.source
+    if source is None or source.md5 is None:
+        return False
+    return isinstance(state, RemoteState) and state.md5 is None and state.size == source.size
 
 
 def _look_on_disk(end: LocalEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.file_states import FileState
 from blobsync.base.reasons import Reason
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.hashing import hash_file
@@ -26,10 +26,10 @@ from blobsync.plan.listener import SilentListener
 from blobsync.plan.pairs import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
-from blobsync.store.blob_hash import blob_md5
+from blobsync.store.blob_hash import with_md5
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
-from blobsync.transfer.fresh_look import check_arrival, remote_state
+from blobsync.transfer.fresh_look import remote_state
 
 _COPY_BYTES = 1 << 20
 
@@ -142,13 +142,16 @@ def _copy_seen(end: RemoteEnd, moved: Moved) -> FileState | None:
     """The copy as the service shows it, an earlier run's as well; None unless it holds the version."""
     version = moved.source or moved.action.source
     state = moved.destination
+    name = moved.action.target or ""
     with suppress(BlobsyncError):
         if state is None:
-            blob = end.store.head(end.at(moved.action.target or ""))
+            blob = end.store.head(end.at(name))
             state = remote_state(blob) if blob else None
-        if state is not None and version is not None and version.md5 is None and not isinstance(version, LocalState):
-            version = replace(version, md5=blob_md5(end, moved.action.path, version.etag))
-    return state if check_arrival("", moved._replace(source=version), state) is None else None
+        if state is not None and version is not None:
+            # Equal sizes are not enough where neither has an MD5.
+            version, state = with_md5(end, moved.action.path, version), with_md5(end, name, state)
+            return state if equal_content(state, version) is True else None
+    return None
 
 
 def _aside_here(folders: _Folders, end: LocalEnd, actions: Sequence[FileAction]) -> Aside:

@@ -225,6 +225,27 @@ def test_only_what_differs_is_copied(
     assert ends[1].get("near/data/part0/f0005.bin") == b"edited at the destination"
 
 
+@pytest.mark.parametrize("engine", ["direct", "relay"])
+@pytest.mark.parametrize("way", [("--overwrite",), ("--keep", "local"), ("--keep", "both")], ids=" ".join)
+def test_what_was_compared_by_content_is_checked_by_content(
+    way: tuple[str, ...],
+    engine: str,
+    project: Project,
+    ends: tuple[Container, Container],
+    service: str,
+) -> None:
+    """No blob has an MD5, nor does what Copy Blob From URL makes of one: only bytes tell whether it arrived."""
+    for end, name, data in ((ends[0], "far/data/a", b"mine"), (ends[1], "near/data/a", b"them")):
+        end.put(name, data)
+        end.blob(name).set_http_headers()
+    _configure(project, ends, service, sas=True)
+    done = project.json(*_COPY, "--engine", engine, "--compare-content", *way)
+    assert (done.code, done.data["transferred"]) == (0, 1), str(done)
+    assert ends[1].get("near/data/a") == b"mine"
+    again = project.json(*_COPY, "--engine", engine, "--compare-content", *way)
+    assert (again.code, again.data["transferred"], again.data["conflicts"]) == (0, 0, 0), str(again)
+
+
 def test_download_from_another_cluster(
     project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
 ) -> None:
