@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
 
 _ITSELF = "; `blobsync doctor` "
 
@@ -22,16 +23,18 @@ class CheckStatus(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came out of one check. ``about`` is the file that it is about, or ``azcopy``; ``hint`` what to do."""
+    """What came out of one check. ``about`` is the file that it is about, or ``azcopy``; ``hint`` what to do; ``code``
+    that of the error, where there was one."""
 
     about: str
     name: str
     status: CheckStatus
     detail: str
     hint: str | None = None
+    code: FailureCode | None = None
 
 
 def failed_check(about: str, name: str, error: BlobsyncError, status: CheckStatus = CheckStatus.FAIL) -> CheckResult:
     """What was tried ended with this error. A hint to run doctor is left out, which is what runs."""
     hint = error.hint.partition(_ITSELF)[0] if error.hint else None
-    return CheckResult(about, name, status, error.message, hint)
+    return CheckResult(about, name, status, error.message, hint, error.code)

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
-from blobsync.base.errors import CredentialError, UsageError
-from blobsync.cli.confirm import confirm
+from blobsync.base.errors import (
+    ContainerNotFoundError,
+    CredentialError,
+    StorageError,
+    TransferCancelledError,
+    UsageError,
+)
 from blobsync.cli.login import check_data, check_lines, given_login, try_login
 from blobsync.cli.output import Result
 from blobsync.cli.questions import ask_text, ask_until, can_ask
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from blobsync.base.check_results import CheckResult
+    from blobsync.base.errors import BlobsyncError, ConfigError
     from blobsync.config.first_files import StorageAnswers
     from blobsync.config.logins import StoredLogin
     from blobsync.config.model import StorageAccount
 
+T = TypeVar("T")
+
+# While the container is not known yet.
+_ANY_CONTAINER = "container"
 _KINDS = ("sas", "key", "identity")
 
 
@@ -38,14 +49,16 @@ def config_new(
         str | None, typer.Option(metavar="PATH", help="Their place in the container. Default: this folder's name.")
     ] = None,
     stdin: Annotated[bool, typer.Option("--stdin", help="Read the SAS or key from standard input.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the container if it does not exist.")] = False,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not try it before writing.")] = False,
 ) -> Result:
     """Write the first configuration files of a project into the current folder; never changes one that is there.
 
     On a terminal it asks for the account, the container, how you log in, and which folders to map; it tries that,
-    writes the files and shows them. With --account and --container it asks nothing. They hold no secret: a SAS or
-    key is stored where 'blobsync login' stores it, so the files belong in git, and a colleague needs only
-    'blobsync login'. With neither a terminal nor options it writes examples with placeholders.
+    writes the files and shows them. What does not work can be changed, and it offers to create a container that does
+    not exist. With --account and --container it asks nothing. The files hold no secret: a SAS or key is stored where
+    'blobsync login' stores it, and used from there if you stored one before; so the files belong in git, and a
+    colleague needs only 'blobsync login'. With neither a terminal nor options it writes examples with placeholders.
 
     \b
       blobsync config new               asks
@@ -56,12 +69,36 @@ def config_new(
     if emulator or not (account or container or can_ask(session)):
         return _examples(session, emulator=emulator)
     answers = _answers(session, account, container, auth, folders, base)
-    place = _demand_room(session, answers)
-    if answers.auth != "identity" and not stdin and not can_ask(session):
-        return _written(session, answers, place, None, ())
-    given = None if answers.auth == "identity" else given_login(session, place)
-    checks = () if no_check else _tried(session, place, given, answers.base)
-    return _written(session, answers, place, given, checks)
+    return _settled(session, answers, _Manner(stdin, create, no_check))
+
+
+class _Manner(NamedTuple):
+    """Options about the login."""
+
+    stdin: bool
+    create: bool
+    no_check: bool
+
+
+def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Result:
+    """Try the answers, ask again what does not work, and write the files."""
+    refused = False
+    while True:
+        place = _demand_room(session, answers)
+        given = _login_for(session, place, stdin=manner.stdin, anew=refused)
+        if given is None and answers.auth != "identity":
+            return _written(session, answers, place, None, ())
+        try:
+            checks = () if manner.no_check else _tried(session, place, given, answers.base, create=manner.create)
+        except (CredentialError, StorageError) as error:
+            if manner.stdin or not can_ask(session):
+                raise
+            refused = isinstance(error, CredentialError)
+            if _is_to_change(session, error):
+                answers = _dialogue(session, answers)
+                continue
+            checks = ()
+        return _written(session, answers, place, given, checks)
 
 
 def _examples(session: Session, *, emulator: bool) -> Result:
@@ -82,13 +119,15 @@ def _examples(session: Session, *, emulator: bool) -> Result:
 def _answers(
     session: Session, account: str | None, container: str | None, auth: str, folders: str, base: str | None
 ) -> StorageAnswers:
-    from blobsync.config.first_files import StorageAnswers, folder_names, split_account
+    from blobsync.config.first_files import StorageAnswers, base_folder, folder_names, split_account
     from blobsync.config.model import DEFAULT_CLUSTER
 
     cluster = session.cluster or DEFAULT_CLUSTER
     here = Path.cwd().name
     if account is None and container is None:
-        return _dialogue(session, cluster, here)
+        # Before the first question: files that are there would make all answers useless.
+        _demand_new(cluster)
+        return _dialogue(session, StorageAnswers("", "", "", folders=folder_names(folders), base=here, cluster=cluster))
     if not account:
         raise UsageError("--container is given without --account", hint="--account NAME --container NAME")
     name, endpoint, inside = split_account(account)
@@ -100,7 +139,7 @@ def _answers(
         _kind(auth),
         endpoint,
         folder_names(folders),
-        here if base is None else base,
+        base_folder(here if base is None else base),
         cluster,
     )
 
@@ -111,22 +150,39 @@ def _kind(word: str) -> str:
     return word
 
 
-def _dialogue(session: Session, cluster: str, here: str) -> StorageAnswers:
-    from blobsync.config.first_files import StorageAnswers, folder_names, split_account
+def _dialogue(session: Session, before: StorageAnswers) -> StorageAnswers:
+    """Asks for everything; what was answered ``before`` is offered again."""
+    from blobsync.config.first_files import base_folder, folder_names, split_account
 
-    # Before the first question: files that are there would make all answers useless.
-    _demand_new(cluster)
-    name, endpoint, inside = ask_until(
-        session, lambda: ask_text(session, "storage account (its name, or the URL of its blob endpoint)"), split_account
-    )
-    container = ask_text(session, "container", inside or "")
-    _demand_valid(StorageAnswers(name, container, "identity", endpoint, cluster=cluster), session)
-    auth = ask_until(session, lambda: ask_text(session, f"log in with {', '.join(_KINDS)}", "sas"), _kind)
-    folders = ask_until(
-        session, lambda: ask_text(session, "folders of this project to map", "data, output"), folder_names
-    )
-    base = ask_text(session, "their place in the container", here)
-    return StorageAnswers(name, container, auth, endpoint, folders, base, cluster)
+    def account(text: str) -> tuple[StorageAnswers, str | None]:
+        name, endpoint, inside = split_account(text)
+        found = replace(before, account=name, endpoint=endpoint, container=_ANY_CONTAINER)
+        _account_of(found, session)
+        return found, inside
+
+    def container(text: str) -> StorageAnswers:
+        found = replace(answers, container=text)
+        _account_of(found, session)
+        return found
+
+    def ask(question: str, default: str, read: Callable[[str], T]) -> T:
+        return ask_until(session, lambda: ask_text(session, question, default), read)
+
+    known = before.endpoint or before.account
+    answers, inside = ask("storage account (its name, or the URL of its blob endpoint)", known, account)
+    answers = ask("container", inside or before.container, container)
+    stored = _stored_kind(session, answers)
+    auth = ask(f"log in with {', '.join(_KINDS)}", stored or before.auth or "sas", _kind)
+    folders = ask("folders of this project to map", ", ".join(before.folders), folder_names)
+    base = ask("their place in the container", before.base or "/", base_folder)
+    return replace(answers, auth=auth, folders=folders, base=base)
+
+
+def _stored_kind(session: Session, answers: StorageAnswers) -> str:
+    from blobsync.config.logins import load_login
+
+    login = load_login(_account_of(answers, session).container, session.environ)
+    return "" if login is None else login.kind
 
 
 def _demand_new(cluster: str) -> None:
@@ -137,33 +193,90 @@ def _demand_new(cluster: str) -> None:
     demand_new(Path.cwd(), (cluster_file(cluster), account_file(cluster)), hint)
 
 
-def _demand_valid(answers: StorageAnswers, session: Session) -> StorageAccount:
-    """The account as the file would say it, by the rules of account files. Raises ``ConfigError``."""
-    from blobsync.config.accounts import AccountFile, first_of
+def _account_of(answers: StorageAnswers, session: Session) -> StorageAccount:
+    """The account, by the rules of account files. Raises ``UsageError``: no file is to blame yet."""
+    from blobsync.config.accounts import AccountFile
     from blobsync.config.first_files import account_file, account_values
     from blobsync.config.yaml_lines import Document
 
     name = account_file(answers.cluster)
-    file = AccountFile(Path(name), name, session.environ, Document(name, account_values(answers), {}))
+    values = account_values(replace(answers, auth=answers.auth or "identity"))
+    file = AccountFile(Path(name), name, session.environ, Document(name, values, {}))
     if file.without_login is None:
-        raise first_of(file.problems)
+        problem = file.problems[0]
+        raise UsageError(problem.detail if problem.detail.startswith("'") else _named(problem), hint=problem.hint)
     return file.without_login
+
+
+def _named(problem: ConfigError) -> str:
+    return f"{(problem.key or '').replace('_', ' ')} {problem.detail}".strip()
 
 
 def _demand_room(session: Session, answers: StorageAnswers) -> StorageAccount:
     _demand_new(answers.cluster)
-    return _demand_valid(answers, session)
+    return _account_of(answers, session)
 
 
-def _tried(session: Session, account: StorageAccount, given: StoredLogin | None, base: str) -> tuple[CheckResult, ...]:
+def _login_for(session: Session, account: StorageAccount, *, stdin: bool, anew: bool) -> StoredLogin | None:
+    """The one that is stored already, or what the user gives (``anew``: only that); None for an identity, and where
+    nobody can be asked."""
+    from blobsync.config.logins import load_login
+
+    if account.auth == "identity":
+        return None
+    stored = None if stdin or anew else load_login(account.container, session.environ)
+    if stored is not None and stored.kind == account.auth:
+        what = "SAS" if stored.kind == "sas" else "key"
+        session.listener.note(f"your stored {what} for {account.container} is used")
+        return stored
+    return given_login(session, account) if stdin or can_ask(session) else None
+
+
+def _tried(
+    session: Session, account: StorageAccount, given: StoredLogin | None, base: str, *, create: bool
+) -> tuple[CheckResult, ...]:
+    """What the login allows there. Raises ``CredentialError`` or ``StorageError``."""
+    from blobsync.config.accounts import signed_in
+    from blobsync.store.connect import connect
+
     try:
-        return try_login(session, account, given, base.strip("/"))
-    except CredentialError as error:
-        if not can_ask(session):
+        return try_login(session, account, given, base)
+    except ContainerNotFoundError as error:
+        if not (create or _agrees_to_create(session, account)):
+            error.hint = f"create it, for example with --create, or check its name: {account.container}"
             raise
-        session.listener.note(error.message + (f" ({error.hint})" if error.hint else ""))
-        confirm(session, "that does not work yet: write the files anyway?")
-        return ()
+    with connect(signed_in(account, given) if given else account, environ=session.environ) as store:
+        store.create_container()
+    session.listener.note(f"created the container {account.container}")
+    return try_login(session, account, given, base)
+
+
+def _agrees_to_create(session: Session, account: StorageAccount) -> bool:
+    if not can_ask(session):
+        return False
+    question = f"the container {account.container} does not exist: create it? (yes, no)"
+    return ask_until(session, lambda: ask_text(session, question, "no"), _yes)
+
+
+def _yes(word: str) -> bool:
+    if word.lower() not in ("y", "yes", "n", "no"):
+        raise UsageError("answer yes or no")
+    return word.lower() in ("y", "yes")
+
+
+def _is_to_change(session: Session, error: BlobsyncError) -> bool:
+    """What to do about a login that does not work: True for other answers, False to write the files anyway."""
+    session.listener.note(error.message + (f" ({error.hint})" if error.hint else ""))
+
+    def read(word: str) -> bool:
+        if word.lower() == "stop":
+            raise TransferCancelledError("stopped: nothing was written")
+        if word.lower() not in ("change", "write"):
+            raise UsageError("answer change, write or stop")
+        return word.lower() == "change"
+
+    question = "that does not work yet: change the answers, write the files anyway, or stop?"
+    return ask_until(session, lambda: ask_text(session, question, "change"), read)
 
 
 def _written(

@@ -151,7 +151,9 @@ def emulator_start(
 ) -> Result:
     """Start a blob server on this machine, installing it on first use; does nothing if it already runs.
 
-    The key is yours alone: 'blobsync config new --emulator' writes it into a new project.
+    The key is yours alone: 'blobsync config new --emulator' writes it into a new project. If another program has the
+    port, the emulator takes a free one, keeps to it, and writes it into the account files of the project that you are
+    in; in your other projects, run this command once more.
 
     \b
       blobsync emulator start
@@ -160,8 +162,24 @@ def emulator_start(
     before = emulator.status()
     state = emulator.start(port=port, in_memory=in_memory)
     words = "already running" if before == state else "running"
-    data = {**_state_data(state), "already_running": before == state}
-    return Result(data, [f"{words} at {state.endpoint(state.accounts[0])}, process {state.pid}"], wraps=True)
+    written = _write_port(session, emulator)
+    data = {**_state_data(state), "already_running": before == state, "written": list(written)}
+    lines = [f"{words} at {state.endpoint(state.accounts[0])}, process {state.pid}"]
+    return Result(data, [*lines, *(f"wrote port {state.port} into {name}" for name in written)], wraps=True)
+
+
+def _write_port(session: Session, emulator: Emulator) -> tuple[str, ...]:
+    """Into the project around the current folder, if there is one, and if its files hold this emulator's key."""
+    from blobsync.base.errors import ConfigError
+    from blobsync.config.account_files import account_file_names
+    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.config.scaffold import follow_emulator
+
+    try:
+        root = find_project(current_folder(session.environ), session.environ)
+    except ConfigError:
+        return ()
+    return follow_emulator(root, emulator.own_account(), account_file_names(root))
 
 
 def emulator_stop(session: Session) -> Result:

@@ -84,6 +84,17 @@ def folder_names(given: str) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
+def base_folder(given: str) -> str:
+    """A folder of the container, empty for the container itself. Raises ``UsageError`` for what cannot be one."""
+    path = given.strip().strip("/")
+    hint = "a folder such as segmentation or teams/vision; / is the container itself"
+    if path and not _FOLDER_NAME.fullmatch(path):
+        raise UsageError(f"'{given}' cannot be a folder of the container", hint=hint)
+    if "\\" in path or {".", ".."} & set(path.split("/")):
+        raise UsageError(f"'{given}' has a part that is no name: '\\', '.' or '..'", hint=hint)
+    return path
+
+
 def account_values(answers: StorageAnswers) -> dict[str, Any]:
     """The account file, without any secret."""
     values = {"account_name": answers.account, "container_name": answers.container}

@@ -6,7 +6,9 @@ placeholders in angle brackets, which ``config check`` reports. ``convert`` writ
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ from blobsync.config.new_cluster import NewFile
 from blobsync.config.project_root import PROJECT_MARK, demand_own
 
 EMULATOR_CONTAINER = "demo"
+# An endpoint of the emulator, between what stands before and behind it on its line.
+_ENDPOINT = re.compile(rf"(?m)^(blob_endpoint:[ \t]*['\"]?)http://127\.0\.0\.1:\d+/{EMULATOR_ACCOUNT}(?![^\s'\"])(.*)$")
 
 _CLUSTER = """\
 # One cluster: which blob folders belong to this project's folders, and where jobs run.
@@ -27,14 +31,14 @@ config_param:
   # where `blobsync init` puts the code
   code_path:
     azure_blob_config_file: aux_data/configs/storage.yaml
-    path: {base}/code/project.zip
+    path: {code}
   # data/... here is {base}/data/... in the container: `blobsync u data/voc20`, `blobsync d data/voc20`
   data_folder:
     azure_blob_config_file: aux_data/configs/storage.yaml
-    path: {base}/data
+    path: {data}
   output_folder:
     azure_blob_config_file: aux_data/configs/storage.yaml
-    path: {base}/output
+    path: {output}
 
 # where `blobsync submit` runs a command: local, slurm, kubernetes, aml, itp or singularity
 platform: local
@@ -111,7 +115,7 @@ def new_project(
     written: list[str] = []
     kept: list[str] = []
     try:
-        examples = example_files(emulator)
+        examples = example_files(emulator, _blob_folder(root))
         for name in (*(name for name, *_ in examples), ".gitignore"):
             _refuse_link(root, name)
         for name, text, mode in examples:
@@ -177,9 +181,12 @@ def _refuse_link(root: Path, name: str) -> None:
         )
 
 
-def example_files(emulator: EmulatorAccount | None = None) -> tuple[tuple[str, str, int], ...]:
-    """Name, text and permissions of each example, without ``.gitignore``."""
-    base = "demo" if emulator else "<your folder in the container>"
+def example_files(emulator: EmulatorAccount | None = None, folder: str = "demo") -> tuple[tuple[str, str, int], ...]:
+    """Name, text and permissions of each example, without ``.gitignore``.
+
+    ``folder`` is where the project lives in the emulator's container, which all projects of the user share.
+    """
+    base = folder if emulator else "<your folder in the container>"
     account = _ACCOUNT
     if emulator:
         account = _EMULATOR_ACCOUNT.format(
@@ -188,10 +195,48 @@ def example_files(emulator: EmulatorAccount | None = None) -> tuple[tuple[str, s
             key=emulator.key.reveal(),
             endpoint=emulator.endpoint,
         )
+    paths = {"code": "code/project.zip", "data": "data", "output": "output"}
+    places = {name: _yaml_text(f"{base}/{path}") for name, path in paths.items()}
     return (
-        ("aux_data/aml/aml.yaml", _CLUSTER.format(base=base), 0o644),
+        ("aux_data/aml/aml.yaml", _CLUSTER.format(base=base, **places), 0o644),
         ("aux_data/configs/storage.yaml", account, 0o600),
     )
+
+
+def _blob_folder(root: Path) -> str:
+    """The name of the project's folder, as far as it can be one in a container."""
+    name = re.sub(r"[\x00-\x1f\x7f\\<>\ud800-\udfff]", "_", root.resolve().name).strip()
+    return name.rstrip(".") or "demo"
+
+
+def _yaml_text(text: str) -> str:
+    """As a value of YAML; in quotes where it would be something else."""
+    return text if re.fullmatch(r"[\w<][\w .>/-]*", text) else json.dumps(text, ensure_ascii=False)
+
+
+def follow_emulator(root: Path, emulator: EmulatorAccount, names: Iterable[str]) -> tuple[str, ...]:
+    """Write the emulator's endpoint into those of the account files ``names`` that hold its key and name another port.
+
+    Returns their names. Raises ``LocalFileError``.
+    """
+    changed = []
+    for name in names:
+        path = root / name
+        try:
+            text = path.read_text(encoding="utf-8")
+            new = _ENDPOINT.sub(lambda found: found[1] + emulator.endpoint + found[2], text)
+            if emulator.key.reveal() not in text or new == text:
+                continue
+            _refuse_link(root, name)
+            fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with open(os.open(fresh, flags, path.stat().st_mode & 0o777), "w", encoding="utf-8") as stream:
+                stream.write(new)
+            fresh.replace(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise LocalFileError(f"cannot write the emulator's port into {name}: {error}", path=name) from error
+        changed.append(name)
+    return tuple(changed)
 
 
 def _add_ignore_lines(path: Path, wanted_lines: str) -> bool:

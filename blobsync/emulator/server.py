@@ -61,6 +61,10 @@ class EmulatorState:
         return ContainerUrl(account, name, self.endpoint(account))
 
 
+class _PortTakenError(EmulatorError):
+    """Another program listens there."""
+
+
 class Emulator:
     """The emulator of one user. ``home`` holds the programs, the state file, the log and stored blobs."""
 
@@ -103,33 +107,24 @@ class Emulator:
     ) -> EmulatorState:
         """Start a server that outlives this process, and wait until it answers; one that runs as asked for stays.
 
-        ``port`` 0 takes a free one, None that of the last start. ``accounts`` None means the user's own account,
-        with the container that ``config new --emulator`` names. Raises ``EmulatorError`` when one runs otherwise,
-        the port is taken, or it does not come up.
+        ``port`` 0 takes a free one, None that of the last start, or a free one where another program has that.
+        ``accounts`` None means the user's own account, with the container that ``config new --emulator`` names. Raises
+        ``EmulatorError`` when one runs otherwise, the ``port`` is taken, or it does not come up.
         """
         running = self.status()
         if running:
             return _as_asked(running, accounts, port, in_memory)
         kept = kept_account(self._folder())
-        own = {EMULATOR_ACCOUNT: kept.key}
-        port = kept.port if port is None else port
-        nodejs, script = self._programs()
-        folder = self._folder()
-        location = None if in_memory else folder / "blobs"
-        self.log.unlink(missing_ok=True)
-        pid = self._runner.spawn_detached(
-            self._argv(nodejs, script, port, location),
-            log=self.log,
-            env=self._server_environ(accounts or own, idle_seconds=idle_seconds),
-            cwd=folder,
-        )
-        state = EmulatorState(
-            pid,
-            self._await_port(pid, port),
-            tuple(accounts or own),
-            str(location) if location else None,
-            pinned_version(),
-        )
+        served = accounts or {EMULATOR_ACCOUNT: kept.key}
+        environ = self._server_environ(served, idle_seconds=idle_seconds)
+        location = None if in_memory else self._folder() / "blobs"
+        try:
+            state = self._spawn(kept.port if port is None else port, location, environ, tuple(served))
+        except _PortTakenError as error:
+            if port is not None:
+                raise
+            state = self._spawn(0, location, environ, tuple(served))
+            self._note(f"{error.message}: the emulator takes port {state.port} from now on")
         self._state_file().write_text(json.dumps(asdict(state)), encoding="utf-8")
         if not accounts:
             keep_port(self._folder(), state.port)
@@ -140,6 +135,16 @@ class Emulator:
                 self.stop()
                 raise
         return state
+
+    def _spawn(
+        self, port: int, location: Path | None, environ: Mapping[str, str], accounts: tuple[str, ...]
+    ) -> EmulatorState:
+        nodejs, script = self._programs()
+        self.log.unlink(missing_ok=True)
+        argv = self._argv(nodejs, script, port, location)
+        pid = self._runner.spawn_detached(argv, log=self.log, env=environ, cwd=self._folder())
+        port = self._await_port(pid, port)
+        return EmulatorState(pid, port, accounts, str(location) if location else None, pinned_version())
 
     def own_account(self) -> EmulatorAccount:
         """The account that :meth:`start` serves, at the port where it runs or will run. Holds its key."""
@@ -303,9 +308,9 @@ def _read_port(process: RunningProcess, port: int) -> int:
 
 def _start_error(said: str, port: int) -> EmulatorError:
     if "EADDRINUSE" in said:
-        return EmulatorError(
+        return _PortTakenError(
             f"port {port} of 127.0.0.1 is in use by another program",
-            hint="blobsync emulator start --port 0 takes a free one; write it into blob_endpoint of the account file",
+            hint="without --port it takes a free one, and writes that into this project's account file",
         )
     # Of a crash, what was thrown matters, not the calls that led there.
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.strip().startswith("at ")]

@@ -18,10 +18,12 @@ from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.environment import environment
 from blobsync.base.errors import (
     BlobsyncError,
+    ContainerNotFoundError,
     CredentialError,
     LoginRequiredError,
     StorageError,
 )
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import ContainerUrl
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.examine import examine_jobs
@@ -93,14 +95,16 @@ def examine_login(
 ) -> tuple[CheckResult, ...]:
     """What the credential of ``account`` allows below the blob folder ``path``.
 
-    Raises ``CredentialError`` where the container cannot be listed with it; the failures among the results are
-    about reading and writing.
+    Raises ``ContainerNotFoundError`` where there is no such container, and ``CredentialError`` where it cannot be
+    listed; the failures among the results are about reading and writing.
     """
     environ = environment(environ)
     connect = connect or _connector(environ, use_cli_auth=False)
     now = datetime.now(timezone.utc)
     found = tuple(examine_account(account, path, connect=connect, now=now, environ=environ))
     refused = [each for each in found if each.status is CheckStatus.FAIL and each.name not in ("reading", "writing")]
+    if refused and refused[0].code == FailureCode.CONTAINER_NOT_FOUND:
+        raise ContainerNotFoundError(refused[0].detail, hint=refused[0].hint)
     if refused:
         raise CredentialError(f"{account.file}: {refused[0].detail}", hint=refused[0].hint)
     return found

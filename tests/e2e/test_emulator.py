@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -27,7 +28,7 @@ from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 from blobsync.emulator.nodejs import ensure_node
 from blobsync.emulator.server import QUICK_LOOKUPS
 from tests.conftest import TOOLS, Azurite
-from tests.e2e.world import Project
+from tests.e2e.world import Project, write_tree
 
 pytestmark = pytest.mark.e2e
 
@@ -169,6 +170,32 @@ def test_a_port_that_is_taken_is_said_so(emulator: Emulator) -> None:
         with pytest.raises(EmulatorError, match=f"port {port} of"), emulator.session({"one": new_key()}, port=port):
             pass
     assert emulator.status() is None
+
+
+def test_where_another_program_has_the_usual_port_it_takes_another_and_the_project_learns_it(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project", {"XDG_DATA_HOME": str(tmp_path / "share")})
+    project.root.mkdir()
+    home = tmp_path / "share" / "blobsync"
+    home.mkdir(parents=True)
+    for installed in TOOLS.glob("azurite-*"):
+        (home / installed.name).symlink_to(installed)
+    assert project.run("config", "new", "--emulator").code == 0
+    storage = project.root / "aux_data/configs/storage.yaml"
+    port = int(re.findall(r"127\.0\.0\.1:(\d+)/", storage.read_text())[0])
+    try:
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            started = project.json("emulator", "start")
+        assert started.code == 0 and started.data["port"] != port, started
+        assert started.data["written"] == ["aux_data/configs/storage.yaml"]
+        assert f"127.0.0.1:{started.data['port']}/" in storage.read_text()
+        write_tree(project.data, {"a": b"one"})
+        assert project.run("u", "data").code == 0
+        assert project.json("emulator", "start").data["written"] == []
+    finally:
+        project.run("emulator", "stop")
 
 
 def test_a_server_that_crashes_at_the_start_is_quoted(emulator: Emulator, tmp_path: Path) -> None:

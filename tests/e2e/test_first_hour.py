@@ -95,6 +95,58 @@ def test_a_dialogue_leads_to_the_first_upload_and_a_clone_needs_one_step(
     assert (clone.data / "b/c").read_bytes() == b"two"
 
 
+def test_a_wrong_answer_is_asked_again_and_a_missing_container_can_be_made(
+    project: Project, container: Container
+) -> None:
+    """Nothing that was typed is lost; a key that is stored is not asked for again."""
+    with on_terminal(project, "config", "new") as terminal:
+        _answer(terminal, "storage account", "My_Account")
+        _answer(terminal, "storage account", f"{container.service}/{container.account}")
+        _answer(terminal, "container", "No Good")
+        _answer(terminal, "container", "not-there-yet")
+        _answer(terminal, "log in with", "key")
+        _answer(terminal, "folders of this project", "data, ../up")
+        _answer(terminal, "folders of this project", "data,runs")
+        _answer(terminal, "their place in the container", "a/../b")
+        _answer(terminal, "their place in the container", "mine")
+        _answer(terminal, "account key for", "d3Jvbmc=")
+        _answer(terminal, "that does not work yet", "hm")
+        _answer(terminal, "that does not work yet", "")
+        for question in (
+            "storage account",
+            "container [not-there-yet]",
+            "log in with",
+            "folders of this project to map",
+        ):
+            _answer(terminal, question, "")
+        _answer(terminal, "their place in the container [mine]", "")
+        _answer(terminal, "account key for", container.key)
+        _answer(terminal, "the container", "yes")
+        terminal.finish()
+    shown = "\n".join(terminal.answer())
+    assert terminal.code == 0, str(terminal)
+    assert "'No Good' is not a valid container name" in shown
+    assert "'my_account' is not a valid storage account name" in shown
+    before_writing = shown.partition("wrote aux_data")[0]
+    assert "aux_data/configs" not in before_writing, before_writing
+    assert "created the container" in shown and "writing: works" in shown
+    assert "path: mine/runs" in (project.root / "aux_data/aml/aml.yaml").read_text()
+
+    second = Project(project.root.parent / "second", project.environ)
+    second.root.mkdir()
+    where = ("--account", f"{container.service}/{container.account}", "--container", "not-there-yet", "--auth", "key")
+    made = second.json("config", "new", *where)
+    assert made.code == 0 and made.data["login_stored"] and made.data["checks"], made
+    third = Project(project.root.parent / "third", project.environ)
+    third.root.mkdir()
+    words = ("config", "new", *where[:3], "nor-this", "--auth", "key", "--json")
+    refused = _with_input(third, container.key, *words, "--stdin")
+    assert refused.returncode == 2 and "container_not_found" in refused.stdout and "--create" in refused.stdout, refused
+    assert not (third.root / "aux_data").exists()
+    assert _with_input(third, container.key, *words, "--stdin", "--create").returncode == 0
+    assert third.json("ls", "data").codes == {"nothing_matched"}
+
+
 def test_a_login_is_asked_for_unseen_tried_stored_and_forgotten(project: Project, container: Container) -> None:
     words = ("config", "new", "--account", f"{container.service}/{container.account}", "--container", container.name)
     made = _with_input(project, "", *words, "--auth", "key", "--folders", "data", "--base", "x", "--json")

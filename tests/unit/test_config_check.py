@@ -5,6 +5,8 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import pytest
+
 from blobsync.base.locations import Secret
 from blobsync.config.check import CheckedFile, check_project
 from blobsync.config.known_keys import (
@@ -20,7 +22,7 @@ from blobsync.config.known_keys import (
     WORKSPACE,
 )
 from blobsync.config.loader import load_cluster
-from blobsync.config.scaffold import EmulatorAccount, example_files, new_project
+from blobsync.config.scaffold import EmulatorAccount, example_files, follow_emulator, new_project
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
 ACCT = "aux_data/configs/acct.yaml"
@@ -142,11 +144,37 @@ def test_new_files_for_the_emulator_work_at_once(tmp_path: Path) -> None:
     assert made.written == ("aux_data/aml/aml.yaml", "aux_data/configs/storage.yaml", ".gitignore")
     assert not [problem for item in check(tmp_path).values() for problem in item.problems + item.warnings]
     cluster = load_cluster(tmp_path, environ=NO_ENVIRON)
-    assert str(cluster.folders[0].remote) == "http://127.0.0.1:4711/devstoreaccount1/demo/demo/data"
+    base = f"http://127.0.0.1:4711/devstoreaccount1/demo/{tmp_path.name}"
+    assert str(cluster.folders[0].remote) == f"{base}/data", "each project has its own place in the one container"
     storage = tmp_path / "aux_data/configs/storage.yaml"
     assert stat.S_IMODE(storage.stat().st_mode) == 0o600
     storage.chmod(0o644)
     assert "chmod 600" in load_cluster(tmp_path, environ=NO_ENVIRON).warnings[0]
+
+
+@pytest.mark.parametrize("name", ["my data: #1", "größe", "yes", "a\\b", "<mine>", "..."])
+def test_a_folder_of_any_name_has_its_own_place_in_the_emulator(tmp_path: Path, name: str) -> None:
+    root = tmp_path / name
+    root.mkdir()
+    new_project(root, emulator=EmulatorAccount("http://127.0.0.1:4711/devstoreaccount1", Secret("a2V5")))
+    assert not [problem for item in check(root).values() for problem in item.problems + item.warnings]
+    place = load_cluster(root, environ=NO_ENVIRON).folders[0].remote.name
+    assert place == {"a\\b": "a_b/data", "<mine>": "_mine_/data", "...": "demo/data"}.get(name, f"{name}/data")
+
+
+def test_the_emulators_new_port_is_written_into_files_with_its_key_alone(tmp_path: Path) -> None:
+    own = EmulatorAccount("http://127.0.0.1:4711/devstoreaccount1", Secret("a2V5"))
+    new_project(tmp_path, emulator=own)
+    storage = tmp_path / "aux_data/configs/storage.yaml"
+    before = storage.read_text()
+    other = tmp_path / "aux_data/configs/other.yaml"
+    other.write_text(before.replace("a2V5", "b3RoZXI="))
+    moved = EmulatorAccount("http://127.0.0.1:4712/devstoreaccount1", own.key)
+    names = ("aux_data/configs/other.yaml", "aux_data/configs/storage.yaml")
+    assert follow_emulator(tmp_path, moved, names) == names[1:]
+    assert storage.read_text() == before.replace(":4711/", ":4712/") and ":4711/" in other.read_text()
+    assert stat.S_IMODE(storage.stat().st_mode) == 0o600
+    assert follow_emulator(tmp_path, moved, names) == ()
 
 
 def test_new_files_ask_for_what_only_the_user_knows(tmp_path: Path) -> None:

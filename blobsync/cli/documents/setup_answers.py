@@ -53,6 +53,7 @@ _RUNNING = {
     "location": noted(maybe(TEXT), "the folder of the blobs; null: all in memory"),
     "version": noted(TEXT, "Azurite's"),
 }
+_MOVED = noted(list_of(TEXT), "account files of the project that named another port")
 _STOPPED = record({"running": noted({"const": False}, "no emulator runs")})
 _COMPUTE = record(
     {
@@ -93,7 +94,7 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
         **dict.fromkeys(("compute create", "compute scale", "compute rm"), _COMPUTES_CHANGED),
         "doctor": (record({"findings": list_of(_FINDING)}),),
         **dict.fromkeys(("azcopy install", "azcopy path"), (_PROGRAM,)),
-        "emulator start": (record({**_RUNNING, "already_running": FLAG}),),
+        "emulator start": (record({**_RUNNING, "already_running": FLAG, "written": _MOVED}),),
         "emulator stop": (record(_RUNNING), _STOPPED),
         "emulator status": (record(_RUNNING), _STOPPED),
         "schema": (record({"commands": list_of(TEXT), "schema": noted(maybe(ANY_OBJECT), "of the command")}),),

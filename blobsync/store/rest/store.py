@@ -246,6 +246,17 @@ class RestBlobStore:
 
     # -- about the account --------------------------------------------------------------------------------
 
+    def create_container(self) -> bool:
+        """Create Container; False where there was one already. Raises ``StorageError``."""
+        try:
+            from blobsync.store.sdk import SdkContainer
+        except ModuleNotFoundError:
+            # As in blobsync.pyz.
+            where = f"--account-name {self._container.account} --name {self._container.container}"
+            hint = f"az storage container create --auth-mode login {where}"
+            raise StorageError("this blobsync has no packages of Azure to create a container with", hint=hint) from None
+        return SdkContainer(self._container, self._http).create()
+
     def user_delegation_key(self, starts: datetime, ends: datetime) -> DelegationKey:
         """Get User Delegation Key: what signs a SAS in the name of the identity; needs a bearer token."""
         from blobsync.store.sdk import SdkContainer
