@@ -245,6 +245,13 @@ def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster
         finally:
             cluster.allow_all()
         assert "does not allow it" in said.err and command in said.err
+    cluster.deny("create", "configmaps")
+    cluster.deny("*", "persistentvolumes")
+    try:
+        said = lab.run("-c", "k8s", "submit", "true", code=2)
+    finally:
+        cluster.allow_all()
+    assert f"auth can-i create configmaps -n {lab.namespace}" in said.err and "remove what was made" not in said.err
     lab.kubernetes("gone", kubernetes={"context": "no-such-context"})
     said = lab.run("-c", "gone", "submit", "true", code=2)
     assert "remove what was made" not in said.err
@@ -274,6 +281,20 @@ def test_the_doctor_asks_the_cluster_for_all_that_a_job_needs(lab: KubeLab, kube
         assert found("k8s", 1)["rights"] == "fail: you may not create secrets"
     finally:
         cluster.allow_all()
+    for verb, resource, question in (
+        ("get", "namespaces", f"auth can-i get namespaces/{lab.namespace} -n {lab.namespace}"),
+        ("get", "pods/log", f"auth can-i get pods --subresource=log -n {lab.namespace}"),
+    ):
+        cluster.deny(verb, resource)
+        try:
+            (hint,) = [
+                each["hint"]
+                for each in lab.ask("-c", "k8s", "doctor", code=0 if resource == "namespaces" else 1)["findings"]
+                if "may not" in each["detail"] or "does not allow" in each["detail"]
+            ]
+        finally:
+            cluster.allow_all()
+        assert question in hint
     assert found("elsewhere", 1)["namespace"] == "fail: not-there is not there"
 
 

@@ -17,8 +17,9 @@ from blobsync.jobs.backends.kubernetes.naming import INDEX_LABEL, JOB_LABEL
 from blobsync.jobs.backends.kubernetes.place import Place
 from blobsync.jobs.backends.kubernetes.pod import CONTAINER
 from blobsync.jobs.board import settings_of
-from blobsync.jobs.spec import JobRef
-from tests.fakes.aml_configs import load
+from blobsync.jobs.spec import JobRef, Secrets
+from tests.fakes.aml_configs import CONTAINER as CONTAINER_URL
+from tests.fakes.aml_configs import ENTRY, load
 from tests.fakes.kubernetes import plan
 from tests.fakes.runner import Call, ScriptedRunner
 
@@ -70,6 +71,85 @@ def test_a_list_that_is_forbidden_names_the_right_to_what_was_listed() -> None:
     with pytest.raises(BackendDeniedError) as denied:
         place.ours("Pod", [NAME])
     assert (denied.value.hint or "").endswith("auth can-i list pods -n train")
+
+
+class Namespace:
+    """Objects by their paths, behind kubectl; what ``denied`` names is forbidden: ``create configmaps``."""
+
+    def __init__(self, *denied: str) -> None:
+        self.denied = denied
+        self.objects: dict[str, Any] = {}
+        self.asked: list[str] = []
+
+    def answer(self, call: Call) -> Completed:
+        words = list(call.argv)
+        if "--raw" not in words:
+            return Completed(0, "{}", "")
+        verb, path = words[words.index("--raw") - 1], words[words.index("--raw") + 1].partition("?")[0]
+        plural = path.split("/")[-1 if verb == "create" else -2]
+        self.asked.append(f"{verb} {plural}")
+        if f"{verb} {plural}" in self.denied:
+            return Completed(1, "", f'Error from server (Forbidden): {plural} is forbidden: User "u" cannot {verb}')
+        if verb == "create":
+            body = json.loads(call.input or "")
+            body["metadata"]["uid"] = "u"
+            self.objects[f"{path}/{body['metadata']['name']}"] = body
+            return Completed(0, json.dumps(body), "")
+        if path not in self.objects:
+            return Completed(1, "", f'Error from server (NotFound): {plural} "x" not found')
+        found = self.objects.pop(path) if verb == "delete" else self.objects[path]
+        # The garbage collector takes what it owned.
+        gone = [key for key, one in self.objects.items() if verb == "delete" and owned_by(one, found)]
+        for key in gone:
+            del self.objects[key]
+        return Completed(0, json.dumps(found), "")
+
+    def submit(self, root: Path, mode: str = "download") -> Refused:
+        folders = {"data_folder": {**ENTRY, "path": "me/data", "mode": mode}}
+        made = plan(root, kubernetes={"context": "ctx", "image": "python:3"}, config_param=folders)
+        cluster, _ = load(root, platform="kubernetes", kubernetes={"context": "ctx", "namespace": "train"})
+        environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
+        runner = ScriptedRunner(self.answer)
+        around = Surroundings("c", root, root / ".blobsync", settings_of(cluster), environ, runner, cluster)
+        outcome = create_backend("kubernetes", around).submit(
+            made, Secrets(dict.fromkeys([CONTAINER_URL], "sig=x"), {})
+        )
+        assert isinstance(outcome, Refused)
+        return outcome
+
+
+def owned_by(one: dict[str, Any], owner: dict[str, Any]) -> bool:
+    references = one["metadata"].get("ownerReferences", [])
+    return any(each["name"] == owner["metadata"]["name"] for each in references) and owner["kind"] == "Job"
+
+
+def test_a_refusal_half_way_removes_all_without_a_look_at_the_whole_cluster(tmp_path: Path) -> None:
+    everywhere = [f"{verb} persistentvolumes" for verb in ("get", "delete", "create")]
+    server = Namespace("create configmaps", "get secrets", *everywhere)
+    refused = server.submit(tmp_path)
+    assert server.objects == {} and not [each for each in server.asked if "persistentvolumes" in each]
+    assert refused.error.hint == "see what you may do: kubectl --context=ctx auth can-i create configmaps -n train"
+
+
+def test_a_refusal_half_way_names_what_could_not_be_removed_and_nothing_else(tmp_path: Path) -> None:
+    server = Namespace("create configmaps", "delete secrets", "delete jobs")
+    hint = server.submit(tmp_path).error.hint or ""
+    (job,) = [one["metadata"]["name"] for one in server.objects.values() if one["kind"] == "Job"]
+    command = f"kubectl --context=ctx delete Job/{job} --namespace=train --ignore-not-found"
+    assert hint.endswith(f"; then remove what was made: {command}")
+    # A Secret that may not be deleted goes with its Job.
+    server = Namespace("create configmaps", "delete secrets")
+    assert "then remove" not in (server.submit(tmp_path).error.hint or "") and server.objects == {}
+
+
+def test_volumes_belong_to_no_job_and_are_named_where_they_stay(tmp_path: Path) -> None:
+    server = Namespace("create persistentvolumeclaims", "delete persistentvolumes")
+    hint = server.submit(tmp_path, "mount").error.hint or ""
+    (volume,) = [one["metadata"]["name"] for one in server.objects.values()]
+    assert f"delete PersistentVolume/{volume} --namespace=train" in hint and "Job/" not in hint
+    server = Namespace("create persistentvolumeclaims")
+    assert "then remove" not in (server.submit(tmp_path, "mount").error.hint or "")
+    assert server.objects == {}
 
 
 def is_patch(call: Call) -> bool:

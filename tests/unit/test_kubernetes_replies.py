@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -331,6 +331,38 @@ JOBS = "/apis/batch/v1/namespaces/train/jobs"
         ('Error from server (NotFound): jobs.batch "x" not found', JobNotFoundError, "does not know it", ""),
         ("Error from server (InternalError): etcd", BackendFailingError, "the cluster failed: etcd", "try again"),
         ('The Job "b" is invalid: \n* metadata.name: too long\n* x: y', KubernetesRefusal, "too long * x: y", ""),
+        (
+            "The jobs \"b\" is invalid: : ValidatingAdmissionPolicy 'few' with binding 'b' denied request: no",
+            KubernetesRefusal,
+            "refused the request: The jobs \"b\" is invalid: ValidatingAdmissionPolicy 'few'",
+            "kubectl --context=ctx get validatingadmissionpolicy few -o yaml; see the request with blobsync",
+        ),
+        (
+            'The Job "b" is invalid: spec.parallelism: Invalid value: -1: must be at least 0',
+            KubernetesRefusal,
+            "spec.parallelism: Invalid value",
+            "blobsync submit --dry-run",
+        ),
+        (
+            'Error from server (Forbidden): admission webhook "a.rule" denied the request: no root',
+            BackendDeniedError,
+            'does not allow it: admission webhook "a.rule"',
+            "a.rule is a rule of the cluster: ask its owner",
+        ),
+        # What webhooks refuse has any reason, or none.
+        (
+            'Error from server ([denied by owner] no label): admission webhook "a.rule" denied the request: x',
+            KubernetesRefusal,
+            'refused the request: admission webhook "a.rule"',
+            "ask its owner",
+        ),
+        (
+            'Error from server: admission webhook "a.rule" denied the request: no root',
+            KubernetesRefusal,
+            'refused the request: admission webhook "a.rule"',
+            "ask its owner",
+        ),
+        ("Error from server: etcdserver: request timed out", BackendFailingError, "failed: etcdserver", "try again"),
         ("error: unexpected EOF", LostContactError, "the answer of the cluster got lost: unexpected EOF", ""),
         ("", LostContactError, "no reason given", ""),
     ],
@@ -341,6 +373,39 @@ def test_a_failure_of_kubectl_is_one_sentence_with_the_next_command(
     with pytest.raises(kind) as told:
         failing(stderr).create(JOBS, {})
     assert sentence in told.value.message and hint in (told.value.hint or "")
+
+
+def forbidden(ask: Callable[[Kubectl], object]) -> str:
+    with pytest.raises(BackendDeniedError) as told:
+        ask(failing("Error from server (Forbidden): no"))
+    return (told.value.hint or "").removeprefix("see what you may do: kubectl --context=ctx auth can-i ")
+
+
+@pytest.mark.parametrize(
+    ("ask", "question"),
+    [
+        (lambda one: one.patch("train", "b", {}), "patch jobs.batch -n train"),
+        (lambda one: one.get(f"{JOBS}/b"), "get jobs.batch -n train"),
+        (lambda one: one.get(f"{JOBS}?labelSelector=a"), "list jobs.batch -n train"),
+        (lambda one: one.replace("/api/v1/namespaces/train/secrets/b", {}), "update secrets -n train"),
+        (lambda one: one.delete("/api/v1/namespaces/train/secrets/b"), "delete secrets -n train"),
+        (
+            lambda one: one.read("/api/v1/namespaces/train/pods/p/log?container=main"),
+            "get pods --subresource=log -n train",
+        ),
+        (lambda one: one.get("/api/v1/namespaces/train/serviceaccounts/s"), "get serviceaccounts -n train"),
+        (lambda one: one.get("/api/v1/namespaces/train"), "get namespaces/train -n train"),
+        (lambda one: one.get("/api/v1/nodes"), "list nodes"),
+        (lambda one: one.delete("/api/v1/persistentvolumes/v"), "delete persistentvolumes"),
+        (lambda one: one.get("/apis/scheduling.k8s.io/v1/priorityclasses/p"), "get priorityclasses.scheduling.k8s.io"),
+        (lambda one: one.get("/apis/kueue.x-k8s.io"), "get /apis/kueue.x-k8s.io"),
+        (lambda one: one.check_versions(), "get /version"),
+    ],
+)
+def test_what_is_forbidden_can_be_asked_of_the_same_resource_and_namespace(
+    ask: Callable[[Kubectl], object], question: str
+) -> None:
+    assert forbidden(ask) == question
 
 
 def versions(client: str, server: str) -> tuple[Kubectl, list[str]]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
+from blobsync.base.quoted import quoted
 from blobsync.jobs.backends.aml.client import AmlClient
-from blobsync.jobs.backends.aml.errors import compute_hint
+from blobsync.jobs.backends.aml.errors import MOST_SAID, compute_hint
 from blobsync.jobs.backends.aml.replies import AmlReply
 
 AML_COMPUTE = "AmlCompute"
@@ -128,7 +129,7 @@ def read_compute_of(body: AmlReply) -> Compute:
 
 
 def _sentence(error: AmlReply) -> str:
-    message, code = error.text("message")[:600].strip(), error.text("code")
+    message, code = quoted(error.text("message"), MOST_SAID), error.text("code")
     return f"{message} ({code})" if message and code else message or code
 
 

@@ -20,9 +20,11 @@ from blobsync.base.errors import (
     SubmissionError,
 )
 from blobsync.base.plain_json import parse_json
+from blobsync.base.quoted import quoted
 from blobsync.config.model import WorkspaceConfig
 
-_MAX_CHARS = 600
+# How much of the service's message is shown (characters).
+MOST_SAID = 600
 _MAX_DETAILS = 5
 _MAX_PAGE = 100_000
 # Innermost of real ones are two levels down.
@@ -61,7 +63,7 @@ def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
         document = parse_json(body)
     except ValueError:
         # Gateways return HTML pages.
-        return Refusal(status, "", _cut(re.sub(r"<[^<>]*>", " ", body[:_MAX_PAGE])), request_id)
+        return Refusal(status, "", quoted(re.sub(r"<[^<>]*>", " ", body[:_MAX_PAGE]), MOST_SAID), request_id)
     error = document.get("error") if isinstance(document, Mapping) else None
     if not isinstance(error, Mapping):
         error = document if isinstance(document, Mapping) else {}
@@ -69,7 +71,7 @@ def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
     told = [text for text in _details(error) if text not in message][:_MAX_DETAILS]
     if told:
         message = f"{message.rstrip('. ')}: {'; '.join(told)}" if message else "; ".join(told)
-    return Refusal(status, code, _cut(message), request_id)
+    return Refusal(status, code, quoted(message, MOST_SAID), request_id)
 
 
 def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_file: str = "") -> BlobsyncError:
@@ -174,8 +176,3 @@ def _details(error: Mapping[str, Any], depth: int = 0) -> list[str]:
         named = f"{target}: {message}" if target and message and target not in message else message
         found += _details(detail, depth + 1) or ([named] if named else [])
     return list(dict.fromkeys(found))
-
-
-def _cut(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= _MAX_CHARS else f"{plain[: _MAX_CHARS - 3]}..."

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from blobsync.base.errors import LostContactError, UnsafeNameError
+from blobsync.base.quoted import quoted
 from blobsync.jobs.backends.base import ClusterSummary, Holder
 from blobsync.jobs.spec import JobSpec, RunInfo, State
 
@@ -265,8 +266,8 @@ def _reason(details: AmlReply) -> str:
         error = error["error"]
     if not isinstance(error, Mapping):
         return ""
-    message, code = (str(error.get(name) or "")[:_REASON_CHARS].strip() for name in ("message", "code"))
-    first = message.splitlines()[0] if message else ""
+    message, code = (str(error.get(name) or "").strip() for name in ("message", "code"))
+    first, code = (quoted(text.split("\n")[0], _REASON_CHARS) for text in (message, code))
     return f"{first} ({code})" if first and code else first or code
 
 

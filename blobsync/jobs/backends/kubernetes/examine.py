@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundError
 from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal
 from blobsync.jobs.backends.kubernetes.place import Place
 from blobsync.jobs.backends.kubernetes.request import KubernetesRequest
+from blobsync.jobs.backends.kubernetes.rights import CLUSTER_WIDE, Right
 from blobsync.jobs.backends.kubernetes.settings import KubernetesSettings
 
 OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
@@ -22,20 +22,6 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _KUEUE = "/apis/kueue.x-k8s.io"
 _KUEUE_VERSION = re.compile(r"kueue\.x-k8s\.io/v[0-9a-z]{1,20}")
 _CSI_DRIVER = "blob.csi.azure.com"
-
-
-class Right(NamedTuple):
-    """One right, as ``kubectl auth can-i`` takes it: ``create secrets``."""
-
-    verb: str
-    resource: str
-    group: str = ""
-    subresource: str = ""
-
-    @property
-    def words(self) -> str:
-        whole = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {whole}/{self.subresource}" if self.subresource else f"{self.verb} {whole}"
 
 
 # What each job takes, and what one with mounts takes besides.
@@ -135,7 +121,9 @@ class _Look:
             yield CheckResult(self._about, "rights", WARN, "you may not create pods/exec: no ssh", self._ask(_ENTER))
 
     def _may(self, right: Right) -> bool:
-        asked = {"verb": right.verb, "resource": right.resource, "namespace": self._place.namespace}
+        asked = {"verb": right.verb, "resource": right.resource}
+        # A role inside the namespace gives no right to what belongs to none.
+        asked |= {} if right.resource in CLUSTER_WIDE else {"namespace": self._place.namespace}
         asked |= {"group": right.group} if right.group else {}
         asked |= {"subresource": right.subresource} if right.subresource else {}
         body = {
@@ -147,8 +135,8 @@ class _Look:
         return isinstance(status, dict) and status.get("allowed") is True
 
     def _ask(self, right: Right) -> str:
-        words = self._place.kubectl.shown("auth", "can-i", *right.words.split())
-        return f"see what you may do: {words} -n {self._place.namespace}; ask the cluster's owner for it"
+        words = self._place.kubectl.shown(*right.question(self._place.namespace))
+        return f"see what you may do: {words}; ask the cluster's owner for it"
 
     def named(self, settings: KubernetesSettings, request: KubernetesRequest | None) -> Iterator[CheckResult]:
         """What the cluster file names, and nobody makes."""
@@ -159,7 +147,8 @@ class _Look:
         ):
             if name:
                 plural = self._place.path(kind).rpartition("/")[2]
-                shown = self._place.kubectl.shown("get", plural, "-n", self._place.namespace)
+                inside = () if plural in CLUSTER_WIDE else ("-n", self._place.namespace)
+                shown = self._place.kubectl.shown("get", plural, *inside)
                 yield self.at(what, name, self._place.path(kind, name), f"see what there is: {shown}")
         if settings.queue:
             yield self._queue(settings.queue)

@@ -29,7 +29,9 @@ from blobsync.base.errors import (
 )
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed, ProcessRunner
+from blobsync.base.quoted import quoted
 from blobsync.base.redaction import redact
+from blobsync.jobs.backends.kubernetes.rights import question_of
 
 # The versions that the tests have seen, of kubectl and of servers: minor numbers of 1.x.
 TESTED = (27, 37)
@@ -38,10 +40,14 @@ OLDEST_SERVER = 31
 # A request, and the whole program, which may have to log in first (seconds).
 _REQUEST_SECONDS, _PROGRAM_SECONDS = 60, 120.0
 
-_REASON = re.compile(r"Error from server \((\w+)\): ?(.*)", re.DOTALL)
+# The reason is a word of the server's, or, of what an admission webhook refuses, any text or none.
+_REASON = re.compile(r"Error from server(?: \((.*?)\))?: ?(.*)", re.DOTALL)
 # kubectl has words of its own for 401: k8s.io/kubectl/pkg/cmd/util/helpers.go
 _LOGGED_OUT = "You must be logged in to the server"
 _QUOTA = re.compile(r"exceeded quota: ([a-z0-9.-]+)")
+# https://kubernetes.io/docs/reference/access-authn-authz/: validating-admission-policy and the page on webhooks
+_POLICY = re.compile(r"ValidatingAdmissionPolicy '([a-z0-9.-]+)'")
+_WEBHOOK = re.compile(r'admission webhook "([a-z0-9.-]+)" denied')
 _WRAPPED = re.compile(r"^error when (?:creating|retrieving|deleting)[^:]*: ")
 # The server answered, but perhaps after it had done what was asked.
 _DOUBTFUL = frozenset({"InternalError", "Timeout", "ServerTimeout", "ServiceUnavailable"})
@@ -52,6 +58,8 @@ _NOT_REACHED = re.compile(
     r"exec plugin|getting credentials|unable to load|stat .*: no such file",
     re.IGNORECASE,
 )
+# How much of what kubectl says is shown (characters): several mistakes at once are long.
+_MOST_SAID = 1000
 _INSTALL = "pip install 'blobsync[kubernetes]', or install kubectl as your cluster's provider says"
 
 
@@ -147,7 +155,7 @@ class Kubectl:
             "-o",
             "name",
         )
-        self._answered("patch", f"{namespace}/{name}", self._ask(*words))
+        self._answered("patch", f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", self._ask(*words))
 
     def check_versions(self) -> None:
         """Raises ``BackendUnavailableError`` for a server that is too old."""
@@ -179,58 +187,59 @@ class Kubectl:
         except ProcessError as error:
             raise BackendUnavailableError(error.message, hint=_INSTALL) from error
 
-    def _answered(self, verb: str, what: str, done: Completed) -> str:
+    def _answered(self, verb: str, path: str, done: Completed) -> str:
         if done.returncode == 0:
             return done.stdout
-        raise self._error(verb, what, redact(done.stderr.strip()))
+        raise self._error(verb, path, redact(done.stderr.strip()))
 
-    def _error(self, verb: str, what: str, stderr: str) -> BlobsyncError:
+    def _error(self, verb: str, path: str, stderr: str) -> BlobsyncError:
         match = _REASON.search(stderr)
         if not match:
             said = _last_line(stderr)
             if _LOGGED_OUT in stderr:
-                return self._denied(verb, what, "Unauthorized", said)
+                return self._denied(verb, path, "Unauthorized", said)
             if re.search(r"is invalid", stderr):
-                return KubernetesRefusal("Invalid", f"the cluster refused the request: {_joined(stderr)}")
+                # kubectl writes the field before each mistake, and a policy's has none.
+                said = _joined(stderr).replace(" is invalid: : ", " is invalid: ")
+                return KubernetesRefusal("Invalid", f"the cluster refused the request: {said}", self._look_hint(said))
             if _NOT_REACHED.search(stderr):
                 return self._no_cluster(f"the cluster cannot be reached: {said}")
             return LostContactError(f"the answer of the cluster got lost: {said}")
-        reason, said = match[1], _WRAPPED.sub("", _joined(match[2]))
-        if reason in _DOUBTFUL:
+        reason, said = match[1] or "", _WRAPPED.sub("", _joined(match[2]))
+        if reason in _DOUBTFUL or not (reason or _WEBHOOK.search(said)):
             return BackendFailingError(f"the cluster failed: {said}", hint="try again")
         if reason in ("Forbidden", "Unauthorized"):
-            return self._denied(verb, what, reason, said)
+            return self._denied(verb, path, reason, said)
         if reason == "NotFound" and "namespaces" in said:
             return KubernetesRefusal(reason, f"there is no such namespace: {said}", self._make_namespace(said))
         if reason == "NotFound":
             return JobNotFoundError(f"the cluster does not know it: {said}")
-        return KubernetesRefusal(reason, f"the cluster refused the request: {said}", self._look_hint(reason))
+        hint = "try again in a minute" if reason == "TooManyRequests" else self._look_hint(said)
+        return KubernetesRefusal(reason, f"the cluster refused the request: {said}", hint)
 
-    def _denied(self, verb: str, what: str, reason: str, said: str) -> BackendDeniedError:
-        hint = self._may_i(verb, what)
+    def _denied(self, verb: str, path: str, reason: str, said: str) -> BackendDeniedError:
+        hint = f"see what you may do: {self.shown(*question_of(verb, path))}"
         if reason == "Unauthorized":
             hint = "log in again: az aks get-credentials, kubelogin, or what your cluster's provider says"
         elif quota := _QUOTA.search(said):
-            hint = f"see what is used up: {self.shown('describe', 'quota', quota[1])}{_in_namespace(what)}"
+            hint = f"see what is used up: {self.shown('describe', 'quota', quota[1])}{_in_namespace(path)}"
+        elif _POLICY.search(said) or _WEBHOOK.search(said):
+            hint = self._look_hint(said)
         return BackendDeniedError(f"the cluster does not allow it: {said}", hint=hint)
-
-    def _may_i(self, verb: str, what: str) -> str:
-        words = what.partition("?")[0].strip("/").split("/")
-        resource = next((word for word in ("secrets", "configmaps", "services", "pods", "events") if word in words), "")
-        resource = resource or ("nodes" if "nodes" in words else "jobs.batch")
-        verbs = {"read": "list", "replace": "update"}
-        return (
-            f"see what you may do: {self.shown('auth', 'can-i', verbs.get(verb, verb), resource)}{_in_namespace(what)}"
-        )
 
     def _make_namespace(self, said: str) -> str:
         match = re.search(r'namespaces "([a-z0-9-]+)"', said)
         return f"create it: {self.shown('create', 'namespace', match[1])}" if match else "see kubectl get namespaces"
 
-    def _look_hint(self, reason: str) -> str | None:
-        if reason == "TooManyRequests":
-            return "try again in a minute"
-        return "see the request with blobsync submit --dry-run ..."
+    def _look_hint(self, said: str) -> str:
+        """The request, and the cluster's own rule where one refused it."""
+        look = "see the request with blobsync submit --dry-run ..."
+        if policy := _POLICY.search(said):
+            rule = self.shown("get", "validatingadmissionpolicy", policy[1], "-o", "yaml")
+            return f"the cluster has a rule for it: {rule}; {look}"
+        if webhook := _WEBHOOK.search(said):
+            return f"{webhook[1]} is a rule of the cluster: ask its owner; {look}"
+        return look
 
     def _no_cluster(self, message: str) -> BackendUnavailableError:
         hint = "see kubectl config get-contexts; for AKS: az aks get-credentials --resource-group GROUP --name CLUSTER"
@@ -272,9 +281,9 @@ def _minor(version: object) -> int | None:
 
 def _last_line(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return re.sub(r"^error: ", "", lines[-1])[:500] if lines else "no reason given"
+    return quoted(re.sub(r"^error: ", "", lines[-1]), _MOST_SAID) if lines else "no reason given"
 
 
 def _joined(text: str) -> str:
     """The server lists several mistakes one to a line."""
-    return " ".join(text.split())[:1000]
+    return quoted(text, _MOST_SAID)

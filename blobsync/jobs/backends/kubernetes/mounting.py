@@ -33,14 +33,25 @@ class Mount:
 
 def find_mounts(spec: JobSpec, name: str, namespace: str) -> tuple[Mount, ...]:
     """One for each container with folders to mount. Raises ``ConfigError`` for what the driver cannot mount."""
-    containers = list(dict.fromkeys(folder.container for folder in spec.folders if folder.mode in _MODES))
+    containers = _containers(spec)
     if containers and not namespace:
         raise ConfigError(
             "is missing: the driver finds the secret of a mount by its namespace",
             key="kubernetes.namespace",
             hint="kubernetes: {namespace: default}, or mode: download",
         )
-    return tuple(_mount(spec, f"{name}-{number}", number, container) for number, container in enumerate(containers))
+    names = mount_names(spec, name)
+    return tuple(_mount(spec, names[number], number, container) for number, container in enumerate(containers))
+
+
+def mount_names(spec: JobSpec, name: str) -> tuple[str, ...]:
+    """What the volume, claim and Secret of each mount are called; ``name`` is that of the job's other objects."""
+    return tuple(f"{name}-{number}" for number in range(len(_containers(spec))))
+
+
+def _containers(spec: JobSpec) -> tuple[str, ...]:
+    """Those with folders to mount, each with a volume of its own."""
+    return tuple(dict.fromkeys(folder.container for folder in spec.folders if folder.mode in _MODES))
 
 
 def _mount(spec: JobSpec, name: str, number: int, container: str) -> Mount:

@@ -43,3 +43,8 @@ def object_name(run_id: str) -> str:
         digest = hashlib.sha256(run_id.encode()).hexdigest()[:_HASH_CHARS]
         name = f"{name[: _LONGEST - _HASH_CHARS - 1].rstrip('-')}-{digest}"
     return name
+
+
+def pull_name(name: str) -> str:
+    """The Secret with the registry's login, of the job whose objects have this name."""
+    return f"{name}-pull"

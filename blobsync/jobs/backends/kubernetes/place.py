@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from blobsync.jobs.backends.kubernetes.kubectl import Kubectl
 from blobsync.jobs.backends.kubernetes.naming import MANAGED_BY, RUN_LABEL, US
+from blobsync.jobs.backends.kubernetes.rights import CLUSTER_WIDE
 from blobsync.jobs.spec import JobRef
 
 # So many jobs are asked for by their names; of more, all of ours.
 _BY_NAME = 50
-_CLUSTER_WIDE = frozenset({"CSIDriver", "Namespace", "Node", "PersistentVolume", "PriorityClass"})
 _GROUPS = {
     "CSIDriver": "/apis/storage.k8s.io/v1",
     "Job": "/apis/batch/v1",
@@ -62,7 +62,7 @@ class Place:
     def path(self, kind: str, *names: str, **query: str) -> str:
         """The path of one object, or of all of a kind."""
         base = _GROUPS.get(kind, "/api/v1")
-        inside = "" if kind in _CLUSTER_WIDE else f"/namespaces/{quote(self.namespace, safe='')}"
+        inside = "" if _PLURALS[kind] in CLUSTER_WIDE else f"/namespaces/{quote(self.namespace, safe='')}"
         parts = "/".join(quote(name, safe="") for name in (_PLURALS[kind], *names))
         words = "&".join(f"{key}={quote(value, safe='/,:.()+=-')}" for key, value in query.items())
         return f"{base}{inside}/{parts}" + (f"?{words}" if words else "")

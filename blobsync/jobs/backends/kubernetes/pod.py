@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blobsync.jobs.backends.kubernetes.mounting import Mount
-from blobsync.jobs.backends.kubernetes.naming import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US
+from blobsync.jobs.backends.kubernetes.naming import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US, pull_name
 from blobsync.jobs.backends.kubernetes.settings import KubernetesSettings
 from blobsync.jobs.node_archive import travelling_sources
 from blobsync.jobs.spec import JobSpec
@@ -57,7 +57,7 @@ def pod_template(
     if settings.priority_class:
         content["priorityClassName"] = settings.priority_class
     pull = [settings.pull_secret] if settings.pull_secret else []
-    pull += [f"{name}-pull"] if settings.registry else []
+    pull += [pull_name(name)] if settings.registry else []
     if pull:
         content["imagePullSecrets"] = [{"name": each} for each in pull]
     content["containers"] = [_container(spec, name, settings, mounts, several)]

@@ -26,6 +26,7 @@ from blobsync.jobs.backends.kubernetes.naming import (
     RUN_LABEL,
     US,
     object_name,
+    pull_name,
 )
 from blobsync.jobs.backends.kubernetes.pod import node_files, pod_template
 from blobsync.jobs.backends.kubernetes.settings import KubernetesSettings
@@ -133,7 +134,7 @@ def build_kubernetes(spec: JobSpec, settings: KubernetesSettings) -> KubernetesR
         login = json.loads(pull_login(settings.registry.address, settings.registry.username, ""))
         for entry in login["auths"].values():
             entry["auth"] = ""
-        objects.append(place.secret(f"{name}-pull", "kubernetes.io/dockerconfigjson", {PULL_KEY: json.dumps(login)}))
+        objects.append(place.secret(pull_name(name), "kubernetes.io/dockerconfigjson", {PULL_KEY: json.dumps(login)}))
     for mount in mounts:
         values = {"azurestorageaccountname": mount.account, SAS_KEY: ""}
         objects.append(place.secret(mount.name, "Opaque", values, {CONTAINER_NOTE: mount.container}))

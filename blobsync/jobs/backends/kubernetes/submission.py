@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from blobsync.base.errors import (
     BackendFailingError,
@@ -15,7 +17,8 @@ from blobsync.base.errors import (
 from blobsync.jobs.backends.base import Accepted, Outcome, Refused, Unknown
 from blobsync.jobs.backends.kubernetes import replies
 from blobsync.jobs.backends.kubernetes.kubectl import KubernetesRefusal
-from blobsync.jobs.backends.kubernetes.naming import object_name
+from blobsync.jobs.backends.kubernetes.mounting import mount_names
+from blobsync.jobs.backends.kubernetes.naming import object_name, pull_name
 from blobsync.jobs.backends.kubernetes.place import Place
 from blobsync.jobs.backends.kubernetes.replies import KubernetesJob
 from blobsync.jobs.backends.kubernetes.request import KubernetesRequest
@@ -32,6 +35,8 @@ class Submission:
         self._place = place
         self._spec = spec
         self._name = object_name(spec.run_id)
+        # As kubectl names it: ``Secret/NAME``.
+        self._made: list[str] = []
 
     def carry_out(self, request: KubernetesRequest, secrets: Secrets, login: str) -> Outcome:
         """``login`` is the content of the pull secret."""
@@ -65,11 +70,10 @@ class Submission:
             return job if job.run_id == self._spec.run_id else None
         return None
 
-    def remove_unreleased(self) -> None:
-        """Remove what never ran; safe to repeat."""
+    def remove_unreleased(self) -> list[str]:
+        """Remove what never ran, and return what stays: ``Job/NAME``. Safe to repeat."""
         job = self.find()
-        if job and not job.released:
-            self._remove()
+        return self._remove() if job and not job.released else []
 
     def _make_job(self, request: KubernetesRequest) -> KubernetesJob:
         try:
@@ -85,9 +89,10 @@ class Submission:
                 f"the namespace {self._place.namespace} has a Job {self._name} of {job.run_id or 'somebody else'}",
                 hint="submit it again: the new job gets another id",
             )
+        self._made.append(f"Job/{self._name}")
         return job
 
-    def _make(self, body: dict[str, object]) -> None:
+    def _make(self, body: Mapping[str, Any]) -> None:
         try:
             self._place.create(body)
         except KubernetesRefusal as refusal:
@@ -96,6 +101,7 @@ class Submission:
             # Of an earlier try; its SAS is older than ours.
             if body["kind"] == "Secret":
                 self._place.replace(body)
+        self._made.append(f"{body['kind']}/{body['metadata']['name']}")
 
     def _look_again(self, error: BlobsyncError) -> Outcome:
         """An answer got lost. What is released runs; what is not never will."""
@@ -103,26 +109,53 @@ class Submission:
             job = self.find()
             if job and job.released:
                 return Accepted(self.ref())
-            if job:
-                self._remove()
+            if job and not self._remove():
                 return Refused(_submission_error(error))
         return Unknown(error)
 
     def _refused(self, error: BlobsyncError) -> Outcome:
         refusal = _submission_error(error)
         try:
-            self.remove_unreleased()
+            left = self.remove_unreleased()
         except BlobsyncError:
-            command = self._place.kubectl.shown("delete", "job", self._name, f"--namespace={self._place.namespace}")
+            left = self._to_delete(self._made)
+        if left:
+            words = ("delete", *left, f"--namespace={self._place.namespace}", "--ignore-not-found")
+            command = self._place.kubectl.shown(*words)
             refusal.hint = f"{refusal.hint or 'correct that'}; then remove what was made: {command}"
         return Refused(refusal)
 
-    def _remove(self) -> None:
-        """The Job takes along what it owns; what holds secrets goes at once, volumes have no owner."""
-        self._place.delete("Job", self._name)
-        for kind in ("Secret", "PersistentVolume"):
-            for body in self._place.ours(kind, [self._name]).get("items") or ():
-                self._place.delete(kind, str(body["metadata"]["name"]))
+    def _objects(self) -> Iterator[tuple[str, str]]:
+        """What does not go with the Job by itself, or not at once: what holds secrets, and volumes. Then the Job."""
+        for name in (self._name, pull_name(self._name), *mount_names(self._spec, self._name)):
+            yield "Secret", name
+        for name in mount_names(self._spec, self._name):
+            yield "PersistentVolume", name
+        yield "Job", self._name
+
+    def _remove(self) -> list[str]:
+        """Remove it all, by name: a role inside a namespace may list nothing of the whole cluster.
+
+        Returns what this submission made and could not remove.
+        """
+        left: list[str] = []
+        silent = False
+        for kind, name in self._objects():
+            try:
+                if not silent:
+                    self._place.delete(kind, name)
+                    continue
+            except DOUBTFUL:
+                # Each question to a server that is away takes a minute.
+                silent = True
+            except BlobsyncError:
+                pass
+            left.append(f"{kind}/{name}")
+        return self._to_delete(left)
+
+    def _to_delete(self, there: Sequence[str]) -> list[str]:
+        """What to name to kubectl, of what this submission made: the rest goes with the Job."""
+        return [each for each in there if each in self._made and each.startswith(("Job/", "PersistentVolume/"))]
 
 
 def _submission_error(error: BlobsyncError) -> BlobsyncError:
