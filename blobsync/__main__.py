@@ -1,10 +1,24 @@
-"""``python -m blobsync`` is the command ``blobsync``."""
+"""Where ``blobsync`` begins, also as ``python -m blobsync``."""
 
 from __future__ import annotations
 
 import sys
 
-from blobsync.cli.main import main
+
+def main() -> int:
+    """Run one command; returns the exit code."""
+    try:
+        from blobsync.base.ctrl_c import hold_ctrl_c
+
+        hold_ctrl_c()
+    except (KeyboardInterrupt, RuntimeError):
+        # Python 3.10 and 3.11 make a RuntimeError of a Ctrl-C while a class is made.
+        sys.stderr.write("blobsync: interrupted\n")
+        return 130
+    from blobsync.cli.main import main as run
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -47,7 +47,7 @@ def start(loader: Any) -> int:
         return 2
     # Not for the programs that it starts: what is in there must not hide their own packages.
     sys.path[:] = [folder, *(entry for entry in sys.path if entry != archive)]
-    from blobsync.cli.main import main
+    from blobsync.__main__ import main
 
     return main()
 

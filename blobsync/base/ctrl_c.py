@@ -1,13 +1,62 @@
-"""Ctrl-C where ``nohup`` or a shell's ``&`` started this program, which then ignores it, as all would that it starts.
+"""Ctrl-C from the first instruction on, and where ``nohup`` or a shell's ``&`` started this program, which then ignores
+it, as would everything that it starts.
 
 What is ignored stays so in a new program; what has a handler does not.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_pressed = 0
+
+
+def hold_ctrl_c() -> None:
+    """Ctrl-C waits for :func:`hear_ctrl_c`: nothing can be said while modules load. A second one ends the program
+    at once. Only in the main thread."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _hold)
+
+
+def hear_ctrl_c() -> None:
+    """From now on Ctrl-C is a ``KeyboardInterrupt``, which this raises where one was held. Only in the main thread."""
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _hold):
+        signal.signal(signal.SIGINT, _interrupt)
+        if _pressed:
+            raise KeyboardInterrupt
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is what led to this exception.
+
+    Before 3.12 Python makes a ``RuntimeError`` of it where a class is made at that moment.
+    """
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C was pressed since the program began."""
+    return _pressed > 0
+
+
+def _hold(signum: int, frame: object) -> None:
+    global _pressed
+    _pressed += 1
+    if _pressed > 1:
+        os._exit(128 + signum)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    global _pressed
+    _pressed += 1
+    raise KeyboardInterrupt
 
 
 def ignore_ctrl_c_alone() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from blobsync.base.ctrl_c import ignore_ctrl_c_alone
+from blobsync.base.ctrl_c import hear_ctrl_c, ignore_ctrl_c_alone, is_interrupt, was_interrupted
 from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, TransferCancelledError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.redaction import HIDDEN, redact
@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Nor at the end: Python searches all modules for cycles before it exits, a tenth of a short command's time.
     atexit.register(gc.freeze)
     try:
+        hear_ctrl_c()
         return _run(words, console)
     except BrokenPipeError:
         # `blobsync ls -r data | head`: the reader has closed the pipe.
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return console.fail(_missing(error) or _fault(error, words))
     except Exception as error:  # noqa: BLE001 - the last place that can turn a bug of ours into an error message
+        if is_interrupt(error):
+            return console.fail(TransferCancelledError("interrupted"))
         return console.fail(_fault(error, words))
 
 
@@ -80,7 +83,7 @@ def _run(words: Sequence[str], console: Console) -> int:
 
     session.started = start
     try:
-        answer = build_app()(in_our_words(words), prog_name="blobsync", standalone_mode=False, obj=session)
+        answer = _call(words, session)
         # Remove the bar before printing the answer.
         session.listener.close()
         if not isinstance(answer, Result):
@@ -103,6 +106,14 @@ def _run(words: Sequence[str], console: Console) -> int:
             raise
         if console.timed and not console.as_json:
             console.say(console.timed.sentence())
+
+
+def _call(words: Sequence[str], session: Session) -> Any:
+    answer = build_app()(in_our_words(words), prog_name="blobsync", standalone_mode=False, obj=session)
+    if answer == ExitCode.INTERRUPTED and was_interrupted():
+        # Typer makes an exit code of Ctrl-C, without a word.
+        raise KeyboardInterrupt
+    return answer
 
 
 def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +87,52 @@ def test_commands_load_only_the_rooms_that_they_enter(
     loaded = set(ended.stderr.splitlines()[-1].split())
     assert ended.returncode == 0 and "blobsync.cli.main" in loaded, ended.stderr
     assert not loaded.intersection(absent)
+
+
+# Counts what Python calls once our code runs, and sends SIGINT at one of these calls; at 0 it prints their number.
+PRESS_CTRL_C = """
+import os, signal, sys
+at, count = int(os.environ["CTRL_C_AT"]), -1
+def called(frame, event, arg):
+    global count
+    if count < 0 and frame.f_code.co_name == "main":
+        count = 0
+    elif count >= 0:
+        count += 1
+        if count == at:
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGINT)
+from blobsync.__main__ import main
+sys.setprofile(called)
+code = main()
+sys.setprofile(None)
+if not at:
+    print(count, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("words", [("config", "check"), ("q",), ("ls", "--json")], ids=" ".join)
+def test_ctrl_c_is_an_interrupt_at_any_moment(project: Path, words: tuple[str, ...]) -> None:
+    """While modules load, and classes are made, as well."""
+
+    def run(at: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", PRESS_CTRL_C, *words],
+            cwd=project,
+            env={**os.environ, "HOME": str(project), "CTRL_C_AT": str(at)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    calls = int(run(0).stderr.split()[-1])
+    seed = random.randrange(1 << 31)
+    for at in sorted(random.Random(seed).sample(range(1, calls * 9 // 10), 20)):
+        ended = run(at)
+        where = f"call {at:,} of {calls:,}, seed {seed}: {ended.stdout}{ended.stderr}"
+        assert ended.returncode == 130, where
+        if "--json" in words:
+            assert json.loads(ended.stdout)["status"] == "cancelled", where
+        else:
+            assert "blobsync: interrupted" in ended.stderr and "Traceback" not in ended.stderr, where
