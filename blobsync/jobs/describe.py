@@ -261,9 +261,11 @@ def setup_lines(cluster: Cluster) -> tuple[str, ...]:
     if given or cluster.platform in _DEFAULT_MODES:
         return given
     compile_args = cluster.text("compile_args") or ""
+    # These files are at the code's root.
+    there = 'cd "$BLOBSYNC_ROOT"; ' if cluster.text("work_dir") else ""
     return (
-        "if [ -e requirements.txt ]; then python -m pip install -r requirements.txt; fi",
-        f"if [ -e compile.aml.sh ]; then bash compile.aml.sh {compile_args}; fi",
+        f"{there}if [ -e requirements.txt ]; then python -m pip install -r requirements.txt; fi",
+        f"{there}if [ -e compile.aml.sh ]; then bash compile.aml.sh {compile_args}; fi",
     )
 
 

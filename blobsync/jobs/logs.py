@@ -25,6 +25,9 @@ _CHUNK = 8 * 1024 * 1024
 # What a log may be called, whoever lists it: no part is hidden, and nothing in it moves a terminal's cursor.
 _LOG_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*/)*[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*")
 
+# On Slurm: what srun, mpirun and the batch script say themselves, and what a node said that was not made ready.
+_LAUNCHER_LOG, _PREPARE_LOG = "system_logs/batch.txt", "system_logs/prepare.txt"
+
 # The logs of users' programs: Azure ML's and our names, and those of Azure ML before 2021.
 _RANK_LOG = re.compile(
     r"(?:task_(?P<task>\d+)/|attempt_(?P<attempt>\d{1,6})/)?(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?\.txt"
@@ -93,10 +96,20 @@ class FetchedLogs:
 
     @property
     def leading(self) -> str | None:
-        """The log of rank 0, of its latest attempt, or the node's log if no rank started."""
+        """The log of rank 0, of its latest attempt. Where no rank has said anything: what its launcher said, or the
+        node's log."""
         ranked = sorted((rank_of(name), -attempt_of(name), name) for name in self.names if rank_of(name) is not None)
+        if not any(self._has_text(name) for _, _, name in ranked) and self._launcher_alone():
+            return _LAUNCHER_LOG
         told = [name for name in self.names if name.startswith("system_logs/node_")]
         return ranked[0][2] if ranked else next(iter([*told, *self.names]), None)
+
+    def _launcher_alone(self) -> bool:
+        """Whether a launcher had to say why nothing ran: of a node that was not made ready, the node's log does."""
+        return self._has_text(_LAUNCHER_LOG) and not self._has_text(_PREPARE_LOG)
+
+    def _has_text(self, name: str) -> bool:
+        return name in self.names and self.path(name).is_file() and self.path(name).stat().st_size > 0
 
     def of_rank(self, rank: int) -> str | None:
         """The log of one process, of its latest attempt; None where it has none yet."""

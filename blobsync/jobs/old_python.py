@@ -104,6 +104,7 @@ class Job:
     def __init__(self, boot: Any) -> None:
         self._boot, self._spec = boot, boot.job
         self._root = boot.folder.with_suffix("")
+        self._work_dir = self._root / str(self._spec["options"].get("work_dir", ""))
         self._ready = boot.folder / "ready"
         task = os.environ.get("SLURM_ARRAY_TASK_ID")
         self._run_dir = Path(os.path.abspath(boot.options["--run-dir"]), f"task_{task}" if task else "")
@@ -155,7 +156,7 @@ class Job:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.chdir(self._root / str(self._spec["options"].get("work_dir", "")))
+        os.chdir(self._work_dir)
         try:
             os.execvpe(command[0], command, env)
         except OSError as error:
@@ -242,9 +243,13 @@ class Job:
         for line in self._spec["setup"]:
             self._say("setup: " + line)
             env, shell = self._environment(0, 0, 0), shutil.which("bash") or "/bin/sh"
-            done = subprocess.run([shell, "-c", line], cwd=self._root, env=env, stdin=subprocess.DEVNULL, check=False)
+            folder = self._work_dir if self._work_dir.is_dir() else self._root
+            done = subprocess.run([shell, "-c", line], cwd=folder, env=env, stdin=subprocess.DEVNULL, check=False)
             if done.returncode:
                 raise ValueError(f"the setup command ended with {done.returncode}: {line}")
+        if not self._work_dir.is_dir():
+            given = self._spec["options"]["work_dir"]
+            raise ValueError(f"there is no folder {given}, the cluster file's work_dir, in the job's folder")
 
     def _command(self) -> list[str]:
         argv, prefix = [str(part) for part in self._spec["argv"]], str(self._spec["options"].get("command_prefix", ""))
@@ -271,7 +276,8 @@ class Job:
         env = {
             "PYTHONUNBUFFERED": "1",
             "HWLOC_COMPONENTS": "-gl",
-            **given,
+            # Of our own steps; the user's share what they hold only where they ask for it.
+            **{name: value for name, value in given.items() if name != "SLURM_OVERLAP"},
             **spec["env"],
             **self._boot.secrets.get("env", {}),
         }

@@ -158,6 +158,28 @@ CAUSES: tuple[Cause, ...] = (
         retriable=True,
     ),
     Cause(
+        "MpiRoot",
+        r"mpirun has detected an attempt to run as root",
+        "Open MPI does not run as root unless told to:"
+        " env: {OMPI_ALLOW_RUN_AS_ROOT: '1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1'} in the cluster file",
+    ),
+    Cause(
+        "MpiSlots",
+        r"There are not enough slots available in the system",
+        "mpirun was to start more processes than the job has places for: fewer of them, more nodes, or --oversubscribe",
+    ),
+    Cause(
+        "MpiStart",
+        r"mpirun was unable to (find|launch|start)|ORTE was unable to|PRTE was unable to|prterun was unable to"
+        r"|mpirun: (command )?not found|mpirun.{0,3}: No such file",
+        "mpirun could not start the program: the lines below it in the log say what is missing",
+    ),
+    Cause(
+        "MpiAborted",
+        r"Primary job +terminated normally, but|mpirun noticed that process rank|MPI_ABORT was invoked",
+        "mpirun ended all processes because one of them failed: look in the logs of the other ranks",
+    ),
+    Cause(
         "waiting",
         r"has not done sshd setup wait",
         "the nodes of the job never found each other",

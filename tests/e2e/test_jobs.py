@@ -55,6 +55,9 @@ for step in range(len(kept), 4):
         time.sleep(600)
 """
 
+# Open MPI refuses to run as root otherwise.
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
 
 @dataclass
 class Lab:
@@ -458,19 +461,52 @@ def test_an_array_runs_once_per_number(lab: Lab) -> None:
 def test_mpirun_can_be_the_launcher(lab: Lab) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("Open MPI is not installed here (Debian: apt-get install openmpi-bin)")
-    lab.configure(
-        *("uni", "slurm"),
-        gpu_per_node=0,
-        nodes=1,
-        slurm={
-            "launcher": "mpirun",
-            "export": ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"],
-        },
-    )
-    lab.project.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    job_id = lab.submit("uni", "echo rank $RANK of $OMPI_COMM_WORLD_SIZE", gpus=2)
+    # mpirun reads variables of its own in env:, too.
+    env = {"LIST": "a,b; c", **AS_ROOT}
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, env=env, slurm={"launcher": "mpirun"})
+    job_id = lab.submit("uni", "echo rank $RANK of $OMPI_COMM_WORLD_SIZE with $LIST", gpus=2)
     assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
-    assert lab.run("logs", job_id, "--rank", "1").out == "rank 1 of 2\n"
+    assert lab.run("logs", job_id, "--rank", "1").out == "rank 1 of 2 with a,b; c\n"
+
+
+@pytest.mark.slurm
+@pytest.mark.mpi
+def test_what_mpirun_says_itself_is_shown(lab: Lab) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("Open MPI is not installed here (Debian: apt-get install openmpi-bin)")
+    env = {**AS_ROOT, "OMPI_MCA_rmaps_base_mapping_policy": "nowhere"}
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, env=env, slurm={"launcher": "mpirun"})
+    job_id = lab.submit("uni", "echo never", gpus=2)
+    following = lab.run("logs", job_id, "-F")
+    assert lab.until(job_id)["status"] == "Failed", lab.run("q", job_id)
+    for shown in (following.out, lab.run("q", job_id).out, lab.run("logs", job_id).out):
+        assert "mapping policy is not recognized" in shown and "nowhere" in shown
+    # A process that fails has its own log; why the others ended, mpirun says.
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, env=AS_ROOT, slurm={"launcher": "mpirun"})
+    job_id = lab.submit("uni", "echo here; [ $RANK = 0 ] || exit 3; sleep 60", gpus=2)
+    assert lab.until(job_id)["exit_code"] == 3
+    assert lab.run("logs", job_id).out == "here\n"
+    assert "MpiAborted: mpirun ended all processes because one of them failed" in lab.run("parse", job_id).out
+
+
+@pytest.mark.slurm
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun -n 2 sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS with $LIST'",
+        "mpirun -n 2 sh -c 'echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE with $LIST'",
+    ],
+)
+def test_a_program_on_slurm_starts_processes_itself_by_srun_and_mpirun(lab: Lab, line: str) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("Open MPI is not installed here (Debian: apt-get install openmpi-bin)")
+    # On both nodes: what mpirun starts there is a step, too. All CPUs belong to our own step already.
+    env = {"LIST": "a,b; c", **AS_ROOT}
+    lab.configure("uni", "slurm", gpu_per_node=0, env=env, slurm={"exclusive": True})
+    job_id = lab.submit("uni", "--nodes", "2", f"[ $RANK = 1 ] || {line}")
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
+    assert sorted(lab.run("logs", job_id).out.splitlines()) == [f"rank {rank} of 2 with a,b; c" for rank in (0, 1)]
 
 
 @pytest.mark.slurm

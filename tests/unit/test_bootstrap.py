@@ -362,6 +362,26 @@ def test_a_simple_job_runs_from_its_preparation_to_its_end(old: BootedNode, tmp_
     assert list(old.scratch.iterdir()) == [] and (data / "b.txt").read_text() == "set\n"
 
 
+def test_an_old_python_sets_up_in_the_folder_of_the_command_which_has_to_be_there(old: BootedNode) -> None:
+    options = {"work_dir": "sub"}
+    spec = job(
+        old,
+        "sh",
+        "-c",
+        "cat b.txt; echo $SLURM_OVERLAP",
+        setup=(f"{shutil.which('mkdir')} sub", "pwd > b.txt"),
+        options=options,
+    )
+    old.env["SLURM_OVERLAP"] = "1"
+    done = old.do("exec", spec)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].endswith("/sub") and done.stdout.splitlines()[1] == "", done.stderr
+    missing = replace(spec, run_id="me_2_0badcafe", options={"work_dir": "sbu"}, setup=())
+    done = old.do("exec", missing)
+    assert (done.returncode, done.stdout) == (72, "")
+    assert "there is no folder sbu, the cluster file's work_dir" in done.stderr
+
+
 def test_an_old_python_prepares_once_and_opens_the_log_where_it_is_told_to(old: BootedNode) -> None:
     spec = job(old, "echo", "to the log", setup=("echo again",))
     done = old.do("exec", spec, "--log")

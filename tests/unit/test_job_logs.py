@@ -153,6 +153,20 @@ def test_the_leading_log_is_rank_0s_or_the_nodes() -> None:
     assert FetchedLogs(Path(), ()).leading is None
 
 
+def test_where_no_rank_has_said_anything_its_launcher_speaks(tmp_path: Path) -> None:
+    silent = {"user_logs/std_log.txt": b"", "system_logs/node_0.txt": b"ready\n", "system_logs/prepare.txt": b""}
+    said = {**silent, "system_logs/batch.txt": b"mpirun refuses\n"}
+    assert fetch(tmp_path / "a", Source(said)).leading == "system_logs/batch.txt"
+    assert fetch(tmp_path / "b", Source(silent)).leading == "user_logs/std_log.txt"
+    spoken = {**said, "user_logs/std_log.txt": b"here\n"}
+    assert fetch(tmp_path / "c", Source(spoken)).leading == "user_logs/std_log.txt"
+    # Of a node that was not made ready, srun says only the exit code.
+    failed = {"system_logs/node_0.txt": b"setup failed\n", "system_logs/prepare.txt": b"not ready\n"}
+    assert (
+        fetch(tmp_path / "d", Source({**failed, "system_logs/batch.txt": b"72\n"})).leading == "system_logs/node_0.txt"
+    )
+
+
 def test_following_gives_whole_lines_once_and_the_unfinished_one_at_the_end(tmp_path: Path) -> None:
     source = Source({"user_logs/std_log.txt": b"one\ntw"})
     later = iter([b"o\nthree\n", b"the end without a line end"])

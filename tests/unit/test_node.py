@@ -65,6 +65,26 @@ def test_the_cluster_file_chooses_the_folder_and_the_prefix(node: Node) -> None:
     assert node.do("node", make_spec("printenv GREETING; exit 3", code=code, options=options)).returncode == 3
 
 
+def test_setup_runs_in_the_folder_of_the_command_and_may_make_it(node: Node) -> None:
+    code = node.code({"sub/a.txt": "text", "a.txt": "another"})
+    spec = make_spec("cat", "b.txt", code=code, options={"work_dir": "sub"}, setup=("cp a.txt b.txt",))
+    assert node.do("node", spec).returncode == 0
+    assert node.log() == "text"
+    made = make_spec("cat", "a.txt", code=code, options={"work_dir": "new"}, setup=("mkdir new", "cp ../a.txt ."))
+    assert node.do("node", made).returncode == 0
+    assert node.log() == "textanother"
+
+
+@pytest.mark.parametrize("work_dir", ["sbu", "sub/a.txt"])
+def test_a_folder_for_the_command_that_is_not_there_is_named(node: Node, work_dir: str) -> None:
+    code = node.code({"sub/a.txt": "text", "lib/b.txt": "", "c.txt": ""})
+    done = node.do("node", make_spec("cat a.txt; true", code=code, options={"work_dir": work_dir}))
+    assert done.returncode == 72
+    told = f"there is no folder {work_dir}, the cluster file's work_dir, in the job's folder; its folders are: lib, sub"
+    assert told in done.stderr and told in node.node_log
+    assert "correct work_dir" in done.stderr
+
+
 def test_a_node_can_stay_after_a_failure(node: Node) -> None:
     spec = make_spec("exit 5", code=node.code({"a": ""}), options={"sleep_if_fail": True})
     with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
@@ -112,6 +132,14 @@ def test_each_step_on_a_node_refuses_what_no_system_can_start(node: Node, verb: 
 def test_a_secret_variable_that_no_system_takes_is_not_told(node: Node) -> None:
     done = node.do("node", make_spec("true"), secret_env={"TOKEN": "sentinel\0"})
     assert done.returncode == 72 and "the value of env.TOKEN" in done.stderr and "sentinel" not in done.stderr
+
+
+def test_that_our_own_steps_overlap_is_nothing_for_the_program(node: Node) -> None:
+    node.env["SLURM_OVERLAP"] = "1"
+    spec = make_spec("echo ${SLURM_OVERLAP-unset}; true", code=node.code({"a.py": ""}))
+    assert node.do("node", spec).returncode == 0
+    assert node.do("node", replace(spec, env={"SLURM_OVERLAP": "0"})).returncode == 0
+    assert node.log() == "unset\n0\n"
 
 
 def test_each_process_knows_who_it_is(node: Node) -> None:

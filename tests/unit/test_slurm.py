@@ -62,6 +62,9 @@ export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export HWLOC_COMPONENTS="${HWLOC_COMPONENTS:--gl}"
 export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
+# A program may start srun or mpirun itself. These would wait for what our own steps hold (Slurm before 20.11 knows no
+# option --overlap, and does not need it), and would pass on only what sbatch was told to export.
+export SLURM_OVERLAP=1 SLURM_EXPORT_ENV=ALL
 PLACE=(--job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN" --sync-seconds 30)
 ONCE_PER_NODE=(srun --export=ALL --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1)
 ended() {
@@ -212,10 +215,13 @@ def test_the_script_of_two_nodes() -> None:
 
 
 def test_the_script_of_one_process_without_gpu_under_mpirun() -> None:
-    script = build_script(make_spec("true", timeout_s=5401), {"launcher": "mpirun", "gres": "fpga:{gpus}"})
+    env = {"LIST": "a, 'b'", "MASTER_PORT": "1", "not a name": "x", "BAD": "nul\0", "LOST": "\ud800"}
+    spec = make_spec("true", timeout_s=5401, env=env)
+    script = build_script(spec, {"launcher": "mpirun", "gres": "fpga:{gpus}"})
     assert "#SBATCH --time=91\n" in script
     assert "--gpus-per-node" not in script and "--gres" not in script
-    mpirun = "SLURM_EXPORT_ENV=ALL mpirun --npernode 1 -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
+    env_words = """env 'LIST=a, '"'"'b'"'"''"""
+    mpirun = f"{env_words} mpirun --npernode 1 -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
     assert f"{mpirun} \\\n    python3" in script
     assert 'exec "${PLACE[@]}" --log &' in script
 

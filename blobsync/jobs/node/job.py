@@ -24,6 +24,9 @@ from blobsync.jobs.node.ranks import NotReadyError, Ranks, rank_variables
 from blobsync.jobs.node.torchrun import elastic_variables
 from blobsync.jobs.spec import MARK, OUTPUT_VARIABLE, OWN_OUTPUT, SERVICES, FolderLink, JobSpec, Secrets
 
+# How many folders a message names.
+_NAMED_FOLDERS = 10
+
 
 class NodeJob:
     """Names every file of a job on this node, and writes what blobsync itself has to say there.
@@ -83,6 +86,18 @@ class NodeJob:
         """What :data:`MARK` holds in each program of an elastic job on this node."""
         return f"{self.spec.run_id}/{self.node_rank}"
 
+    def demand_work_dir(self) -> None:
+        """Raise ``NotReadyError`` unless the folder in which the command runs is there."""
+        if self.work_dir.is_dir():
+            return
+        here = sorted(path.name for path in self.root.iterdir() if path.is_dir())
+        named = ", ".join(here[:_NAMED_FOLDERS]) + (", ..." if len(here) > _NAMED_FOLDERS else "")
+        raise NotReadyError(
+            f"there is no folder {self.spec.options['work_dir']}, the cluster file's work_dir, in the job's folder;"
+            f" its folders are: {named or 'none'}",
+            hint="correct work_dir, or let setup make the folder",
+        )
+
     def beside(self, name: str) -> Path:
         """A file of ours beside the root; never beside a folder that is the user's own."""
         if self.in_place:
@@ -117,7 +132,9 @@ class NodeJob:
     def user_environment(self, ranks: Ranks) -> dict[str, str]:
         """The environment of the user's program: the launcher's, the job's values, and who the process is."""
         secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}
-        env = {**self.environ, **self.spec.env, **secrets}
+        # Our own steps share what they hold; the user's share only where they ask for it.
+        env = {name: value for name, value in self.environ.items() if name != "SLURM_OVERLAP"}
+        env.update({**self.spec.env, **secrets})
         env.update(rank_variables(self.spec, ranks, self.environ))
         # Programs from the days of Philly ask which container they are in, to do something in the first one only.
         env.update(PHILLY_JOB_ID=self.spec.run_id, PHILLY_CONTAINER_INDEX=str(ranks.node_rank))

@@ -124,12 +124,15 @@ def _run_setup(job: NodeJob) -> None:
         job.own_output.mkdir(parents=True, exist_ok=True)
     for line in job.spec.setup:
         job.say("setup: " + line)
+        # Where the command will run, unless that folder is still to be made.
+        folder = job.work_dir if job.work_dir.is_dir() else job.root
         try:
-            code = run_into_log(shell_line(line), job.root, env, job.node_log)
+            code = run_into_log(shell_line(line), folder, env, job.node_log)
         except OSError as error:
             raise ProcessError(f"the setup command cannot be started: {error.strerror}") from error
         if code:
             raise NotReadyError(f"the setup command ended with {code}: {line}")
+    job.demand_work_dir()
 
 
 def clean_up(job: NodeJob, code: int) -> None:

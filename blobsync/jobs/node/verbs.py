@@ -113,6 +113,7 @@ def run_in_terminal(job: NodeJob, held: HeldSignals) -> int:
     master_address(job.spec, job.environ)
     if job.own_output:
         job.own_output.mkdir(parents=True, exist_ok=True)
+    job.demand_work_dir()
     ranks = ranks_of_node(job.spec, job.node_rank)
     if len(ranks) == 1:
         return _become(job, ranks[0])

@@ -54,6 +54,9 @@ export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1){r
 export MASTER_PORT=$(({first_port} + SLURM_JOB_ID % {ports}))
 export HWLOC_COMPONENTS="${{HWLOC_COMPONENTS:--gl}}"
 export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
+# A program may start srun or mpirun itself. These would wait for what our own steps hold (Slurm before 20.11 knows no
+# option --overlap, and does not need it), and would pass on only what sbatch was told to export.
+export SLURM_OVERLAP=1 SLURM_EXPORT_ENV=ALL
 PLACE=({place})
 ONCE_PER_NODE=(srun --export=ALL --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1)
 ended() {{
@@ -104,8 +107,9 @@ _SRUN = 'srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TA
 _ELASTIC_SRUN = (
     'srun --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --open-mode=append --output="$TASK/user_logs/{log}"'
 )
-# mpirun starts its daemons by srun, which passes what --export of sbatch named, unless it is told otherwise.
-_MPIRUN = "SLURM_EXPORT_ENV=ALL mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
+_MPIRUN = "env{env} mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
+
+_SET_HERE = ("MASTER_ADDR", "MASTER_PORT", "BLOBSYNC_HOSTS", "SLURM_OVERLAP", "SLURM_EXPORT_ENV")
 
 
 # What an elastic job adds. srun ends with the highest code of all nodes, those that were lost on the way included; node
@@ -141,7 +145,7 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     body = _BODY.format(
         place=" ".join(place),
         start=f'{python} -I "$RUN/bootstrap.py"',
-        launch=_launcher(spec, mpirun=mpirun).format(procs=spec.procs_per_node, log=_log_name(spec)),
+        launch=_launcher(spec, mpirun=mpirun),
         log=" --log" if mpirun else "",
         ranks='"$SLURM_JOB_NUM_NODES"' if spec.is_elastic else spec.world_size,
         first_port=FIRST_MASTER_PORT,
@@ -156,7 +160,19 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
 def _launcher(spec: JobSpec, *, mpirun: bool) -> str:
     if mpirun and spec.is_elastic:
         raise ConfigError("mpirun ends when a node is lost; an elastic job needs srun", key="slurm.launcher")
-    return _MPIRUN if mpirun else _ELASTIC_SRUN if spec.is_elastic else _SRUN
+    if mpirun:
+        return _MPIRUN.format(env=_variables(spec.env), procs=spec.procs_per_node)
+    return (_ELASTIC_SRUN if spec.is_elastic else _SRUN).format(log=_log_name(spec))
+
+
+def _variables(env: Mapping[str, str]) -> str:
+    """What mpirun itself may have to know, as words of ``env``; its place in the job stays as the script says it.
+
+    A value that no system takes is left to the node, which refuses the job.
+    """
+    named = [name for name in env if _VARIABLE.fullmatch(name) and name not in _SET_HERE]
+    words = [f"{name}={env[name]}" for name in sorted(named) if "\0" not in env[name]]
+    return "".join(f" {shlex.quote(word)}" for word in words if word.encode("utf-8", "replace").decode() == word)
 
 
 def _size(spec: JobSpec) -> list[str]:
