@@ -141,7 +141,11 @@ def logs(
 
 
 def _note_age(session: Session, fetched: FetchedLogs) -> None:
-    if fetched.problem and fetched.names:
+    from blobsync.jobs.logs import IncompleteLogError
+
+    if isinstance(fetched.problem, IncompleteLogError):
+        session.listener.note(f"{fetched.problem.message}; {fetched.problem.hint}")
+    elif fetched.problem and fetched.names:
         session.listener.note(f"showing the logs that were fetched earlier: {fetched.problem.message}")
 
 

@@ -27,7 +27,16 @@ from blobsync.jobs.backends.local.run_files import remove_dead_secrets
 from blobsync.jobs.elastic import demand_scalable
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import cluster_at, home_of
-from blobsync.jobs.logs import BackendLogs, FetchedLogs, LogSource, MirroredLogs, fetch_logs, follow, rank_of
+from blobsync.jobs.logs import (
+    BackendLogs,
+    FetchedLogs,
+    IncompleteLogError,
+    LogSource,
+    MirroredLogs,
+    fetch_logs,
+    follow,
+    rank_of,
+)
 from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
 from blobsync.local.state_dir import open_state_dir
@@ -316,7 +325,12 @@ class Board:
         if record.spec.logs:
             mirror = record.spec.logs
             sources.append(lambda: self._mirrored(record, mirror))
-        return fetch_logs(sources, folder, boundary)
+        over = record.info.state.is_final
+        fetched = fetch_logs(sources, folder, boundary, over=over)
+        if isinstance(fetched.problem, IncompleteLogError) and not over and self._has_ended(record):
+            # What is missing now will not come any more.
+            return fetch_logs(sources, folder, boundary, over=True)
+        return fetched
 
     def log_folder(self, record: JobRecord) -> tuple[Path, Path]:
         """Where the logs of a job are kept, and the folder that no link leads out of: ACT's variable names another."""
@@ -325,8 +339,18 @@ class Board:
         return above / run_name(record.run_id), self.root if inside else above
 
     def follow(self, record: JobRecord) -> Iterator[tuple[str, str]]:
-        """The ranks' lines as they come, with the log's name, until the job has ended."""
-        return follow(lambda: self.logs(record), lambda: self._has_ended(record), lambda: time.sleep(_pause(record)))
+        """The ranks' lines as they come, with the log's name, until the job has ended; notes what is lost of them."""
+        problem: BlobsyncError | None = None
+
+        def fetch() -> FetchedLogs:
+            nonlocal problem
+            fetched = self.logs(record)
+            problem = fetched.problem
+            return fetched
+
+        yield from follow(fetch, lambda: self._has_ended(record), lambda: time.sleep(_pause(record)))
+        if isinstance(problem, IncompleteLogError):
+            self.note(f"{problem.message}; {problem.hint}")
 
     def causes(self, fetched: FetchedLogs) -> tuple[FoundCause, ...]:
         """What the fetched logs say about why a job failed."""

@@ -1,26 +1,30 @@
 """A job's logs on this machine: fetched bit by bit into ``assets/<ID>/``, from the backend or from the container.
 
 While the backend has the job, it is asked; when it is gone, or has nothing, the copies that the nodes made in
-the container are read. Both hold the same bytes, so that what was fetched from one is continued from the other.
+the container are read. Both hold the same bytes, so that what was fetched from one is continued from the other, also
+where the backend has lost the beginning of a log. What is here is compared with the log at the place where it ends
+before anything is added to it; where the two differ, the whole log is fetched and takes its place.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from blobsync.base.errors import BlobsyncError, UnsafeNameError
+from blobsync.base.errors import BlobsyncError, JobError, UnsafeNameError
 from blobsync.jobs.backends.base import Backend
 from blobsync.jobs.spec import JobRef, LogFile, LogMirror
-from blobsync.local.files import LocalFolder
+from blobsync.local.files import GrowingFile, LocalFolder
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.store.protocol import BlobStore
 
 # More is fetched in several rounds (bytes).
 _CHUNK = 8 * 1024 * 1024
+# So much of the end of what is here is compared with the log before it grows (bytes).
+_COMPARED = 4096
 
 # What a log may be called, whoever lists it: no part is hidden, and nothing in it moves a terminal's cursor.
 _LOG_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*/)*[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*")
@@ -30,13 +34,24 @@ _LAUNCHER_LOG, _PREPARE_LOG = "system_logs/batch.txt", "system_logs/prepare.txt"
 
 # The logs of users' programs: Azure ML's and our names, and those of Azure ML before 2021.
 _RANK_LOG = re.compile(
-    r"(?:task_(?P<task>\d+)/|attempt_(?P<attempt>\d{1,6})/)?(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?\.txt"
+    r"(?:task_(?P<task>\d+)/|attempt_(?P<attempt>\d{1,6})/)?"
+    r"(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?(?:\.from_byte_\d{1,15})?\.txt"
     r"|azureml-logs/70_driver_log(?:_(?P<b>\d+))?\.txt|azureml-logs/00_stdout\.txt|azureml-logs/ps-(?P<c>\d+)_stdout\.txt)"
 )
 
+# What is here of a log after a part that nobody has.
+_PIECE = re.compile(r"\.from_byte_(\d{1,15})\.txt$")
+
+
+class IncompleteLogError(JobError):
+    """A part of a log is not here, and cannot be had: for now, or for good."""
+
 
 class LogSource(Protocol):
-    """Where logs can be read from."""
+    """Where logs can be read from. ``lags``: it may be behind what another source has shown already."""
+
+    @property
+    def lags(self) -> bool: ...
 
     def files(self) -> Sequence[LogFile]: ...
 
@@ -49,6 +64,7 @@ class BackendLogs:
 
     backend: Backend
     ref: JobRef
+    lags = False
 
     def files(self) -> Sequence[LogFile]:
         return self.backend.logs(self.ref)
@@ -63,6 +79,7 @@ class MirroredLogs:
 
     store: BlobStore
     mirror: LogMirror
+    lags = True
 
     def files(self) -> Sequence[LogFile]:
         prefix = f"{self.mirror.path}/"
@@ -96,13 +113,16 @@ class FetchedLogs:
 
     @property
     def leading(self) -> str | None:
-        """The log of rank 0, of its latest attempt. Where no rank has said anything: what its launcher said, or the
+        """The log of rank 0, the latest there is of it. Where no rank has said anything: what its launcher said, or the
         node's log."""
-        ranked = sorted((rank_of(name), -attempt_of(name), name) for name in self.names if rank_of(name) is not None)
-        if not any(self._has_text(name) for _, _, name in ranked) and self._launcher_alone():
+        ranked = [(known, name) for name in self.names if (known := rank_of(name))]
+        if not any(self._has_text(name) for _, name in ranked) and self._launcher_alone():
             return _LAUNCHER_LOG
         told = [name for name in self.names if name.startswith("system_logs/node_")]
-        return ranked[0][2] if ranked else next(iter([*told, *self.names]), None)
+        if not ranked:
+            return next(iter([*told, *self.names]), None)
+        first = min(known for known, _ in ranked)
+        return max((name for known, name in ranked if known == first), key=_age_of)
 
     def _launcher_alone(self) -> bool:
         """Whether a launcher had to say why nothing ran: of a node that was not made ready, the node's log does."""
@@ -112,9 +132,9 @@ class FetchedLogs:
         return name in self.names and self.path(name).is_file() and self.path(name).stat().st_size > 0
 
     def of_rank(self, rank: int) -> str | None:
-        """The log of one process, of its latest attempt; None where it has none yet."""
+        """The log of one process, the latest there is of it; None where it has none yet."""
         found = [name for name in self.names if (known := rank_of(name)) and known[1] == rank]
-        return max(found, key=attempt_of, default=None)
+        return max(found, key=_age_of, default=None)
 
     def tail(self, name: str, lines: int) -> list[str]:
         """The last lines of one log."""
@@ -137,29 +157,45 @@ def attempt_of(name: str) -> int:
     return int(match[1]) if match else 0
 
 
-def fetch_logs(sources: Sequence[Callable[[], LogSource]], folder: Path, boundary: Path | None = None) -> FetchedLogs:
+def _age_of(name: str) -> tuple[int, int]:
+    """What sorts the logs of one process by their age: its attempt, and the byte from which on it is here."""
+    match = _PIECE.search(name)
+    return attempt_of(name), int(match[1]) if match else 0
+
+
+def fetch_logs(
+    sources: Sequence[Callable[[], LogSource]], folder: Path, boundary: Path | None = None, *, over: bool = False
+) -> FetchedLogs:
     """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice.
 
-    Logs of pods go with them: those of attempts before the latest one may be in the next source only.
+    Logs of pods go with them: those of attempts before the latest one may be in the next source only, and so may the
+    beginning of a log. A beginning that nobody has is an ``IncompleteLogError``; once the job is ``over``, what follows
+    on it is kept in a file of its own (``std_log.from_byte_10485760.txt``).
 
     Nothing is written through a link that leads out of ``boundary`` (None: out of ``folder``). A log whose name must
     not become a file here is left where it is; the first of them is the ``problem``, the others are still fetched.
     """
     problem: BlobsyncError | None = None
     known: set[str] = set()
+    copies = _Copies(folder, boundary)
+    silent = False
     for make in sources:
         try:
             source = make()
             files = [log for log in source.files() if log.name not in known]
-            refused = _continue_all(source, files, folder, boundary)
+            refused = copies.bring_up(source, files)
         except BlobsyncError as error:
-            problem = problem or error
+            problem, silent = problem or error, True
             continue
         known.update(log.name for log in files)
+        known -= copies.lacking.keys()
         if files:
             problem = refused
-        if known and not _lacks_attempts(known):
+        if known and not copies.lacking and not _lacks_attempts(known):
             break
+    if copies.lacking:
+        # A source that did not answer may have what is missing.
+        problem = copies.tell_lacking(for_good=(over and not silent) or len(sources) == 1)
     return FetchedLogs(folder, tuple(sorted(_kept(folder))), problem)
 
 
@@ -196,6 +232,9 @@ def follow(
 
 def _new_lines(path: Path, name: str, seen: dict[str, int], *, everything: bool) -> list[str]:
     with path.open("rb") as log:
+        if log.seek(0, 2) < seen.get(name, 0):
+            # Another one took its place.
+            seen[name] = 0
         log.seek(seen.get(name, 0))
         body = log.read()
     # A line without its end is still being written.
@@ -204,33 +243,138 @@ def _new_lines(path: Path, name: str, seen: dict[str, int], *, everything: bool)
     return body[:whole].decode("utf-8", "replace").splitlines()
 
 
-def _continue_all(
-    source: LogSource, files: Sequence[LogFile], folder: Path, boundary: Path | None
-) -> UnsafeNameError | None:
-    refused: UnsafeNameError | None = None
-    target: LocalFolder | None = None
-    for log in files:
-        try:
-            name = relative_name(log.name, str(folder), allowed=_LOG_NAME)
-        except UnsafeNameError as error:
-            refused = refused or UnsafeNameError(
-                f"a log was left out: {error.message}",
-                hint="someone else wrote it: check the container",
-                path=error.path,
+class _Copies:
+    """The logs of one job on this machine. ``lacking`` are those whose beginning their source has lost, by name."""
+
+    def __init__(self, folder: Path, boundary: Path | None) -> None:
+        self._path = folder
+        self._boundary = boundary
+        self._folder: LocalFolder | None = None
+        self.lacking: dict[str, tuple[LogSource, LogFile]] = {}
+
+    def bring_up(self, source: LogSource, files: Sequence[LogFile]) -> UnsafeNameError | None:
+        """Fetch what is new of each; returns the first refusal of a name."""
+        refused: UnsafeNameError | None = None
+        for log in files:
+            try:
+                name = relative_name(log.name, str(self._path), allowed=_LOG_NAME)
+            except UnsafeNameError as error:
+                refused = refused or UnsafeNameError(
+                    f"a log was left out: {error.message}",
+                    hint="someone else wrote it: check the container",
+                    path=error.path,
+                )
+                continue
+            # Made when there is something to write.
+            self._folder = self._folder or LocalFolder(self._path, self._boundary)
+            if not _continue(source, log, self._folder, name):
+                self.lacking.setdefault(name, (source, log))
+            elif name in self.lacking and _continue(*self.lacking[name], self._folder, name):
+                del self.lacking[name]
+        return refused
+
+    def tell_lacking(self, *, for_good: bool) -> IncompleteLogError:
+        """What is missing of these logs; ``for_good``: what follows on it is kept."""
+        told = []
+        for name, (source, log) in self.lacking.items():
+            here = self._size_of(name)
+            part = f"bytes {here:,} to {log.begins:,}" if here < log.begins else f"the first {log.begins:,} bytes"
+            told.append(f"{part} of {name}")
+            if for_good:
+                self._keep_later(source, log)
+        missing = ", ".join(told)
+        if for_good:
+            return IncompleteLogError(
+                f"lost: {missing}; the cluster had thrown them away before they were copied",
+                hint="what follows on them is in the files .from_byte_* beside these",
             )
-            continue
-        target = target or LocalFolder(folder, boundary)
-        _continue(source, log, target, name)
-    return refused
+        return IncompleteLogError(
+            f"not here yet: {missing}; the cluster has thrown them away, and waits for the copies in the container",
+            hint="try again in a minute: the node copies its logs while it runs",
+        )
+
+    def _size_of(self, name: str) -> int:
+        return (self._path / name).stat().st_size
+
+    def _keep_later(self, source: LogSource, log: LogFile) -> None:
+        """In the latest file that what the source still has follows on, or in a new one."""
+        assert self._folder is not None
+        stem = log.name.removesuffix(".txt")
+        starts = {
+            int(match[1])
+            for path in (self._path / stem).parent.glob(f"{Path(stem).name}.from_byte_*.txt")
+            if (match := _PIECE.search(path.name))
+        }
+        fitting = [start for start in starts if log.begins <= start + self._size_of(_piece(stem, start))]
+        start = max(fitting, default=log.begins)
+        later = _LaterPart(source, log, start)
+        name = relative_name(_piece(stem, start), str(self._path), allowed=_LOG_NAME)
+        _continue(later, *later.files(), self._folder, name)
 
 
-def _continue(source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName) -> None:
-    with folder.grow(name) as target:
-        if log.size is not None and target.size > log.size:
-            # It was restarted on the node.
-            target.restart()
-        while log.size is None or target.size < log.size:
-            body = source.read(log, target.size, target.size + _CHUNK)
+def _piece(stem: str, start: int) -> str:
+    return f"{stem}.from_byte_{start}.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class _LaterPart:
+    """A log of another source from byte ``start`` on, as a log of its own."""
+
+    source: LogSource
+    log: LogFile
+    start: int
+    lags = False
+
+    def files(self) -> tuple[LogFile]:
+        size = None if self.log.size is None else self.log.size - self.start
+        return (replace(self.log, size=size, begins=max(0, self.log.begins - self.start)),)
+
+    def read(self, log: LogFile, start: int, end: int | None) -> bytes:
+        return self.source.read(self.log, start + self.start, None if end is None else end + self.start)
+
+
+def _continue(source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName) -> bool:
+    """Bring the copy of one log up to date; False where what follows on it has to come from another source."""
+    with folder.grow(name) as copy:
+        if copy.size < log.begins:
+            return False
+        if log.size is not None and copy.size > log.size:
+            return (source.lags and _is_behind(source, log, copy)) or _fetch_anew(source, log, folder, name, copy)
+        start = max(log.begins, copy.size - _COMPARED)
+        while log.size is None or copy.size < log.size:
+            body = source.read(log, start, copy.size + _CHUNK)
+            known = copy.size - start
             if not body:
-                return
-            target.append(body)
+                return True
+            if body[:known] != copy.read_at(start, known):
+                return _fetch_anew(source, log, folder, name, copy)
+            if len(body) == known:
+                return True
+            copy.append(body[known:])
+            start = copy.size
+        return True
+
+
+def _is_behind(source: LogSource, log: LogFile, copy: GrowingFile) -> bool:
+    """Whether the copy is the log and more, as far as their last common bytes tell."""
+    assert log.size is not None
+    start = max(log.begins, log.size - _COMPARED)
+    return source.read(log, start, log.size) == copy.read_at(start, log.size - start)
+
+
+def _fetch_anew(source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName, copy: GrowingFile) -> bool:
+    """The whole log takes the place of the copy, in one step; False where the source has lost its beginning."""
+    if log.begins:
+        return False
+    fresh, size = folder.create(name), 0
+    try:
+        while log.size is None or size < log.size:
+            body = source.read(log, size, size + _CHUNK)
+            if not body:
+                break
+            fresh.write_at(size, body)
+            size += len(body)
+        fresh.commit(copy.state)
+    finally:
+        fresh.discard()
+    return True

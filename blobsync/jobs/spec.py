@@ -379,8 +379,12 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One log of a job: its name (``user_logs/std_log.txt``), bytes so far, and the backend's handle on it."""
+    """One log of a job: its name (``user_logs/std_log.txt``), bytes so far, and the backend's handle on it.
+
+    ``begins`` is the first byte that can still be read.
+    """
 
     name: str
     size: int | None
     handle: str
+    begins: int = 0

@@ -7,8 +7,10 @@ link inside the folder that leads out of it is refused, whatever is swapped whil
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +25,9 @@ from blobsync.local.part_files import FolderDescriptor, KeptName, NotKeptError, 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that replaced a file must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-_GROW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_GROW = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# How long another process may take to write what it has begun to write (seconds).
+_LOCK_SECONDS, _LOCK_PAUSE = 10.0, 0.05
 
 
 class SourceFile:
@@ -88,7 +92,7 @@ class SourceFile:
 
 
 class GrowingFile:
-    """A file that is only ever written at its end, such as the copy of a log; made by ``LocalFolder.grow``."""
+    """A file that is written at its end, such as the copy of a log; made by ``LocalFolder.grow``."""
 
     def __init__(self, fd: int, path: Path) -> None:
         """Takes over ``fd``."""
@@ -104,11 +108,15 @@ class GrowingFile:
                 self.size += written
                 data = data[written:]
 
-    def restart(self) -> None:
-        """Begin with an empty file again."""
+    def read_at(self, offset: int, length: int) -> bytes:
+        """What is there; less at its end."""
         with naming(self._path):
-            os.ftruncate(self._fd, 0)
-        self.size = 0
+            return os.pread(self._fd, length, offset)
+
+    @property
+    def state(self) -> LocalState:
+        """What it is now, for a file that takes its place."""
+        return LocalState.of(os.fstat(self._fd))
 
 
 class LocalFolder:
@@ -205,12 +213,13 @@ class LocalFolder:
     def grow(self, relative: RelativeName) -> Iterator[GrowingFile]:
         """The file ``relative``, made when missing, to be written on at its end; closed when left.
 
-        Raises ``LocalFileError``, also for a link or anything else that is no regular file.
+        Other processes that want to write it wait meanwhile, so that nothing is written twice. Raises
+        ``LocalFileError``, also for a link or anything else that is no regular file.
         """
         parts, path = self._parts(relative), self._root / relative
         with naming(path):
             folder = self._parent(parts[:-1])
-            fd = os.open(parts[-1], _GROW, 0o644, dir_fd=folder.fd)
+            fd = _open_locked(parts[-1], folder.fd)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise LocalFileError(f"{path}: not a regular file", path=str(path))
@@ -286,6 +295,36 @@ class LocalFolder:
             hint="blobsync writes only through links that you trust: blobsync config trust-link PATH",
             path=str(path),
         )
+
+
+def _open_locked(name: str, folder: int) -> int:
+    """The file of that name, locked; without a lock where there are none, or where somebody keeps it for long."""
+    until = time.monotonic() + _LOCK_SECONDS
+    while True:
+        fd = os.open(name, _GROW, 0o644, dir_fd=folder)
+        try:
+            _wait_for_lock(fd, until)
+            with suppress(FileNotFoundError):
+                there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if os.path.samestat(there, os.fstat(fd)) or time.monotonic() > until:
+                    return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        # Another file took its place while we waited.
+        os.close(fd)
+
+
+def _wait_for_lock(fd: int, until: float) -> None:
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_PAUSE)
+        except OSError:
+            return
+        else:
+            return
 
 
 def _open_folder(folder: int, part: str) -> int:

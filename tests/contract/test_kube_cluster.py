@@ -189,6 +189,25 @@ def test_logs_are_followed_with_times_until_the_end(kube_cluster: RealCluster, s
     assert f'previous terminated container "main" in pod "{pod}" not found' in refused
 
 
+def test_of_a_log_that_was_rotated_the_newest_file_alone_is_served(kube_cluster: RealCluster, space: str) -> None:
+    cluster = stand_in(kube_cluster)
+    cluster.rotate_logs(2000)
+    try:
+        script = "for i in $(seq 100); do echo line $i; done; sleep 1; for i in $(seq 101 130); do echo line $i; done"
+        cluster.create(job("rotated", script), space)
+        pod = cluster.running("rotated", 0, space)
+        followed = cluster.kubectl("logs", "-n", space, "-f", "--since=1h", pod).stdout.splitlines()
+        ended(cluster, "rotated", space)
+        served = cluster.kubectl("logs", "-n", space, pod).stdout.splitlines()
+    finally:
+        cluster.rotate_logs()
+    every = [f"line {number}" for number in range(1, 131)]
+    assert 0 < len(served) < 50 and served == every[-len(served) :]
+    # Who follows goes on from one file to the next.
+    assert followed == every[-len(followed) :] and len(followed) > 30
+    assert cluster.kubectl("logs", "-n", space, "--tail=100", pod).stdout.splitlines() == served
+
+
 def test_the_api_server_restarts_with_what_it_had(kube_cluster: RealCluster, space: str) -> None:
     cluster = stand_in(kube_cluster)
     cluster.create(job("stays", "echo begun; sleep 2; echo done"), space)

@@ -45,6 +45,17 @@ if not done:
     time.sleep(300)
 """
 
+# More than the kubelet keeps, and faster than anybody reads it.
+TALKING = """\
+import sys, time
+for number in range(24_000):
+    print(f"line {number} of what nobody may lose")
+    if number % 1_000 == 9:
+        sys.stdout.flush()
+        # Long enough at first that whoever follows has seen the beginning.
+        time.sleep(0.25 if number > 9 else 5)
+"""
+
 
 class KubeLab(Lab):
     """A project with the cluster ``k8s``: a namespace of its own."""
@@ -84,7 +95,7 @@ class KubeLab(Lab):
 def lab(project: Project, container: Container, kube_cluster: RealCluster) -> KubeLab:
     lab = KubeLab(project, container)
     lab.namespace = kube_cluster.new_namespace()
-    code = {"show.py": SHOW.encode(), "resuming.py": RESUMING.encode()}
+    code = {"show.py": SHOW.encode(), "resuming.py": RESUMING.encode(), "talking.py": TALKING.encode()}
     write_tree(project.root, {**code, "data/voc/a.txt": b"a picture"})
     project.environ.update(kube_cluster.environ)
     lab.kubernetes()
@@ -180,7 +191,7 @@ def test_the_printed_request_runs_once_its_secret_is_filled(lab: KubeLab, kube_c
     name = lab.name_of(plan["job_id"])
     kube_cluster.kubectl("wait", "--for=condition=complete", f"job/{name}", "-n", lab.namespace, "--timeout=60s")
     log = kube_cluster.kubectl("logs", f"job/{name}", "-n", lab.namespace).stdout
-    assert "[std_log] by hand" in log.splitlines()
+    assert "[std_log 0] by hand" in log.splitlines()
 
 
 def test_an_evicted_node_comes_back_with_what_it_had_uploaded(lab: KubeLab, kube_cluster: RealCluster) -> None:
@@ -312,6 +323,48 @@ def test_following_goes_on_when_the_server_was_away(lab: KubeLab, kube_cluster: 
     lines = done.out.splitlines()
     assert done.code == 0 and lines[-1] == "the end"
     assert lines[:-1] == [f"line {number}" for number in range(1, len(lines))] and len(lines) > 20
+
+
+def test_no_line_of_a_log_that_rotates_is_lost(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    cluster = stand_in(kube_cluster)
+    cluster.rotate_logs(40_000)
+    try:
+        job_id = lab.submit("k8s", "python3", "talking.py")
+        cluster.running(lab.name_of(job_id), 0, lab.namespace)
+        followed = lab.run("logs", job_id, "-F")
+    finally:
+        cluster.rotate_logs()
+    every = [f"line {number} of what nobody may lose" for number in range(24_000)]
+    assert followed.out.splitlines() == every
+    copy = lab.project.root / "assets" / job_id / "user_logs" / "std_log.txt"
+    assert copy.read_text().splitlines() == every
+    pod = cluster.pods(lab.name_of(job_id), lab.namespace)[0]["metadata"]["name"]
+    served = cluster.kubectl("logs", "-n", lab.namespace, pod).stdout
+    assert "line 12 of" not in served, "the kubelet has thrown nothing away"
+    # A copy with a gap, as it was made before, is replaced; so is one that is not there.
+    copy.write_text("\n".join([*every[:9_000], *every[12_000:23_000]]) + "\n")
+    for _ in range(2):
+        assert lab.run("logs", job_id).out.splitlines() == every
+        assert copy.read_text().splitlines() == every
+        copy.unlink()
+
+
+def test_what_a_killed_node_had_not_copied_is_kept_apart_and_told(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    cluster = stand_in(kube_cluster)
+    lab.kubernetes(runtime={"sync_seconds": 3600})
+    cluster.rotate_logs(40_000)
+    try:
+        job_id = lab.submit("k8s", "python3 talking.py; echo the last words; sleep 300")
+        pod = cluster.running(lab.name_of(job_id), 0, lab.namespace)
+        read = ("logs", "-n", lab.namespace, pod)
+        cluster.until(lambda: "the last words" in cluster.kubectl(*read).stdout, "it has said all", 60)
+    finally:
+        cluster.rotate_logs()
+    cluster.kill(pod, lab.namespace)
+    assert lab.until(job_id)["status"] == "Failed"
+    shown = lab.run("logs", job_id)
+    assert shown.out.splitlines()[-1] == "the last words"
+    assert "lost: bytes 0 to" in shown.err and "std_log.from_byte_" in lab.run("--json", "q", job_id).out
 
 
 def test_abort_stops_a_running_job_and_a_shell_can_be_had_before(lab: KubeLab, kube_cluster: RealCluster) -> None:

@@ -25,6 +25,7 @@ class _Listed:
     """Logs that the input names, with the sizes that it claims."""
 
     found: Sequence[LogFile]
+    lags = False
 
     def files(self) -> Sequence[LogFile]:
         return self.found

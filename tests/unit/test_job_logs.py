@@ -7,40 +7,149 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import BackendUnavailableError, UnsafeNameError
-from blobsync.jobs.logs import FetchedLogs, LogSource, fetch_logs, follow, rank_of
+from blobsync.jobs.logs import FetchedLogs, IncompleteLogError, LogSource, fetch_logs, follow, rank_of
 from blobsync.jobs.spec import LogFile
 
 
 @dataclass
 class Source:
-    """Logs in memory; remembers which ranges were read."""
+    """Logs in memory; remembers which ranges were read. ``begins`` is what a log has lost."""
 
     texts: dict[str, bytes]
     reads: list[tuple[str, int]] = field(default_factory=list)
     gone: bool = False
+    lags: bool = False
+    begins: dict[str, int] = field(default_factory=dict)
 
     def files(self) -> Sequence[LogFile]:
         if self.gone:
             raise BackendUnavailableError("nobody answers")
-        return tuple(LogFile(name, len(text), name) for name, text in sorted(self.texts.items()))
+        begins = self.begins
+        return tuple(LogFile(name, len(text), name, begins.get(name, 0)) for name, text in sorted(self.texts.items()))
 
     def read(self, log: LogFile, start: int, end: int | None) -> bytes:
+        assert start >= self.begins.get(log.name, 0), "what is gone was asked for"
         self.reads.append((log.name, start))
         return self.texts[log.name][start:end]
 
 
-def fetch(folder: Path, *sources: LogSource) -> FetchedLogs:
-    return fetch_logs([lambda source=source: source for source in sources], folder)  # type: ignore[misc]
+STD = "user_logs/std_log.txt"
 
 
-def test_only_what_is_new_is_fetched(tmp_path: Path) -> None:
-    source = Source({"user_logs/std_log.txt": b"one\n"})
+def fetch(folder: Path, *sources: LogSource, over: bool = False) -> FetchedLogs:
+    return fetch_logs([lambda source=source: source for source in sources], folder, over=over)  # type: ignore[misc]
+
+
+def numbered(first: int, last: int) -> bytes:
+    return b"".join(b"line %06d\n" % number for number in range(first, last))
+
+
+def test_only_what_is_new_is_fetched_and_the_end_of_what_is_here(tmp_path: Path) -> None:
+    source = Source({STD: numbered(0, 1000)})
     fetch(tmp_path, source)
-    source.texts["user_logs/std_log.txt"] += b"two\n"
+    source.texts[STD] += b"two\n"
     fetched = fetch(tmp_path, source)
     fetch(tmp_path, source)
-    assert source.reads == [("user_logs/std_log.txt", 0), ("user_logs/std_log.txt", 4)]
-    assert fetched.path("user_logs/std_log.txt").read_text() == "one\ntwo\n"
+    assert source.reads == [(STD, 0), (STD, 12_000 - 4096)]
+    assert fetched.path(STD).read_bytes() == source.texts[STD]
+
+
+# -- a beginning that the cluster threw away, a copy that differs ----------------------------------------------------
+
+
+def rotated(first: int, last: int) -> Source:
+    """A log of which the cluster has the end alone, from line ``first`` on."""
+    return Source({STD: numbered(0, last)}, begins={STD: 12 * first})
+
+
+def test_a_gap_is_filled_from_the_container_and_the_newest_lines_come_from_the_cluster(tmp_path: Path) -> None:
+    fetch(tmp_path, Source({STD: numbered(0, 100)}))
+    fetched = fetch(tmp_path, rotated(300, 900), Source({STD: numbered(0, 700)}, lags=True))
+    assert fetched.problem is None and fetched.path(STD).read_bytes() == numbered(0, 900)
+    # What is here reaches as far as what the cluster still has: the container is not asked.
+    mirror = Source({STD: b""}, lags=True)
+    assert fetch(tmp_path, rotated(900, 950), mirror).path(STD).read_bytes() == numbered(0, 950)
+    assert mirror.reads == []
+
+
+def test_a_gap_stays_open_until_the_container_has_it_and_says_so(tmp_path: Path) -> None:
+    fetch(tmp_path, Source({STD: numbered(0, 100)}))
+    cluster, mirror = rotated(300, 900), Source({STD: numbered(0, 200)}, lags=True)
+    fetched = fetch(tmp_path, cluster, mirror)
+    assert fetched.path(STD).read_bytes() == numbered(0, 200) and fetched.names == (STD,)
+    assert isinstance(fetched.problem, IncompleteLogError)
+    assert fetched.problem.message.startswith(f"not here yet: bytes 2,400 to 3,600 of {STD}")
+    mirror.texts[STD] = numbered(0, 400)
+    assert fetch(tmp_path, cluster, mirror).path(STD).read_bytes() == numbered(0, 900)
+
+
+def test_what_follows_on_a_part_that_nobody_has_is_kept_and_shown(tmp_path: Path) -> None:
+    cluster, mirror = rotated(300, 900), Source({STD: numbered(0, 200)}, lags=True)
+    fetched = fetch(tmp_path, cluster, mirror, over=True)
+    later = "user_logs/std_log.from_byte_3600.txt"
+    assert fetched.path(STD).read_bytes() == numbered(0, 200)
+    assert fetched.path(later).read_bytes() == numbered(300, 900)
+    assert fetched.leading == fetched.of_rank(0) == later
+    assert isinstance(fetched.problem, IncompleteLogError)
+    assert fetched.problem.message.startswith(f"lost: bytes 2,400 to 3,600 of {STD}")
+    # Once more, also when the cluster has forgotten it: nothing changes.
+    for source in (cluster, Source({}, gone=True)):
+        assert fetch(tmp_path, source, mirror, over=True).names == (later, STD)
+        assert fetched.path(later).read_bytes() == numbered(300, 900)
+
+
+def test_without_copies_the_pieces_that_there_are_go_on(tmp_path: Path) -> None:
+    fetch(tmp_path, Source({STD: numbered(0, 100)}))
+    for first, last in ((300, 400), (350, 500), (600, 700)):
+        fetched = fetch(tmp_path, rotated(first, last))
+    assert {name: fetched.path(name).read_bytes() for name in fetched.names} == {
+        STD: numbered(0, 100),
+        "user_logs/std_log.from_byte_3600.txt": numbered(300, 500),
+        "user_logs/std_log.from_byte_7200.txt": numbered(600, 700),
+    }
+
+
+def test_a_copy_with_a_gap_is_replaced_in_one_step(tmp_path: Path) -> None:
+    (tmp_path / "user_logs").mkdir()
+    copy = tmp_path / STD
+    copy.write_bytes(numbered(0, 500) + numbered(700, 800))
+    with copy.open("rb") as before:
+        fetched = fetch(tmp_path, rotated(550, 900), Source({STD: numbered(0, 880)}, lags=True))
+        assert fetched.problem is None and copy.read_bytes() == numbered(0, 900)
+        # Whoever reads the old one goes on with that.
+        assert before.read() == numbered(0, 500) + numbered(700, 800)
+
+
+def test_copies_that_are_behind_do_not_shorten_what_is_here(tmp_path: Path) -> None:
+    fetch(tmp_path, Source({STD: numbered(0, 900)}))
+    gone = Source({}, gone=True)
+    assert fetch(tmp_path, gone, Source({STD: numbered(0, 700)}, lags=True)).path(STD).read_bytes() == numbered(0, 900)
+    other = numbered(5000, 5300)
+    assert fetch(tmp_path, gone, Source({STD: other}, lags=True)).path(STD).read_bytes() == other
+
+
+def test_following_waits_for_a_gap_and_gives_each_line_once(tmp_path: Path) -> None:
+    cluster, mirror = Source({STD: numbered(0, 100)}), Source({STD: b""}, lags=True)
+    steps = iter([(300, 400, 200), (600, 700, 350), (650, 800, 650)])
+
+    def rotate() -> None:
+        first, last, copied = next(steps)
+        cluster.texts[STD], cluster.begins[STD] = numbered(0, last), 12 * first
+        mirror.texts[STD] = numbered(0, copied)
+
+    endings = iter([False, False, False, True])
+    told = follow(lambda: fetch(tmp_path, cluster, mirror), lambda: next(endings), rotate)
+    assert [line for _, line in told] == numbered(0, 800).decode().splitlines()
+
+
+def test_following_begins_again_with_a_log_that_was_begun_anew(tmp_path: Path) -> None:
+    source, endings = Source({STD: b"a long first attempt\n"}), iter([False, True])
+
+    def restart() -> None:
+        source.texts[STD] = b"short\n"
+
+    told = follow(lambda: fetch(tmp_path, source), lambda: next(endings), restart)
+    assert [line for _, line in told] == ["a long first attempt", "short"]
 
 
 def test_a_log_that_was_begun_anew_is_fetched_anew(tmp_path: Path) -> None:
@@ -56,7 +165,7 @@ def test_the_copies_are_read_when_the_cluster_is_gone_and_continue_what_is_here(
     assert mirror.reads == []
     cluster.gone = True
     fetched = fetch(tmp_path, cluster, mirror)
-    assert ("user_logs/std_log.txt", 4) in mirror.reads
+    assert (STD, 0) in mirror.reads
     assert fetched.tail("user_logs/std_log.txt", 1) == ["two"] and fetched.problem is None
 
 
@@ -137,6 +246,7 @@ def test_what_was_fetched_before_stays_when_nobody_answers(tmp_path: Path) -> No
         ("azureml-logs/00_stdout.txt", (0, 0)),
         ("azureml-logs/ps-1_stdout.txt", (0, 1)),
         ("task_7/user_logs/std_log_process_2.txt", (7, 2)),
+        ("attempt_2/user_logs/std_log.from_byte_77.txt", (0, 0)),
         ("system_logs/node_0.txt", None),
         ("user_logs/mine.txt", None),
     ],

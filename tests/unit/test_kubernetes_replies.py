@@ -215,14 +215,15 @@ def test_an_id_that_is_none_is_no_job_of_ours() -> None:
     "line", [b"plain\n", b"50 %\r100 %\n", b"no end", b"\xff\xfe\n", b"", b"[node_0] not ours\n", "Grüße\n".encode()]
 )
 def test_a_line_comes_out_of_a_pods_log_as_it_went_in(line: bytes) -> None:
-    sent = framed("std_log_process_3", line)
+    sent = framed("std_log_process_3", 77, line)
     assert sent.endswith(b"\n") and sent.count(b"\n") == 1
-    assert unframed(sent.decode()[:-1]) == ("std_log_process_3", line)
+    assert unframed(sent.decode()[:-1]) == ("std_log_process_3", 77, line)
 
 
 def test_what_is_no_line_of_ours_is_told_from_them() -> None:
-    assert unframed("[std_log] x") == ("std_log", b"x\n")
-    assert unframed("[../x] y") is None and unframed("plain") is None and unframed("[std_log=] ***") is None
+    assert unframed("[std_log 0] x") == ("std_log", 0, b"x\n")
+    others = ("[../x 0] y", "plain", "[std_log= 0] ***", "[std_log] x", "[std_log -1] x", f"[std_log {'9' * 16}] x")
+    assert [unframed(line) for line in others] == [None] * len(others)
 
 
 def test_the_echo_copies_all_logs_with_their_names(tmp_path: Path) -> None:
@@ -233,7 +234,9 @@ def test_the_echo_copies_all_logs_with_their_names(tmp_path: Path) -> None:
         log.write_bytes(b"one\ntw")
     lines = out.getvalue().decode().splitlines()
     assert lines[0] == "blobsync node 0, attempt 1"
-    assert b"".join(found[1] for line in lines[1:] if (found := unframed(line))) == b"one\ntw"
+    found = [each for line in lines[1:] if (each := unframed(line))]
+    assert b"".join(body for _, _, body in found) == b"one\ntw"
+    assert [(at, body) for _, at, body in found if body] == [(0, b"one\n"), (4, b"tw")]
 
 
 def stamped(*lines: str, second: int = 0) -> str:
@@ -244,11 +247,12 @@ def a_pod(attempt: int = 0) -> Pod:
     return Pod("p", NAME, 0, attempt, "Running", running=True)
 
 
+STD = "user_logs/std_log.txt"
+
+
 def test_a_pods_log_is_fetched_from_where_it_ended_and_nothing_comes_twice() -> None:
-    answers = [
-        stamped("blobsync node 0, attempt 0", "[std_log] a", "[std_log] b"),
-        stamped("blobsync node 0, attempt 0", "[std_log] a", "[std_log] b", "[std_log] c", "[node_0] n", "trouble"),
-    ]
+    first = ("blobsync node 0, attempt 0", "[std_log 0] a", "[std_log 2] b")
+    answers = [stamped(*first), stamped(*first, "[std_log 4] c", "[node_0 0] n", "trouble")]
     asked: list[str] = []
 
     def read(pod: str, since: str) -> str:
@@ -256,29 +260,63 @@ def test_a_pods_log_is_fetched_from_where_it_ended_and_nothing_comes_twice() -> 
         return answers[len(asked) - 1]
 
     logs = PodLogs(read)
-    assert bytes(logs.update(a_pod()).files["user_logs/std_log.txt"]) == b"a\nb\n"
-    files = logs.update(a_pod()).files
+    assert logs.update(a_pod())[STD].read(0, None) == b"a\nb\n"
+    files = logs.update(a_pod())
     assert asked == ["", "2026-11-21T23:09:00Z"]
-    assert bytes(files["user_logs/std_log.txt"]) == b"a\nb\nc\n"
-    assert bytes(files["system_logs/node_0.txt"]) == b"n\n" and bytes(files["system_logs/pod_0.txt"]) == b"trouble\n"
+    assert files[STD].read(0, None) == b"a\nb\nc\n" and files[STD].read(2, 4) == b"b\n"
+    assert files["system_logs/node_0.txt"].read(0, None) == b"n\n"
+    assert files["system_logs/pod_0.txt"].read(0, None) == b"trouble\n"
 
 
 def test_lines_of_one_moment_are_counted() -> None:
-    same = "2026-11-21T23:09:00Z [std_log] x\n"
-    answers = iter(["2026-11-21T23:09:00Z blobsync node 0, attempt 0\n" + same * 2, same * 3])
+    same = "2026-11-21T23:09:00Z [std_log {}] x\n2026-11-21T23:09:00Z of another\n"
+    first = "2026-11-21T23:09:00Z blobsync node 0, attempt 0\n"
+    answers = iter([first + same.format(0), first + same.format(0) + same.format(2)])
     logs = PodLogs(lambda pod, since: next(answers))
     logs.update(a_pod())
-    assert bytes(logs.update(a_pod()).files["user_logs/std_log.txt"]) == b"x\nx\n"
+    files = logs.update(a_pod())
+    assert files[STD].read(0, None) == b"x\nx\n"
+    assert files["system_logs/pod_0.txt"].read(0, None) == b"of another\n" * 2
 
 
 def test_a_later_attempt_has_logs_of_its_own() -> None:
-    text = stamped("blobsync node 0, attempt 2", "[std_log] x")
-    assert list(PodLogs(lambda pod, since: text).update(a_pod(2)).files) == ["attempt_2/user_logs/std_log.txt"]
+    text = stamped("blobsync node 0, attempt 2", "[std_log 0] x")
+    assert list(PodLogs(lambda pod, since: text).update(a_pod(2))) == ["attempt_2/user_logs/std_log.txt"]
 
 
-def test_a_log_whose_beginning_is_gone_is_not_taken_for_a_whole_one() -> None:
-    text = stamped("[std_log] in the middle")
-    with pytest.raises(JobError, match="no longer has the beginning of the log of p"):
+def test_what_a_kubelet_threw_away_is_noticed_at_every_read() -> None:
+    answers = iter(
+        [
+            stamped("blobsync node 0, attempt 0", "[std_log 0] one", "of another"),
+            # Rotated: the newest file alone is served, and it is empty, and then it begins in the middle.
+            "",
+            stamped("d of a line", "[std_log 60] later", second=9),
+            stamped("[std_log 60] later", "[std_log 66] more", second=9),
+        ]
+    )
+    logs = PodLogs(lambda pod, since: next(answers))
+    found = [(set(files), files[STD].begins, files[STD].end) for files in (logs.update(a_pod()) for _ in range(4))]
+    # What others wrote does not tell where it belongs.
+    others = "system_logs/pod_0.txt"
+    assert found == [({STD, others}, 0, 4)] * 2 + [({STD}, 60, 66), ({STD}, 60, 71)]
+
+
+def test_the_log_of_a_pod_that_was_rotated_before_anybody_looked_does_not_begin_at_its_beginning() -> None:
+    (files,) = (PodLogs(lambda pod, since: stamped("[std_log 4096] in the middle")).update(a_pod()),)
+    assert (files[STD].begins, files[STD].end) == (4096, 4110)
+
+
+def test_half_a_line_is_read_when_it_is_whole() -> None:
+    whole = stamped("blobsync node 0, attempt 0", "[std_log 0] one two")
+    answers = iter([whole[:-5], whole])
+    logs = PodLogs(lambda pod, since: next(answers))
+    assert STD not in logs.update(a_pod())
+    assert logs.update(a_pod())[STD].read(0, None) == b"one two\n"
+
+
+def test_lines_of_an_older_blobsync_are_left_to_the_copies() -> None:
+    text = stamped("blobsync node 0, attempt 0", "[std_log] a")
+    with pytest.raises(JobError, match="do not tell where they belong"):
         PodLogs(lambda pod, since: text).update(a_pod())
 
 

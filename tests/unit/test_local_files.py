@@ -9,6 +9,8 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,17 +149,51 @@ def test_a_link_that_stays_inside_the_project_is_followed(tmp_path: Path) -> Non
     assert (tmp_path / "elsewhere" / "sub" / "file").is_file()
 
 
-def test_a_growing_file_is_continued_and_begun_anew(tmp_path: Path) -> None:
+def test_a_growing_file_is_continued_and_replaced(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path)
     for text in (b"one", b"two"):
         with folder.grow(relative_name("logs/a.txt")) as file:
             file.append(text)
     assert (tmp_path / "logs" / "a.txt").read_bytes() == b"onetwo"
     with folder.grow(relative_name("logs/a.txt")) as file:
-        assert file.size == 6
-        file.restart()
-        file.append(b"new")
+        assert file.size == 6 and file.read_at(3, 9) == b"two"
+        fresh = folder.create(relative_name("logs/a.txt"))
+        fresh.write_at(0, b"new")
+        fresh.commit(file.state)
     assert (tmp_path / "logs" / "a.txt").read_bytes() == b"new"
+
+
+def test_two_writers_of_a_growing_file_wait_for_each_other(tmp_path: Path) -> None:
+    def bring_up() -> None:
+        with LocalFolder(tmp_path).grow(relative_name("a.txt")) as file:
+            size = file.size
+            time.sleep(0.02)
+            file.append(b"x" * (100 - size))
+
+    writers = [threading.Thread(target=bring_up) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert (tmp_path / "a.txt").stat().st_size == 100
+
+
+def test_who_waited_for_a_growing_file_gets_the_one_that_took_its_place(tmp_path: Path) -> None:
+    folder, sizes = LocalFolder(tmp_path), list[int]()
+
+    def look() -> None:
+        with LocalFolder(tmp_path).grow(relative_name("a.txt")) as file:
+            sizes.append(file.size)
+
+    with folder.grow(relative_name("a.txt")) as file:
+        waiting = threading.Thread(target=look)
+        waiting.start()
+        time.sleep(0.2)
+        fresh = folder.create(relative_name("a.txt"))
+        fresh.write_at(0, b"the new one")
+        fresh.commit(file.state)
+    waiting.join()
+    assert sizes == [11]
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])

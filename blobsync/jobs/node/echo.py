@@ -1,9 +1,11 @@
 """Copies what a node's processes write to this process's own output, which is the log that a pod has.
 
-blobsync node 0, attempt 0                     first of all: a log that begins otherwise has lost its beginning
-[std_log_process_3] a line of that file
-[std_log_process_3=] ...                       base64 of bytes that are no whole line of UTF-8
-[node_0] a line of the node's own log
+blobsync node 0, attempt 0                     first of all
+[std_log_process_3 1048576] a line of that file, and the byte at which it begins there
+[std_log_process_3= 1048592] ...               base64 of bytes that are no whole line of UTF-8
+[node_0 0] a line of the node's own log
+
+A kubelet throws the older parts of a long log away: the bytes tell a reader what it lacks, and where the rest belongs.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from types import TracebackType
 from typing import BinaryIO
 
 FIRST_LINE = re.compile(r"blobsync node [0-9]{1,6}, attempt [0-9]{1,6}")
-LINE = re.compile(r"\[(std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})(=?)\] (.*)", re.DOTALL)
+LINE = re.compile(r"\[(std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})(=?) ([0-9]{1,15})\] (.*)", re.DOTALL)
+# Lines of jobs that an older blobsync submitted do not tell where they belong.
+LINE_WITHOUT_PLACE = re.compile(r"\[(?:std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})=?\] ")
 _EVERY_SECONDS = 0.2
 _CHUNK = 1 << 20
 # A line that does not end is passed on in parts of this size (bytes).
@@ -65,37 +69,38 @@ class Echo:
         if path not in self._seen:
             self._seen[path] = 0
             # An empty log shows that there was no output.
-            yield framed(path.stem, b"")
+            yield framed(path.stem, 0, b"")
         with path.open("rb") as log:
             log.seek(self._seen[path])
             while body := log.read(_CHUNK):
                 whole = len(body) if at_last or len(body) > _LONGEST else body.rfind(b"\n") + 1
                 if not whole:
                     return
-                self._seen[path] += whole
+                for line in io.BytesIO(body[:whole]):
+                    yield framed(path.stem, self._seen[path], line)
+                    self._seen[path] += len(line)
                 log.seek(self._seen[path])
-                yield from (framed(path.stem, line) for line in io.BytesIO(body[:whole]))
 
 
-def framed(name: str, line: bytes) -> bytes:
-    """One line of the log ``name`` as a line of the pod's."""
+def framed(name: str, at: int, line: bytes) -> bytes:
+    """One line of the log ``name``, which begins at its byte ``at``, as a line of the pod's."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
         text = ""
     if text.endswith("\n"):
-        return f"[{name}] ".encode() + line
-    return f"[{name}=] ".encode() + base64.b64encode(line) + b"\n"
+        return f"[{name} {at}] ".encode() + line
+    return f"[{name}= {at}] ".encode() + base64.b64encode(line) + b"\n"
 
 
-def unframed(line: str) -> tuple[str, bytes] | None:
-    """The name and the bytes of a framed line (without its line end); None for any other line."""
+def unframed(line: str) -> tuple[str, int, bytes] | None:
+    """The log, the place there and the bytes of a framed line (without its line end); None for any other line."""
     match = LINE.fullmatch(line)
     if not match:
         return None
     if not match[2]:
-        return match[1], match[3].encode() + b"\n"
+        return match[1], int(match[3]), match[4].encode() + b"\n"
     try:
-        return match[1], base64.b64decode(match[3], validate=True)
+        return match[1], int(match[3]), base64.b64decode(match[4], validate=True)
     except ValueError:
         return None

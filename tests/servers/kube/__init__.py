@@ -17,6 +17,8 @@ and where it is this stand-in (not a real cluster, see below)::
     cluster.kill(pod, namespace, reason="OOMKilled")   SIGKILL to its containers: exit code 137
     cluster.evict(pod, namespace)                      the Eviction API: the pod has DisruptionTarget (real one too)
     cluster.refuse_image(image, "not found")           ErrImagePull, then ImagePullBackOff; cluster.accept_image(image)
+    cluster.rotate_logs(65536)                         a new log file after so many bytes (10 MiB else), which alone is
+                                                       served; cluster.rotate_logs() makes it 10 MiB again
     cluster.add_node("n9", gpus=4, labels={}, taints=[]); cluster.remove_node("n9")   removed: its pods are lost
     cluster.restart(down=1.0)                          the API server goes and comes back with what it had
     cluster.deny("create", "jobs.batch")               403, and ``auth can-i`` says no; cluster.allow_all()

@@ -19,6 +19,7 @@ import pytest
 
 from tests.servers.child import ServerProcess
 from tests.servers.kube.container_process import LAUNCHER
+from tests.servers.kube.kubelet import LOG_BYTES
 from tests.servers.tls_azurite import make_certificate
 
 # Has sh and Python; on the stand-in every image is this machine.
@@ -157,6 +158,10 @@ class KubeCluster(RealCluster):
 
     def accept_image(self, image: str) -> None:
         self._server.ask("refuse_image", image=image, why="")
+
+    def rotate_logs(self, size: int = LOG_BYTES) -> None:
+        """``size`` in bytes, of the lines with what the kubelet writes before each; for containers that run, too."""
+        self._server.ask("rotate_logs", size=size)
 
     def add_node(self, name: str, **node: Any) -> None:
         """``gpus``, ``cpu``, ``memory``, ``labels``, ``taints``."""

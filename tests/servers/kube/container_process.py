@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,31 @@ from tests.servers.kube.store import micro_stamp, stamp
 LAUNCHER = Path(__file__).with_name("container.py")
 
 
-class Log:
-    """Lines with their times; readers can wait for more."""
+# What stands before each line in the file: its time, the stream, and whether it is whole.
+_LINE_HEAD = len("2026-11-21T23:09:00.000000000Z stdout F ")
 
-    def __init__(self) -> None:
+
+class Log:
+    """Lines with their times; readers can wait for more.
+
+    A file that has ``most()`` bytes is put aside and another one begun, between any two lines: a kubelet reads the
+    newest one only, but whoever follows goes on from one to the next.
+    """
+
+    def __init__(self, most: Callable[[], int]) -> None:
         self._lines: list[tuple[str, bytes]] = []
         self._more = threading.Condition()
         self._over = False
+        self._most = most
+        # Of the newest file: the number of its first line, and how many bytes it has.
+        self._first = self._bytes = 0
 
     def write(self, line: bytes) -> None:
         with self._more:
+            if self._bytes >= self._most():
+                self._first, self._bytes = len(self._lines), 0
             self._lines.append((micro_stamp(), line))
+            self._bytes += _LINE_HEAD + len(line)
             self._more.notify_all()
 
     def close(self) -> None:
@@ -35,9 +49,10 @@ class Log:
             self._over = True
             self._more.notify_all()
 
-    def count(self) -> int:
+    def first_of(self, last: int | None) -> int:
+        """The number of the first of the ``last`` lines that are served (None: of all)."""
         with self._more:
-            return len(self._lines)
+            return self._first if last is None else max(self._first, len(self._lines) - last)
 
     def read(self, start: int, *, follow: bool) -> Iterator[tuple[str, bytes] | None]:
         """Lines from number ``start`` on; None twice a second while there is nothing new."""
@@ -55,10 +70,10 @@ class Log:
 
 
 class ContainerProcess:
-    """``spec`` is what ``container.py`` reads. ``folder`` is the container's own."""
+    """``spec`` is what ``container.py`` reads. ``folder`` is the container's own, ``most`` the size of a log file."""
 
-    def __init__(self, folder: Path, spec: dict[str, Any]) -> None:
-        self.log, self.started, self.ended = Log(), stamp(), ""
+    def __init__(self, folder: Path, spec: dict[str, Any], most: Callable[[], int]) -> None:
+        self.log, self.started, self.ended = Log(most), stamp(), ""
         self.environ: dict[str, str] = spec["environ"]
         self.folder_in: str = spec["folder_in"]
         self.reason = ""

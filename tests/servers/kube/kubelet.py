@@ -15,6 +15,7 @@ from tests.servers.kube.store import TERMINAL, Object, Store, age, stamp
 from tests.servers.kube.volumes import NotReady, environment, expanded, prepare_volumes
 
 _BACK_OFF, _LONGEST = 10.0, 300.0
+LOG_BYTES = 10 << 20
 _OWN_CONDITIONS = ("Initialized", "Ready", "ContainersReady")
 
 
@@ -25,6 +26,8 @@ class Machine:
         self.folder, self.scale = folder, scale
         self.image_environ = image_environ
         self.refused_images: dict[str, str] = {}
+        # containerLogMaxSize of a kubelet's configuration.
+        self.log_bytes = LOG_BYTES
         self._network, self._used = network, set[int]()
         self._lock = threading.Lock()
 
@@ -274,7 +277,7 @@ class PodRun:
             "folder_in": container.get("workingDir") or "/",
         }
         tries = self.attempts.setdefault(name, [])
-        process = ContainerProcess(self._folder / f"{name}-{len(tries)}", spec)
+        process = ContainerProcess(self._folder / f"{name}-{len(tries)}", spec, lambda: self._machine.log_bytes)
         tries.append(process)
         self._waiting.pop(name, None)
         tell(self._store, self._pod, "Created", f"Container created: {name}", by="kubelet")

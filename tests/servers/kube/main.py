@@ -135,6 +135,9 @@ class Cluster:
         else:
             self._machine.refused_images.pop(image, None)
 
+    def do_rotate_logs(self, size: int) -> None:
+        self._machine.log_bytes = size
+
     def do_kill(self, pod: str, namespace: str, reason: str, number: int) -> None:
         run = self._kubelet.run_of(self._store.get("Pod", namespace, pod))
         assert run is not None, f"{pod} does not run"

@@ -101,9 +101,8 @@ def logs(request: Request, kubelet: Kubelet, pod: Object) -> None:
         raise Refused(400, f'container "{name}" in pod "{meta["name"]}" is waiting to start: {_why(pod, name)}')
     process = tries[-2 if previous else -1]
     since = _since(request.query)
-    count = process.log.count()
     tail = request.query.get("tailLines")
-    start = 0 if tail is None else max(0, count - int(tail))
+    start = process.log.first_of(None if tail is None else int(tail))
     left = int(request.query.get("limitBytes", 1 << 60))
     request.begin_stream("text/plain")
     for line in process.log.read(start, follow=request.flag("follow")):

@@ -37,7 +37,7 @@ from blobsync.jobs.backends.kubernetes.kubectl import Kubectl
 from blobsync.jobs.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.jobs.backends.kubernetes.place import Place, recorded_place
 from blobsync.jobs.backends.kubernetes.pod import CONTAINER, FILES, RUN_DIR
-from blobsync.jobs.backends.kubernetes.pod_logs import PodLogs
+from blobsync.jobs.backends.kubernetes.pod_logs import KnownBytes, PodLogs
 from blobsync.jobs.backends.kubernetes.pod_times import states_over_time
 from blobsync.jobs.backends.kubernetes.replies import KubernetesJob, Pod
 from blobsync.jobs.backends.kubernetes.request import SECRETS_KEY, build_kubernetes, pull_login
@@ -74,7 +74,7 @@ class KubernetesBackend:
         self._cluster = cluster
         self._places: dict[tuple[str, str], Place] = {}
         self._pod_logs: dict[Place, PodLogs] = {}
-        self._read: dict[str, bytes] = {}
+        self._read: dict[str, KnownBytes] = {}
         self._granted: dict[str, int] = {}
 
     # -- submitting ---------------------------------------------------------------------------------------------
@@ -127,17 +127,17 @@ class KubernetesBackend:
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = replies.read_pods(place.ours("Pod", [name]))
         reader = self._pod_logs.setdefault(place, PodLogs(lambda pod, since: _read_pod(place, pod, since)))
-        found: dict[str, bytes] = {}
+        found: dict[str, KnownBytes] = {}
         for pod in pods:
             if pod.has_log and pod.job == name:
-                found.update((log, bytes(body)) for log, body in reader.update(pod).files.items())
-        self._read.update((f"{name}/{log}", body) for log, body in found.items())
-        return tuple(LogFile(log, len(body), f"{name}/{log}") for log, body in sorted(found.items()))
+                found.update(reader.update(pod))
+        self._read.update((f"{name}/{log}", known) for log, known in found.items())
+        return tuple(LogFile(log, each.end, f"{name}/{log}", each.begins) for log, each in sorted(found.items()))
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         if log.handle not in self._read:
             raise JobError(f"the log {log.name} was not found")
-        return self._read[log.handle][start:end]
+        return self._read[log.handle].read(start, end)
 
     # -- changing -----------------------------------------------------------------------------------------------
 
