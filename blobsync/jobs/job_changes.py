@@ -74,10 +74,13 @@ def add_sizes(database: sqlite3.Connection, run_id: str, changes: Iterable[NodeC
 def add_states(database: sqlite3.Connection, submitted: float, info: RunInfo, now: float) -> tuple[StateChange, ...]:
     """Keep what a backend told of a job's state; one whose time it did not tell was seen ``now``.
 
+    What was told of a moment stays: a cluster that judges the past by what it knows now says nothing new of it.
     Returns all that are known, in their order.
     """
     known = states_of(database, [info.run_id]).get(info.run_id, ())
-    news = [change for change in told_states(replace(info, states=(*known, *info.states))) if change not in known]
+    told = {(change.at, change.restarts) for change in known if not change.seen}
+    fresh = [change for change in info.states if (change.at, change.restarts) not in told]
+    news = [change for change in told_states(replace(info, states=(*known, *fresh))) if change not in known]
     known = tuple(sorted((*known, *news), key=lambda change: change.at))
     last = merged_states(submitted, replace(info, states=known))[-1]
     if is_news(last.state, info.state) or last.restarts < info.restarts:

@@ -194,6 +194,11 @@ CAUSES: tuple[Cause, ...] = (
         "the machine was reclaimed for another job",
         retriable=True,
     ),
+    Cause(
+        "PodDeleted",
+        r"its pod was deleted",
+        "somebody, or a program of the cluster, deleted the pod of a node: blobsync resubmit runs the job again",
+    ),
     Cause("NodeFail", r"DUE TO NODE FAILURE|NODE_FAIL\b", "a machine went down", retriable=True),
     Cause("TimeLimit", r"DUE TO TIME LIMIT|^TIMEOUT\b", "the job reached its time limit"),
     Cause(

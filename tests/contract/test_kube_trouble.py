@@ -212,6 +212,31 @@ def test_a_quota_is_said_in_an_event_of_the_job(cluster: KubeCluster) -> None:
     assert conditions(ended(cluster, "quota", space))[-1] == "Complete"
 
 
+@pytest.mark.parametrize(
+    ("hard", "said"),
+    [
+        (
+            {"requests.nvidia.com/gpu": "1", "pods": "0"},
+            (
+                "exceeded quota: few, requested: pods=1,requests.nvidia.com/gpu=2, "
+                "used: pods=0,requests.nvidia.com/gpu=0, limited: pods=0,requests.nvidia.com/gpu=1"
+            ),
+        ),
+        (
+            {"memory": "9Gi", "limits.cpu": "9"},
+            "failed quota: few: must specify limits.cpu for: main; memory for: main",
+        ),
+    ],
+)
+def test_a_quota_names_all_that_it_refuses(cluster: KubeCluster, hard: dict[str, str], said: str) -> None:
+    space = cluster.new_namespace()
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
+    cluster.create(quota, space)
+    cluster.create(job("quota", "true", pod={"main": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}), space)
+    told = cluster.until(lambda: events(cluster, space, "FailedCreate"), "the pod is refused")
+    assert told[0].endswith(f"is forbidden: {said}")
+
+
 def test_what_is_forbidden_is_refused_and_can_be_asked(cluster: KubeCluster, space: str) -> None:
     cluster.deny("create", "jobs.batch")
     cluster.deny("get", "pods/log")

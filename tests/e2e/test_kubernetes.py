@@ -241,6 +241,56 @@ def test_what_keeps_a_job_from_running_is_told_with_the_next_command(lab: KubeLa
     lab.run("a", never)
 
 
+def allow_pods(cluster: RealCluster, namespace: str, most: int) -> None:
+    """A quota of the namespace; another number changes it."""
+    spec = {"hard": {"pods": str(most)}}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few", "namespace": namespace}}
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({**quota, "spec": spec}))
+
+
+def test_nodes_that_a_quota_refuses_are_missed_until_they_come(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    allow_pods(kube_cluster, lab.namespace, 1)
+    lab.kubernetes(nodes=2)
+    job_id = lab.submit("k8s", "while [ ! -e /tmp/stop ]; do sleep 0.1; done", gpus=2)
+    look = f"describe quota few -n {lab.namespace}"
+    job = lab.until_reason(job_id, "no pod could be made: exceeded quota: few, requested: pods=1")
+    kube_cluster.running(lab.name_of(job_id), 0, lab.namespace)
+    job = lab.job(job_id)
+    assert job["status"] == "Queued" and job["reason"].startswith("node 1: no pod") and look in job["reason"]
+    allow_pods(kube_cluster, lab.namespace, 9)
+    assert lab.until(job_id, "Running")["reason"] == ""
+    lab.run("a", job_id)
+
+
+def test_an_elastic_job_runs_on_with_the_nodes_it_has_and_its_past_stays(
+    lab: KubeLab, kube_cluster: RealCluster
+) -> None:
+    allow_pods(kube_cluster, lab.namespace, 2)
+    job_id = lab.submit("k8s", "--elastic", "1:4", "while :; do sleep 0.1; done")
+    lab.until(job_id, "Running")
+
+    def states() -> list[tuple[str, str]]:
+        return [(each["state"], each["time"]) for each in lab.job(job_id)["states"]]
+
+    before = states()
+    lab.run("scale", job_id, "3")
+    job = lab.until_reason(job_id, "2 of 3 nodes run; node 2: no pod could be made: exceeded quota: few")
+    assert job["status"] == "Running" and states() == before
+    lab.run("scale", job_id, "2")
+    assert wait_until(lambda: lab.job(job_id)["reason"] == "", seconds=60, pause=0.3), lab.job(job_id)
+    assert states() == before
+    lab.run("a", job_id)
+
+
+def test_a_pod_that_somebody_deletes_is_told_as_the_reason(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    job_id = lab.submit("k8s", "trap 'exit 143' TERM; while :; do sleep 0.1; done")
+    pod = kube_cluster.running(lab.name_of(job_id), 0, lab.namespace)
+    kube_cluster.kubectl("delete", "pod", pod, "-n", lab.namespace)
+    job = lab.until(job_id)
+    assert (job["status"], job["exit_code"]) == ("Failed", 143)
+    assert "was stopped (exit code 143): its pod was deleted, with kubectl delete pod" in job["reason"]
+
+
 def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     lab.kubernetes("elsewhere", kubernetes={"namespace": "not-there"})

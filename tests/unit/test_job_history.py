@@ -225,6 +225,18 @@ def test_a_time_that_the_cluster_tells_counts_more_than_when_it_was_asked(histor
     assert states(history.find("aa")) == states(ended), "what a cluster has forgotten stays"
 
 
+def test_what_was_told_of_a_moment_is_not_told_otherwise_later(history: History) -> None:
+    record = submitted_before(history, 100)
+    began = record.submitted
+    told = (StateChange(began + 10, State.PREPARING), StateChange(began + 20, State.RUNNING))
+    record = history.update(record, RunInfo("me_1_aa", State.RUNNING, states=told))
+    before = states(record)
+    # A larger job would not have run with the nodes that it had then.
+    now = (*told[:1], StateChange(began + 20, State.PREPARING), StateChange(began + 40, State.RUNNING))
+    record = history.update(record, RunInfo("me_1_aa", State.RUNNING, states=now))
+    assert states(record) == before == states(history.find("aa"))
+
+
 def test_a_job_that_is_preempted_waits_and_runs_again(history: History) -> None:
     record = submitted_before(history, 1000)
     began = record.submitted

@@ -163,13 +163,133 @@ def test_a_job_that_waits_says_why_in_one_sentence() -> None:
     assert told.reason == (
         f"its image cannot be pulled: Failed to pull image x: not found; see kubectl describe pod {name} -n train"
     )
-    told = info(job(), events={NAME: "exceeded quota: gpus"})
-    assert (told.state, told.reason) == (State.QUEUED, "no pod could be made: exceeded quota: gpus")
+    told = info(job(), events={NAME: "no service account x"})
+    assert (told.state, told.reason) == (State.QUEUED, "no pod could be made: no service account x")
     queued = job(suspend=True)
     queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
     queued["status"] = {}
     told = info(queued, events={NAME: "couldn't assign flavors"})
     assert told.reason == "it waits in Kueue's queue team: couldn't assign flavors" and told.started is None
+
+
+NO_ROOM = "exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1"
+
+
+def not_made(number: int = 0) -> dict[str, str]:
+    """What a Job's event says of a pod that a quota refuses: its name is another one each time."""
+    return {NAME: f'Error creating: pods "{NAME}-1-{number:05}" is forbidden: {NO_ROOM}'}
+
+
+def elastic(nodes: int, least: int = 1, **status: Any) -> dict[str, Any]:
+    body = job(
+        completions=nodes,
+        notes={"blobsync.dev/least-nodes": str(least)},
+        successPolicy={"rules": [{"succeededIndexes": "0", "succeededCount": 1}]},
+    )
+    body["status"] |= status
+    return body
+
+
+def test_a_node_without_a_pod_keeps_a_job_from_running_and_the_jobs_event_says_why() -> None:
+    look = "see kubectl describe quota few -n train"
+    told = info(job(), pod(0), events=not_made())
+    assert (told.state, told.reason) == (State.QUEUED, f"node 1: no pod could be made: {NO_ROOM}; {look}")
+    # The same reason in other words is no other reason.
+    again = {NAME: f"(combined from similar events): {not_made(7)[NAME]}"}
+    assert info(job(), pod(0), events=again).reason == told.reason
+    assert info(job(), events=not_made()).reason == f"no pod could be made: {NO_ROOM}; {look}"
+    assert (info(job(), pod(0)).state, info(job(), pod(0)).reason) == (State.QUEUED, "1 of 2 nodes run")
+    unsaid = info(job(), events={NAME: 'Error creating: pods "x" is forbidden: failed quota: few: must specify cpu'})
+    assert "must specify cpu; see kubectl describe quota few -n train; kubernetes: {cpu: N" in unsaid.reason
+
+
+def test_a_node_whose_pod_is_gone_because_it_has_succeeded_is_not_missing() -> None:
+    body = job()
+    body["status"]["completedIndexes"] = "0"
+    told = info(body, pod(1), events=not_made())
+    assert (told.state, told.reason) == (State.RUNNING, "")
+
+
+@pytest.mark.parametrize(
+    ("least", "state"), [(1, State.RUNNING), (2, State.RUNNING), (3, State.QUEUED)], ids=["1", "2", "3"]
+)
+def test_an_elastic_job_runs_with_as_many_nodes_as_it_needs_and_says_what_keeps_the_others(
+    least: int, state: State
+) -> None:
+    unfit = [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}]
+    told = info(elastic(3, least), pod(0), pod(1), pod(2, "Pending", node="", conditions=unfit))
+    why = f"node 2: no node of the cluster fits: 0/2 nodes are available; see kubectl describe pod {NAME}-2-axyzw"
+    lead = "2 of 3 nodes run; " if state is State.RUNNING else ""
+    assert (told.state, told.reason) == (state, f"{lead}{why} -n train")
+
+
+def test_an_elastic_job_that_grows_beyond_a_quota_runs_and_says_so() -> None:
+    told = info(elastic(3), pod(0), events=not_made())
+    assert told.state is State.RUNNING
+    assert told.reason.startswith(f"1 of 3 nodes run; 2 nodes: no pod could be made: {NO_ROOM}; see kubectl")
+    told = info(elastic(2), pod(0), pod(1, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
+    assert (told.state, told.reason) == (State.RUNNING, "1 of 2 nodes run")
+    # What is ended because the job was made smaller is missed by nobody.
+    assert info(elastic(1), pod(0), pod(1, "Failed", state=ended(143))).reason == ""
+
+
+def test_a_node_of_an_elastic_job_that_failed_says_whether_it_is_tried_again() -> None:
+    pods = pod(0), pod(1, "Failed", state=ended(9))
+    again = "1 of 2 nodes run; node 1: its pod ended with exit code 9, and another one takes its place"
+    assert info(elastic(2), *pods).reason == again
+    told = info(elastic(2, failedIndexes="1"), *pods)
+    assert told.reason == "1 of 2 nodes run; node 1: its pod ended with exit code 9, and is not tried again"
+    assert told.state is State.RUNNING
+    alone = info(elastic(1), pod(0, "Failed", state=ended(9)))
+    assert (alone.state, alone.reason) == (
+        State.QUEUED,
+        "its pod ended with exit code 9, and another one takes its place",
+    )
+
+
+def test_a_long_reason_is_cut_before_its_command_and_the_command_names_the_context() -> None:
+    unfit = [{"type": "PodScheduled", "status": "False", "message": "0/9 nodes are available: " + "3 taints, " * 90}]
+    (found,) = read_jobs({"items": [job(completions=1)]})
+    pods = read_pods({"items": [pod(0, "Pending", node="", conditions=unfit)]})
+    told = job_info(found, pods, {}, lambda *words: " ".join(["kubectl", "--context=far", *words]))
+    said, _, command = told.reason.partition("; see ")
+    assert command == f"kubectl --context=far describe pod {NAME}-0-axyzw -n train"
+    assert said.endswith((" 3 ...", " taints ...")) and len(said) < 400
+
+
+@pytest.mark.parametrize("code", [143, 137])
+def test_a_pod_that_was_deleted_is_said_to_be(code: int) -> None:
+    message = f"Container main for pod train/{NAME}-0-axyzw failed with exit code {code} matching FailJob rule"
+    deleted = f"stopped (exit code {code}): its pod was deleted, with kubectl delete pod or by a program of the cluster"
+    body = failed(message)
+    body["spec"]["completions"] = 1
+    told = info(body)
+    assert (told.state, told.exit_code, told.reason) == (State.FAILED, code, f"node 0 was {deleted}")
+    going = pod(0, "Failed", state=ended(code))
+    stays = info(body, going)
+    assert stays.reason == f"node 0 (n1) ended with exit code {code}"
+    going["metadata"]["deletionTimestamp"] = CREATED
+    assert info(body, going).reason == f"node 0 (n1) was {deleted}"
+    assert "deleted" not in info(failed(message.replace(str(code), "7"))).reason
+
+
+def test_a_pod_that_is_being_taken_away_says_so_while_it_ends() -> None:
+    going = pod(0)
+    going["metadata"]["deletionTimestamp"] = CREATED
+    told = info(job(completions=1), going)
+    assert (told.state, told.reason) == (State.RUNNING, "its pod is being deleted")
+    going["status"]["conditions"] = [
+        {"type": "DisruptionTarget", "status": "True", "message": "Eviction API: evicting"}
+    ]
+    assert info(job(), going, pod(1)).reason == "node 0: its pod is being evicted: Eviction API: evicting"
+    assert info(job(("SuccessCriteriaMet", "", ""), completions=1), going).reason == ""
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-", "99999999", "0,,1", "5-2"])
+def test_indexes_that_are_none_count_as_not_said(text: str) -> None:
+    body = job()
+    body["status"]["completedIndexes"] = text
+    assert info(body, pod(0), pod(1)).state is State.RUNNING
 
 
 def test_a_job_that_was_stopped_is_canceled_once_its_pods_are_gone() -> None:
@@ -511,20 +631,21 @@ def tried(index: int, attempt: int, begun: int, ran: int | None, finished: int |
     ("pods", "told"),
     [
         ([], []),
-        ([tried(0, 0, 1, None)], ["1 Preparing"]),
-        ([tried(0, 0, 1, 3), tried(1, 0, 2, 9)], ["1 Preparing", "9 Running"]),
+        # Without a machine for each of its nodes it waits.
+        ([tried(0, 0, 1, None)], []),
+        ([tried(0, 0, 1, 3), tried(1, 0, 2, 9)], ["2 Preparing", "9 Running"]),
         # A node that is lost is made ready again; the job runs when all of its nodes do.
         (
             [tried(0, 0, 1, 3), tried(1, 0, 2, 9, 20), tried(1, 1, 30, 33)],
-            ["1 Preparing", "9 Running", "20 Preparing", "33 Running 1"],
+            ["2 Preparing", "9 Running", "20 Queued", "30 Preparing 1", "33 Running 1"],
         ),
         # Both were lost.
         (
             [tried(0, 0, 1, 3, 20), tried(1, 0, 2, 9, 20), tried(0, 1, 30, 31), tried(1, 1, 30, 33)],
-            ["1 Preparing", "9 Running", "20 Queued", "30 Preparing 1", "33 Running 1"],
+            ["2 Preparing", "9 Running", "20 Queued", "30 Preparing 1", "33 Running 1"],
         ),
         # What ends and is not tried again ends the job, or has done its part.
-        ([tried(0, 0, 1, 3, 8, 0), tried(1, 0, 2, 9, 20)], ["1 Preparing", "9 Running"]),
+        ([tried(0, 0, 1, 3, 8, 0), tried(1, 0, 2, 9, 20)], ["2 Preparing", "9 Running"]),
     ],
 )
 def test_when_a_job_was_made_ready_and_ran_is_told_by_its_pods(pods: list[Any], told: list[str]) -> None:
@@ -534,3 +655,12 @@ def test_when_a_job_was_made_ready_and_ran_is_told_by_its_pods(pods: list[Any], 
     shown = [f"{one.at - zero:.0f} {one.state}{f' {one.restarts}' if one.restarts else ''}" for one in changes]
     assert shown == told
     assert not any(one.seen for one in changes)
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_what_an_elastic_job_did_stays_so_when_it_is_to_have_more_nodes(wanted: int) -> None:
+    (found,) = read_jobs({"items": [elastic(wanted)]})
+    changes = states_over_time(found, read_pods({"items": [tried(0, 0, 1, 3)]}))
+    assert [one.state for one in changes] == [State.PREPARING, State.RUNNING]
+    changes = states_over_time(found, read_pods({"items": [tried(0, 0, 1, 3), tried(1, 0, 9, 12)]}))
+    assert [one.state for one in changes] == [State.PREPARING, State.RUNNING]

@@ -32,6 +32,7 @@ def codes(*lines: str) -> list[str]:
         ("env: 'mpirun': No such file or directory", "MpiStart", False),
         ("Primary job  terminated normally, but 1 process returned", "MpiAborted", False),
         ("slurmstepd: error: *** STEP 5.1 ON n1 CANCELLED AT 07:00 DUE TO PREEMPTION ***", "Preempted", True),
+        ("node 0 was stopped (exit code 143): its pod was deleted, with kubectl delete pod", "PodDeleted", False),
         ("slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 07:00 DUE TO NODE FAILURE ***", "NodeFail", True),
         ("slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 07:00 DUE TO TIME LIMIT ***", "TimeLimit", False),
         ("OSError: [Errno 28] No space left on device: '/tmp/x'", "NoSpace", True),

@@ -14,16 +14,37 @@ def wanted(pod: Object, name: str) -> float:
 
 
 def admit_pod(store: Store, pod: Object) -> None:
-    """Refuse a pod that goes beyond a quota of its namespace."""
+    """Refuse a pod that goes beyond a quota of its namespace, or does not say what a quota counts.
+
+    In the words of k8s.io/apiserver's plugin resourcequota: all that is exceeded, in the order of the names.
+    """
     meta = pod["metadata"]
     there = [each for each in store.list("Pod", meta["namespace"]) if each["status"].get("phase") not in TERMINAL]
     for quota in store.list("ResourceQuota", meta["namespace"]):
-        for name, most in quota["spec"].get("hard", {}).items():
+        called = quota["metadata"]["name"]
+        if silent := _unsaid(pod, quota):
+            raise Refused(403, f'pods "{meta["name"]}" is forbidden: failed quota: {called}: must specify {silent}')
+        exceeded = []
+        for name, most in sorted(quota["spec"].get("hard", {}).items()):
             key = name.removeprefix("requests.")
             asked = 1.0 if name == "pods" else wanted(pod, key)
             used = float(len(there)) if name == "pods" else sum(wanted(each, key) for each in there)
             if asked and used + asked > parse(most):
-                text = f"requested: {name}={asked:g}, used: {name}={used:g}, limited: {name}={most}"
-                raise Refused(
-                    403, f'pods "{meta["name"]}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, {text}'
-                )
+                exceeded.append((name, f"{asked:g}", f"{used:g}", most))
+        if exceeded:
+            columns = zip(*([f"{name}={one}" for one in values] for name, *values in exceeded), strict=True)
+            said = zip(("requested", "used", "limited"), map(",".join, columns), strict=True)
+            text = ", ".join(f"{word}: {amounts}" for word, amounts in said)
+            raise Refused(403, f'pods "{meta["name"]}" is forbidden: exceeded quota: {called}, {text}')
+
+
+def _unsaid(pod: Object, quota: Object) -> str:
+    """What of CPU and memory it counts, and for which containers nobody said how much: ``cpu for: main``."""
+    found = []
+    for name in sorted(quota["spec"].get("hard", {})):
+        part, _, key = name.rpartition(".")
+        if key in ("cpu", "memory") and part in ("", "requests", "limits"):
+            where = part or "requests"
+            names = [each["name"] for each in pod["spec"]["containers"] if key not in each["resources"].get(where, {})]
+            found += [f"{name} for: {','.join(names)}"] if names else []
+    return "; ".join(found)

@@ -260,25 +260,23 @@ class KubernetesBackend:
 
 
 def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) -> tuple[RunInfo, ...]:
-    """With their pods, and with events where a job waits: one request for each kind."""
+    """With their pods, and with events where nodes are missing: one request for each kind."""
     if not jobs:
         return ()
     by_job: dict[str, list[Pod]] = {}
     for pod in replies.read_pods(place.ours("Pod", names)):
         by_job.setdefault(pod.job, []).append(pod)
-    infos = tuple(_info(job, by_job.get(job.name, ()), {}) for job in jobs)
-    if not any(info.state in (State.QUEUED, State.PREPARING) for info in infos):
-        return infos
     events: dict[str, str] = {}
-    with suppress(BackendDeniedError):
-        events = replies.read_warnings(place.get("Event", fieldSelector="type=Warning"))
-    return tuple(_info(job, by_job.get(job.name, ()), events) for job in jobs)
+    if any(replies.lacks_nodes(job, by_job.get(job.name, ())) for job in jobs):
+        with suppress(BackendDeniedError):
+            events = replies.read_warnings(place.get("Event", fieldSelector="type=Warning"))
+    return tuple(_info(job, by_job.get(job.name, ()), events, place.kubectl.shown) for job in jobs)
 
 
-def _info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str]) -> RunInfo:
+def _info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: replies.Shown) -> RunInfo:
     """With the size that it has at this moment: the server does not record when it changed."""
     now = NodeChange(time.time(), replies.running_nodes(pods), job.nodes, seen=True)
-    return replace(replies.job_info(job, pods, events), changes=(now,), states=states_over_time(job, pods))
+    return replace(replies.job_info(job, pods, events, shown), changes=(now,), states=states_over_time(job, pods))
 
 
 def _read_pod(place: Place, pod: str, since: str) -> str:

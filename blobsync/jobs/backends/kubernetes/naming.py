@@ -20,6 +20,8 @@ RELEASED_NOTE = "blobsync.dev/released"
 RENEWED_NOTE = "blobsync.dev/renewed"
 CANCELED_NOTE = "blobsync.dev/canceled"
 CONTAINER_NOTE = "blobsync.dev/container"
+# How many nodes an elastic job needs to run.
+LEAST_NOTE = "blobsync.dev/least-nodes"
 # https://kueue.sigs.k8s.io/docs/tasks/run/jobs/; the note lets a plain Job change its size (no run has shown it).
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC_NOTE = "kueue.x-k8s.io/elastic-job"

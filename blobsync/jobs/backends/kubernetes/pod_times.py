@@ -13,12 +13,12 @@ from blobsync.jobs.spec import State, StateChange
 
 
 def states_over_time(job: KubernetesJob, pods: Sequence[Pod]) -> tuple[StateChange, ...]:
-    """When its nodes were made ready, when all of them ran, and when they were lost and waited again."""
+    """When as many nodes as it needs were made ready and ran, and when they were lost and waited again."""
     times = {time for pod in pods for time in (pod.begun, pod.ran, _lost_at(pod, pods)) if time is not None}
     found: list[StateChange] = []
     for time in sorted(times):
         before = found[-1].state if found else State.QUEUED
-        state = _state_at(time, job, pods, before)
+        state = _state_at(time, job, pods)
         if state is not before:
             tries = [pod.attempt for pod in pods if pod.begun is not None and pod.begun <= time]
             found.append(StateChange(time, state, max(tries, default=0)))
@@ -31,18 +31,13 @@ def _lost_at(pod: Pod, pods: Sequence[Pod]) -> float | None:
     return pod.finished if again or pod.evicted else None
 
 
-def _state_at(time: float, job: KubernetesJob, pods: Sequence[Pod], before: State) -> State:
+def _state_at(time: float, job: KubernetesJob, pods: Sequence[Pod]) -> State:
+    """As ``replies.job_state`` has it; how many nodes are wanted now says nothing about that time."""
     there: dict[int, bool] = {}
-    begun: set[int] = set()
     for pod in pods:
-        if pod.begun is None or pod.begun > time:
-            continue
-        begun.add(pod.index)
         lost = _lost_at(pod, pods)
-        if lost is None or lost > time:
+        if pod.begun is not None and pod.begun <= time and (lost is None or lost > time):
             there[pod.index] = pod.ran is not None and pod.ran <= time
-    if not there:
-        return State.QUEUED
-    # An elastic job may have had fewer nodes then.
-    complete = len(there) >= len(begun) and (len(begun) >= job.nodes or before is State.RUNNING)
-    return State.RUNNING if complete and all(there.values()) else State.PREPARING
+    if sum(there.values()) >= job.least:
+        return State.RUNNING
+    return State.PREPARING if len(there) >= job.least else State.QUEUED

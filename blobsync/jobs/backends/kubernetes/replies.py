@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from blobsync.base.quoted import quoted
 from blobsync.jobs.backends.kubernetes.naming import (
     CANCELED_NOTE,
     FAILURES_NOTE,
     IGNORED_NOTE,
     INDEX_LABEL,
     JOB_LABEL,
+    LEAST_NOTE,
     QUEUE_LABEL,
     RELEASED_NOTE,
     RENEWED_NOTE,
@@ -26,7 +29,23 @@ from blobsync.jobs.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 _EXIT_CODE = re.compile(r"pod \S*?/(\S+) failed with exit code (\d{1,3})\b")
 _EVICTED = re.compile(r"[Pp]od \S*?/(\S+) has condition DisruptionTarget")
-_LONGEST = 300
+# A pod's name differs with each try to make it, and so would the sentence: client-go's record/events_cache.go, and
+# pkg/controller/controller_utils.go.
+_NOT_MADE = re.compile(
+    r"(?:\(combined from similar events\): )?(?:Error creating: )?(?:pods \"[^\"]*\" is forbidden: )?(.*)", re.DOTALL
+)
+_QUOTA = re.compile(r"(?:exceeded|failed) quota: ([a-z0-9.-]+)")
+# There are not 10,000 nodes.
+_INDEXES = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+# What a pod that is deleted ends with: SIGTERM, and SIGKILL after its grace period.
+_STOPPED = (143, 137)
+# Words of kubectl as a command line.
+Shown = Callable[..., str]
+
+
+def plain_kubectl(*words: str) -> str:
+    """A command line of kubectl in its current context."""
+    return shlex.join(["kubectl", *words])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +81,13 @@ class Pod:
         return self.phase in ("Succeeded", "Failed")
 
     @property
+    def is_up(self) -> bool:
+        """Whether it runs, or has ended by itself."""
+        if self.is_over:
+            return self.phase == "Succeeded" or not self.evicted
+        return self.phase != "Pending" and (self.running or self.exit_code is not None)
+
+    @property
     def has_log(self) -> bool:
         """Whether its container has started."""
         return self.running or self.exit_code is not None or self.is_over
@@ -69,13 +95,21 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesJob:
-    """One Job. ``conditions`` are those that hold: type -> (reason, message, time)."""
+    """One Job. ``conditions`` are those that hold: type -> (reason, message, time).
+
+    It wants ``nodes`` nodes and runs with ``least`` of them. Those of ``succeeded`` have done their part; those of
+    ``failed`` are not tried again.
+    """
 
     name: str
     uid: str
     run_id: str
     created: float
     nodes: int
+    least: int
+    elastic: bool = False
+    succeeded: tuple[range, ...] = ()
+    failed: tuple[range, ...] = ()
     suspended: bool = False
     released: bool = False
     canceled: bool = False
@@ -88,10 +122,6 @@ class KubernetesJob:
     # When its secrets were handed over, for the last time.
     granted: int = 0
     namespace: str = ""
-
-    def look_at(self, pod: Pod) -> str:
-        """The command that shows everything of one of its pods."""
-        return f"see kubectl describe pod {pod.name} -n {self.namespace or 'default'}"
 
     @property
     def is_over(self) -> bool:
@@ -120,12 +150,20 @@ def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
         for one in _list(status, "conditions")
         if _text(one, "status") == "True"
     }
+    nodes = _number(body, "spec", "completions") or 1
+    # Only an elastic job succeeds with its first node.
+    elastic = bool(_map(body, "spec", "successPolicy"))
+    least = max(1, _digits(_text(notes, LEAST_NOTE))) if elastic else nodes
     return KubernetesJob(
         name=_text(body, "metadata", "name"),
         uid=_text(body, "metadata", "uid"),
         run_id=_text(notes, RUN_ID_NOTE),
         created=_when(body, "metadata", "creationTimestamp") or 0.0,
-        nodes=_number(body, "spec", "completions") or 1,
+        nodes=nodes,
+        least=min(least, nodes),
+        elastic=elastic,
+        succeeded=_indexes(_text(status, "completedIndexes")),
+        failed=_indexes(_text(status, "failedIndexes")),
         suspended=_map(body, "spec").get("suspend") is True,
         released=RELEASED_NOTE in notes,
         canceled=CANCELED_NOTE in notes,
@@ -177,9 +215,14 @@ def _read_pod(body: Mapping[str, Any]) -> Pod:
     )
 
 
-def job_info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str]) -> RunInfo:
-    """A job's state with one sentence why. ``events`` are the newest warnings by the name of their object."""
-    state = _state(job, pods)
+def job_info(
+    job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown = plain_kubectl
+) -> RunInfo:
+    """A job's state with one sentence why. ``events`` are the newest warnings by the name of their object.
+
+    ``shown`` makes a command line of kubectl's words.
+    """
+    state = job_state(job, pods)
     latest = latest_pods(pods)
     info = RunInfo(
         job.run_id,
@@ -191,7 +234,7 @@ def job_info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str])
     )
     over = [job.conditions[one][2] for one in ("Failed", "Complete") if one in job.conditions]
     ended = job.completed or next(iter(over), None)
-    reason = _reason(job, latest, events, state)[:_LONGEST]
+    reason = _reason(job, pods, events, state, shown)
     return replace(info, reason=reason, ended=ended if state.is_final else None)
 
 
@@ -205,7 +248,58 @@ def latest_pods(pods: Sequence[Pod]) -> tuple[Pod, ...]:
     return tuple({pod.index: pod for pod in pods}.values())
 
 
-def _state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The nodes that a job wants: how many are up, which pods of the others are there, and how many have none."""
+
+    up: int
+    others: tuple[Pod, ...]
+    missing: int
+    first_missing: int
+
+
+def _nodes(job: KubernetesJob, pods: Sequence[Pod]) -> _Nodes:
+    latest = {pod.index: pod for pod in latest_pods(pods) if pod.index < job.nodes}
+    # One that fails ends a job of a fixed size; another one of an elastic job is tried again.
+    others = tuple(pod for pod in latest.values() if not pod.is_up or (job.elastic and pod.phase == "Failed"))
+    succeeded, failed = _without(job.succeeded, job.nodes, latest), _without(job.failed, job.nodes, latest)
+    missing = max(0, job.nodes - len(latest) - succeeded - failed)
+    numbers = (
+        index for index in range(job.nodes) if not (index in latest or _holds((*job.succeeded, *job.failed), index))
+    )
+    return _Nodes(len(latest) - len(others) + succeeded, others, missing, next(numbers, 0) if missing else 0)
+
+
+def _without(indexes: Sequence[range], nodes: int, known: Collection[int]) -> int:
+    """How many of them have no pod any more."""
+    within = [range(each.start, min(each.stop, nodes)) for each in indexes]
+    return sum(map(len, within)) - sum(_holds(within, index) for index in known)
+
+
+def _holds(indexes: Sequence[range], index: int) -> bool:
+    return any(index in each for each in indexes)
+
+
+def lacks_nodes(job: KubernetesJob, pods: Sequence[Pod]) -> bool:
+    """Whether some of its nodes are not up although they should be; the warnings may say why."""
+    nodes = _nodes(job, pods)
+    return not job.is_ending and bool(nodes.others or nodes.missing)
+
+
+def job_state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
+    """A job runs when as many of its nodes do as it needs, and is made ready when so many have a machine."""
+    if job.is_ending:
+        return _ending_state(job, pods)
+    if job.suspended or not pods:
+        return State.QUEUED
+    nodes = _nodes(job, pods)
+    if nodes.up >= job.least:
+        return State.RUNNING
+    placed = sum(bool(pod.node) and not pod.is_over for pod in nodes.others)
+    return State.PREPARING if nodes.up + placed >= job.least else State.QUEUED
+
+
+def _ending_state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
     if "Complete" in job.conditions:
         return State.COMPLETED
     if job.canceled:
@@ -213,19 +307,8 @@ def _state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
         return State.CANCELED if over else State.CANCELING
     if "Failed" in job.conditions:
         return State.FAILED
-    if job.leaving:
-        return State.CANCELING
-    if "SuccessCriteriaMet" in job.conditions or "FailureTarget" in job.conditions:
-        # Its pods are being ended.
-        return State.RUNNING
-    alive = [pod for pod in latest_pods(pods) if not pod.is_over]
-    if job.suspended or not pods or any(pod.unschedulable for pod in alive):
-        return State.QUEUED
-    if not alive and any(pod.evicted for pod in latest_pods(pods)):
-        return State.QUEUED
-    if any(pod.phase == "Pending" or not (pod.running or pod.exit_code is not None) for pod in alive):
-        return State.PREPARING
-    return State.RUNNING
+    # Otherwise what it ends with is decided, and its pods are being ended.
+    return State.CANCELING if job.leaving else State.RUNNING
 
 
 def _exit_code(job: KubernetesJob, pods: Sequence[Pod], state: State) -> int | None:
@@ -241,15 +324,15 @@ def _exit_code(job: KubernetesJob, pods: Sequence[Pod], state: State) -> int | N
     return next((code for code in codes if code != 143), codes[0] if codes else None)
 
 
-def _reason(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], state: State) -> str:
+def _reason(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], state: State, shown: Shown) -> str:
     if state is State.FAILED:
         return _why_failed(job, pods)
     if state is State.QUEUED and job.suspended:
         waiting = f"it waits in Kueue's queue {job.queue}" if job.queue else "it is suspended"
-        return f"{waiting}: {events[job.name]}" if job.name in events else waiting
-    if state in (State.QUEUED, State.PREPARING):
-        return _why_waiting(job, pods, events)
-    return ""
+        return f"{waiting}: {quoted(events[job.name])}" if job.name in events else waiting
+    if job.is_ending:
+        return ""
+    return _why_waiting(job, pods, events, shown)
 
 
 def _why_failed(job: KubernetesJob, pods: Sequence[Pod]) -> str:
@@ -264,15 +347,19 @@ def _why_failed(job: KubernetesJob, pods: Sequence[Pod]) -> str:
             return f"{where} used more memory than it may (OOMKilled){others}"
         if int(match[2]) == SETUP_FAILED_EXIT:
             return f"{where} could not be made ready{others}"
+        if int(match[2]) in _STOPPED and (pod is None or pod.leaving):
+            # A pod that ended by itself stays.
+            why = "its pod was deleted, with kubectl delete pod or by a program of the cluster"
+            return f"{where} was stopped (exit code {match[2]}){others}: {why}"
         return f"{where} ended with exit code {match[2]}{others}"
     match = _EVICTED.search(message)
     if match:
         pod = by_name.get(match[1])
-        why = f": {pod.evicted}" if pod and pod.evicted else ""
+        why = f": {quoted(pod.evicted)}" if pod and pod.evicted else ""
         return f"{_where(match[1], pod)} was evicted (DisruptionTarget){others}{why}"
     if reason == "DeadlineExceeded":
         return "TIMEOUT: the job ran longer than its timeout"
-    return f"{reason}: {message}" if message else reason
+    return f"{reason}: {quoted(message)}" if message else reason
 
 
 def _where(pod_name: str, pod: Pod | None) -> str:
@@ -281,26 +368,58 @@ def _where(pod_name: str, pod: Pod | None) -> str:
     return f"node {index}" + (f" ({pod.node})" if pod and pod.node else "")
 
 
-def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str]) -> str:
-    """The first of its nodes that does not come says why."""
-    if not pods:
-        return f"no pod could be made: {events[job.name]}" if job.name in events else "its pods are being made"
-    waiting = [pod for pod in pods if not pod.is_over and not pod.running]
-    for pod in waiting:
-        which = f"node {pod.index}: " if job.nodes > 1 else ""
-        if pod.unschedulable:
-            return f"{which}no node of the cluster fits: {pod.unschedulable}; {job.look_at(pod)}"
-        if pod.waiting in _IMAGE_REASONS:
-            # The back-off says less than the error before it.
-            said = events.get(pod.name) or pod.said or pod.waiting
-            return f"{which}its image cannot be pulled: {said}; {job.look_at(pod)}"
-        if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
-            return f"{which}{pod.waiting}: {pod.said or events.get(pod.name, '')}".rstrip(": ")
-        if pod.name in events:
-            return f"{which}{events[pod.name]}"
-    if job.nodes > 1 and waiting:
-        return f"{sum(pod.running for pod in pods)} of {job.nodes} nodes run"
-    return ""
+def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown) -> str:
+    """The first of its nodes that does not come, or is being taken away, says why."""
+    if not pods and job.name not in events:
+        return "its pods are being made"
+    nodes = _nodes(job, pods)
+    why = next(_reasons(job, pods, nodes, events, shown), "")
+    if job.nodes == 1 or not (nodes.others or nodes.missing) or (why and nodes.up < job.least):
+        return why
+    running = sum(pod.running for pod in latest_pods(pods) if pod.index < job.nodes)
+    return f"{running} of {job.nodes} nodes run" + (f"; {why}" if why else "")
+
+
+def _reasons(
+    job: KubernetesJob, pods: Sequence[Pod], nodes: _Nodes, events: Mapping[str, str], shown: Shown
+) -> Iterator[str]:
+    for pod in nodes.others:
+        if why := _why_pod_waits(job, pod, events, shown):
+            yield f"node {pod.index}: {why}" if job.nodes > 1 else why
+    if nodes.missing and job.name in events:
+        which = f"node {nodes.first_missing}: " if nodes.missing == 1 else f"{nodes.missing} nodes: "
+        alone = job.nodes == 1 or not pods
+        yield f"{'' if alone else which}no pod could be made: {_why_not_made(job, events[job.name], shown)}"
+    for pod in latest_pods(pods):
+        if pod.index < job.nodes and pod.leaving and not pod.is_over:
+            which = f"node {pod.index}: " if job.nodes > 1 else ""
+            yield f"{which}its pod is being {f'evicted: {quoted(pod.evicted)}' if pod.evicted else 'deleted'}"
+
+
+def _why_pod_waits(job: KubernetesJob, pod: Pod, events: Mapping[str, str], shown: Shown) -> str:
+    look = f"see {shown('describe', 'pod', pod.name, '-n', job.namespace or 'default')}"
+    said = pod.said or events.get(pod.name, "")
+    if pod.is_over:
+        again = "and is not tried again" if _holds(job.failed, pod.index) else "and another one takes its place"
+        ended = f"was evicted ({quoted(pod.evicted)})" if pod.evicted else f"ended with exit code {pod.exit_code}"
+        return f"its pod {ended}, {again}"
+    if pod.unschedulable:
+        return f"no node of the cluster fits: {quoted(pod.unschedulable)}; {look}"
+    if pod.waiting in _IMAGE_REASONS:
+        # The back-off says less than the error before it.
+        return f"its image cannot be pulled: {quoted(events.get(pod.name) or said or pod.waiting)}; {look}"
+    if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
+        return f"{pod.waiting}: {quoted(said)}".rstrip(": ")
+    return quoted(events.get(pod.name, ""))
+
+
+def _why_not_made(job: KubernetesJob, event: str, shown: Shown) -> str:
+    match = _NOT_MADE.fullmatch(event)
+    said = match[1] if match else event
+    quota = _QUOTA.search(said)
+    look = f"; see {shown('describe', 'quota', quota[1], '-n', job.namespace or 'default')}" if quota else ""
+    look += "; kubernetes: {cpu: N, memory: N} in the cluster file says how much" if "must specify" in said else ""
+    return f"{quoted(said)}{look}"
 
 
 def read_warnings(answer: Mapping[str, Any]) -> dict[str, str]:
@@ -344,6 +463,12 @@ def _text(body: Mapping[str, Any], *path: str) -> str:
 def _number(body: Mapping[str, Any], *path: str) -> int | None:
     value = _map(body, *path[:-1]).get(path[-1])
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _indexes(text: str) -> tuple[range, ...]:
+    """``0,2-4``, as the status has them."""
+    found = [match for part in text.split(",") if (match := _INDEXES.fullmatch(part))]
+    return tuple(range(int(match[1]), int(match[2] or match[1]) + 1) for match in found)
 
 
 def _digits(value: object) -> int:

@@ -19,6 +19,7 @@ from blobsync.jobs.backends.kubernetes.naming import (
     CONTAINER_NOTE,
     ELASTIC_NOTE,
     JOB_LABEL,
+    LEAST_NOTE,
     MANAGED_BY,
     QUEUE_LABEL,
     RELEASED_NOTE,
@@ -226,7 +227,8 @@ def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...])
     }
     if spec.timeout_s:
         content["activeDeadlineSeconds"] = spec.timeout_s
-    notes = {ELASTIC_NOTE: "true"} if elastic and settings.queue else {}
+    notes = {LEAST_NOTE: str(spec.min_nodes)} if elastic else {}
+    notes |= {ELASTIC_NOTE: "true"} if elastic and settings.queue else {}
     job = place.object("batch/v1", "Job", place.name, {"spec": content}, notes)
     if settings.queue:
         job["metadata"]["labels"][QUEUE_LABEL] = settings.queue

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blobsync.jobs.backends.base import ClusterSummary, Holder
-from blobsync.jobs.backends.kubernetes.replies import KubernetesJob, Pod, job_info
+from blobsync.jobs.backends.kubernetes.replies import KubernetesJob, Pod, job_state
 from blobsync.jobs.spec import State
 
 
@@ -18,7 +18,7 @@ def read_cluster(
     names = {str(_at(node, "metadata", "name")) for node in usable}
     here = [pod for pod in pods if pod.node in names and not pod.is_over]
     total = sum(_whole(_at(node, "status", "allocatable", gpu_resource)) for node in usable)
-    states = [job_info(job, [pod for pod in pods if pod.job == job.name], {}).state for job in jobs]
+    states = [job_state(job, [pod for pod in pods if pod.job == job.name]) for job in jobs]
     unusable = len(nodes) - len(usable)
     return ClusterSummary(
         nodes_total=len(nodes),
@@ -36,7 +36,7 @@ def holders_of(jobs: Sequence[KubernetesJob], pods: Sequence[Pod]) -> tuple[Hold
     found = []
     for job in jobs:
         own = [pod for pod in pods if pod.job == job.name and not pod.is_over]
-        state = job_info(job, [pod for pod in pods if pod.job == job.name], {}).state
+        state = job_state(job, [pod for pod in pods if pod.job == job.name])
         if not state.is_final:
             user = job.run_id.partition("_")[0]
             found.append(Holder(user, job.name, job.run_id, state, sum(pod.gpus for pod in own), job.nodes))
