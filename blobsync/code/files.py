@@ -18,6 +18,7 @@ from pathlib import Path
 from blobsync.base.environment import environment
 from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState
+from blobsync.base.regular_files import regular_only
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.secret_files import LOOKED_AT, names_it, why_secret
 from blobsync.config.log_folder import log_folders_inside
@@ -290,7 +291,7 @@ def _marked(folder: Path, names: set[str]) -> str | None:
         return "a virtual environment"
     if _CACHE_TAG in names:
         try:
-            with (folder / _CACHE_TAG).open("rb") as tag:
+            with open(folder / _CACHE_TAG, "rb", opener=regular_only) as tag:
                 return "a cache" if tag.read(len(_CACHE_SIGNATURE)) == _CACHE_SIGNATURE else None
         except OSError:
             return None

@@ -23,6 +23,7 @@ from pathlib import Path
 from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import parse_json
+from blobsync.base.regular_files import regular_only
 from blobsync.code.digest import DigestRecord, digest_of_records
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan
@@ -120,7 +121,7 @@ def holds_secret(root: Path, path: str) -> bool:
     """Whether the one file ``path`` would be left out for a key in it."""
     if not path.startswith(CONFIGURATION) or not (root / path).is_file():
         return False
-    with (root / path).open("rb") as stream:
+    with open(root / path, "rb", opener=regular_only) as stream:
         return bool(scan(stream.read(MAX_LOOKED_AT), configuration=True))
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
+from blobsync.base.regular_files import regular_only
 
 # Far above real files: a cluster file has a few hundred values.
 _MAX_BYTES = 256_000
@@ -69,7 +70,7 @@ class Document:
 def read_document(path: Path, shown: str) -> Document:
     """Read ``path``; ``shown`` is its name in messages. Raises ``ConfigError`` and ``ConfigNotFoundError``."""
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=regular_only) as stream:
             data = stream.read(_MAX_BYTES + 1)
         text = data.decode("utf-8-sig")
     except FileNotFoundError as error:

@@ -17,6 +17,7 @@ from typing import Protocol
 from blobsync.base.errors import BlobsyncError, JobError, UnsafeNameError
 from blobsync.jobs.backends.base import Backend
 from blobsync.jobs.spec import JobRef, LogFile, LogMirror
+from blobsync.local.errors import NotAFileError
 from blobsync.local.files import GrowingFile, LocalFolder
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.store.protocol import BlobStore
@@ -252,9 +253,9 @@ class _Copies:
         self._folder: LocalFolder | None = None
         self.lacking: dict[str, tuple[LogSource, LogFile]] = {}
 
-    def bring_up(self, source: LogSource, files: Sequence[LogFile]) -> UnsafeNameError | None:
-        """Fetch what is new of each; returns the first refusal of a name."""
-        refused: UnsafeNameError | None = None
+    def bring_up(self, source: LogSource, files: Sequence[LogFile]) -> BlobsyncError | None:
+        """Fetch what is new of each; returns the first reason for which one was left out."""
+        refused: BlobsyncError | None = None
         for log in files:
             try:
                 name = relative_name(log.name, str(self._path), allowed=_LOG_NAME)
@@ -267,10 +268,14 @@ class _Copies:
                 continue
             # Made when there is something to write.
             self._folder = self._folder or LocalFolder(self._path, self._boundary)
-            if not _continue(source, log, self._folder, name):
-                self.lacking.setdefault(name, (source, log))
-            elif name in self.lacking and _continue(*self.lacking[name], self._folder, name):
-                del self.lacking[name]
+            try:
+                if not _continue(source, log, self._folder, name):
+                    self.lacking.setdefault(name, (source, log))
+                elif name in self.lacking and _continue(*self.lacking[name], self._folder, name):
+                    del self.lacking[name]
+            except NotAFileError as error:
+                # The other logs have places of their own.
+                refused = refused or error
         return refused
 
     def tell_lacking(self, *, for_good: bool) -> IncompleteLogError:

@@ -39,6 +39,17 @@ class ChangedWhileReadError(BlobsyncError):
     code = FailureCode.CHANGED_WHILE_READ
 
 
+class NotAFileError(LocalFileError):
+    """A pipe, a socket or a device is where a file is to be written: it is neither waited for nor replaced."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(
+            f"{path}: neither a file nor a folder is in its place",
+            hint="move it away, then run the same command again",
+            path=str(path),
+        )
+
+
 def local_error(error: OSError, path: Path | str) -> LocalFileError:
     """``error`` as a sentence that names ``path``, with what to do next."""
     number = error.errno or 0

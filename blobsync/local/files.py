@@ -18,7 +18,7 @@ from pathlib import Path
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.config.mapping import is_below
-from blobsync.local.errors import ChangedWhileReadError, naming
+from blobsync.local.errors import ChangedWhileReadError, NotAFileError, naming
 from blobsync.local.names import RelativeName
 from blobsync.local.part_files import FolderDescriptor, KeptName, NotKeptError, PartFile, unnamed_work
 
@@ -219,10 +219,16 @@ class LocalFolder:
         parts, path = self._parts(relative), self._root / relative
         with naming(path):
             folder = self._parent(parts[:-1])
-            fd = _open_locked(parts[-1], folder.fd)
+            try:
+                fd = _open_locked(parts[-1], folder.fd)
+            except OSError as error:
+                # A pipe that nobody reads, or a socket: open(2).
+                if error.errno == errno.ENXIO:
+                    raise NotAFileError(path) from error
+                raise
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise LocalFileError(f"{path}: not a regular file", path=str(path))
+                raise NotAFileError(path)
             yield GrowingFile(fd, path)
         finally:
             os.close(fd)

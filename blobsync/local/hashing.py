@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from blobsync.base.file_states import LocalState
+from blobsync.base.regular_files import regular_only
 
 _READ_BYTES = 1 << 20
 _FEWEST_THREADS = 2
 
 
-def hash_file(file: Path) -> LocalState | None:
-    """A local file with the MD5 of its bytes; None when it cannot be read, or changed while it was."""
+def hash_file(file: Path, opener: Callable[[str, int], int] = regular_only) -> LocalState | None:
+    """A local file with the MD5 of its bytes; None when it cannot be read, is no file, or changed meanwhile."""
     try:
-        with file.open("rb", buffering=0) as stream:
+        with open(file, "rb", buffering=0, opener=opener) as stream:
             before = LocalState.of(os.fstat(stream.fileno()))
             digest = hashlib.md5(usedforsecurity=False)
             while chunk := stream.read(_READ_BYTES):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState
-from blobsync.local.errors import naming
+from blobsync.local.errors import NotAFileError, naming
 from blobsync.local.names import is_own_temporary, new_temporary_name
 
 # Linux alone has them.
@@ -162,7 +162,7 @@ class PartFile:
     def take(self, staged: Path) -> None:
         """Become ``staged``, a complete file of this file system that nobody writes to; it is moved from there."""
         with naming(self._path):
-            fd = os.open(staged, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(staged, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 self._disk.lock(fd)
                 os.fchmod(fd, self._mode)
@@ -339,10 +339,12 @@ class PartFile:
             raise self._changed() from None
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(found.st_mode):
+            raise NotAFileError(self._path)
         if not isinstance(expected, LocalState) or not expected.same_file(LocalState.of(found)):
             raise self._changed()
         mode = stat.S_IMODE(found.st_mode)
-        if stat.S_ISREG(found.st_mode) and mode != self._mode:
+        if mode != self._mode:
             os.fchmod(self._fd, mode)
 
     def _changed(self) -> PreconditionFailedError:

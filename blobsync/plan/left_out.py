@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from blobsync.base.failure_codes import FailureCode
@@ -12,15 +13,21 @@ from blobsync.plan.transfer_plan import FileFailure
 # What the user must fix before the tree counts as read completely.
 FAULTS = (Reason.UNREADABLE, Reason.SYMLINK_REFUSED)
 # A download neither replaces these nor writes through them.
-LINKS = (Reason.SYMLINK_OUTSIDE, Reason.SYMLINK_SKIPPED, Reason.SYMLINK_REFUSED, Reason.SYMLINK_PROTECTED)
+_LINKS = (Reason.SYMLINK_OUTSIDE, Reason.SYMLINK_SKIPPED, Reason.SYMLINK_REFUSED, Reason.SYMLINK_PROTECTED)
+# Nor these: a pipe that a file is written to waits for a reader.
+IN_THE_WAY = (*_LINKS, Reason.NOT_A_FILE)
+
+_MOVE_AWAY = "move it away, then run the same command again"
 
 
 @dataclass(slots=True)
 class LeftOut:
-    """``entries`` by path, with reason and detail; ``hits`` counts the blobs at or below each."""
+    """``entries`` by path, with reason and detail; ``hits`` counts the blobs at or below each, ``named`` are those
+    that have a blob of exactly their name."""
 
     entries: dict[str, tuple[Reason, str]] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
 
     def hit(self, path: str) -> tuple[Reason, str] | None:
         """Why ``path`` is skipped, or is below a skipped entry; None otherwise."""
@@ -28,19 +35,31 @@ class LeftOut:
         while at:
             if at in self.entries:
                 self.hits[at] = self.hits.get(at, 0) + 1
+                if at == path:
+                    self.named.add(at)
                 return self.entries[at]
             at = at.rpartition("/")[0]
         return None
 
+    @property
+    def without_blob(self) -> Iterator[tuple[str, Reason, str]]:
+        """The entries that have no blob of their name; the others are reported with it."""
+        for path, (reason, detail) in self.entries.items():
+            if reason not in FAULTS and path not in self.named:
+                yield path, reason, detail
+
     def stays_out(self, shown: str) -> tuple[list[FileFailure], list[str]]:
-        """Blobs that are not downloaded because a link of the user is in their place: failures and warnings."""
+        """Blobs that are not downloaded because of what is in their place here: failures and warnings."""
         failures: list[FileFailure] = []
         warnings: list[str] = []
         for path, count in self.hits.items():
             reason, detail = self.entries[path]
             files = "1 file" if count == 1 else f"{count} files"
             text = f"{shown}/{path}: {files} left out, {reason.value} ({detail})"
-            if reason is Reason.SYMLINK_SKIPPED:
+            if reason is Reason.NOT_A_FILE:
+                said = f"{shown}/{path}: {files} left out, neither a file nor a folder is in the way"
+                failures.append(FileFailure(f"{shown}/{path}", FailureCode.LOCAL_FILE, said, _MOVE_AWAY))
+            elif reason is Reason.SYMLINK_SKIPPED:
                 warnings.append(text)
             elif reason is Reason.SYMLINK_OUTSIDE:
                 hint = f"to follow it: {trust_command(f'{shown}/{path}')}"

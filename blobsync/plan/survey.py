@@ -26,7 +26,7 @@ from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.sorted_runs import SortedRuns, Spill
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.contents import complete
-from blobsync.plan.left_out import FAULTS, LINKS, LeftOut, source_said
+from blobsync.plan.left_out import IN_THE_WAY, LeftOut, source_said
 from blobsync.plan.merged_pairs import Entry, HeldFiles, matches
 from blobsync.plan.nearby import look_nearby
 from blobsync.plan.packed import pack_state
@@ -196,7 +196,11 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
     if request.folder_only:
         return _Side(None, iter(()), is_folder=False)
     if not root.is_file():
-        raise LocalFileError(f"{request.part.path}: {root} is neither a file nor a folder", path=request.part.path)
+        raise LocalFileError(
+            f"{request.part.path}: {root} is neither a file nor a folder",
+            hint="move it away, or use another path",
+            path=request.part.path,
+        )
     return _Side(LocalState.of(status), iter(()), is_folder=False)
 
 
@@ -313,8 +317,8 @@ def _pair_on_disk(
 def _left_out_pairs(request: Request, found: Survey, left_out: LeftOut) -> Iterator[Pair]:
     """What is said of the entries that are left out, once all blobs were held against them."""
     if source_is_near(request.part.route):
-        named = (item for item in left_out.entries.items() if item[1][0] not in FAULTS)
-        yield from (Pair(path, None, None, left_out=why[0], detail=why[1]) for path, why in named)
+        for path, reason, detail in left_out.without_blob:
+            yield Pair(path, None, None, left_out=reason, detail=detail)
     else:
         failures, warnings = left_out.stays_out(request.part.path)
         found.blocked += failures
@@ -330,7 +334,7 @@ def _hold(
             continue
         if state is None:
             assert reason is not None
-            if is_source or reason in LINKS:
+            if is_source or reason in IN_THE_WAY:
                 left_out.entries[path] = (reason, detail)
             _note(request, found, path, reason, detail, is_source=is_source)
             continue

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState
+from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
 from blobsync.local.hashing import hash_file
 from blobsync.local.index import Index
@@ -126,15 +127,10 @@ def blob_beginning(connections: Connections, place: Resolution, most: int) -> Be
 def file_beginning(place: Resolution, most: int) -> Beginning:
     """Raises ``LocalFileError`` for what is no file, or cannot be read."""
     try:
-        with open(place.local, "rb", opener=_no_pipe) as file:
+        with open(place.local, "rb", opener=regular_only) as file:
             return Beginning(place.path, os.fstat(file.fileno()).st_size, file.read(most))
     except OSError as error:
         raise LocalFileError(f"{place.path}: {error.strerror}", path=place.path) from error
-
-
-def _no_pipe(path: str, flags: int) -> int:
-    """Opening a pipe would wait for somebody to write."""
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,14 @@ def test_run_bits_and_links_are_kept_and_links_that_lead_out_are_not(tmp_path: P
     assert {one.path for one in tree.left_out} == {"src/out", "absolute"}
 
 
+def test_a_pipe_with_the_name_of_a_mark_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, "lib/a.py")
+    os.mkfifo(tmp_path / "lib" / "CACHEDIR.TAG")
+    tree = find_code(code_rules(cluster(tmp_path)))
+    assert [file.path for file in tree.files] == ["lib/a.py"]
+    assert [one.path for one in tree.left_out] == ["lib/CACHEDIR.TAG"]
+
+
 def test_large_and_odd_files_are_left_out_and_named(tmp_path: Path) -> None:
     write(tmp_path, "a.py")
     (tmp_path / "large").write_bytes(bytes(2000))

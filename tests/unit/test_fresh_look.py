@@ -151,13 +151,15 @@ def test_a_file_that_is_written_to_while_it_is_read_has_no_md5(tmp_path: Path) -
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert hash_file(pipe) is None
+    assert hash_file(pipe, os.open) is None
     thread.join()
 
 
 def test_what_cannot_be_read_has_no_md5(tmp_path: Path) -> None:
     assert hash_file(tmp_path / "gone") is None
     assert hash_file(tmp_path) is None
+    os.mkfifo(tmp_path / "pipe")
+    assert hash_file(tmp_path / "pipe") is None
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(None, 2), (1, 2), (3, 3)])

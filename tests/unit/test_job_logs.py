@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from blobsync.base.errors import BackendUnavailableError, UnsafeNameError
 from blobsync.jobs.logs import FetchedLogs, IncompleteLogError, LogSource, fetch_logs, follow, rank_of
 from blobsync.jobs.spec import LogFile
+from blobsync.local.errors import NotAFileError
 
 
 @dataclass
@@ -150,6 +153,19 @@ def test_following_begins_again_with_a_log_that_was_begun_anew(tmp_path: Path) -
 
     told = follow(lambda: fetch(tmp_path, source), lambda: next(endings), restart)
     assert [line for _, line in told] == ["a long first attempt", "short"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_log_that_cannot_be_a_file_here_is_told_and_the_others_are_fetched(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "user_logs" / "std_log.txt"
+    place.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        os.mknod(place, stat.S_IFSOCK | 0o600)
+    fetched = fetch(tmp_path, Source({"user_logs/std_log.txt": b"one\n", "user_logs/std_log_process_01.txt": b"two\n"}))
+    assert isinstance(fetched.problem, NotAFileError) and str(place) in fetched.problem.message
+    assert fetched.names == ("user_logs/std_log_process_01.txt",)
 
 
 def test_a_log_that_was_begun_anew_is_fetched_anew(tmp_path: Path) -> None:

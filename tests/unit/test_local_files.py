@@ -19,7 +19,8 @@ import pytest
 
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import LocalState
-from blobsync.local.errors import ChangedWhileReadError, local_error
+from blobsync.base.regular_files import regular_only
+from blobsync.local.errors import ChangedWhileReadError, NotAFileError, local_error
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.part_files import remove_leftovers
@@ -196,7 +197,7 @@ def test_who_waited_for_a_growing_file_gets_the_one_that_took_its_place(tmp_path
     assert sizes == [11]
 
 
-@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "fifo with a reader", "socket", "folder"])
 def test_only_a_regular_file_grows(tmp_path: Path, kind: str) -> None:
     other = tmp_path / "other"
     other.write_text("mine")
@@ -204,13 +205,32 @@ def test_only_a_regular_file_grows(tmp_path: Path, kind: str) -> None:
     root.mkdir()
     if kind == "link":
         (root / "a").symlink_to(other)
-    elif kind == "fifo":
+    elif kind.startswith("fifo"):
         os.mkfifo(root / "a")
+    elif kind == "socket":
+        os.mknod(root / "a", stat.S_IFSOCK | 0o600)
     else:
         (root / "a").mkdir()
-    with pytest.raises(LocalFileError), LocalFolder(root).grow(relative_name("a")) as file:
+    reader = os.open(root / "a", os.O_RDONLY | os.O_NONBLOCK) if kind == "fifo with a reader" else None
+    with pytest.raises(LocalFileError) as refused, LocalFolder(root).grow(relative_name("a")) as file:
         file.append(b"theirs")
+    assert isinstance(refused.value, NotAFileError) == (kind not in ("link", "folder"))
     assert other.read_text() == "mine"
+    if reader is not None:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY])
+def test_what_is_no_file_is_not_opened_and_nobody_waits(tmp_path: Path, flags: int) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
+    for name in ("pipe", "socket", "folder"):
+        with pytest.raises(OSError, match=name):
+            regular_only(str(tmp_path / name), flags)
+    (tmp_path / "file").write_bytes(b"x")
+    with open(tmp_path / "file", "rb", opener=regular_only) as stream:
+        assert stream.read() == b"x"
 
 
 def test_a_root_outside_the_boundary_is_refused(tmp_path: Path) -> None:

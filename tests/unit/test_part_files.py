@@ -16,6 +16,7 @@ import pytest
 
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import LocalState
+from blobsync.local.errors import NotAFileError
 from blobsync.local.names import is_temporary
 from blobsync.local.part_files import (
     DISK,
@@ -240,13 +241,15 @@ def test_what_is_gone_or_may_not_be_removed_is_passed_over(tmp_path: Path) -> No
         assert not remove_leftover(str(path), flock=taken_meanwhile)
 
 
-def test_what_replaces_something_that_is_no_file_gets_the_usual_permissions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unnamed", [True, False])
+@pytest.mark.parametrize("expected", ["nothing", "what is there"])
+def test_what_is_neither_a_file_nor_a_folder_is_not_replaced(tmp_path: Path, unnamed: bool, expected: str) -> None:
     os.mkfifo(tmp_path / "a", 0o600)
-    one = part(tmp_path)
-    one.commit(state(tmp_path / "a"))
-    umask = os.umask(0)
-    os.umask(umask)
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644 & ~umask
+    one = part(tmp_path, unnamed=unnamed)
+    with pytest.raises(NotAFileError, match="a: neither a file nor a folder is in its place") as refused:
+        one.commit(None if expected == "nothing" else state(tmp_path / "a"))
+    assert refused.value.hint is not None and "move it away" in refused.value.hint
+    assert names(tmp_path) == ["a"] and stat.S_ISFIFO((tmp_path / "a").lstat().st_mode)
 
 
 def test_a_file_that_appears_after_the_look_is_not_replaced_where_files_have_names(tmp_path: Path) -> None:

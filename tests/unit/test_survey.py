@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConfl
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, Record
+from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.pairs import Pair
 from blobsync.plan.survey import Request, Survey, survey
@@ -428,6 +430,40 @@ def test_a_download_goes_over_and_through_no_link_that_stays_out(place: Place) -
     assert found.blocked == [] and len(found.warnings) == 1 and "1 file left out" in found.warnings[0]
     found, _ = place.look(Route.DOWNLOAD, links=skipping(place)._replace(mode="error"))
     assert [failure.code for failure in found.blocked] == ["link_refused"] and found.warnings == []
+
+
+@pytest.mark.parametrize("spill", [Spill(), Spill(most=1)], ids=["in memory", "on the disk"])
+@pytest.mark.parametrize("blobs", [("x",), ("x/below",), ("x", "x/below")])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_an_upload_leaves_out_is_there_once(place: Place, kind: str, blobs: tuple[str, ...], spill: Spill) -> None:
+    for name in ("a", "b", "z"):
+        place.write(name)
+    (place.folder / "x").symlink_to("a") if kind == "link" else os.mkfifo(place.folder / "x")
+    for name in blobs:
+        place.store.add(f"v/{name}", b"x")
+    # That no path comes twice is what `look` checks.
+    _, pairs = place.look(Route.UPLOAD, links=skipping(place), spill=spill)
+    assert set(pairs) == {"a", "b", "z", "x", *blobs}
+    left_out = Reason.SYMLINK_SKIPPED if kind == "link" else Reason.NOT_A_FILE
+    assert {name: pairs[name].left_out for name in ("x", *blobs)} == dict.fromkeys(("x", *blobs), left_out)
+    assert ends({name: pairs[name] for name in blobs}) == dict.fromkeys(blobs, (False, True))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_download_says_that_something_is_in_the_way(place: Place, kind: str) -> None:
+    place.write("a")
+    if kind == "pipe":
+        os.mkfifo(place.folder / "x")
+    else:
+        os.mknod(place.folder / "x", stat.S_IFSOCK | 0o600)
+    place.store.add("v/x", b"x")
+    place.store.add("v/z", b"z")
+    found, pairs = place.look(Route.DOWNLOAD)
+    assert pairs["x"].left_out is Reason.NOT_A_FILE and pairs["z"].left_out is None
+    (failure,) = found.blocked
+    assert (failure.path, failure.code) == ("data/v/x", "local_file")
+    assert failure.message == "data/v/x: 1 file left out, neither a file nor a folder is in the way"
+    assert failure.hint is not None and "move it away" in failure.hint
 
 
 def test_a_download_warns_of_what_it_cannot_read_here_and_fetches_the_file(place: Place) -> None:

@@ -78,7 +78,7 @@ class MountedStore:
 
     def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> MountedReader:
         try:
-            fd = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._root / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise BlobNotFoundError(f"there is no {name} in {self._root}", path=name) from error
         except OSError as error:

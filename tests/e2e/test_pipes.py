@@ -1,0 +1,193 @@
+"""A pipe or a socket where a file should be: said so, at once, by everything that reads or writes files."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.world import Container, Project, hashes, random_files, read_tree, wait_until, write_tree
+from tests.servers.fault_proxy import Fault, fault_proxy
+
+# A command that waits for a pipe waits for ever.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+_SMALL = {f"d{number % 3}/f{number}.bin": random.Random(number).randbytes(3000) for number in range(12)}
+_LARGE = 24 << 20
+
+
+def _put(place: Path, kind: str) -> None:
+    place.unlink(missing_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.mknod(place, (stat.S_IFIFO if kind == "pipe" else stat.S_IFSOCK) | 0o600)
+
+
+def _is(place: Path, kind: str) -> bool:
+    mode = place.lstat().st_mode
+    return stat.S_ISFIFO(mode) if kind == "pipe" else stat.S_ISSOCK(mode)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Without what is no file."""
+    there = [Path(at, name) for at, _, names in os.walk(folder) for name in names]
+    odd = [path for path in there if not path.is_file()]
+    aside = [(path, path.rename(folder.parent / f"odd-{number}")) for number, path in enumerate(odd)]
+    try:
+        return read_tree(folder)
+    finally:
+        for path, other in aside:
+            other.rename(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+@pytest.mark.parametrize(
+    "words",
+    [("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2"), ("--nodes", "2"), ("--overwrite",),
+     ("--keep", "remote"), ("--keep", "both"), ("--mirror", "-y")],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_download_names_what_is_in_the_way_and_fetches_the_rest(
+    with_azcopy: Project, container: Container, words: tuple[str, ...], kind: str
+) -> None:
+    project = with_azcopy
+    for name, data in _SMALL.items():
+        container.put(f"data/{name}", data)
+    project.configure(container)
+    _put(project.data / "d0/f3.bin", kind)
+    done = project.json("d", "data", *words)
+    rest = {name: data for name, data in _SMALL.items() if name != "d0/f3.bin"}
+    assert (done.code, done.codes, done.data["transferred"]) == (3, {"local_file"}, len(rest)), str(done)
+    assert "data/d0/f3.bin: 1 file left out, neither a file nor a folder is in the way" in str(done)
+    assert _files(project.data) == hashes(rest) and _is(project.data / "d0/f3.bin", kind)
+
+
+@pytest.mark.parametrize("words", [(), ("--engine", "azcopy")], ids=["direct", "azcopy"])
+def test_a_large_file_and_its_changed_blocks_do_not_wait_for_a_pipe(
+    with_azcopy: Project, container: Container, words: tuple[str, ...]
+) -> None:
+    project = with_azcopy
+    data = bytearray(random.Random(1).randbytes(_LARGE))
+    write_tree(project.data, {"large.bin": bytes(data), "other.bin": b"o"})
+    project.configure(container)
+    assert project.json("u", "data").code == 0
+    data[5] ^= 1
+    container.put("data/large.bin", bytes(data))
+    _put(project.data / "large.bin", "pipe")
+    for path in ("data", "data/large.bin"):
+        done = project.json("d", path, *words)
+        assert done.code != 0 and "neither a file nor a folder" in str(done), str(done)
+    assert _is(project.data / "large.bin", "pipe")
+    (project.data / "large.bin").unlink()
+    assert project.json("d", "data", *words).code == 0
+    assert read_tree(project.data) == hashes({"large.bin": bytes(data), "other.bin": b"o"})
+
+
+@pytest.mark.parametrize("engine", ["direct", "azcopy"])
+def test_a_pipe_that_appears_at_a_random_moment_is_left_alone(
+    with_azcopy: Project, container: Container, service: str, engine: str
+) -> None:
+    """Ten moments for each engine: files are put down under names that a pipe has taken meanwhile, or have one now."""
+    project = with_azcopy
+    files = random_files(3, 60)
+    for name, data in files.items():
+        container.put(f"data/{name}", data)
+    for seed in range(10):
+        chance = random.Random(seed)
+        taken = project.data / chance.choice(sorted(files))
+        with fault_proxy(service, Fault("stall", rate=0.3, operations=("get blob",), seconds=0.05)) as line:
+            project.configure(container, url=line.url)
+            process = project.start("d", "data", "--engine", engine, "--json")
+            moment = chance.randrange(60)
+            wait_until(lambda: line.stats().requests >= moment or process.poll() is not None, seconds=60, pause=0.002)  # noqa: B023
+            time.sleep(chance.random() / 10)
+            _put(taken, "pipe")
+            done = project.finish(process)
+        name = taken.relative_to(project.data).as_posix()
+        rest = hashes({path: data for path, data in files.items() if path != name})
+        # The file was there before the pipe, or it is named.
+        named = "neither a file nor a folder" in str(done) and f"data/{name}" in str(done)
+        assert done.code == (3 if named else 0), f"seed {seed}: {done}"
+        assert _files(project.data) == rest and _is(taken, "pipe"), f"seed {seed}"
+        if seed == 0:
+            project.configure(container)
+            again = project.json("d", "data")
+            assert (again.code, again.codes) == (3, {"local_file"}), str(again)
+            assert f"data/{name}: 1 file left out" in str(again)
+        shutil.rmtree(project.data)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_mirror_leaves_the_blob_of_what_an_upload_leaves_out(
+    project: Project, container: Container, kind: str
+) -> None:
+    files = {f"f{number}": b"x" for number in range(30)}
+    write_tree(project.data, {**files, "odd": b"a file once", "dir/odd": b"another"})
+    project.configure(container)
+    assert project.json("u", "data").code == 0
+    for name in ("odd", "dir/odd"):
+        _put(project.data / name, kind)
+    (project.data / "f7").unlink()
+    for _ in range(2):
+        done = project.json("u", "data", "--mirror", "-y")
+        assert done.code == 0 and done.data["skipped"] == 2, str(done)
+        assert set(container.names("data/")) == {f"data/{name}" for name in {*files, "odd", "dir/odd"} - {"f7"}}
+
+
+@pytest.mark.parametrize("target", ["inside", "outside", "a folder"])
+def test_a_mirror_leaves_the_blobs_of_links_that_are_skipped(
+    project: Project, container: Container, target: str, tmp_path: Path
+) -> None:
+    """Uploaded once through the link, or as a file, then left out: nothing is deleted for it, and nobody accused."""
+    files = {f"f{number}": b"x" for number in range(30)}
+    below = "link/inner" if target == "a folder" else "link"
+    write_tree(project.data, {**files, below: b"once"})
+    project.configure(container)
+    assert project.json("u", "data").code == 0
+    outside = tmp_path / "outside"
+    write_tree(outside, {"link": b"once", "link2/inner": b"once"})
+    link = project.data / "link"
+    if target == "a folder":
+        (project.data / below).unlink()
+        link.rmdir()
+    else:
+        link.unlink()
+    link.symlink_to({"inside": project.data / "f1", "outside": outside / "link", "a folder": outside / "link2"}[target])
+    for words in (("--links", "skip"), ("--links", "skip", "--overwrite"), () if target != "inside" else None):
+        if words is not None:
+            done = project.json("u", "data", "--mirror", "-y", *words)
+            assert (done.code, done.data["deleted"], done.codes) == (0, 0, set()), str(done)
+            assert "data/link: left out" in str(done)
+            assert set(container.names("data/")) == {f"data/{name}" for name in (*files, below)}
+
+
+def test_looking_at_a_pipe_ends(project: Project, container: Container) -> None:
+    write_tree(project.data, {"a": b"a"})
+    project.configure(container)
+    assert project.json("u", "data").code == 0
+    container.put("data/pipe", b"there")
+    _put(project.data / "pipe", "pipe")
+    for words in (("stat", "data/pipe"), ("verify", "data"), ("verify", "data", "--deep"), ("status",), ("u", "data")):
+        assert "bug in blobsync" not in str(project.json(*words)), words
+    refused = project.json("u", "data/pipe")
+    assert refused.code != 0 and "is neither a file nor a folder" in str(refused)
+
+
+def test_a_pipe_among_the_code_is_left_out(project: Project, container: Container) -> None:
+    project.configure(container)
+    document = yaml.safe_load((project.root / "aux_data/aml/aml.yaml").read_text())
+    document["config_param"]["code_path"] = {
+        "azure_blob_config_file": "aux_data/configs/aml.yaml",
+        "path": "c/code.zip",
+    }
+    (project.root / "aux_data/aml/aml.yaml").write_text(yaml.safe_dump(document))
+    (project.root / "main.py").write_text("print()")
+    for name in ("pipe.py", "CACHEDIR.TAG", "lib/CACHEDIR.TAG", "lib/pyvenv.cfg"):
+        _put(project.root / name, "pipe")
+    done = project.json("init")
+    assert done.code == 0, str(done)
