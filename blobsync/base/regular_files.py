@@ -7,12 +7,12 @@ import os
 import stat
 
 
-def regular_only(path: str, flags: int) -> int:
-    """An ``opener`` for the built-in ``open``: a regular file, else ``OSError``. Never waits.
+def regular_only(path: str, _flags: int) -> int:
+    """An ``opener`` for the built-in ``open``, to read: a regular file, else ``OSError``. Never waits.
 
     Without O_NONBLOCK, opening a pipe waits until somebody writes to it (fifo(7)).
     """
-    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd
