@@ -18,14 +18,13 @@ hold the same, so that neither ``u`` nor ``d`` has anything left to do:
     --keep                    decision                     what is done, in this order
     ------------------------  ---------------------------  ---------------------------------------------------
     the source's side         transfer                     the destination's version is replaced
-    the destination's side    adopt                        recorded: the source's version is taken account of;
-                                                           the source's version is replaced
-    both                      transfer, with a name aside  the destination's version is copied aside, there;
-                                                           it is replaced; the copy is brought to the source
+    the destination's side    adopt                        the source's version is replaced
+    both                      transfer, with a name aside  the destination's version is copied aside, there; the
+                                                           copy is brought to the source; it is replaced
 
-What ``-f`` or ``--from-path`` name is only read: "adopt" is then a skip with the same record (the destination is
-newer from then on), and the copy aside is not brought. So each step leaves a state from which a later run goes on
-after a kill, and no version goes before it exists elsewhere or was given up by name.
+What ``-f`` or ``--from-path`` name is only read: "adopt" is then a skip, with a record by which the destination is
+newer from then on, and the copy aside is not brought. The file is in conflict until the last step, so that the same
+command finishes after a kill, and no version goes before it exists elsewhere or was given up by name.
 
 Clocks take no part in any of this.
 """
@@ -46,7 +45,7 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
-from blobsync.plan.pairs import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near
+from blobsync.plan.pairs import Pair, changes_since_verified, equal_content, is_as_recorded, known_equal, source_is_near
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
 
@@ -232,7 +231,8 @@ def sibling(path: str, name: str) -> str:
 
 
 def with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
-    """The copy aside gets a name that is free at both ends, or holds at the destination what is to be there."""
+    """The copy aside gets a name that is free at both ends, or may hold at the destination what is to be there: where
+    an MD5 is missing, the transfer reads it."""
     if action.aside is None:
         return action
     version = action.destination
@@ -242,9 +242,10 @@ def with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair])
         there = asides.get(sibling(action.path, name))
         if there is None:
             return True
-        if there.destination is None or not equal_content(there.destination, version):
+        if there.destination is None or equal_content(there.destination, version) is False:
             return False
-        return there.source is None or equal_content(there.source, version) is True
+        near, far = (there.source, there.destination) if source_is_near(route) else (there.destination, there.source)
+        return near is None or far is None or known_equal(near, far, there.record) is not False
 
     side = "local" if route is Route.DOWNLOAD else "remote"
     names = (beside(action.path, side, version, turn) for turn in itertools.count())

@@ -24,6 +24,9 @@ from blobsync.transfer.interrupted import ByteTally, cancelled, kept_words
 from blobsync.transfer.ledger import Ledger, retry_with
 from blobsync.transfer.leftovers import remove_unrecorded, tidy
 
+# The same command with the same credential ends in the same way.
+_MAY_NOT_WRITE = frozenset({FailureCode.ACCESS_DENIED, FailureCode.SAS_PERMISSION})
+
 
 class Engines(NamedTuple):
     """How to get each engine by name; made on first use, so that azcopy need not be there if it is not needed.
@@ -114,7 +117,7 @@ def carry_out(
 def _carry_out(run: _Run) -> None:
     for ledger in run.ledgers:
         ledger.record_unchanged()
-        ledger.record_settled()
+        ledger.record_settled(action for action in ledger.part.actions if action.action is Action.SKIP)
     tidy(run.engines.unfinished, [ledger.part for ledger in run.ledgers], run.plan.engine.name)
     run.listener.expect(run.plan.files_to_transfer, run.plan.bytes_to_transfer)
     run.listener.phase("moving")
@@ -122,7 +125,7 @@ def _carry_out(run: _Run) -> None:
         actions = [action for action in ledger.part.actions if action.action is Action.TRANSFER]
         _move_and_retry(run, ledger, [each for each in actions if each.aside is None], run.plan.engine.name)
         _keep_both(run, ledger, [each for each in actions if each.aside is not None])
-        _move_back(run, ledger, settle.adopted(ledger.part))
+        _adopt(run, ledger)
     for ledger in run.ledgers:
         _verify(run, ledger)
     if run.plan.options.mirror:
@@ -138,7 +141,8 @@ def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], en
 
 
 def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
-    """No version of a conflict is replaced before it is safe under another name, nor one that nobody has seen."""
+    """No version of a conflict is replaced before it is safe under another name at both ends, nor one that nobody has
+    seen. Whatever stops this leaves the conflict, so that the same command finishes it."""
     if not actions:
         return
     is_copy = ledger.part.route not in (Route.UPLOAD, Route.DOWNLOAD)
@@ -146,21 +150,40 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None
     first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
     names = dict.fromkeys([first, *(["relay"] if run.engines.relay_allowed else [])])
     aside = settle.set_aside(ledger.part, actions, [run.engines.make[name] for name in names])
-    report = _Report(run, ledger)
-    for action, failure in aside.failed:
-        report.file_failed(action, failure)
-    _move_and_retry(run, ledger, [kept.action for kept in aside.kept], first if is_copy else "direct")
-    if run.plan.settles_both_ends:
-        copies = settle.brought(ledger.part, aside.kept)
+    kept, failed = aside.kept, aside.failed
+    if run.plan.settles_both_ends and kept:
+        copies = settle.brought(ledger.part, kept)
         run.brought += len(copies.actions)
-        _move_back(run, ledger, copies)
+        account = _move_back(run, ledger, copies)
+        kept, missing = settle.arrived(ledger.part, kept, _stopped(account))
+        failed = [*failed, *missing]
+    report = _Report(run, ledger)
+    for action, failure in failed:
+        report.file_failed(action, failure)
+    _move_and_retry(run, ledger, [each.action for each in kept], first if is_copy else "direct")
 
 
-def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> None:
+def _adopt(run: _Run, ledger: Ledger) -> None:
+    """The destination's version comes to the source's end. Where that may not be written, the file is settled with
+    what is there; after any other failure it stays a conflict, so that the same command finishes it."""
+    account = _move_back(run, ledger, settle.adopted(ledger.part))
+    refused = account.failures.keys() - _stopped(account).keys()
+    adopted = (action for action in ledger.part.actions if action.action is Action.ADOPT)
+    ledger.record_settled(action for action in adopted if action.path in refused)
+
+
+def _stopped(account: Ledger) -> dict[str, FileFailure]:
+    """The failures that the same command may mend: a credential that may not write stays one."""
+    return {path: failure for path, failure in account.failures.items() if failure.code not in _MAY_NOT_WRITE}
+
+
+def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> Ledger:
     """What ``--keep`` brings to the source's end, with an account of its own."""
     account = Ledger(back, ledger.records)
     run.ledgers.append(account)
     _move_and_retry(run, account, back.actions, "direct")
+    _verify(run, account)
+    return account
 
 
 def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str, *, again: bool = False) -> None:

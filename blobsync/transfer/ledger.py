@@ -141,10 +141,10 @@ class Ledger:
                 self._remember(action.path, action.source, action.destination)
         self.save()
 
-    def record_settled(self) -> None:
-        """Where the destination's version is to stay, the source's is taken account of: only the destination
-        counts as changed from then on, until the source changes again."""
-        for action in self.part.actions:
+    def record_settled(self, actions: Iterable[FileAction]) -> None:
+        """Where the destination's version is to stay, and cannot come to the source, the source's is taken account of:
+        only the destination counts as changed from then on, until the source changes again."""
+        for action in actions:
             if action.reason is not Reason.KEEP_DESTINATION:
                 continue
             source = self._read(action.path, action.source)

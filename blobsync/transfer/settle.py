@@ -1,15 +1,15 @@
 """Settles conflicts as ``--keep`` says, so that both ends hold the same afterwards and nothing that is kept is lost.
 
-Three steps; after each one, a later run can continue:
+Three steps; until the last one the file is in conflict, so that the same command goes on after any of them:
 
     set_aside     the destination's version is copied to a name of its own beside the file, at the destination
-    (the move)    the source's version takes the file's name, only while the version set aside is still there
     the way back  the copy goes to the source's end, too; or (``adopt``) the destination's version itself
+    (the move)    the source's version takes the file's name, only while the version set aside is still there
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -66,6 +66,21 @@ def brought(part: LivePart, kept: Sequence[Kept]) -> LivePart:
         if not _holds(folders.part.source, path, state):
             moves.append(FileAction(path, Action.TRANSFER, Reason.KEEP_BOTH, state.size, state))
     return folders.part.turned_round(moves)
+
+
+def arrived(
+    part: LivePart, kept: Sequence[Kept], failures: Mapping[str, FileFailure]
+) -> tuple[list[Kept], list[tuple[FileAction, FileFailure]]]:
+    """Those whose copy is at both ends, and why others are left alone; ``failures`` are of the copies' way back."""
+    folders = _folders(part)
+    there, missing = [], []
+    for each in kept:
+        failure = failures.get(folders.aside(each.action))
+        if failure is None:
+            there.append(each)
+        else:
+            missing.append((each.action, _not_kept(folders, each.action, failure)))
+    return there, missing
 
 
 def set_aside(part: LivePart, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]) -> Aside:

@@ -17,6 +17,7 @@ PROJECT = {
     ),
     "aux_data/configs/a.yaml": "account_name: acct\ncontainer_name: cont\n",
 }
+AT_A_CALL = Path(__file__).parent.parent / "at_a_call.py"
 HEAVY = ("azure", "rich", "pydantic", "requests", "aiohttp", "cryptography", "urllib3", "sqlite3", "pathspec")
 SHOW_MODULES = """
 import sys
@@ -89,38 +90,15 @@ def test_commands_load_only_the_rooms_that_they_enter(
     assert not loaded.intersection(absent)
 
 
-# Counts what Python calls once our code runs, and sends SIGINT at one of these calls; at 0 it prints their number.
-PRESS_CTRL_C = """
-import os, signal, sys
-at, count = int(os.environ["CTRL_C_AT"]), -1
-def called(frame, event, arg):
-    global count
-    if count < 0 and frame.f_code.co_name == "main":
-        count = 0
-    elif count >= 0:
-        count += 1
-        if count == at:
-            sys.setprofile(None)
-            os.kill(os.getpid(), signal.SIGINT)
-from blobsync.__main__ import main
-sys.setprofile(called)
-code = main()
-sys.setprofile(None)
-if not at:
-    print(count, file=sys.stderr)
-sys.exit(code)
-"""
-
-
 @pytest.mark.parametrize("words", [("config", "check"), ("q",), ("ls", "--json")], ids=" ".join)
 def test_ctrl_c_is_an_interrupt_at_any_moment(project: Path, words: tuple[str, ...]) -> None:
     """While modules load, and classes are made, as well."""
 
     def run(at: int) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", PRESS_CTRL_C, *words],
+            [sys.executable, str(AT_A_CALL), "SIGINT", str(at), "-", *words],
             cwd=project,
-            env={**os.environ, "HOME": str(project), "CTRL_C_AT": str(at)},
+            env={**os.environ, "HOME": str(project)},
             capture_output=True,
             text=True,
             check=False,

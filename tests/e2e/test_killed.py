@@ -7,6 +7,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -333,3 +335,61 @@ def test_an_interrupt_in_a_large_file_says_what_is_kept_of_it(
     assert (again.code, moved + again.data["bytes_reused"]) == (0, 64 << 20), str(again)
     assert moved <= (64 << 20) - kept
     assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == hashes(large)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rounds", [6, pytest.param(40, marks=pytest.mark.soak)])
+def test_keep_that_is_killed_is_finished_by_the_same_command(
+    rounds: int, project: Project, container: Container, tally: Tally
+) -> None:
+    """At any call of what moves files: exit code 0 of the second one means that both ends are equal."""
+    project.configure(container)
+    chance = random.Random(_SEED)
+    names = ("a.txt", "d/b.bin", "d/c")
+    total: dict[tuple[str, ...], int] = {}
+    hits = 0
+    for number in range(rounds):
+        words = (("u", "d")[number % 2], "data", "--keep", ("both", "local", "remote")[number % 3])
+        if words not in total:
+            _edit_both_ends(project, container, names, f"first {number}")
+            whole = _at_a_call(project, 0, words)
+            assert whole.returncode == 0, whole.stderr
+            total[words] = int(whole.stderr.split()[-1])
+        here, there = _edit_both_ends(project, container, names, str(number))
+        at = chance.randrange(1, total[words])
+        hits += _at_a_call(project, at, words).returncode == -signal.SIGKILL
+        done = project.json(*words)
+        where = f"call {at:,} of {total[words]:,} of {words}, seed {_SEED}: {done}"
+        assert done.code == 0, where
+        ends = read_tree(project.data), container.contents("data/")
+        assert ends[0] == ends[1], where
+        kept = {"both": {*here, *there}, "local": {*here}, "remote": {*there}}[words[-1]]
+        assert kept <= set(ends[0].values()), where
+    tally.faults({"kill -9": hits})
+    tally.runs(exact=rounds)
+    assert hits > rounds // 2
+
+
+def _edit_both_ends(
+    project: Project, container: Container, names: tuple[str, ...], what: str
+) -> tuple[list[str], list[str]]:
+    """Returns the digests of what is here now, and there."""
+    here = {name: f"{what} here {name}".encode() for name in names}
+    there = {name: f"{what} there {name} too".encode() for name in names}
+    write_tree(project.data, here)
+    for name, data in there.items():
+        container.put(f"data/{name}", data)
+    return list(hashes(here).values()), list(hashes(there).values())
+
+
+def _at_a_call(project: Project, at: int, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    program = Path(__file__).parent.parent / "at_a_call.py"
+    return subprocess.run(
+        [sys.executable, str(program), "SIGKILL", str(at), "transfer,direct,store,local", *words],
+        cwd=project.root,
+        env={**os.environ, **project.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )

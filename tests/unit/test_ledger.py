@@ -307,7 +307,7 @@ def test_a_version_that_was_settled_against_is_on_record_with_no_present_destina
     settled = FileAction("a", Action.SKIP, Reason.KEEP_DESTINATION, 10, source, source)
     others = [replace(settled, path="b", reason=Reason.BOTH_CHANGED), replace(settled, path="c", source=None)]
     ours = Books((*others, settled), route)
-    ours.ledger.record_settled()
+    ours.ledger.record_settled((*others, settled))
     assert ours.records.records == {"x/a": expected}
 
 
@@ -318,7 +318,7 @@ def test_a_version_that_was_settled_against_is_read_while_it_is_there(tmp_path: 
     if edited:
         os.utime(tmp_path / "a", ns=(1, 1))
     ours = Books((settled,), root=tmp_path, now_ns=state.ctime_ns + SECOND)
-    ours.ledger.record_settled()
+    ours.ledger.record_settled((settled,))
     md5 = None if edited else hashlib.md5(b"0123456789").digest()
     assert recorded(ours) == Record(replace(state, md5=md5), RemoteState(10, "", md5))
 

@@ -70,7 +70,7 @@ class Ends:
                 self._record(action.path)
             elif action.action is Action.TRANSFER:
                 yield from self._transfer(command, action, options)
-            if action.reason is Reason.KEEP_DESTINATION and action.source is not None:
+            if action.action is Action.SKIP and action.reason is Reason.KEEP_DESTINATION and action.source is not None:
                 self.given_up.add(action.source.md5 or b"")
                 other = outdated(action.source, self.route(command))
                 near, far = (action.source, other) if source_is_near(self.route(command)) else (other, action.source)
@@ -78,6 +78,7 @@ class Ends:
                 self.records[action.path] = Record(near, far)
                 yield "settled"
             if action.action is Action.ADOPT:
+                self.given_up.add(source[action.path].md5 or b"")
                 self.write(source, action.path, destination[action.path].md5 or b"")
                 yield "adopted"
                 self._record(action.path)
@@ -91,17 +92,17 @@ class Ends:
             assert aside not in destination or destination[aside].md5 == there
             self.write(destination, aside, there)
             yield "set aside"
+            if not self.is_copy:
+                if aside not in source:
+                    self.write(source, aside, there)
+                assert source[aside].md5 == there
+                yield "brought"
+                self._record(aside)
         elif action.reason in (Reason.KEEP_SOURCE, Reason.OVERWRITE):
             self.given_up.add(destination[action.path].md5 or b"")
         self.write(destination, action.path, here)
         yield "moved"
         self._record(action.path)
-        if action.aside is not None and not self.is_copy:
-            if aside not in source:
-                self.write(source, aside, destination[aside].md5 or b"")
-            assert source[aside].md5 == destination[aside].md5
-            yield "brought"
-            self._record(aside)
 
     def _sides(self, command: str) -> tuple[dict[str, FileState], dict[str, FileState]]:
         return (self.near, self.far) if command == "u" else (self.far, self.near)
@@ -176,9 +177,6 @@ def test_a_settlement_that_is_killed_is_finished_by_the_same_command(
     options = TransferOptions(keep=keep)
     carry_out(ends, command, options, kill_after)
     carry_out(ends, command, options)
-    # What a killed run had not brought to the other end yet is new there, not in conflict.
-    carry_out(ends, "u", TransferOptions())
-    carry_out(ends, "d", TransferOptions())
     assert {name: state.md5 for name, state in ends.near.items()} == {name: s.md5 for name, s in ends.far.items()}
     assert len(ends.near) == (4 if keep == "both" else 2)
     assert not [each for command in ("u", "d") for each in ends.plan(command, TransferOptions()) if is_left(each)]
