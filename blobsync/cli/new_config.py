@@ -241,6 +241,10 @@ def _tried(
 
     try:
         return try_login(session, account, given, base)
+    except CredentialError as error:
+        # The file that would be to blame is not written yet.
+        said = error.message.removeprefix(f"{account.file}: ")
+        raise CredentialError(said, hint="check what you gave" if given else error.hint) from error
     except ContainerNotFoundError as error:
         if not (create or _agrees_to_create(session, account)):
             error.hint = f"create it, for example with --create, or check its name: {account.container}"
