@@ -33,7 +33,7 @@ GATES: dict[str, tuple[str, ...]] = {
     ),
     # What travels to compute nodes alone cannot import anything of ours.
     "subprocess": ("base.process", "jobs.old_python", "jobs.tunnels.beside_side"),
-    "tqdm": ("cli",),
+    "tqdm": ("cli", "project.notebook"),
     "typer": ("cli",),
     **dict.fromkeys(("jinja2", "starlette", "uvicorn"), ("web",)),
     "urllib.request": ("jobs.bootstrap",),

@@ -37,7 +37,6 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
       AzcopyError                        of the room ``azcopy``, with three kinds
       ProcessError
         ProcessTimeoutError
-      TransferCancelledError
       IncompleteTransferError            files failed or conflict; from Python, when asked to raise
       EmulatorError
       ArchiveError
@@ -52,6 +51,8 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
         SubmissionUnknownError           unknown whether the job was accepted; it stays in the history
         JobNotFoundError
         AmbiguousJobError
+    KeyboardInterrupt
+      TransferCancelledError             Ctrl-C, after everything was stopped and recorded
 
 The module that calls other code converts its exceptions to these, always with
 ``raise ... from``. A ``ValueError`` out of our own code is a bug and is never shown as a user's mistake.
@@ -60,7 +61,7 @@ The module that calls other code converts its exceptions to these, always with
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from blobsync.base.failure_codes import ExitCode, FailureCode
 
@@ -286,11 +287,25 @@ class ProcessTimeoutError(ProcessError):
     """It was started, and killed because it did not end in time."""
 
 
-class TransferCancelledError(BlobsyncError):
-    """``outcome`` is what was done before, as far as something was: a ``TransferResult``."""
+class TransferCancelledError(KeyboardInterrupt):
+    """Ctrl-C stopped a transfer. It is a ``KeyboardInterrupt``, and no :class:`BlobsyncError`: a program that catches
+    those and goes on with the next file must not do so after Ctrl-C.
 
-    code = FailureCode.CANCELLED
-    outcome: object = None
+    ``result`` is what was done before: a ``TransferResult``. ``message`` and ``hint`` are as those of other errors.
+    """
+
+    code: FailureCode = FailureCode.CANCELLED
+
+    def __init__(self, message: str, *, hint: str | None = None, result: Any = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.result = result
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """130, as of every program that Ctrl-C ends."""
+        return self.code.exit_code
 
 
 class Failure(Protocol):

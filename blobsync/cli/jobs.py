@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.errors import BlobsyncError, TransferCancelledError, UsageError
+from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
 from blobsync.cli.cluster_choice import choose, with_choice
+from blobsync.cli.confirm import CommandInterruptedError
 from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
@@ -322,7 +323,7 @@ def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
         end()
 
     last = record.run_id.rpartition("_")[2]
-    goes_on = TransferCancelledError(
+    goes_on = CommandInterruptedError(
         f"the job {record.run_id} keeps running",
         hint=f"follow it: blobsync logs {last} -F; stop it: blobsync abort {last}",
     )

@@ -13,11 +13,12 @@ from typing import Any
 import typer
 
 from blobsync.base.ctrl_c import hear_ctrl_c, ignore_ctrl_c_alone, is_interrupt, was_interrupted
-from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, TransferCancelledError, UsageError
+from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.redaction import HIDDEN, redact
 from blobsync.cli.act_words import in_our_words
 from blobsync.cli.app import build_app
+from blobsync.cli.confirm import CommandInterruptedError
 from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
 from blobsync.cli.session import Session
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         forget_stdout()
         return ExitCode.DONE
     except KeyboardInterrupt:
-        return console.fail(TransferCancelledError("interrupted"))
+        return console.fail(CommandInterruptedError("interrupted"))
     except BlobsyncError as error:
         return console.fail(error)
     except OSError as error:
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return console.fail(_missing(error) or _fault(error, words))
     except Exception as error:  # noqa: BLE001 - the last place that can turn a bug of ours into an error message
         if is_interrupt(error):
-            return console.fail(TransferCancelledError("interrupted"))
+            return console.fail(CommandInterruptedError("interrupted"))
         return console.fail(_fault(error, words))
 
 

@@ -12,9 +12,9 @@ from blobsync.base.errors import (
     ContainerNotFoundError,
     CredentialError,
     StorageError,
-    TransferCancelledError,
     UsageError,
 )
+from blobsync.cli.confirm import CommandInterruptedError
 from blobsync.cli.login import check_data, check_lines, given_login, try_login
 from blobsync.cli.output import Result
 from blobsync.cli.questions import ask_text, ask_until, can_ask
@@ -274,7 +274,7 @@ def _is_to_change(session: Session, error: BlobsyncError) -> bool:
 
     def read(word: str) -> bool:
         if word.lower() == "stop":
-            raise TransferCancelledError("stopped: nothing was written")
+            raise CommandInterruptedError("stopped: nothing was written")
         if word.lower() not in ("change", "write"):
             raise UsageError("answer change, write or stop")
         return word.lower() == "change"

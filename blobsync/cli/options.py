@@ -14,9 +14,8 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
-from blobsync.base.errors import TransferCancelledError
 from blobsync.cli.completion import complete_cluster, complete_path, completes
-from blobsync.cli.confirm import interrupted_looking, looking
+from blobsync.cli.confirm import interrupted, interrupted_looking, looking
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
@@ -178,8 +177,8 @@ def _with_session(
             if bundle:
                 values[bundle.name] = bundle.build(**{name: values.pop(name) for name, _, _ in shared})
             return function(session, **values)
-        except KeyboardInterrupt as error:
-            raise TransferCancelledError("interrupted", hint="run the same command again to finish") from error
+        except KeyboardInterrupt as stop:
+            raise interrupted(stop) from stop
 
     extra = [_parameter(name, completes(kind), default) for name, kind, default in (*shared, *globals_here)]
     signed: Callable[..., Result] = _signed(run, [_parameter("ctx", typer.Context), *own, *extra], function.__doc__)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from blobsync.base.errors import BlobsyncError, TransferCancelledError, UsageError
+from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.cli.confirm import CommandInterruptedError
 
 if TYPE_CHECKING:
-    from blobsync.cli.session import Session
+from blobsync.cli.session import Session
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ def can_ask(session: Session) -> bool:
 
 
 def ask_text(session: Session, question: str, default: str = "") -> str:
-    """The answer, or ``default`` where it is empty. Raises ``TransferCancelledError`` on Ctrl-C and Ctrl-D."""
+    """The answer, or ``default`` where it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D."""
     with session.listener.aside(), _answering():
         sys.stderr.write(f"{question} [{default}]: " if default else f"{question}: ")
         sys.stderr.flush()
@@ -47,7 +48,7 @@ def ask_until(session: Session, ask: Callable[[], str], read: Callable[[str], T]
     while True:
         try:
             return read(ask())
-        except TransferCancelledError:
+        except CommandInterruptedError:
             raise
         except BlobsyncError as error:
             session.listener.note(error.message + (f" ({error.hint})" if error.hint else ""))
@@ -59,6 +60,6 @@ def _answering() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         sys.stderr.write("\n")
-        raise TransferCancelledError("interrupted at the prompt: nothing was changed") from stop
+        raise CommandInterruptedError("interrupted at the prompt: nothing was changed") from stop
     except EOFError:
         raise UsageError("no answer was given, nothing was changed") from None

@@ -90,9 +90,6 @@ _ROWS: tuple[OptionRow, ...] = (
 
 def _build(**values: Any) -> TransferOptions:
     files, percent = _limits(values.pop("max_delete") or [])
-    cap = values["cap_mbps"]
-    if cap is not None and cap <= 0:
-        raise UsageError("--cap-mbps must be more than 0")
     values["include"] = tuple(values["include"] or ())
     values["exclude"] = tuple(values["exclude"] or ())
     return TransferOptions(**values, max_delete_files=files, max_delete_percent=percent)

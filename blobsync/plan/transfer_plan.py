@@ -319,6 +319,7 @@ class TransferResult:
     ``verified`` counts the files of the plan whose destination was seen to be equal, by a fresh look or by
     the service's own answer to the write; ``transferred`` are those that moved now. ``bytes_transferred`` moved;
     ``bytes_reused``, the rest of these files, were there, left by an earlier run or as a part of the version before.
+    ``interrupted``: Ctrl-C ended it, and the rest of the plan was not tried.
     """
 
     plan: TransferPlan
@@ -331,6 +332,7 @@ class TransferResult:
     failures: tuple[FileFailure, ...] = ()
     azcopy_job_ids: tuple[str, ...] = ()
     receipt: Path | None = None
+    interrupted: bool = False
 
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:
@@ -339,18 +341,19 @@ class TransferResult:
 
     def raise_for_failures(self) -> None:
         """Raises ``IncompleteTransferError``, which has all failures and conflicts, unless :attr:`ok`."""
-        left = (*self.failures, *self.conflicts)
-        if not left:
+        if self.ok:
             return
+        left = (*self.failures, *self.conflicts)
         named = "; ".join(f"{each.path}: {each.message}" for each in left[:_NAMED])
         more = f"; and {len(left) - _NAMED:,} more" if len(left) > _NAMED else ""
         hints = {each.hint for each in left}
         hint = f"{self.plan.command}: run the same command again to finish"
-        if not self.failures:
+        if not self.failures and not self.interrupted:
             hint = (hints.pop() if len(hints) == 1 else None) or _CONFLICT_HINT
+        stopped = "interrupted; " if self.interrupted else ""
         raise IncompleteTransferError(
-            f"{len(self.failures):,} files failed, {self.plan.count(Action.CONFLICT):,} conflict: {named}{more};"
-            f" next: {hint}",
+            f"{stopped}{len(self.failures):,} files failed, {self.plan.count(Action.CONFLICT):,} conflict: "
+            f"{named}{more}; next: {hint}",
             failures=left,
             hint=hint,
         )
@@ -363,13 +366,15 @@ class TransferResult:
     @property
     def ok(self) -> bool:
         """Everything planned is done and verified, and no conflict was left."""
-        return not self.failures and not self.plan.count(Action.CONFLICT)
+        return not self.interrupted and not self.failures and not self.plan.count(Action.CONFLICT)
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 all done and verified; 3 some files failed or conflict; 1 nothing of the plan is verified."""
+        """0 all done and verified; 3 some files failed or conflict; 1 nothing of it is verified; 130 interrupted."""
         if self.ok:
             return ExitCode.DONE
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
         if self.failures and not self.verified and not self.deleted:
             return ExitCode.FAILED
         return ExitCode.PARTIAL

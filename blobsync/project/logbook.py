@@ -63,7 +63,7 @@ def logged(log: TransferLog, entry: TransferEntry) -> Iterator[EndWith]:
     try:
         yield ends.append
     except TransferCancelledError as stop:
-        done = entry_of(entry, stop.outcome, "cancelled") if isinstance(stop.outcome, TransferResult) else None
+        done = entry_of(entry, stop.result, "cancelled") if isinstance(stop.result, TransferResult) else None
         log.write(done or entry.ended("cancelled", problem=stop.message))
         raise
     except KeyboardInterrupt:

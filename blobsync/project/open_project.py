@@ -23,6 +23,7 @@ from blobsync.plan.legs import nested
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import ProjectContext
 from blobsync.project.callback import CallbackListener, LoggingListener, OnProgress
+from blobsync.project.notebook import NotebookBar, in_notebook
 from blobsync.project.paths import PathName, path_text
 from blobsync.project.plan_memory import spill_of
 from blobsync.store.connections import Connections
@@ -156,11 +157,13 @@ class OpenProject:
 
     @contextmanager
     def _telling(self, on_progress: OnProgress | None) -> Iterator[None]:
-        """While it lasts ``on_progress`` is told how it goes, and the listener is too."""
+        """While it lasts ``on_progress`` is told how it goes, as is the listener; a notebook has a bar by default."""
+        before, bar = self.listener, None
+        if on_progress is None and isinstance(before, LoggingListener) and in_notebook():
+            bar = on_progress = NotebookBar()
         if on_progress is None:
             yield
             return
-        before = self.listener
         teller = CallbackListener(on_progress, before)
         self.listener = teller
         try:
@@ -168,6 +171,8 @@ class OpenProject:
         finally:
             self.listener = before
             teller.close()
+            if bar is not None:
+                bar.close()
 
     def _demand_open(self) -> None:
         if self._closed:

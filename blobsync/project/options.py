@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
@@ -82,6 +83,8 @@ def check_options(options: TransferOptions, from_cluster: Cluster | None) -> Non
             raise UsageError(f"{name} {value}: not one of {words}")
     if options.processes is not None:
         _check_processes(options.processes, options.engine)
+    if options.cap_mbps is not None and not (options.cap_mbps > 0 and isfinite(options.cap_mbps)):
+        raise UsageError(f"--cap-mbps {options.cap_mbps}: not a number of megabits a second above 0")
     check_spread(options)
     if options.overwrite and options.keep:
         raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")

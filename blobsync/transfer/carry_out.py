@@ -102,9 +102,9 @@ def carry_out(
     try:
         _carry_out(run)
     except KeyboardInterrupt as stop:
-        outcome = _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
+        result = _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
         error = cancelled(plan, run.ledgers, tally.bytes + tally.reused)
-        error.outcome = outcome
+        error.result = replace(result, interrupted=True)
         raise error from stop
     finally:
         for ledger in run.ledgers:

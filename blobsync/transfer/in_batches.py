@@ -129,12 +129,12 @@ def _cancelled(
     done, last = run.transferred, ""
     if isinstance(stop, TransferCancelledError):
         last = f"; of the batch that was under way: {stop.message}"
-        if isinstance(stop.outcome, TransferResult):
-            run.add(stop.outcome)
+        if isinstance(stop.result, TransferResult):
+            run.add(stop.result)
     total = run.plan.files_to_transfer
     error = TransferCancelledError(
         f"stopped: {done:,} of {total:,} files were done and verified in batches that ended{last}",
         hint="run the same command again: verified files are skipped",
     )
-    error.outcome = run.result(folder, note, interrupted=True)
+    error.result = replace(run.result(folder, note, interrupted=True), interrupted=True)
     return error

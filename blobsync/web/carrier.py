@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError, TransferCancelledError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact, redact_tree
@@ -105,10 +105,17 @@ def main() -> NoReturn:
         order = parse_object(sys.stdin.readline())
         threading.Thread(target=_stop_when_told, daemon=True).start()
         carry_order(order, tell)
+    except TransferCancelledError as stop:
+        tell(
+            {
+                "failed": {"message": redact(stop.message), "hint": redact(stop.hint or ""), "path": None},
+                "stopped": True,
+            }
+        )
     except KeyboardInterrupt:
         tell({"failed": {"message": "stopped before anything was changed", "hint": "", "path": None}, "stopped": True})
     except BlobsyncError as error:
-        tell({"failed": _failure(error), "stopped": error.exit_code == ExitCode.INTERRUPTED})
+        tell({"failed": _failure(error), "stopped": False})
     except Exception as error:  # noqa: BLE001 - the page shows it
         said = f"a bug in blobsync: {type(error).__name__}: {redact(str(error))}"
         tell({"failed": {"message": said, "hint": "please report it", "path": None}, "stopped": False})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,8 @@ def test_every_example_of_the_page_does_what_it_says(project: Project, container
     assert "data/voc20/0.jpg unchanged" in told[1]
     assert told[2] == ""
     assert told[3].splitlines()[-1].startswith("moving: 100%, ")
+    # Nobody interrupts.
+    assert told.pop(4) == ""
     assert "data/voc20/4.jpg 5 " in told[4]
     assert "100020 bytes" in told[4] and "{'equal': 7} True" in told[4] and "5 bytes will go" in told[4]
     assert told[5].splitlines()[0] == "hello from a job"
@@ -68,3 +71,83 @@ def test_every_example_of_the_page_does_what_it_says(project: Project, container
     assert status == "published" and f"code/p.zip.d/{digest}.zip" in container.names("code/")
     assert {name: container.get(f"data/voc20/{name}") for name in VOC} == VOC
     assert "data/extra.txt" not in container.names("data/") and (project.root / "data.plan").is_file()
+
+
+_STOPPED = """\
+from blobsync import BlobsyncError, Project
+
+with Project.open() as project:
+    for path in ("data/voc20", "data/voc20"):
+        try:
+            project.upload(path, cap_mbps=4, on_progress=lambda p: print(p.phase, p.files, flush=True))
+        except BlobsyncError:
+            print("swallowed", flush=True)
+        except KeyboardInterrupt as stop:
+            print("stopped", type(stop).__name__, stop.result.transferred < 8, stop.result.exit_code, flush=True)
+            raise
+"""
+_IN_A_NOTEBOOK = """\
+import sys, types
+
+kernel = types.SimpleNamespace(kernel=object(), config={})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: kernel, version_info=(9,))
+from blobsync import Project
+
+with Project.open() as project:
+    print(project.upload("data/voc20").transferred)
+    print(project.upload("data/voc20", on_progress=lambda progress: None).transferred)
+"""
+
+
+def test_ctrl_c_is_no_error_that_a_loop_over_files_swallows(project: Project, container: Container) -> None:
+    project.configure(container)
+    write_tree(project.data / "voc20", {f"{number}": os.urandom(400_000) for number in range(8)})
+    words = [sys.executable, "-c", _STOPPED]
+    environ = {**os.environ, **project.environ}
+    with subprocess.Popen(
+        words, cwd=project.root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = ""
+        while "moving 1" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert "stopped TransferCancelledError True 130" in out and "swallowed" not in out, out + err
+    assert process.returncode and "files are done and verified" in err, err
+
+
+def test_a_notebook_shows_a_bar_unless_told_otherwise(project: Project, container: Container) -> None:
+    project.configure(container)
+    write_tree(project.data / "voc20", VOC)
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_NOTEBOOK],
+        cwd=project.root,
+        env={**os.environ, **project.environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "5\n0\n"), done
+    assert "5 of 5 files" in done.stderr and "100%" in done.stderr and done.stderr.count("1 of 5 files") <= 1, (
+        done.stderr
+    )
+
+
+def test_a_cap_that_is_none_is_refused_before_anything_moves(project: Project, container: Container) -> None:
+    project.configure(container)
+    write_tree(project.data / "voc20", VOC)
+    for cap in ("0", "-1", "float('nan')", "float('inf')"):
+        line = f"from blobsync import *; Project.open().upload('data/voc20', cap_mbps={cap})"
+        done = subprocess.run(
+            [sys.executable, "-c", line],
+            cwd=project.root,
+            env={**os.environ, **project.environ},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "UsageError: --cap-mbps" in done.stderr, done
+    assert project.json("u", "data/voc20", "--cap-mbps", "0").codes == {"usage"} and container.names() == []

@@ -618,7 +618,7 @@ def test_what_failed_before_an_interrupt_is_in_its_receipt(world: World, tmp_pat
     with pytest.raises(TransferCancelledError) as stopped:
         carry(world, plan, {"azcopy": Interrupted}, heard=heard, receipts=receipts)
     (receipt,) = receipts.iterdir()
-    outcome = stopped.value.outcome
+    outcome = stopped.value.result
     assert isinstance(outcome, TransferResult)
     assert (outcome.azcopy_job_ids, outcome.receipt, codes(outcome)) == (
         ("job-1",),

@@ -209,7 +209,7 @@ def test_an_interrupted_large_transfer_says_what_is_done_and_goes_on_from_there(
     world.store("eu").before = stop
     with pytest.raises(TransferCancelledError, match=r"stopped: 9 of 23 files were done and verified") as stopped:
         world.run("u", "data")
-    outcome = stopped.value.outcome
+    outcome = stopped.value.result
     assert isinstance(outcome, TransferResult) and outcome.receipt is not None
     assert json.loads(outcome.receipt.read_text())["interrupted"] is True
     world.store("eu").before = lambda _: None
