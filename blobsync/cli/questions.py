@@ -11,7 +11,7 @@ from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.cli.confirm import CommandInterruptedError
 
 if TYPE_CHECKING:
-from blobsync.cli.session import Session
+    from blobsync.cli.session import Session
 
 T = TypeVar("T")
 
