@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,17 @@ from blobsync.config.log_folder import ASSETS, log_folder
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.access import grant, sas_minter
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Backend, Recalling, Refused, Renewing, Scaling, Surroundings, Unknown
+from blobsync.jobs.backends.base import (
+    KEEP_SECRETS,
+    Backend,
+    KeepingSecrets,
+    Recalling,
+    Refused,
+    Renewing,
+    Scaling,
+    Surroundings,
+    Unknown,
+)
 from blobsync.jobs.backends.local.run_files import remove_dead_secrets
 from blobsync.jobs.elastic import demand_scalable
 from blobsync.jobs.history import History, JobRecord
@@ -49,6 +59,8 @@ SERVICE_SECONDS = 5.0
 # Shorter ends of ids are looked for in the project's own history only.
 _RECALL_CHARS = 4
 _INTERRUPTED = "its submission was interrupted, and the cluster does not show it"
+# How long a cluster that did not let us remove secrets is left alone, unless it is asked about other jobs.
+AGAIN_SECONDS = 3600.0
 # After this long, a request whose response was lost has arrived or never will.
 SETTLE_SECONDS = 600.0
 
@@ -221,6 +233,7 @@ class Board:
                     asked.setdefault(id(backend), (backend, []))[1].append(record)
             except BlobsyncError as error:
                 problems.append(_not_confirmed(record, error))
+        answered: set[str] = set()
         for backend, group in asked.values():
             try:
                 infos = backend.get([record.ref for record in group])
@@ -230,6 +243,8 @@ class Board:
             for record, info in zip(group, infos, strict=True):
                 fresh[record.run_id] = self.history.update(record, info)
             problems += [problem for record in group if (problem := self._renewed(record, backend))]
+            answered |= {_place_of(record) for record in group}
+        problems += self._remove_secrets(answered)
         return JobList(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
 
     def _renewed(self, record: JobRecord, backend: Backend) -> str:
@@ -243,6 +258,29 @@ class Board:
         except BlobsyncError as error:
             return f"the SAS of {record.run_id} expires before long, and could not be renewed: {error.message}"
         return ""
+
+    def _remove_secrets(self, answered: Collection[str]) -> list[str]:
+        """Of all jobs that have ended, from the clusters that keep them; returns why that failed.
+
+        A cluster that has just ``answered`` is asked each time, any other one once in a while: it may be away.
+        """
+        places: dict[int, tuple[KeepingSecrets, list[JobRecord]]] = {}
+        kept = self.history.with_secrets(KEEP_SECRETS, time.time())
+        due = self.history.with_secrets(KEEP_SECRETS, time.time() - AGAIN_SECONDS) if kept else ()
+        for record in kept:
+            with suppress(BlobsyncError):
+                backend = self.backend_of(record)
+                if isinstance(backend, KeepingSecrets) and (_place_of(record) in answered or record in due):
+                    places.setdefault(id(backend), (backend, []))[1].append(record)
+        problems = []
+        for keeping, group in places.values():
+            try:
+                keeping.remove_secrets([record.ref for record in group])
+                self.history.note_secrets(group, gone=True)
+            except BlobsyncError as error:
+                self.history.note_secrets(group, gone=False)
+                problems.append(_not_removed(group, error))
+        return problems
 
     def _look_up(self, record: JobRecord, backend: Backend) -> JobRecord:
         """Resolve a submission whose response was lost. Raises what the backend raises."""
@@ -374,6 +412,15 @@ class Board:
 
 def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:
     return f"cluster {record.cluster}: {error.message}; showing the last known state"
+
+
+def _place_of(record: JobRecord) -> str:
+    return record.home.key if record.home else record.cluster
+
+
+def _not_removed(records: Sequence[JobRecord], error: BlobsyncError) -> str:
+    what = records[0].run_id if len(records) == 1 else f"{len(records):,} jobs that have ended"
+    return f"cluster {records[0].cluster} still has the secrets of {what}: {error.message}"
 
 
 def _as_known(record: JobRecord) -> JobRecord:

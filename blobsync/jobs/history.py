@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +43,17 @@ create table if not exists jobs (
 create index if not exists by_cluster on jobs (cluster, submitted);
 create index if not exists by_time on jobs (submitted);
 """
-_VERSION = 4
+# When somebody last tried to remove the secrets of a job that has ended from its cluster, and whether they are gone.
+_SECRETS = """
+create table if not exists removed_secrets (run_id text primary key, tried real not null, gone integer not null)
+"""
+_KEPT = """
+select * from jobs where backend in (select value from json_each(?1)) and native_id<>''
+and state in (select value from json_each(?2))
+and run_id not in (select run_id from removed_secrets where gone or tried > ?3)
+order by submitted
+"""
+_VERSION = 5
 # From a version to the next one.
 _STEPS = {
     1: (
@@ -52,6 +62,7 @@ _STEPS = {
     ),
     2: (job_changes.NODE_CHANGES,),
     3: (job_changes.SEEN_SIZE, job_changes.STATE_CHANGES),
+    4: (_SECRETS,),
 }
 _BUSY_SECONDS = 10.0
 # The jobs that a filter chooses: states, a cluster, and words that all have to be in the id, the name or the command.
@@ -226,6 +237,20 @@ class History:
             states = job_changes.add_states(database, record.submitted, told, asked.at)
         return replace(record, cancel_asked=True, states=states)
 
+    def with_secrets(self, backends: Sequence[str], tried_before: float) -> tuple[JobRecord, ...]:
+        """Jobs of these backends that have ended, whose secrets may still be there, and were not tried since then."""
+        final = [state.value for state in State if state.is_final]
+        return tuple(self._select(_KEPT, json.dumps(backends), json.dumps(final), tried_before))
+
+    def note_secrets(self, records: Sequence[JobRecord], *, gone: bool) -> None:
+        """Record that their secrets are ``gone``, or that it was tried to remove them."""
+        now = time.time()
+        with self._open() as database:
+            database.executemany(
+                "insert or replace into removed_secrets values (?, ?, ?)",
+                [(record.run_id, now, gone) for record in records],
+            )
+
     def find(self, suffix: str) -> JobRecord:
         """The one job whose id, or whose id on its cluster, ends with ``suffix``; a whole id always wins.
 
@@ -304,7 +329,7 @@ class History:
         version = database.execute("pragma user_version").fetchone()[0]
         if version == 0:
             self._file.chmod(0o600)
-            database.executescript(f"{_SCHEMA}{job_changes.NODE_CHANGES};{job_changes.STATE_CHANGES};")
+            database.executescript(f"{_SCHEMA}{job_changes.NODE_CHANGES};{job_changes.STATE_CHANGES};{_SECRETS};")
             database.execute(job_changes.SEEN_SIZE)
             database.execute(f"pragma user_version={_VERSION}")
             return

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.jobs.backends.base import KEEP_SECRETS
 from blobsync.jobs.board import Board, JobList
 from blobsync.jobs.experiment import with_others
 from blobsync.jobs.history import JobRecord
@@ -189,14 +190,14 @@ class Jobs:
 
     def logs(self, job: JobName) -> FetchedLogs:
         """Update the logs in ``assets/<ID>/``; returns their folder."""
-        return self._board.logs(self.find(job))
+        return self._board.logs(self._looked_at(job))
 
     def read_log(self, job: JobName, *, rank: int | None = None, tail: int | None = None) -> JobLog:
         """The log of one process (default: rank 0), or its last ``tail`` lines.
 
         Raises the error of fetching it if there is no such log here.
         """
-        record = self.find(job)
+        record = self._looked_at(job)
         fetched = self._board.logs(record)
         name = fetched.leading if rank is None else fetched.of_rank(rank)
         if name is None and fetched.problem:
@@ -304,6 +305,11 @@ class Jobs:
         return computes_of(self._board.backend(self._cluster()))
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _looked_at(self, job: JobName) -> JobRecord:
+        """Who reads a log looks at the job: secrets of one that has ended go, of one that goes on they are renewed."""
+        record = self.find(job)
+        return self.refresh([record])[0] if record.backend in KEEP_SECRETS else record
 
     def _cluster(self) -> Cluster:
         if self._board.current is None:

@@ -138,6 +138,7 @@ def test_two_nodes_of_two_processes_each_get_their_words_and_their_folders(
     awkward = ["two words", "$HOME", ";", "*", "$(id)", "--wait", "-n"]
     with command_lines_seen() as seen:
         job_id = lab.submit("k8s", "python3", "show.py", *awkward, gpus=4)
+        (secret,) = kube_cluster.json("get", "secrets", "-n", lab.namespace)["items"]
         assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
 
     facts = {rank: json.loads(lab.container.get(f"mine/output/facts/{rank}.json")) for rank in range(4)}
@@ -154,7 +155,7 @@ def test_two_nodes_of_two_processes_each_get_their_words_and_their_folders(
     names = {Path(path).name for path in detail["logs"]}
     assert {*(f"std_log_process_{rank}.txt" for rank in range(4)), "node_0.txt", "node_1.txt"} <= names
 
-    # Nothing secret is anywhere but in the Secret, which goes with the Job.
+    # Nothing secret is anywhere but in the Secret, which goes when somebody sees that the job has ended.
     assert any(b"kubectl" in line for line in seen)
     assert not [line for line in seen if b"hush-hush" in line and b"kubectl" in line]
     assert not [line for line in seen if b"kubectl" in line and (b"sig=" in line or lab.container.key.encode() in line)]
@@ -164,8 +165,8 @@ def test_two_nodes_of_two_processes_each_get_their_words_and_their_folders(
     for text in (shown, assets.decode(), job):
         assert "hush-hush" not in text and lab.container.key not in text
         assert not re.search(r"sig=[A-Za-z0-9%]{9}", text)
-    (secret,) = kube_cluster.json("get", "secrets", "-n", lab.namespace)["items"]
     assert secret["metadata"]["ownerReferences"][0]["name"] == name
+    assert kube_cluster.json("get", "secrets", "-n", lab.namespace)["items"] == []
     assert (kube_cluster.kubeconfig.read_bytes(), kube_cluster.kubeconfig.stat().st_mtime_ns) == before
 
 
@@ -480,6 +481,44 @@ def test_a_job_that_outlives_its_sas_is_handed_a_new_one(lab: KubeLab, kube_clus
 
     assert wait_until(seen, seconds=90, pause=0.5)
     kube_cluster.kubectl("delete", "job", name, *there)
+
+
+def test_whoever_looks_at_a_job_that_has_ended_removes_its_secrets(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    cluster = stand_in(kube_cluster)
+    lab.kubernetes("pulling", docker={"address": "registry.invalid", "username": "me", "password": "hush"})
+
+    def kept() -> set[str]:
+        found = cluster.json("get", "secrets", "-n", lab.namespace)["items"]
+        return {each["metadata"]["name"] for each in found}
+
+    def ended(job_id: str, how: str = "complete") -> str:
+        name = lab.name_of(job_id)
+        cluster.kubectl("wait", f"--for=condition={how}", f"job/{name}", "-n", lab.namespace, "--timeout=60s")
+        return name
+
+    foreign = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "not-ours"}, "stringData": {"a": "b"}}
+    cluster.create(foreign, lab.namespace)
+    runs, pulls = lab.submit("k8s", "sleep 300"), lab.submit("pulling", "true")
+    live, with_login = lab.name_of(runs), ended(pulls)
+    assert kept() == {"not-ours", live, with_login, f"{with_login}-pull"}
+    # Not allowed: told, and tried again by the next look.
+    cluster.deny("delete", "secrets")
+    try:
+        said = lab.run("q").err
+    finally:
+        cluster.allow_all()
+    assert f"still has the secrets of {pulls}" in said
+    lab.run("q")
+    assert kept() == {"not-ours", live}
+    for look in (("logs",), ("q",), ("watch",)):
+        job_id = lab.submit("k8s", "true")
+        ended(job_id)
+        lab.run(*look, job_id)
+        assert kept() == {"not-ours", live}, look
+    lab.run("a", runs)
+    assert lab.until(runs)["status"] == "Canceled" and kept() == {"not-ours"}
+    # The Jobs are there as long as before.
+    assert live in {job["metadata"]["name"] for job in cluster.json("get", "jobs", "-n", lab.namespace)["items"]}
 
 
 @pytest.mark.slurm

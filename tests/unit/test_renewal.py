@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import os
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,81 @@ def test_a_renewal_that_fails_is_told_and_the_state_is_shown(board_with: Callabl
     (record,) = found.records
     assert record.info.state is State.RUNNING
     assert found.problems == (f"the SAS of {RUN} expires before long, and could not be renewed: nobody answers",)
+
+
+class Keeping(FakeBackend):
+    """Its cluster keeps secrets until they are removed."""
+
+    def __init__(self) -> None:
+        super().__init__(name="kubernetes")
+        self.removed: list[list[str]] = []
+        self.problem: BackendUnavailableError | None = None
+
+    def remove_secrets(self, refs: Sequence[JobRef]) -> None:
+        self.removed.append([ref.run_id for ref in refs])
+        if self.problem:
+            raise self.problem
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> tuple[Board, Keeping, Callable[[str, State], None]]:
+    fake = Keeping()
+    board = Board(tmp_path, NO_ENVIRON, backends={"here": fake})
+
+    def add(run_id: str, state: State) -> None:
+        spec = make_spec(run_id=run_id)
+        fake.jobs[run_id] = RunInfo(run_id, state)
+        board.history.add(spec, JobRef(run_id, "1", ""), "kubernetes")
+
+    return board, fake, add
+
+
+A, B = "me_1_0000000a", "me_2_0000000b"
+
+
+def test_the_look_that_sees_the_end_of_a_job_removes_its_secrets_once(
+    keeping: tuple[Board, Keeping, Callable[[str, State], None]],
+) -> None:
+    board, fake, add = keeping
+    add(A, State.RUNNING)
+    add(B, State.RUNNING)
+    board.recent()
+    assert fake.removed == []
+    fake.jobs[A] = RunInfo(A, State.CANCELED)
+    board.recent()
+    board.recent()
+    assert fake.removed == [[A]]
+
+
+def test_secrets_that_could_not_be_removed_are_tried_again_and_a_silent_cluster_is_left_alone(
+    keeping: tuple[Board, Keeping, Callable[[str, State], None]],
+) -> None:
+    board, fake, add = keeping
+    add(A, State.COMPLETED)
+    fake.problem = BackendUnavailableError("nobody answers")
+    assert board.recent().problems == (f"cluster here still has the secrets of {A}: nobody answers",)
+    # All have ended, so that nothing else is asked of the cluster: not each time.
+    assert board.recent().problems == () and len(fake.removed) == 1
+    add(B, State.RUNNING)
+    fake.problem = None
+    board.recent()
+    board.recent()
+    assert fake.removed == [[A], [A]]
+
+
+def test_jobs_that_an_older_blobsync_saw_end_are_looked_after_too(
+    keeping: tuple[Board, Keeping, Callable[[str, State], None]],
+) -> None:
+    board, fake, add = keeping
+    for run_id in (A, B):
+        add(run_id, State.COMPLETED)
+        board.history.update(board.history.find(run_id), RunInfo(run_id, State.COMPLETED))
+    with sqlite3.connect(board.state.jobs_file) as database:
+        database.execute("drop table removed_secrets")
+        database.execute("pragma user_version=4")
+    board.recent(limit=1)
+    board.recent(limit=1)
+    assert fake.removed == [[A, B]]
 
 
 def kubernetes(granted: float, calls: list[Call]) -> KubernetesBackend:

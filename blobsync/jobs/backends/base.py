@@ -235,6 +235,19 @@ class Renewing(Protocol):
         ...
 
 
+# Backends whose clusters keep the secrets of a job that has ended until somebody removes them.
+KEEP_SECRETS = ("kubernetes",)
+
+
+@runtime_checkable
+class KeepingSecrets(Protocol):
+    """One of those."""
+
+    def remove_secrets(self, refs: Sequence[JobRef]) -> None:
+        """The secrets of jobs that have ended. Safe to repeat; raises where some may be left."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SeenJob:
     """A job as its service lists it, whoever submitted it; ``submitted`` in seconds since 1970."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -53,6 +54,8 @@ CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "
 
 # A job that is to stop has this much left of its time (seconds).
 _AT_ONCE = 1
+# Each deletion is one kubectl.
+_AT_A_TIME = 4
 _SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
 
@@ -188,6 +191,16 @@ class KubernetesBackend:
         secret = place.get("Secret", name)
         place.replace({**secret, "stringData": {SECRETS_KEY: secrets.to_json()}})
         place.patch_job(name, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
+
+    def remove_secrets(self, refs: Sequence[JobRef]) -> None:
+        """The cluster itself removes them with the Job alone, days later."""
+        by_place: dict[Place, list[str]] = {}
+        for ref in refs:
+            by_place.setdefault(self._place_of(ref), []).append(object_name(ref.run_id))
+        for place, names in by_place.items():
+            kept = replies.names_of(place.ours("Secret", names), names)
+            with ThreadPoolExecutor(_AT_A_TIME) as pool:
+                list(pool.map(lambda name, place=place: place.delete("Secret", name), kept))
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         python = read_settings(self._cluster, self._around.settings).python

@@ -21,6 +21,7 @@ from blobsync.jobs.backends.kubernetes.naming import (
     RELEASED_NOTE,
     RENEWED_NOTE,
     RUN_ID_NOTE,
+    RUN_LABEL,
 )
 from blobsync.jobs.backends.kubernetes.pod import CONTAINER
 from blobsync.jobs.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State
@@ -434,6 +435,12 @@ def read_warnings(answer: Mapping[str, Any]) -> dict[str, str]:
             telling = not message.startswith(("Back-off", "Error: "))
             found.append((telling, next((time for time in times if time), 0.0), name, message))
     return {name: message for _, _, name, message in sorted(found)}
+
+
+def names_of(answer: Mapping[str, Any], jobs: Collection[str]) -> tuple[str, ...]:
+    """The names of objects that belong to these jobs, by the label that they have."""
+    found = (item for item in _items(answer) if _text(item, "metadata", "labels", RUN_LABEL) in jobs)
+    return tuple(name for item in found if (name := _text(item, "metadata", "name")))
 
 
 # -- reading what may be anything ------------------------------------------------------------------------------------
