@@ -21,6 +21,7 @@ from blobsync.cli.job_words import (
 from blobsync.cli.options import ITS_NAME, NO_CLUSTER, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
+from blobsync.jobs.standing import standing_line
 
 if TYPE_CHECKING:
     from blobsync.jobs.board import JobList
@@ -224,9 +225,7 @@ def _told(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> 
     if before.value in ("Queued", "Preparing"):
         session.listener.note(f"{record.run_id} is {before}; its logs follow when it runs")
     yield from followed(jobs, record, rank)
-    ended = jobs.find(record.run_id)
-    code = f", exit code {ended.exit_code}" if ended.exit_code else ""
-    session.listener.note(f"{record.run_id}: {ended.state}{code} {ended.reason}".rstrip())
+    session.listener.note(standing_line(jobs.find(record.run_id)))
 
 
 def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -> Result:

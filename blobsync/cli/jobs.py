@@ -22,6 +22,7 @@ from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text
 from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
+from blobsync.jobs.standing import standing_line
 
 if TYPE_CHECKING:
     from blobsync.jobs.history import JobRecord
@@ -265,7 +266,7 @@ def watch(
         for attempt in jobs.watch(record, retries=retry):
             data = {**job_data(attempt.record), "causes": cause_data(attempt.causes), "next_job_id": attempt.next_id}
             attempts.append(data)
-            yield f"{attempt.record.run_id}: {attempt.record.info.state}"
+            yield standing_line(attempt.record)
             yield from cause_lines(attempt.causes)
             if attempt.next_id:
                 yield f"submitted again as {attempt.next_id}"
@@ -313,10 +314,10 @@ def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
 
     def end() -> None:
         ended = jobs.wait(record)
-        result.data = {**_answer(ended), "exit_code": ended.info.exit_code}
+        result.data = {**_answer(ended), "exit_code": ended.info.exit_code, "reason": ended.info.reason}
         result.exit_code = exit_code_of(ended)
         if result.exit_code and not session.json:
-            session.listener.note(f"{ended.run_id}: {ended.state} {ended.reason}".rstrip())
+            session.listener.note(standing_line(ended))
 
     def tell() -> Iterator[str]:
         yield from followed(jobs, record)

@@ -49,6 +49,7 @@ from blobsync.jobs.logs import (
 )
 from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
+from blobsync.jobs.standing import News
 from blobsync.local.state_dir import open_state_dir
 from blobsync.store.connect import connect
 from blobsync.store.protocol import BlobStore
@@ -103,11 +104,12 @@ class Board:
         backends: Mapping[str, Backend] | None = None,
         stores: Mapping[str, BlobStore] | None = None,
         note: Callable[[str], None] = lambda text: None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``current`` is the cluster that the user chose, with what ``-p`` changed; looking at jobs needs none.
 
         ``backends`` by cluster name stand for those that the cluster files name, ``stores`` by URL for the containers
-        that hold code. ``note`` reports what is waited for.
+        that hold code. ``note`` reports what is waited for; ``sleep`` passes seconds between two looks.
         """
         self.root = root
         self.environ = environ
@@ -117,6 +119,7 @@ class Board:
         remove_dead_secrets(self.state.root / "jobs")
         self.process = process or SubprocessRunner()
         self.note = note
+        self._sleep = sleep
         self._given = backends or {}
         self._stores = stores or {}
         self._backends: dict[str, Backend] = {}
@@ -348,11 +351,18 @@ class Board:
         return self.refresh([self.history.ask_scale(record, nodes, asked_at)]).records[0]
 
     def wait(self, record: JobRecord) -> JobRecord:
-        """Until the job has ended."""
+        """Until the job has ended; notes what it waits for."""
+        news = News(self.note)
         while not record.info.state.is_final:
-            time.sleep(_pause(record))
-            record = self.refresh([record]).records[0]
+            self._sleep(_pause(record))
+            record = self._look(record, news)
         return record
+
+    def _look(self, record: JobRecord, news: News) -> JobRecord:
+        """The job as it is now; ``news`` is told."""
+        found = self.refresh([record])
+        news.tell(found[0], found.problems)
+        return found[0]
 
     # -- logs ---------------------------------------------------------------------------------------------------
 
@@ -377,8 +387,15 @@ class Board:
         return above / run_name(record.run_id), self.root if inside else above
 
     def follow(self, record: JobRecord) -> Iterator[tuple[str, str]]:
-        """The ranks' lines as they come, with the log's name, until the job has ended; notes what is lost of them."""
+        """The ranks' lines as they come, with the log's name, until the job has ended.
+
+        Notes what the job waits for, and what is lost of its lines.
+        """
         problem: BlobsyncError | None = None
+        news = News(self.note)
+
+        def ended() -> bool:
+            return self._look(self.history.find(record.run_id), news).info.state.is_final
 
         def fetch() -> FetchedLogs:
             nonlocal problem
@@ -386,7 +403,7 @@ class Board:
             problem = fetched.problem
             return fetched
 
-        yield from follow(fetch, lambda: self._has_ended(record), lambda: time.sleep(_pause(record)))
+        yield from follow(fetch, ended, lambda: self._sleep(_pause(record)))
         if isinstance(problem, IncompleteLogError):
             self.note(f"{problem.message}; {problem.hint}")
 

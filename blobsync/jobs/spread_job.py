@@ -19,6 +19,7 @@ from blobsync.jobs.describe import SubmitRequest, describe, read_seconds
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import MOUNTED, SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
+from blobsync.jobs.standing import News, standing_of
 from blobsync.jobs.submit import hand_over, new_run_id
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.place import SharedPlace
@@ -124,6 +125,7 @@ class JobCrew:
         self._request = request
         self._place = place
         self.record: JobRecord | None = None
+        self._news = News(board.note)
 
     def start(self) -> None:
         """The job that works at the place already, or a new one."""
@@ -160,14 +162,14 @@ class JobCrew:
         return found
 
     def ended(self) -> str | None:
-        """How the job ended."""
+        """How the job ended; notes what keeps it from running."""
         if self.record is None:
             return "it was never there"
-        self.record = self._board.refresh([self.record])[0]
+        found = self._board.refresh([self.record])
+        self.record = found[0]
+        self._news.tell(self.record, found.problems)
         info = self.record.info
-        code = f" with code {info.exit_code}" if info.exit_code is not None else ""
-        reason = f": {info.reason}" if info.reason else ""
-        return f"{info.state}{code}{reason}; see blobsync logs {self.record.run_id}" if info.state.is_final else None
+        return f"{standing_of(info)}; see blobsync logs {self.record.run_id}" if info.state.is_final else None
 
     def wait(self) -> None:
         """For a while: workers that have nothing left to do end by themselves, and a job that still waits for its turn

@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,27 @@ class Lab:
         """Wait for a program that prints ``up``: Slurm calls a job running before it starts the script."""
         logs = self.project.state / "jobs" / job_id / "user_logs"
         assert wait_until(lambda: any("up" in log.read_text() for log in logs.glob("*")), seconds=PATIENCE)
+
+    def told_by_all_that_wait(self, cluster: str, *words: str, until: Callable[[str], Any]) -> tuple[str, list[str]]:
+        """A job's id, and what ``submit --wait``, ``logs -F`` and ``watch`` said of it on standard error.
+
+        ``until`` is given the job's id and ends what it waits for.
+        """
+        before = {job["job_id"] for job in self.ask("q")["jobs"]}
+        waiting = [self.project.start("-c", cluster, "submit", "--wait", *words)]
+        made: list[str] = []
+
+        def is_there() -> bool:
+            made[:] = {job["job_id"] for job in self.ask("q")["jobs"]} - before
+            return bool(made)
+
+        assert wait_until(is_there)
+        (job_id,) = made
+        waiting += [self.project.start("logs", job_id, "-F"), self.project.start("watch", job_id)]
+        # Each of them looks once a second.
+        time.sleep(4)
+        until(job_id)
+        return job_id, [self.project.finish(each).err for each in waiting]
 
     def detail(self, job_id: str) -> dict[str, Any]:
         jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
@@ -534,6 +555,24 @@ def test_jobs_on_one_slot_wait_their_turn(lab: Lab, count: int) -> None:
     for job_id in ids:
         assert lab.until(job_id)["status"] == "Completed"
     assert order.read_text().splitlines() == [f"{word} {n}" for n in range(count) for word in ("start", "end")]
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_whoever_waits_is_told_why_the_job_does_not_run_yet(lab: Lab, cluster: str) -> None:
+    lab.configure("here", "local", local={"slots": 1, "gpus": 0})
+    gate = lab.project.root.parent / "gate"
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=2, slurm={"exclusive": True})
+    lab.until(lab.submit(cluster, f"while [ ! -e {gate} ]; do sleep 0.1; done"), "Running")
+    reasons = list[str]()
+
+    def open_gate(job_id: str) -> None:
+        reasons.append(lab.job(job_id)["reason"])
+        gate.touch()
+
+    job_id, told = lab.told_by_all_that_wait(cluster, "exit 3", until=open_gate)
+    assert reasons == ["1 job before it"] if cluster == "here" else reasons[0] in ("Resources", "Priority")
+    for said in told:
+        assert said.count(f"{job_id}: Queued: {reasons[0]}\n") == 1, told
 
 
 def test_gpus_are_shared_out(lab: Lab) -> None:

@@ -263,6 +263,24 @@ def test_nodes_that_a_quota_refuses_are_missed_until_they_come(lab: KubeLab, kub
     lab.run("a", job_id)
 
 
+def test_whoever_waits_is_told_of_a_quota_as_q_tells_it(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    allow_pods(kube_cluster, lab.namespace, 1)
+    lab.kubernetes(nodes=2)
+    reasons = list[str]()
+
+    def allow(job_id: str) -> None:
+        reasons.append(lab.until_reason(job_id, "no pod could be made")["reason"])
+        time.sleep(3)
+        allow_pods(kube_cluster, lab.namespace, 9)
+
+    script = "[ $NODE_RANK = 0 ] || exit 7; sleep 300"
+    job_id, told = lab.told_by_all_that_wait("k8s", "--nodes", "2", script, until=allow)
+    for said in told[:2]:
+        assert said.count(f"{job_id}: Queued: {reasons[0]}\n") == 1, told
+        assert "Failed (7): node 1" in said
+    assert f"{job_id}: Queued: {reasons[0]}\n" in told[2]
+
+
 def test_an_elastic_job_runs_on_with_the_nodes_it_has_and_its_past_stays(
     lab: KubeLab, kube_cluster: RealCluster
 ) -> None:

@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from blobsync.jobs.code_choice import CodeChoice
 from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec, RunInfo, State
+from blobsync.jobs.standing import News, standing_line
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobs.watch import watch
 from tests.fakes.backend import FakeBackend
@@ -380,3 +381,64 @@ def test_a_scale_whose_answer_got_lost_is_unknown_and_one_that_was_refused_is_no
     with pytest.raises(BackendUnavailableError, match="does not answer"):
         board.scale(record, 2)
     assert board.history.find(record.run_id).info.changes == ()
+
+
+@dataclass
+class Changing(FakeBackend):
+    """Each look finds the job in the next of these states; None: the cluster does not answer."""
+
+    found: list[tuple[State, str] | None] = field(default_factory=list)
+    restarts: int = 0
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        if len(self.found) == 1:
+            return super().get(refs)
+        now = self.found.pop(0)
+        if now is None:
+            raise BackendUnavailableError("the cluster does not answer")
+        state, reason = now
+        return tuple(RunInfo(ref.run_id, state, reason=reason, restarts=self.restarts) for ref in refs)
+
+
+_FULL = "no node of the cluster fits"
+_SEEN: list[tuple[State, str] | None] = [
+    (State.QUEUED, ""),
+    (State.QUEUED, _FULL),
+    (State.QUEUED, _FULL),
+    None,
+    None,
+    (State.RUNNING, ""),
+    (State.QUEUED, _FULL),
+    (State.RUNNING, ""),
+]
+_TOLD = ["Queued: " + _FULL, "cluster eu: the cluster does not answer; showing the last known state", "Running"]
+
+
+@pytest.mark.parametrize("how", ["wait", "follow", "watch"])
+def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp_path: Path, how: str) -> None:
+    fake, told = Changing(found=[*_SEEN, None]), list[str]()
+    cluster = Cluster("eu", "eu.yaml", tmp_path)
+    board = Board(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append, sleep=lambda seconds: None)
+    record = send(board, "exit", "7")
+    if how == "wait":
+        assert board.wait(record).state is State.FAILED
+    elif how == "follow":
+        assert list(board.follow(record)) == []
+    else:
+        (attempt,) = watch(board, record, 0)
+        assert standing_line(attempt.record) == f"{record.run_id}: Failed (7)"
+    assert [line.removeprefix(f"{record.run_id}: ") for line in told] == _TOLD
+
+
+def test_a_job_that_is_put_back_into_the_queue_is_told_of_again(tmp_path: Path) -> None:
+    told = list[str]()
+    news, record = (
+        News(told.append),
+        JobRecord(make_spec("x", run_id="me_1_a"), JobRef("me_1_a", "1"), "b", _QUEUED, 0.0),
+    )
+    for restarts in (0, 0, 1):
+        news.tell(replace(record, info=replace(_QUEUED, restarts=restarts)))
+    assert told == ["me_1_a: Queued: full"] * 2
+
+
+_QUEUED = RunInfo("me_1_a", State.QUEUED, reason="full")

@@ -106,7 +106,10 @@ _ACCEPTED = {
 }
 _CHOICE = {"choice": noted(list_of(record(of_fields(Candidate))), "with -c a,b: the clusters that were asked")}
 _SUBMITTED = (
-    record(_ACCEPTED, _CHOICE | {"exit_code": noted(maybe(INTEGER), "with --wait: the job's")}),
+    record(
+        _ACCEPTED,
+        _CHOICE | {"exit_code": noted(maybe(INTEGER), "with --wait: the job's"), "reason": noted(TEXT, "with --wait")},
+    ),
     record({"plan": noted(TEXT, "what would be submitted"), "job_id": TEXT}, _CHOICE),
 )
 
