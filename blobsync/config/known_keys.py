@@ -188,6 +188,8 @@ BATCHAI: Mapping[str, Key] = {
     "workers": WHOLE,
     "parameter_servers": WHOLE,
     "communication_backend": TEXT,
+    "mpi_processes": WHOLE,
+    "job_file": TEXT,
 }
 
 _ACT: Mapping[str, Key] = {

@@ -12,6 +12,7 @@ from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
 from blobsync.config.model import Cluster
 from blobsync.jobs.access import grant, known_accounts, sas_minter
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
+from blobsync.jobs.batchai.files import MovedJob, translate_again
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice
 from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
@@ -72,8 +73,12 @@ def resubmit(
     cluster = board.cluster(to) if to else origin
     demand_platform(cluster)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
-    told = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
-    spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu))
+    told: tuple[str, ...] = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
+    # The keys of a job file are on top of the cluster's, as they were when it was submitted.
+    moved = translate_again(cluster, old.spec, board.environ)
+    if moved:
+        cluster, told = moved.cluster, moved.translation.notes
+    spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu, moved))
     new = hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = told + code.warnings + new.warnings
     try:
@@ -100,7 +105,9 @@ def _with_node_archive(board: Board, spec: JobSpec) -> JobSpec:
     return replace(spec, node_archive=archive)
 
 
-def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None, num_gpu: int | None) -> JobSpec:
+def _spec_again(
+    board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None, num_gpu: int | None, moved: MovedJob | None
+) -> JobSpec:
     run_id = new_run_id(board.environ)
     spec = old.spec
     request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec))
@@ -119,6 +126,10 @@ def _spec_again(board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | 
             gpus_per_node=shape.gpus_per_node,
             workers_per_node=shape.workers_per_node,
         )
+    if moved:
+        again = replace(request, argv=moved.translation.argv, num_gpu=num_gpu, nodes=moved.translation.nodes)
+        spec = describe(cluster, replace(again, multi_process=None), run_id, code)
+        return replace(spec, secret_env=tuple(sorted({*spec.secret_env, *moved.secrets})))
     # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
     if num_gpu is None:
         request = replace(request, num_gpu=_gpus(spec), nodes=spec.nodes if spec.is_elastic else None)

@@ -53,6 +53,9 @@ sys.stdout.flush()
 sys.stderr.write(f"trained by {rank.value}\\n")
 while os.path.exists(sys.argv[3]):
     time.sleep(0.1)
+mine = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "AZ_BATCHAI_TASK_INDEX", "MY_LIST")}
+with open(sys.argv[2] + f"/{rank.value}.json", "w") as told:
+    json.dump(mine, told)
 if rank.value == 0:
     names = [name for name in os.environ if name.startswith("AZ_BATCHAI_")]
     with open(sys.argv[2] + "/model.json", "w") as model:
@@ -121,6 +124,7 @@ class Lab:
             },
             "outputDirectories": [{"id": "MODEL", "pathPrefix": "$AZ_BATCHAI_JOB_MOUNT_ROOT/logs"}],
             "jobPreparation": {"commandLine": "test -s $AZ_BATCHAI_MPI_HOST_FILE && test -d $AZ_BATCHAI_OUTPUT_MODEL"},
+            "environmentVariables": [{"name": "MY_LIST", "value": "a,b; $AZ_BATCHAI_JOB_TEMP ${HOME}"}],
             "containerSettings": {"imageSourceRegistry": {"image": "chainermn:openMPI"}},
             **changes,
         }
@@ -191,6 +195,7 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
 
     model = json.loads(lab.container.get(f"mine/logs/{job_id}/outputs/model.json"))
     assert model["total"] == 1 + 2
+    demand_ranks(lab, job_id, nodes=2 if cluster == "uni" else 1)
     env = model["env"]
     assert env["AZ_BATCHAI_OUTPUT_MODEL"] == f"{env['AZ_BATCHAI_JOB_MOUNT_ROOT']}/logs/{job_id}/outputs"
     assert env["AZ_BATCHAI_STDOUTERR_DIR"] == f"{env['AZ_BATCHAI_MOUNT_ROOT']}/logs/{job_id}/stdouterr"
@@ -202,7 +207,8 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     assert {"trained by 0", "trained by 1"} <= set(errors.decode().splitlines())
     # As `az batchai job file list -d MODEL` did: outputs by their ids, with links that open them.
     shown = lab.run("--json", "outputs", job_id, "MODEL", "--url", "--expiry", "1h").data["files"]
-    assert [(one["output"], one["name"]) for one in shown] == [("MODEL", "model.json")]
+    assert [(one["output"], one["name"]) for one in shown] == [("MODEL", f"{n}.json") for n in ("0", "1", "model")]
+    shown = shown[2:]
     with urllib.request.urlopen(shown[0]["url"]) as answer:
         assert json.loads(answer.read()) == model
     with pytest.raises(urllib.error.HTTPError):
@@ -210,6 +216,50 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     every = lab.run("outputs", job_id).out
     assert "MODEL/model.json" in every and "stdouterr/stdout.txt" in every
     assert lines <= {re.sub(r"^\[\d\] ", "", line) for line in streamed}
+
+
+def demand_ranks(lab: Lab, job_id: str, *, nodes: int) -> None:
+    """Each process of the program knows which one it is, and has what the job file says."""
+    for rank in (0, 1):
+        found = json.loads(lab.container.get(f"mine/logs/{job_id}/outputs/{rank}.json"))
+        told = {name: found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "AZ_BATCHAI_TASK_INDEX")}
+        local = "0" if nodes == 2 else str(rank)
+        assert told == {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": local, "AZ_BATCHAI_TASK_INDEX": str(rank)}
+        assert re.fullmatch(r"a,b; /.+ \$\{HOME\}", found["MY_LIST"])
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(("first", "second"), [("here", "uni"), ("uni", "here")])
+def test_a_job_file_moves_with_its_job(lab: Lab, first: str, second: str) -> None:
+    lab.gate.touch()
+    lab.write("job.json", {"properties": lab.recipe()})
+    old = lab.run("--json", "-c", first, "submit", "--file", "job.json").data["job_id"]
+    # What the record has is enough.
+    (lab.project.root / "job.json").unlink()
+    done = lab.run("--json", "resubmit", old, "-t", second)
+    lab.gate.unlink()
+    assert done.data["cluster"] == second and "containerSettings: jobs on" in done.err
+    new = done.data["job_id"]
+    assert lab.end(new) == "Completed", lab.run("q", new)
+    demand_ranks(lab, new, nodes=2 if second == "uni" else 1)
+    assert json.loads(lab.container.get(f"mine/logs/{new}/outputs/model.json"))["total"] == 3
+    # On the cluster that it came from, and again there without the file's keys in the cluster's.
+    back = lab.run("--json", "resubmit", new, "-t", first).data["job_id"]
+    assert lab.end(back) == "Completed", lab.run("q", back)
+    demand_ranks(lab, back, nodes=2 if first == "uni" else 1)
+
+
+def test_a_secret_of_a_job_file_is_asked_for_where_the_job_moves_to(lab: Lab) -> None:
+    secrets = [{"name": "PIN", "value": "sentinel-pin"}]
+    env = [{"name": "MY_LIST", "value": "x"}, {"name": "HUB_TOKEN", "value": "sentinel-token"}]
+    lab.write("job.json", {"properties": lab.recipe(secrets=secrets, environmentVariables=env)})
+    old = lab.run("--json", "-c", "here", "submit", "--file", "job.json").data["job_id"]
+    assert lab.end(old) == "Completed", lab.run("q", old)
+    lab.configure("there", "local", local={"slots": 4, "gpus": 0})
+    refused = lab.run("resubmit", old, "-t", "there", code=2)
+    assert "the job needs the secret variable HUB_TOKEN" in refused.err and "there.yaml" in refused.err
+    kept = [path for path in lab.project.state.rglob("*") if path.is_file() and b"sentinel" in path.read_bytes()]
+    assert kept == []
 
 
 def test_what_cannot_be_honoured_stops_before_anything_runs(lab: Lab) -> None:

@@ -97,8 +97,8 @@ def test_each_toolkit_is_the_request_that_it_stands_for(name: str, tmp_path: Pat
 
 def test_on_this_machine_all_processes_run_under_one_mpirun(tmp_path: Path) -> None:
     found = translated(tmp_path, job_of(chainerSettings=PYTHON), "local")
-    assert found.argv == ("mpirun", "-n", "2", "bash", "-c", RUN) and found.nodes is None
-    assert found.values["multi_process"] is False
+    assert found.argv == (RUN,) and found.nodes is None
+    assert found.values["multi_process"] is False and found.values["batchai"]["mpi_processes"] == 2
     assert "job.json:3: properties.nodeCount: this machine is one node" in "\n".join(found.notes)
 
 

@@ -167,6 +167,7 @@ READ_IN: Mapping[str, str] = {
     "local": "jobs/backends/local/backend.py",
     "batchai": "jobs/describe.py",
     **{f"batchai.{key}": "jobs/node/batchai.py" for key in BATCHAI},
+    "batchai.job_file": "jobs/batchai/recorded_job.py",
     "local.slots": "jobs/backends/local/backend.py",
     "local.gpus": "jobs/backends/local/backend.py",
     "runtime": "jobs/board.py",

@@ -134,6 +134,21 @@ def test_a_secret_variable_that_no_system_takes_is_not_told(node: Node) -> None:
     assert done.returncode == 72 and "the value of env.TOKEN" in done.stderr and "sentinel" not in done.stderr
 
 
+@pytest.mark.parametrize("argv", [("mpirun", "-n", "2", "x"), ("A=1 ./mpirun -n 2 x",), ("srun", "x")])
+def test_what_starts_processes_of_its_own_is_not_told_one_rank_for_all_of_them(
+    node: Node, argv: tuple[str, ...]
+) -> None:
+    for name in ("mpirun", "srun"):
+        (node.folder / name).write_text(
+            "#!/bin/sh\necho ${RANK-none} ${WORLD_SIZE-none} $OMPI_COMM_WORLD_RANK $NODE_RANK\n"
+        )
+        (node.folder / name).chmod(0o755)
+    node.env["PATH"] = f"{node.folder}:{os.environ['PATH']}"
+    code = node.code({"mpirun": ("#!/bin/sh\nexec mpirun\n", 0o100755)})
+    assert node.do("node", make_spec(*argv, code=code)).returncode == 0
+    assert node.log() == "none none 0\n"
+
+
 def test_that_our_own_steps_overlap_is_nothing_for_the_program(node: Node) -> None:
     node.env["SLURM_OVERLAP"] = "1"
     spec = make_spec("echo ${SLURM_OVERLAP-unset}; true", code=node.code({"a.py": ""}))

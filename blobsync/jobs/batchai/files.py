@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile, first_of
 from blobsync.config.job_notes import IDLE
 from blobsync.config.known_keys import PHILLY_MARKS
-from blobsync.config.loader import CLUSTER_FOLDER, ClusterFile
+from blobsync.config.loader import CLUSTER_FOLDER, ClusterFile, reload_cluster
 from blobsync.config.model import Cluster
-from blobsync.config.new_cluster import NewFile, with_changes
+from blobsync.config.new_cluster import NewFile, flattened, with_changes
 from blobsync.config.typed import CODE_KEY
 from blobsync.jobs.batchai.job_file import read_job_file
+from blobsync.jobs.batchai.recorded_job import RECORDED, recorded_job
 from blobsync.jobs.batchai.translate import NewAccount, Translation, translate_job
 from blobsync.jobs.describe import demand_platform, philly_variables
+from blobsync.jobs.spec import JobSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PHILLY_COMMAND = ("python", "train.py")
@@ -34,10 +36,37 @@ class Conversion:
     notes: tuple[str, ...] = field(default=(), repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class MovedJob:
+    """A recorded job on another cluster: that cluster with the job file's keys, the job, and its secret variables."""
+
+    cluster: Cluster
+    translation: Translation
+    secrets: tuple[str, ...]
+
+
 def read_for(cluster: Cluster, job: Path, cluster_file: Path | None, environ: Mapping[str, str]) -> Translation:
     """The job file as a job on ``cluster``. Raises ``ConfigError``; nothing is changed."""
     demand_platform(cluster)
     return translate_job(read_job_file(job, cluster_file, environ), cluster, accounts_on_file(cluster.root, environ))
+
+
+def translate_again(cluster: Cluster, spec: JobSpec, environ: Mapping[str, str]) -> MovedJob | None:
+    """A job that was submitted from a job file, as the same file on ``cluster``; None for other jobs, and where the
+    cluster has the file's keys already.
+
+    Its secret variables are those of ``cluster``, because their values are recorded nowhere. Raises ``ConfigError`` for
+    what cannot be honoured there.
+    """
+    found = recorded_job(spec)
+    if found is None or cluster.written is None or cluster.text(f"batchai.{RECORDED}"):
+        return None
+    job, secrets = found
+    translation = translate_job(job, cluster, accounts_on_file(cluster.root, environ))
+    values = {**translation.values, "secret_env": [*cluster.texts("secret_env"), *secrets]} if secrets else None
+    changed = {**cluster.written.overrides, **flattened(values or translation.values)}
+    moved = reload_cluster(cluster.root, replace(cluster.written, overrides=changed), environ=environ, anew=True)
+    return MovedJob(moved, translation, secrets)
 
 
 def accounts_on_file(root: Path, environ: Mapping[str, str]) -> dict[tuple[str, str], str]:

@@ -46,7 +46,8 @@ class JsonPart:
         """A sentence about a key, with its line."""
         path = (*self.path, name)
         origin = self.document.origin(path)
-        return f"{origin.file}:{origin.line}: {'.'.join(path)}: {reason}"
+        where = f"{origin.file}:{origin.line}" if origin.line else origin.file
+        return f"{where}: {'.'.join(path)}: {reason}"
 
     def note(self, name: str, reason: str) -> None:
         """The key is known and read, but something has to be told about it."""

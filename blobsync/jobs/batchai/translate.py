@@ -13,6 +13,7 @@ from typing import Any
 from blobsync.config.model import AML_PLATFORMS, Cluster, FolderEntry
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.jobs.batchai.job_file import BatchAiJob, JobDirectory, Volume
+from blobsync.jobs.batchai.recorded_job import RECORDED, record_job
 
 # Where folders are links to the project's, a container's content has to be brought.
 _LINKING = ("local", "slurm")
@@ -65,7 +66,8 @@ def translate_job(
     folders, accounts = _folders(job, cluster, known_accounts, notes, writes=writes)
     _demand_volumes(job, {*folders, *cluster.prefixes})
     values: dict[str, Any] = {
-        "batchai": _batchai(job),
+        # Where it becomes a file, that file is what moves.
+        "batchai": _batchai(job) if writes else {**_batchai(job), RECORDED: _plain(record_job(job))},
         **({"config_param": {f"{name}{FOLDER_SUFFIX}": entry for name, entry in folders.items()}} if folders else {}),
         **_setup(job, cluster),
         **({"timeout": str(job.seconds)} if job.seconds else {}),
@@ -260,8 +262,9 @@ def _spread(
             why = f"is {nodes}, and MPI cannot start processes on other nodes of {platform}"
             raise job.file.error("nodeCount", why)
         values["multi_process"] = False
+        values["batchai"]["mpi_processes"] = kit.processes
         env.update(_OVERSUBSCRIBE)
-        return ("mpirun", "-n", str(kit.processes), "bash", "-c", kit.line), None if is_here else 1
+        return line, None if is_here else 1
     values["multi_process"] = True
     values["process_count_per_node"] = kit.processes_on_each(nodes)
     if kit.uses_mpi and kit.processes > 1 and platform == "slurm" and not cluster.text("slurm.launcher"):

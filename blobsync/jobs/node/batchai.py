@@ -48,6 +48,15 @@ done
 exit $code
 """
 
+# Who a process is, as mpirun has told it: Open MPI's names, else those of MPICH and Intel MPI.
+OF_MPI = r"""
+export RANK="${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" WORLD_SIZE="${OMPI_COMM_WORLD_SIZE:-$PMI_SIZE}"
+export LOCAL_RANK="${OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID}"
+export LOCAL_WORLD_SIZE="${OMPI_COMM_WORLD_LOCAL_SIZE:-$MPI_LOCALNRANKS}" AZ_BATCHAI_TASK_INDEX="$RANK"
+[ "$RANK" = 0 ] || export BLOBSYNC_TASK_SUFFIX="-$RANK"
+exec "$@"
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
@@ -121,10 +130,13 @@ def make_directories(env: Mapping[str, str], slots: int) -> None:
     Path(env["AZ_BATCHAI_MPI_HOST_FILE"]).write_text(lines, encoding="utf-8")
 
 
-def kept_command(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command with its output kept in the job's directory; without bash, as it is."""
+def kept_command(command: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command with its output kept in the job's directory (not without bash), and under mpirun where it asks for
+    that."""
     bash = shutil.which("bash")
-    return (bash, "-c", KEEPER, KEY, *command) if bash else command
+    kept = (bash, "-c", KEEPER, KEY, *command) if bash else command
+    count = given.get("mpi_processes")
+    return ("mpirun", "-n", str(count), "sh", "-c", OF_MPI, KEY, *kept) if count else kept
 
 
 def task_of(given: Mapping[str, Any], ranks: Ranks, nodes: int) -> Task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -20,10 +21,13 @@ from blobsync.base.redaction import redact
 from blobsync.jobs.holding import HOLDER, HOLDING_FOLDER
 from blobsync.jobs.node.arguments import NodeArguments
 from blobsync.jobs.node.batchai import NodePlace, batchai_variables, kept_command, settings
-from blobsync.jobs.node.ranks import NotReadyError, Ranks, rank_variables
+from blobsync.jobs.node.ranks import OF_ONE_PROCESS, NotReadyError, Ranks, rank_variables
 from blobsync.jobs.node.torchrun import elastic_variables
 from blobsync.jobs.spec import MARK, OUTPUT_VARIABLE, OWN_OUTPUT, SERVICES, FolderLink, JobSpec, Secrets
 
+# Programs that start others and tell them their ranks.
+_RANK_STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 # How many folders a message names.
 _NAMED_FOLDERS = 10
 
@@ -136,6 +140,9 @@ class NodeJob:
         env = {name: value for name, value in self.environ.items() if name != "SLURM_OVERLAP"}
         env.update({**self.spec.env, **secrets})
         env.update(rank_variables(self.spec, ranks, self.environ))
+        if self.starts_ranks:
+            # Its processes have ranks of their own, in its own variables: ours would tell all of them the same.
+            env = {name: value for name, value in env.items() if name not in OF_ONE_PROCESS}
         # Programs from the days of Philly ask which container they are in, to do something in the first one only.
         env.update(PHILLY_JOB_ID=self.spec.run_id, PHILLY_CONTAINER_INDEX=str(ranks.node_rank))
         env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
@@ -167,7 +174,8 @@ class NodeJob:
         command = (*shlex.split(prefix), *argv)
         if self.is_shell_line:
             command = shell_line(f"{prefix} {argv[0]}".strip())
-        return command if settings(self.spec) is None else kept_command(command)
+        given = settings(self.spec)
+        return command if given is None else kept_command(command, given)
 
     def _holding_command(self) -> tuple[str, ...]:
         """What waits for people on this node."""
@@ -192,6 +200,18 @@ class NodeJob:
                 str(self.root),
             ),
         )
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether the command starts processes that have ranks: mpirun or srun, by the job's user or by us."""
+        if (settings(self.spec) or {}).get("mpi_processes"):
+            return True
+        words = self.spec.argv
+        if self.is_shell_line:
+            with suppress(ValueError):
+                words = tuple(shlex.split(words[0]))
+        first = next((word for word in words if not _ASSIGNMENT.match(word)), "")
+        return os.path.basename(first) in _RANK_STARTERS
 
     @property
     def is_shell_line(self) -> bool:

@@ -42,6 +42,13 @@ LAUNCHERS = (
 )
 # Those that tell the rank of a node to what is started once on each; the last is that of an Indexed Job of Kubernetes.
 _NODE_NAMES = ("SLURM_NODEID", "NODE_RANK", "JOB_COMPLETION_INDEX")
+# What tells one process from another, of all that :func:`rank_variables` sets.
+OF_ONE_PROCESS = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    }
+)
 _MASTER_NAMES = ("MASTER_ADDR", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
 
 

@@ -1,0 +1,92 @@
+"""A job file as the record of its job keeps it, so that `resubmit` can translate it for another cluster.
+
+No secret is in it: values of ``secrets``, and of variables that are named like secrets, are kept by name only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from blobsync.base.errors import JobError
+from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.config.yaml_lines import Document
+from blobsync.jobs.batchai.job_file import BatchAiJob, Image, JobDirectory, Volume
+from blobsync.jobs.batchai.reader import JsonPart, ReadKeys
+from blobsync.jobs.batchai.toolkits import Toolkit
+from blobsync.jobs.describe import is_secret_name
+from blobsync.jobs.spec import JobSpec
+
+# The option of a job, and the key in it, that hold the text.
+_OPTION, RECORDED = "batchai", "job_file"
+_VOLUME = ("path", "kind", "account", "container", "share")
+_IMAGE = ("name", "server", "username", "shm_size")
+_Made = TypeVar("_Made")
+
+
+def record_job(job: BatchAiJob) -> str:
+    """The job as one line of JSON."""
+    env = {name: value for name, value in job.env.items() if not is_secret_name(name)}
+    values = {
+        "file": job.file.document.file,
+        "nodes": job.nodes,
+        "toolkit": asdict(job.toolkit),
+        "std_prefix": job.std_prefix,
+        "volumes": [{name: getattr(one, name) for name in _VOLUME} for one in job.volumes],
+        "inputs": [asdict(one) for one in job.inputs],
+        "outputs": [asdict(one) for one in job.outputs],
+        "setup": list(job.setup),
+        "env": env,
+        "secrets": sorted({*job.secrets, *(job.env.keys() - env.keys())}),
+        "image": {name: getattr(job.image, name) for name in _IMAGE} if job.image else None,
+        "seconds": job.seconds,
+        "priority": job.priority,
+    }
+    return json.dumps(values, sort_keys=True)
+
+
+def recorded_job(spec: JobSpec) -> tuple[BatchAiJob, tuple[str, ...]] | None:
+    """The job file that a job was submitted from, and the names of its secret variables; None for other jobs.
+
+    Raises ``JobError`` for a record that nobody here wrote.
+    """
+    option = spec.options.get(_OPTION)
+    text = option.get(RECORDED) if isinstance(option, Mapping) else None
+    if not isinstance(text, str):
+        return None
+    try:
+        return _read(parse_object(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise JobError(f"the job file that {spec.run_id} was submitted from cannot be read any more") from error
+
+
+def _read(values: dict[str, Any]) -> tuple[BatchAiJob, tuple[str, ...]]:
+    file = JsonPart(Document(str(values["file"]), {}, {}), (), {}, {}, ReadKeys())
+    secrets = tuple(map(str, values["secrets"]))
+    job = BatchAiJob(
+        nodes=int(values["nodes"]),
+        file=file,
+        toolkit=_checked(Toolkit(**values["toolkit"])),
+        std_prefix=str(values["std_prefix"]),
+        volumes=tuple(_volume(one, file) for one in values["volumes"]),
+        inputs=tuple(_checked(JobDirectory(**one)) for one in values["inputs"]),
+        outputs=tuple(_checked(JobDirectory(**one)) for one in values["outputs"]),
+        setup=tuple(map(str, values["setup"])),
+        env={str(name): str(value) for name, value in values["env"].items()},
+        image=_checked(Image(**values["image"])) if values["image"] else None,
+        seconds=None if values["seconds"] is None else int(values["seconds"]),
+        priority=str(values["priority"]),
+    )
+    return job, secrets
+
+
+def _volume(values: Mapping[str, Any], file: JsonPart) -> Volume:
+    path, kind, account, container, share = (str(values[name]) for name in _VOLUME)
+    return Volume(path, kind, file, account, container, share)
+
+
+def _checked(made: _Made) -> _Made:
+    demand_types(made)
+    return made
