@@ -22,7 +22,7 @@ from blobsync.plan.transfer_plan import Action, Route, Shape, TransferPlan
 from blobsync.spread.earlier_records import EarlierBlocks, leave_blocks, merge_records
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.presence import OwnerLock, Presence
-from blobsync.spread.probe import DownloadProbe, upload_probe
+from blobsync.spread.probe import OwnProbe, source_probe
 from blobsync.spread.shard import cut, end_text, shard_lines
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.connect import connect
@@ -73,9 +73,7 @@ class Spreading:
             self._owner = entering.enter_context(OwnerLock(self._state.folder("spread") / f"{self._id}.lock"))
             self._presence = entering.enter_context(Presence(self._place, self._owner))
             self._demand_no_other_job()
-            for part in self._parts:
-                if isinstance(part.destination, LocalEnd):
-                    entering.callback(self._probe(part.destination).remove)
+            entering.callback(self._remove_probes)
             self._leaving = entering.pop_all()
         return self
 
@@ -156,8 +154,15 @@ class Spreading:
         self._detached = True
         return record
 
-    def _probe(self, end: LocalEnd) -> DownloadProbe:
-        return DownloadProbe(end.root, self._id)
+    def _probe(self, part: LivePart, end: LocalEnd) -> OwnProbe:
+        return OwnProbe(end.root if part.shape is Shape.FOLDER else end.root.parent, self._id)
+
+    def _remove_probes(self) -> None:
+        """Those of a detached transfer are its parent's."""
+        for part in () if self._detached else self._parts:
+            for end in (part.source, part.destination):
+                if isinstance(end, LocalEnd):
+                    self._probe(part, end).remove()
 
     def _demand_no_other_job(self) -> None:
         """A detached transfer that waits for its nodes has no claim yet."""
@@ -217,10 +222,11 @@ class Spreading:
 
     def _ends(self, part: LivePart, *, probes: bool) -> Mapping[str, Any]:
         probe: Mapping[str, Any] | None = None
-        if probes and part.route is Route.UPLOAD:
-            probe = upload_probe(action for each, action in self._plan.each() if each.path == part.path)
-        elif probes and isinstance(part.destination, LocalEnd):
-            probe = self._probe(part.destination).write() if part.shape is Shape.FOLDER else None
+        if probes and isinstance(part.source, LocalEnd):
+            actions = (action for each, action in self._plan.each() if each.path == part.path)
+            probe = source_probe(self._probe(part, part.source), part.source, actions)
+        elif probes and isinstance(part.destination, LocalEnd) and part.shape is Shape.FOLDER:
+            probe = self._probe(part, part.destination).write()
         return {"source": _values(part.source), "destination": _values(part.destination), "probe": probe}
 
 

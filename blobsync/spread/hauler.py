@@ -108,7 +108,7 @@ class Hauler:
     def work(self) -> None:
         """Until nothing is left to do, or nobody is left who wants it."""
         self._pace.begin()
-        while not self._is_over():
+        while not self.is_over():
             number = self._next()
             if number is None:
                 time.sleep(self._settings.poll)
@@ -122,7 +122,8 @@ class Hauler:
         """Say why this worker cannot work."""
         self._place.write(f"refused/{self._settings.name}", why.encode())
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether nothing is left to do, or nobody is left who wants it."""
         beat = self._place.read("alive")
         if not beat or self._place.read("stop") is not None:
             return True

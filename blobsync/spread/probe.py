@@ -1,11 +1,13 @@
 """Whether a node sees the same files as the machine that made the plan: a probe file tells.
 
-Of an upload it is a file that is to move: its size, time and inode are the same wherever its file system is mounted.
-Of a download it is one that the parent puts into the destination's folder for as long as the transfer lasts.
+It is a file of our own in the folder that files are read from or written to, there for as long as the transfer lasts:
+nobody else changes it. Where that folder takes no new file, files that are to move tell: size, time and inode of a file
+are the same wherever its file system is mounted. Any of them may change meanwhile, so one that is the same is enough.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import secrets
@@ -14,38 +16,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.local.errors import naming
-from blobsync.local.names import PROBE_PREFIX
+from blobsync.local.names import PROBE_PREFIX, is_temporary
 from blobsync.plan.transfer_plan import Action, FileAction
-from blobsync.spread.hauler import Ends
 from blobsync.store.ends import LocalEnd
 
 _TEXT_LENGTH = 32
+# How many files that are to move are named where there can be no file of our own.
+_MOST_FILES = 16
 
 
-def upload_probe(actions: Iterable[FileAction]) -> Mapping[str, Any] | None:
-    """What every node has to find at the source; None where nothing moves."""
-    for action in actions:
-        if action.action is Action.TRANSFER and isinstance(action.source, LocalState):
-            source = action.source
-            return {"file": action.path, "size": source.size, "mtime_ns": source.mtime_ns, "inode": source.inode}
-    return None
-
-
-class DownloadProbe:
-    """A file in the destination's folder. Its name is that of the transfer's ``place``: the command that is run again
+class OwnProbe:
+    """A file of our own in ``folder``. Its name is that of the transfer's ``place``: the command that is run again
     after one that was killed removes it in the end.
 
     Until then it leaves the text as it is, because the job of the killed command may go on: a worker that this job
     starts again looks for the text that the job was submitted with.
     """
 
-    def __init__(self, root: Path, place: str) -> None:
-        self._file = root / f"{PROBE_PREFIX}{place}"
+    def __init__(self, folder: Path, place: str) -> None:
+        self._file = folder / f"{PROBE_PREFIX}{place}"
 
     def write(self) -> Mapping[str, Any]:
-        """What every node has to find there."""
+        """What every node has to find there. Raises ``LocalFileError``."""
         with naming(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             text = self._left_behind()
@@ -54,7 +49,7 @@ class DownloadProbe:
                 self._file.unlink(missing_ok=True)
                 with self._file.open("x") as target:
                     target.write(text)
-        return {"file": self._file.name, "text": text}
+        return {"own": {"file": str(self._file), "text": text}}
 
     def _left_behind(self) -> str | None:
         if self._file.is_symlink() or not self._file.is_file() or self._file.stat().st_size != _TEXT_LENGTH:
@@ -68,17 +63,68 @@ class DownloadProbe:
             self._file.unlink()
 
 
-def probe_problem(ends: Ends, probe: Mapping[str, Any] | None) -> str | None:
-    """What a node finds wrong with a probe, as a sentence; None where it sees the same file."""
-    end = ends.source if isinstance(ends.source, LocalEnd) else ends.destination
-    if probe is None or not isinstance(end, LocalEnd):
-        return None
-    file = end.root / str(probe["file"])
+def source_probe(own: OwnProbe, end: LocalEnd, actions: Iterable[FileAction]) -> Mapping[str, Any] | None:
+    """What every node has to find at the source of an upload: ``own``, or files that are to move. None where nothing
+    can tell, and nothing moves."""
     try:
-        found, text = os.stat(file), file.read_text() if "text" in probe else None
+        return own.write()
+    except LocalFileError:
+        found = files_probe(end, actions)
+        return found if found["files"] else None
+
+
+def files_probe(end: LocalEnd, actions: Iterable[FileAction]) -> Mapping[str, Any]:
+    """Those that were left alone for the longest time: they are the least likely to change now."""
+    moving = (
+        (action.source.mtime_ns, action.path, action.source)
+        for action in actions
+        if action.action is Action.TRANSFER and isinstance(action.source, LocalState)
+    )
+    oldest = heapq.nsmallest(_MOST_FILES, moving, key=lambda each: each[:2])
+    return {
+        "files": [
+            {"file": str(end.at(path)), "size": state.size, "mtime_ns": state.mtime_ns, "inode": state.inode}
+            for _, path, state in oldest
+        ]
+    }
+
+
+def probe_problem(probe: Mapping[str, Any] | None) -> str | None:
+    """What a node finds wrong with a probe, as a sentence; None where it sees the same files."""
+    if probe is None:
+        return None
+    if "own" in probe:
+        return _own_problem(Path(probe["own"]["file"]), probe["own"]["text"])
+    said = None
+    for each in probe["files"]:
+        problem = _file_problem(Path(each["file"]), each)
+        if problem is None:
+            return None
+        said = said or problem
+    return said
+
+
+def remove_probe(probe: Mapping[str, Any] | None) -> None:
+    """By whoever carried the transfer out in the place of the command that wrote it. Safe to repeat."""
+    own = (probe or {}).get("own")
+    file = Path(own["file"]) if own else None
+    if file is not None and is_temporary(file.name) and probe_problem(probe) is None:
+        with suppress(OSError):
+            file.unlink()
+
+
+def _own_problem(file: Path, text: str) -> str | None:
+    try:
+        found = file.read_text("ascii", "replace")
     except OSError as error:
         return f"{file} cannot be read here ({error.strerror})"
-    if "text" in probe:
-        return None if text == probe["text"] else f"{file} is another file here"
-    same = (found.st_size, found.st_mtime_ns, found.st_ino) == (probe["size"], probe["mtime_ns"], probe["inode"])
+    return None if found == text else f"{file} is another file here"
+
+
+def _file_problem(file: Path, known: Mapping[str, Any]) -> str | None:
+    try:
+        found = os.stat(file)
+    except OSError as error:
+        return f"{file} cannot be read here ({error.strerror})"
+    same = (found.st_size, found.st_mtime_ns, found.st_ino) == (known["size"], known["mtime_ns"], known["inode"])
     return None if same else f"{file} is another file here"

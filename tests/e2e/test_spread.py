@@ -49,11 +49,11 @@ def counting(service: str) -> Iterator[FaultHandle]:
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     """Jobs outlive their commands; a test that fails leaves none behind."""
     yield
-    for pid, _ in _of(tmp_path):
+    for pid, _ in processes_of(tmp_path):
         kill_tree(pid)
 
 
-def _of(folder: Path) -> list[tuple[int, str]]:
+def processes_of(folder: Path) -> list[tuple[int, str]]:
     """The processes of jobs of projects below a folder, with their command lines."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -65,7 +65,7 @@ def _of(folder: Path) -> list[tuple[int, str]]:
 
 
 def workers_of(folder: Path) -> list[int]:
-    return [pid for pid, words in _of(folder) if "--worker" in words]
+    return [pid for pid, words in processes_of(folder) if "--worker" in words]
 
 
 def _moves(counting: FaultHandle) -> int:
@@ -95,7 +95,7 @@ def test_an_upload_survives_a_worker_that_is_killed_and_is_a_job_like_any_other(
     assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None, seconds=60)
     workers = workers_of(project.root)
     assert len(workers) == 2
-    (first,) = [pid for pid, words in _of(project.root) if "--worker" in words and "--node-rank 0" in words]
+    (first,) = [pid for pid, words in processes_of(project.root) if "--worker" in words and "--node-rank 0" in words]
     os.kill(first, signal.SIGKILL)
     done = project.finish(process)
     assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
@@ -197,7 +197,7 @@ def test_a_detached_transfer_goes_on_without_its_command_and_survives_its_parent
         return str(project.json("q", job).data["jobs"][0]["status"])
 
     assert wait_until(lambda: _moves(counting) > 60, seconds=60), project.run("logs", job).out
-    for pid, words in _of(project.root):
+    for pid, words in processes_of(project.root):
         if "--worker -1" in words:
             os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: state() in ("Completed", "Failed"), seconds=120, pause=0.5)

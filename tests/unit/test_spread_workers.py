@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,19 +16,20 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.index import Index
+from blobsync.local.names import is_temporary
 from blobsync.plan.spreading import Load, SpreadPlan, check_spread, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.spread.earlier_records import merge_records
 from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
 from blobsync.spread.place import FolderPlace, SharedPlace
-from blobsync.spread.probe import DownloadProbe, probe_problem, upload_probe
+from blobsync.spread.probe import OwnProbe, probe_problem, remove_probe, source_probe
 from blobsync.spread.record import FileRecord, Ready, answer_line
 from blobsync.spread.shard import end_text
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, moved_by, upload
+from tests.fakes.tasks import RecordingListener, download, moved_by, upload
 
 _MD5 = bytes(16)
 
@@ -160,6 +163,28 @@ def test_a_record_that_cannot_be_is_not_believed_nor_what_comes_after_it(task: M
     assert "is not believed" in report.failed[0][1].message
 
 
+@pytest.mark.parametrize("there", ["as it was told", "another file", "nothing"])
+def test_a_download_counts_as_seen_only_where_this_machine_sees_the_same_file(
+    there: str, place: FolderPlace, tmp_path: Path
+) -> None:
+    store, file = MemoryStore("box"), tmp_path / "down" / "a"
+    store.add("sets/a", b"a file")
+    task = download(store, "sets", file.parent, ["a"])
+    file.parent.mkdir()
+    file.write_bytes(b"a file")
+    told = LocalState.of(file.stat())
+    if there == "another file":
+        file.write_bytes(b"another")
+    elif there == "nothing":
+        file.unlink()
+    source = task.actions[0].source
+    _attempt(place, 1, FileRecord("a", source, replace(told, md5=_MD5)))
+    place.write("done/0000000", b"")
+    report = moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
+    (moved,) = report.moved
+    assert (moved.destination is not None) is (there == "as it was told")
+
+
 def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask, place: FolderPlace) -> None:
     crew = Threads(place, task, "Failed with code 1")
     report = moved_by(SpreadEngine(DirectEngine(), place, crew, 2, watch=clock()), task)
@@ -192,35 +217,62 @@ def test_what_workers_told_a_parent_that_was_killed_is_in_the_index(
     index.close()
 
 
-def test_a_probe_tells_whether_two_machines_see_the_same_files(task: MoveTask, tmp_path: Path) -> None:
-    blobs = RemoteEnd(MemoryStore("box"), "sets")
+def test_a_probe_of_ours_tells_whether_two_machines_see_the_same_files(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    asked = OwnProbe(root, "0123456789abcdef")
+    given = asked.write()
+    assert probe_problem(given) is None and probe_problem(None) is None
+    # The same path on another machine.
+    root.rename(tmp_path / "elsewhere")
+    assert "cannot be read here" in (probe_problem(given) or "")
+    root.mkdir()
+    (root / ".probe-of-blobsync-0123456789abcdef").write_text("b" * 32)
+    assert "is another file here" in (probe_problem(given) or "")
+    asked.remove()
+    asked.remove()
+    assert not list(root.iterdir())
+
+
+def test_files_that_change_while_others_move_do_not_stop_the_nodes(task: MoveTask) -> None:
     assert isinstance(task.part.source, LocalEnd)
     root = task.part.source.root
-    probe = upload_probe(task.actions)
-    assert probe is not None
-    assert probe_problem(Ends(task.part.source, blobs), probe) is None
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert "cannot be read here" in (probe_problem(Ends(LocalEnd(elsewhere), blobs), probe) or "")
-    (elsewhere / str(probe["file"])).write_bytes((root / str(probe["file"])).read_bytes())
-    assert "is another file here" in (probe_problem(Ends(LocalEnd(elsewhere), blobs), probe) or "")
-    asked = DownloadProbe(root, "x")
-    given = asked.write()
-    assert probe_problem(Ends(blobs, LocalEnd(root)), given) is None
-    assert probe_problem(Ends(blobs, LocalEnd(elsewhere)), given) is not None
-    asked.remove()
-    asked.remove()
-    assert probe_problem(Ends(blobs, LocalEnd(root)), given) is not None
-    assert upload_probe(()) is None and probe_problem(Ends(blobs, blobs), None) is None
+    given = source_probe(OwnProbe(root, "0123456789abcdef"), task.part.source, task.actions)
+    for file in root.glob("f*"):
+        file.write_bytes(b"changed")
+    assert given is not None and probe_problem(given) is None
+    # And the command's own file is no file of the folder.
+    assert is_temporary(Path(given["own"]["file"]).name)
+
+
+def test_where_there_can_be_no_file_of_ours_the_oldest_files_tell_and_one_of_them_is_enough(task: MoveTask) -> None:
+    source = task.part.source
+    assert isinstance(source, LocalEnd)
+    in_the_way = OwnProbe(source.root / "f0", "0123456789abcdef")
+    states = {action.path: action.source for action in task.actions}
+    for number, action in enumerate(reversed(task.actions)):
+        os.utime(source.root / action.path, ns=(0, number))
+        states[action.path] = LocalState.of(os.stat(source.root / action.path))
+    actions = [replace(action, source=states[action.path]) for action in task.actions]
+    given = source_probe(in_the_way, source, actions)
+    assert given is not None
+    named = [Path(each["file"]).name for each in given["files"]]
+    assert named == [action.path for action in reversed(task.actions)][:16]
+    for name in named[1:]:
+        (source.root / name).write_bytes(b"changed")
+    assert probe_problem(given) is None
+    (source.root / named[0]).unlink()
+    assert f"{source.root / named[0]} cannot be read here" in (probe_problem(given) or "")
+    (source.root / named[0]).write_bytes(b"x" * int(named[0].removeprefix("f")))
+    assert f"{source.root / named[0]} is another file here" in (probe_problem(given) or "")
+    assert source_probe(in_the_way, source, ()) is None
 
 
 def test_a_worker_of_a_command_that_was_killed_still_finds_the_probe_that_the_next_command_keeps(
     tmp_path: Path,
 ) -> None:
-    ends = Ends(RemoteEnd(MemoryStore("box"), "sets"), LocalEnd(tmp_path))
-    first = DownloadProbe(tmp_path, "x").write()
-    second = DownloadProbe(tmp_path, "x").write()
-    assert first == second and probe_problem(ends, first) is None
+    first = OwnProbe(tmp_path, "x").write()
+    second = OwnProbe(tmp_path, "x").write()
+    assert first == second and probe_problem(first) is None
 
 
 @pytest.mark.parametrize("left", ["", "a" * 31, "A" * 32, "\n" * 32, "link"])
@@ -231,9 +283,23 @@ def test_what_no_probe_of_ours_can_be_is_written_anew_and_nothing_else_is_touche
         file.symlink_to(other)
     else:
         file.write_text(left)
-    given = DownloadProbe(tmp_path, "x").write()
-    assert probe_problem(Ends(RemoteEnd(MemoryStore("box"), "sets"), LocalEnd(tmp_path)), given) is None
-    assert not file.is_symlink() and given["text"] != left and other.read_text() == "a" * 32
+    given = OwnProbe(tmp_path, "x").write()
+    assert probe_problem(given) is None
+    assert not file.is_symlink() and given["own"]["text"] != left and other.read_text() == "a" * 32
+
+
+def test_whoever_carries_a_transfer_out_removes_its_own_probes_and_no_other_file(tmp_path: Path) -> None:
+    given = OwnProbe(tmp_path, "0123456789abcdef").write()
+    file, data = Path(given["own"]["file"]), tmp_path / "data"
+    data.write_text("text")
+    remove_probe(None)
+    remove_probe({"files": [{"file": str(data), "size": 4, "mtime_ns": 0, "inode": 0}]})
+    remove_probe({"own": {"file": str(data), "text": "text"}})
+    remove_probe({"own": {"file": str(file), "text": "another transfer's"}})
+    assert data.exists() and file.exists()
+    remove_probe(given)
+    remove_probe(given)
+    assert data.exists() and not file.exists()
 
 
 def test_how_much_is_cut_into_how_many_shards() -> None:

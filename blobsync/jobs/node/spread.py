@@ -117,13 +117,16 @@ def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, worker: in
     engine = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)), processes=int(orders["workers"]))
     known = {_key(each): each for each in ends}
     hauler = Hauler(place, known, engine, settings, _interrupt, _tell, pace=pace)
-    for each, given in zip(ends, orders["ends"], strict=True):
-        problem = probe_problem(each, given.get("probe"))
-        if problem:
-            hauler.refuse(f"{os.uname().nodename}: {problem}")
-            _tell(problem)
-            return 0
     try:
+        if hauler.is_over():
+            # Whoever ended the transfer has taken its probes along.
+            return 0
+        for given in orders["ends"]:
+            problem = probe_problem(given.get("probe"))
+            if problem:
+                hauler.refuse(f"{os.uname().nodename}: {problem}")
+                _tell(problem)
+                return 0
         hauler.work()
     except StorageError as error:
         _tell(error.message)

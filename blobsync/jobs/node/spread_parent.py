@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from blobsync.base.failure_codes import ExitCode
+from blobsync.base.plain_json import parse_object
 from blobsync.jobs.node.job import NodeJob
 from blobsync.local.index import Index, PairIndex
 from blobsync.plan.listener import SilentListener
@@ -17,6 +18,7 @@ from blobsync.plan.transfer_plan import End, EngineChoice, FileAction, IndexKey,
 from blobsync.spread.hauler import Ends, read_shard
 from blobsync.spread.place import SharedPlace
 from blobsync.spread.presence import Presence
+from blobsync.spread.probe import remove_probe
 from blobsync.spread.shard import Shard, end_text
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.ends import LiveEnd, LocalEnd
@@ -29,25 +31,76 @@ _ENGINE = EngineChoice("direct", "nodes have no other engine")
 
 
 def run_parent(
-    job: NodeJob, place: SharedPlace, ends: Sequence[Ends], alone: Engine, told: Callable[[str], None]
+    job: NodeJob,
+    place: SharedPlace,
+    ends: Sequence[Ends],
+    alone: Engine,
+    told: Callable[[str], None],
+    *,
+    poll: float = 1.0,
 ) -> int:
     """Move all of it, look at the destination, and leave the result at the place; the code that ``u`` would end with.
-    ``alone`` is the engine of this process.
+    ``alone`` is the engine of this process. ``poll`` is how long records are waited for, in seconds.
 
-    Started again, it cuts the same shards, and hears of those that are done.
+    Started again, it cuts the same shards, and hears of those that are done. What an earlier one has left as the result
+    of this job is the result: nothing is tried again.
     """
-    orders = job.spec.spread or {}
+    result = _earlier_result(job, place)
+    if result is not None:
+        # It was killed before it could end: the workers may still wait for it.
+        place.write("alive", b"")
+    else:
+        result = _carry_out(job, place, ends, alone, told, poll)
+    # Not after an interrupt: where the job goes on on another node, its workers look for them.
+    for each in _orders(job)["ends"]:
+        remove_probe(each.get("probe"))
+    for failure in result.failures[:_TOLD]:
+        told(f"{failure['message']} ({failure['code']})")
+    told(f"{result.verified:,} files verified, {len(result.failures):,} failed")
+    return result.exit_code
+
+
+class _Result(NamedTuple):
+    """What is left at the place. ``job`` is the run id of the job that it is the result of."""
+
+    job: str
+    exit_code: int
+    transferred: int
+    verified: int
+    failures: Sequence[Mapping[str, str]]
+
+
+def _orders(job: NodeJob) -> Mapping[str, Any]:
+    return job.spec.spread or {}
+
+
+def _earlier_result(job: NodeJob, place: SharedPlace) -> _Result | None:
+    """What cannot be the result of this job counts as none."""
+    try:
+        values = parse_object((place.read("result") or b"").decode())
+        result = _Result(
+            values["job"],
+            ExitCode(values["exit_code"]),
+            int(values["transferred"]),
+            int(values["verified"]),
+            [{key: str(each[key]) for key in ("path", "code", "message")} for each in values["failures"]],
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+    return result if result.job == job.spec.run_id else None
+
+
+def _carry_out(
+    job: NodeJob, place: SharedPlace, ends: Sequence[Ends], alone: Engine, told: Callable[[str], None], poll: float
+) -> _Result:
+    orders = _orders(job)
     index = Index(job.beside("index.sqlite"), told)
-    if not place.read("alive") and place.read("result") is not None:
-        # It has told the result, and was killed before it could end.
-        return ExitCode.DONE
     with Presence(place, orders["owner"]) as presence:
         presence.show()
         parts = _parts(place, ends)
         workers = int(orders["workers"]) * int(orders["nodes"])
-
         about = int(orders["range_bytes"])
-        engine = SpreadEngine(alone, place, _OwnJob(), workers, keep_records=True, range_bytes=about)
+        engine = SpreadEngine(alone, place, _OwnJob(), workers, poll=poll, keep_records=True, range_bytes=about)
         plan = TransferPlan(
             route=parts[0].route,
             cluster=job.spec.cluster,
@@ -58,14 +111,11 @@ def run_parent(
             engine=_ENGINE,
             created_at=time.time(),
         )
-        result = carry_out(plan, _Opened(parts, index), Engines({"direct": lambda: engine}), _Telling(told), None)
-        failures = [{"path": each.path, "code": each.code.value, "message": each.message} for each in result.failures]
-        document = {"transferred": result.transferred, "verified": result.verified, "failures": failures}
-        place.write("result", json.dumps(document).encode())
-    for failure in result.failures[:_TOLD]:
-        told(f"{failure.message} ({failure.code})")
-    told(f"{result.verified:,} files verified, {len(result.failures):,} failed")
-    return result.exit_code
+        found = carry_out(plan, _Opened(parts, index), Engines({"direct": lambda: engine}), _Telling(told), None)
+        failures = [{"path": each.path, "code": str(each.code), "message": each.message} for each in found.failures]
+        result = _Result(job.spec.run_id, int(found.exit_code), found.transferred, found.verified, failures)
+        place.write("result", json.dumps(result._asdict()).encode())
+    return result
 
 
 def _parts(place: SharedPlace, ends: Sequence[Ends]) -> list[LivePart]:

@@ -1,0 +1,163 @@
+"""``--nodes`` with kills at random moments: the parent of a detached transfer in which a file fails, and a worker while
+files change under the transfer. ``tests/soak/test_spread_kills.py`` has many more moments; a failure prints its seed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_spread import fill, nothing_is_left, processes_of, workers_of
+from tests.e2e.test_spread_faults import line
+from tests.e2e.world import Container, Project, hashes, random_files, read_tree, wait_until, write_tree
+from tests.servers.fault_proxy import Fault, FaultHandle
+
+__all__ = ["line", "nothing_is_left"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.timeout(300)]
+
+_FILES = random_files(20261222, 60, [5 << 20] * 2)
+_HASHES = hashes(_FILES)
+# It is refused whenever it is asked for.
+_REFUSED = sorted(_FILES)[7]
+# What other programs write all the time; the first of all files is among them.
+_CHANGING = sorted(_FILES)[:3]
+_TWO = ("--nodes", "2")
+# Seconds from when the killed one is there, in which the kill comes.
+_MOMENTS = 2.5
+
+
+def parent_of(folder: Path) -> list[int]:
+    """The process that carries a detached transfer out."""
+    return [pid for pid, words in processes_of(folder) if "--worker -1" in words]
+
+
+class KilledParents:
+    """One detached transfer after the other, in folders of their own; the parent of each is killed once."""
+
+    def __init__(self, word: str, project: Project, container: Container, line: FaultHandle) -> None:
+        self._word, self._project, self._container, self._line = word, project, container, line
+        project.configure(container, url=line.url)
+
+    def kill_after(self, seconds: float, number: int) -> bool:
+        """One of them, exact in the end; whether there was a parent to be killed at that moment."""
+        project, folder = self._project, f"data/r{number}"
+        here = project.root / folder
+        if self._word == "u":
+            write_tree(here, _FILES)
+        else:
+            fill(self._container, {f"r{number}/{name}": data for name, data in _FILES.items()})
+        operation = "put blob" if self._word == "u" else "get blob"
+        self._line.inject(Fault("status", rate=1, status=403, operations=(operation,), pattern=f"/{_REFUSED}"))
+        done = project.json(self._word, folder, *_TWO, "--detach")
+        assert done.code == 0, str(done)
+        job = done.data["job_id"]
+        assert wait_until(lambda: parent_of(project.root) or self._state(job) == "Failed", seconds=60, pause=0.05)
+        time.sleep(seconds)
+        killed = parent_of(project.root)
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: self._state(job) in ("Completed", "Failed"), seconds=120, pause=0.5)
+        told = project.run("logs", job).out
+        shown = project.json("q", job).data["jobs"][0]
+        assert (shown["status"], shown["exit_code"]) == ("Failed", 3), f"{shown}\n{told}"
+        assert f"{len(_FILES) - 1:,} files verified, 1 failed" in told and f"{folder}/{_REFUSED}" in told, told
+        rest = {name: digest for name, digest in _HASHES.items() if name != _REFUSED}
+        assert self._there(here, number) == rest
+        if here.exists():
+            assert not list(here.glob(".probe-of-*")), told
+        self._line.inject()
+        again = project.json(self._word, folder, *_TWO)
+        assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 1, len(rest)), str(again)
+        assert self._there(here, number) == _HASHES
+        return bool(killed)
+
+    def _state(self, job: str) -> str:
+        return str(self._project.json("q", job).data["jobs"][0]["status"])
+
+    def _there(self, here: Path, number: int) -> dict[str, str]:
+        return read_tree(here) if self._word == "d" else self._container.contents(f"data/r{number}/")
+
+
+@contextmanager
+def written_all_the_time(folder: Path, names: list[str]) -> Iterator[None]:
+    """Other programs append to these files."""
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(0.05):
+            for name in names:
+                with (folder / name).open("ab") as file:
+                    file.write(b"more")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def kill_a_worker_while_files_change(
+    project: Project, container: Container, seconds: float, number: int, choice: random.Random
+) -> bool:
+    """All files that nobody changes are there; whether there was a worker to be killed at that moment."""
+    folder = f"data/r{number}"
+    here = project.root / folder
+    write_tree(here, _FILES)
+    with written_all_the_time(here, _CHANGING):
+        process = project.start("u", folder, *_TWO, "--cap-mbps", "60", "--json")
+        assert wait_until(lambda: workers_of(project.root) or process.poll() is not None, seconds=60)
+        time.sleep(seconds)
+        victims = sorted(workers_of(project.root))
+        if victims:
+            with suppress(ProcessLookupError):
+                os.kill(choice.choice(victims), signal.SIGKILL)
+        done = project.finish(process)
+    assert done.code in (0, 3), str(done)
+    assert done.named() <= {f"{folder}/{name}" for name in _CHANGING}, str(done)
+    there = container.contents(f"{folder}/")
+    assert not [name for name, digest in _HASHES.items() if name not in _CHANGING and there.get(name) != digest]
+    again = project.json("u", folder, *_TWO)
+    assert again.code == 0, str(again)
+    assert container.contents(f"{folder}/") == read_tree(here)
+    assert not list(here.glob(".probe-of-*"))
+    return bool(victims)
+
+
+def at_random_moments(one: Callable[[float, int, random.Random], bool], moments: int, seed: int) -> None:
+    """So many of them at which there was something to kill."""
+    choice, hit, number = random.Random(seed), 0, 0
+    while hit < moments:
+        seconds, number = choice.uniform(0, _MOMENTS), number + 1
+        print(f"seed {seed}, round {number}: after {seconds:.2f} s")
+        hit += one(seconds, number, choice)
+        assert number < 3 * moments + 5, "there is hardly anything to kill"
+
+
+@pytest.mark.parametrize("word", ["u", "d"])
+def test_a_detached_transfer_with_a_failure_says_so_whenever_its_parent_is_killed(
+    word: str, project: Project, container: Container, line: FaultHandle
+) -> None:
+    rounds = KilledParents(word, project, container, line)
+    at_random_moments(lambda seconds, number, _: rounds.kill_after(seconds, number), 1, 20261222)
+
+
+def test_files_that_change_and_a_worker_that_is_killed_stop_no_other_file(
+    project: Project, container: Container
+) -> None:
+    project.configure(container)
+
+    def one(seconds: float, number: int, choice: random.Random) -> bool:
+        return kill_a_worker_while_files_change(project, container, seconds, number, choice)
+
+    at_random_moments(one, 2, 20261222)
