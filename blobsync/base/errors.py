@@ -32,6 +32,7 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
         ThrottledError                   429, 500, 503 and the like, after all retries
         ChecksumError                    the bytes that arrived are not the bytes that were sent
         CopySourceRefusedError           the destination service cannot read the source
+        SourceChangedError               the source of a copy is another version now
       LocalFileError                     local disk or file system error
         UnsafeNameError                  an external name that is not safe as a path
       AzcopyError                        of the room ``azcopy``, with three kinds
@@ -263,6 +264,10 @@ class ThrottledError(StorageError):
 
 class ChecksumError(StorageError):
     code = FailureCode.CHECKSUM_MISMATCH
+
+
+class SourceChangedError(StorageError):
+    code = FailureCode.CHANGED_WHILE_READ
 
 
 class CopySourceRefusedError(StorageError):

@@ -9,7 +9,7 @@ from blobsync.base.errors import PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.locations import SasToken
 from blobsync.direct.pool import MIB, FileJob, RunState
-from blobsync.direct.reads import changed_while_read, demand_version, version_of
+from blobsync.direct.reads import changed_while_read, demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
@@ -64,18 +64,25 @@ class CopyJob(FileJob):
         index = next(self._index)
         start = index * self._block
         length = min(self._block, self._version.size - start)
-        self._to.put_block_from_url(self._name, self._ids[index], self._url, self._sas, start=start, length=length)
+        with naming_the_source(self._source):
+            self._to.put_block_from_url(
+                self._name,
+                self._ids[index],
+                self._url,
+                self._sas,
+                start=start,
+                length=length,
+                source_etag=self._version.etag,
+            )
         self.count(length)
 
     def commit(self) -> Moved:
         version, copied = self._version, self._copied
         if copied is None:
-            # The ranges were read one by one: they are one version only if it is still there.
+            # Each range was asked for in this version; a server that does not heed that may have read several.
             demand_version(self._from, self._source, version)
             copied = self._put_list()
-        elif version.md5 is None:
-            demand_version(self._from, self._source, version)
-        elif copied.md5 not in {None, version.md5}:
+        elif version.md5 is not None and copied.md5 not in {None, version.md5}:
             raise changed_while_read(self._source)
         return Moved(self.action, source=version, destination=self._seen(copied))
 
@@ -104,11 +111,21 @@ class CopyJob(FileJob):
         # The request copies all but the tier, which the survey saw.
         tier = self._version.tier if self._version.tier is not None else self._from.properties(self._source).tier
         try:
-            return self._to.put_from_url(self._name, self._url, self._sas, condition=condition, tier=tier)
+            with naming_the_source(self._source):
+                return self._to.put_from_url(
+                    self._name,
+                    self._url,
+                    self._sas,
+                    condition=condition,
+                    tier=tier,
+                    source_etag=self._version.etag,
+                )
         except PreconditionFailedError:
             # An earlier try may have done it and only its answer was lost; equal content is what was asked for.
             there = self._to.head(self._name)
             if there is None or there.md5 is None or (there.size, there.md5) != (self._version.size, self._version.md5):
+                # An emulator has one word for a condition at either end.
+                demand_version(self._from, self._source, self._version)
                 raise
             return CopiedBlob(there.etag, there.md5)
 

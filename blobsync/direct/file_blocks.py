@@ -19,7 +19,7 @@ from blobsync.base.errors import ChecksumError, PreconditionFailedError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import SasToken
 from blobsync.direct.pool import FileJob, RunState
-from blobsync.direct.reads import demand_version, version_of
+from blobsync.direct.reads import demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, precondition_of
 from blobsync.local.files import SourceFile
 from blobsync.plan.block_edges import BlockRange, block_bytes, block_size
@@ -178,7 +178,16 @@ class CopyBlocksJob(_BlocksJob):
         self.run.pace(0)
         size = self._version.size
         start, length = index * block_size(size), block_bytes(size, index)
-        self._to.put_block_from_url(self._name, self._ids[index], self._url, self._sas, start=start, length=length)
+        with naming_the_source(self._source):
+            self._to.put_block_from_url(
+                self._name,
+                self._ids[index],
+                self._url,
+                self._sas,
+                start=start,
+                length=length,
+                source_etag=self._version.etag,
+            )
         self.count(length)
         self._named(index, self._ids[index])
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from blobsync.base.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError
+from blobsync.base.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError, SourceChangedError
 from blobsync.base.file_states import RemoteState
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
@@ -32,6 +33,15 @@ def changed_while_read(name: str) -> ChangedWhileReadError:
     return ChangedWhileReadError(
         f"the blob {name} changed while it was being read", hint="run the same command again", path=name
     )
+
+
+@contextmanager
+def naming_the_source(name: str) -> Iterator[None]:
+    """Of a copy whose service finds another version there: ``ChangedWhileReadError``, as of any other read."""
+    try:
+        yield
+    except SourceChangedError as error:
+        raise changed_while_read(name) from error
 
 
 def demand_version(store: BlobStore, name: str, version: RemoteState) -> None:

@@ -268,17 +268,27 @@ class BlobStore(BlobSource, Protocol):
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
+        source_etag: str = "",
     ) -> CopiedBlob:
         """Put Blob From URL: the service fetches the source, properties and metadata included, the tier not.
 
-        Raises ``CopySourceRefusedError`` if the service cannot read the source.
+        Raises ``CopySourceRefusedError`` if the service cannot read the source, and ``SourceChangedError``, before
+        anything is written, if the source is another version than ``source_etag`` (empty: any is right).
         """
         ...
 
     def put_block_from_url(
-        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+        self,
+        name: str,
+        block_id: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        start: int,
+        length: int,
+        source_etag: str = "",
     ) -> None:
-        """Put Block From URL for one range of the source, in bytes."""
+        """Put Block From URL for one range of the source, in bytes; ``source_etag`` and errors as above."""
         ...
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:

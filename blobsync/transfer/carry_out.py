@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.base.errors import StorageError
 from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.range_records import RangeRecords
@@ -19,7 +21,7 @@ from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, 
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.transfer import extras, receipts, settle
 from blobsync.transfer.engines import Engine, Moved, MoveTask
-from blobsync.transfer.fresh_look import read_without_md5, states_at_destination, written_before
+from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
 from blobsync.transfer.interrupted import ByteTally, cancelled, kept_words
 from blobsync.transfer.ledger import Ledger, retry_with
 from blobsync.transfer.leftovers import remove_unrecorded, tidy
@@ -270,6 +272,11 @@ def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
             return LocalState.of(os.stat(source.at(action.path)))
         except OSError:
             return None
+    failure = ledger.failures.get(action.path)
+    if failure is not None and failure.code is FailureCode.CHANGED_WHILE_READ:
+        with suppress(StorageError):
+            blob = source.store.head(source.at(action.path))
+            return remote_state(blob) if blob else None
     return action.source
 
 

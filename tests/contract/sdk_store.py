@@ -160,8 +160,11 @@ class SdkBlobStore:
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
+        source_etag: str = "",
     ) -> CopiedBlob:
         more = conditions(condition)
+        if source_etag:
+            more |= {"source_etag": f'"{source_etag}"', "source_match_condition": MatchConditions.IfNotModified}
         if tier:
             more["standard_blob_tier"] = StandardBlobTier(tier)
         with translated(name, copying=True):
@@ -172,7 +175,15 @@ class SdkBlobStore:
         return CopiedBlob(there.etag, there.md5)
 
     def put_block_from_url(
-        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+        self,
+        name: str,
+        block_id: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        start: int,
+        length: int,
+        source_etag: str = "",
     ) -> None:
         with translated(name, copying=True):
             self._client.get_blob_client(name).stage_block_from_url(

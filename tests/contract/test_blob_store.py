@@ -23,6 +23,7 @@ from blobsync.base.errors import (
     ContainerNotFoundError,
     CopySourceRefusedError,
     PreconditionFailedError,
+    SourceChangedError,
     StorageError,
 )
 from blobsync.base.locations import SasToken, Secret
@@ -510,6 +511,14 @@ def test_copies_within_an_account_by_the_service(azurite: Azurite, name: str) ->
         assert (there.size, there.md5, there.tier, there.etag) == (5, md5(b"hello"), "Cool", copied.etag)
         assert copied.md5 in {None, md5(b"hello")}
         assert rest.properties("copy") == FULL and read(rest, "copy") == b"hello"
+        version = origin.head(name)
+        assert version is not None
+        url = str(source.container.blob(name))
+        rest.put_from_url("of that version", url, sas, source_etag=version.etag)
+        # Azurite has one code for the conditions of both ends.
+        with pytest.raises((SourceChangedError, PreconditionFailedError)):
+            rest.put_from_url("of another", url, sas, source_etag=copied.etag)
+        assert rest.head("of that version") is not None and rest.head("of another") is None
         with pytest.raises(PreconditionFailedError):
             rest.put_from_url("copy", str(source.container.blob(name)), sas, condition=Precondition(absent=True))
 

@@ -1,5 +1,5 @@
 """``--nodes`` with kills at random moments: the parent of a detached transfer in which a file fails, and a worker while
-files change under the transfer. ``tests/soak/test_spread_kills.py`` has many more moments; a failure prints its seed."""
+files change under the transfer. ``tests/soak/test_spread_kills.py`` has many more; a failure prints its seed."""
 
 from __future__ import annotations
 

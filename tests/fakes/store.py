@@ -16,6 +16,7 @@ from blobsync.base.errors import (
     ChecksumError,
     CopySourceRefusedError,
     PreconditionFailedError,
+    SourceChangedError,
     StorageError,
 )
 from blobsync.base.locations import ContainerUrl, SasToken
@@ -113,6 +114,7 @@ class MemoryStore:
         self._version = 0
         self.closed = 0
         self.tells_md5_of_copies = True
+        self.heeds_source_etag = True
         self.takes_orders = True
 
     # -- for tests ----------------------------------------------------------------------------------------
@@ -250,19 +252,28 @@ class MemoryStore:
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
+        source_etag: str = "",
     ) -> CopiedBlob:
         self._ask("put_from_url", name)
-        source = self._copy_source(source_url)
+        source = self._copy_source(source_url, source_etag)
         with self._lock:
             self._demand(name, condition)
             there = self._keep(name, source.body, source.info.md5, replace(source.properties, tier=tier))
             return CopiedBlob(there.etag, there.md5 if self.tells_md5_of_copies else None)
 
     def put_block_from_url(
-        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+        self,
+        name: str,
+        block_id: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        start: int,
+        length: int,
+        source_etag: str = "",
     ) -> None:
         self._ask("put_block_from_url", name, start, length)
-        self._stage(name, block_id, self._copy_source(source_url).body[start : start + length])
+        self._stage(name, block_id, self._copy_source(source_url, source_etag).body[start : start + length])
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
         self._ask("delete", name)
@@ -328,10 +339,12 @@ class MemoryStore:
         self.blocks.pop(name, None)
         return info
 
-    def _copy_source(self, url: str) -> StoredBlob:
+    def _copy_source(self, url: str, etag: str) -> StoredBlob:
         for store in [self, *self._others.values()]:
             for name, blob in store.blobs.items():
                 if url == str(store.container.blob(name)):
+                    if self.heeds_source_etag and etag and etag != blob.info.etag:
+                        raise SourceChangedError("the source changed", service_code="SourceConditionNotMet")
                     return blob
         raise CopySourceRefusedError(
             "the service is not allowed to read the source", service_code="CannotVerifyCopySource"

@@ -21,10 +21,12 @@ from blobsync.base.errors import (
     CopySourceRefusedError,
     PreconditionFailedError,
     SasExpiredError,
+    SourceChangedError,
     StorageError,
     StorageUnreachableError,
     ThrottledError,
 )
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
@@ -485,6 +487,18 @@ def test_a_copy_sends_the_source_sas_in_its_header_only() -> None:
     seen = script.seen[0]
     assert seen.headers["x-ms-copy-source"] == f"https://src/c/b?{SAS.reveal()}"
     assert seen.headers["x-ms-source-range"] == "bytes=8-11"
+    assert "x-ms-source-if-match" not in seen.headers
+
+
+def test_a_copy_is_of_one_version_of_its_source_or_none_and_no_other_way_of_copying_helps() -> None:
+    other = error(412, "SourceConditionNotMet")
+    with scripted([other, other]) as script:
+        with pytest.raises(SourceChangedError, match="its source changed while it was being copied") as caught:
+            store(script).put_from_url("a", "https://src/c/b", SAS, source_etag="0x1")
+        assert caught.value.code is FailureCode.CHANGED_WHILE_READ
+        with pytest.raises(SourceChangedError):
+            store(script).put_block_from_url("a", "YWFh", "https://src/c/b", SAS, start=0, length=4, source_etag="0x1")
+    assert [seen.headers["x-ms-source-if-match"] for seen in script.seen] == ['"0x1"', '"0x1"']
 
 
 def test_a_server_without_put_blob_from_url_gets_copy_blob_from_url() -> None:

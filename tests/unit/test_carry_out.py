@@ -744,6 +744,46 @@ def test_a_copy_that_keeps_both_uses_the_engines_that_the_service_allows(
         assert [path for path, code in heard.done if code] == ["data/x/a"]
 
 
+@pytest.mark.parametrize("word", ["u", "d"])
+def test_a_blob_that_changes_while_it_is_read_is_moved_in_its_new_version(world: World, word: str) -> None:
+    source = "us" if word == "u" else "eu"
+    add(world, source, {"a": b"old", "b": b"as it was"})
+    plan = world.plan(word, "data/x", copy=word == "u")
+    moving = world.store("eu")
+
+    def change(request: Request) -> None:
+        if request.operation in ("put_from_url", "get") and request.name.endswith("x/a"):
+            moving.before = lambda _: None
+            add(world, source, {"a": b"the new one"})
+
+    moving.before = change
+    result = carry(world, plan, {"direct": DirectEngine})
+    assert (result.failures, result.verified) == ((), 2)
+    if word == "u":
+        assert moving.blobs["store/data/x/a"].body == b"the new one"
+    else:
+        assert (world.root / "data/x/a").read_bytes() == b"the new one"
+
+
+def test_a_blob_that_is_gone_when_it_is_read_again_keeps_its_failure(world: World) -> None:
+    add(world, "us", {"a": b"old", "b": b"as it was"})
+    plan = world.plan("u", "data/x", copy=True)
+    store = world.store("us")
+
+    def gone(request: Request) -> None:
+        store.blobs = {name: blob for name, blob in store.blobs.items() if not name.endswith("x/a")}
+
+    def change(request: Request) -> None:
+        if request.operation == "put_from_url":
+            world.store("eu").before = lambda _: None
+            add(world, "us", {"a": b"the new one"})
+            store.before = gone
+
+    world.store("eu").before = change
+    result = carry(world, plan, {"direct": DirectEngine})
+    assert [each.code for each in result.failures] == ["changed_while_read"] and result.verified == 1
+
+
 def test_what_is_found_equal_is_on_record_from_then_on(world: World) -> None:
     write(world, FILES)
     add(world, "eu", FILES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from blobsync.direct.pool import RunState
 from blobsync.direct.sent_blocks import BlockMemory
 from blobsync.direct.upload import UploadJob
 from blobsync.direct.width import Width
+from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
@@ -23,6 +25,7 @@ from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import Orders
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import RecordedRun, upload
 
 
 class Slow(UploadJob):
@@ -73,3 +76,21 @@ def test_more_threads_work_only_where_the_disk_is_slow(tmp_path: Path, seconds: 
     assert sorted(moved.action.path for moved in report.moved) == sorted(files)
     assert (len(threads) > 1) is several
     assert len(opened) == len(threads)
+
+
+@pytest.mark.parametrize("way", ["in the lane", "in the pool"])
+def test_a_small_file_that_changed_after_it_was_read_is_not_sent(tmp_path: Path, way: str) -> None:
+    file, store = tmp_path / "f", MemoryStore()
+    file.write_bytes(b"first")
+    task = upload(tmp_path, store, "p")
+    run = RecordedRun(task, SilentListener(), 1 << 20)
+    job = UploadJob(run, task.actions[0], file, store, "p/f", 1 << 20, BlockMemory(None, lambda text: None))
+    assert job.open() == 1
+    # In place, with the same size.
+    with file.open("r+b") as opened:
+        opened.write(b"other")
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(ChangedWhileReadError):
+        job.order() if way == "in the lane" else job.piece()
+    job.release()
+    assert not store.blobs and not store.asked("put")

@@ -17,7 +17,10 @@ from blobsync.base.errors import AccessDeniedError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
+from blobsync.direct.file_blocks import BlockOrder, commit_blocks
+from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.index import Index
+from blobsync.plan.block_edges import BlockRange
 from blobsync.spread.earlier_records import Merged, leave_blocks, merge_records
 from blobsync.spread.place import FolderPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
@@ -383,3 +386,74 @@ def test_a_copy_whose_source_changed_meanwhile_is_not_committed(place: FolderPla
     report = _moved(place, task)
     assert len(report.failed) == 1 and "changed while it was being read" in report.failed[0][1].message
     assert not there.blobs and isinstance(task.actions[0].source, RemoteState)
+
+
+def test_a_blob_of_other_blocks_than_were_put_is_no_success(
+    task: MoveTask, place: FolderPlace, store: MemoryStore
+) -> None:
+    """A server, or another writer, that commits something else than it was asked to."""
+
+    def lie(request: Request) -> None:
+        if request.operation == "block_list":
+            blob = store.blobs["sets/big"]
+            blob.blocks = (blob.blocks[1], blob.blocks[0], *blob.blocks[2:])
+
+    store.before = lie
+    report = _moved(place, task)
+    assert [(each.path, failure.code) for each, failure in report.failed] == [("big", FailureCode.CHECKSUM_MISMATCH)]
+    assert "does not consist of the blocks that were uploaded" in report.failed[0][1].message
+
+
+def _big_copy(here: MemoryStore) -> tuple[MemoryStore, MoveTask]:
+    """To a server that does not heed which version of the source it is to read."""
+    there = MemoryStore("there", {"here": here})
+    there.heeds_source_etag = False
+    here.add("x/big", _BIG)
+    return there, copy(here, "x", there, "y", ["big"])
+
+
+def test_a_range_of_a_copy_is_not_told_as_good_where_its_source_changed_while_it_was_read() -> None:
+    here = MemoryStore("here")
+    there, task = _big_copy(here)
+
+    def change(request: Request) -> None:
+        if request.operation == "put_block_from_url" and len(there.asked("put_block_from_url")) == 2:
+            here.add("x/big", _BIG[::-1])
+
+    there.before = change
+    report = CollectedReport()
+    order = BlockOrder(BlockRange(0, 3))
+    DirectEngine().move_blocks(task, order, lambda index, block: None, report, RecordingListener())
+    assert [failure.code for _, failure in report.failed] == [FailureCode.CHANGED_WHILE_READ] and not report.moved
+
+
+def test_a_copy_whose_source_changed_after_its_ranges_were_read_is_not_committed() -> None:
+    here = MemoryStore("here")
+    there, task = _big_copy(here)
+    (action,) = task.actions
+    named: dict[int, str] = {}
+    order = BlockOrder(BlockRange(0, 6))
+    DirectEngine().move_blocks(task, order, named.__setitem__, CollectedReport(), RecordingListener())
+    ids = [named[index] for index in range(6)]
+    here.add("x/big", _BIG[::-1])
+    with pytest.raises(ChangedWhileReadError):
+        commit_blocks(task.part, action, ids, None)
+    assert not there.blobs
+
+
+@pytest.mark.parametrize("only_read", [False, True])
+def test_a_range_of_a_file_that_changed_while_it_was_read_is_not_told_as_good(
+    tmp_path: Path, store: MemoryStore, only_read: bool
+) -> None:
+    file = tmp_path / "data" / "big"
+    file.parent.mkdir()
+    file.write_bytes(_BIG)
+    task = upload(file.parent, store, "sets")
+    report = CollectedReport()
+
+    def change(index: int, block: str) -> None:
+        os.utime(file, ns=(1, 1))
+
+    order = BlockOrder(BlockRange(0, 6 if only_read else 3), only_read=only_read)
+    DirectEngine().move_blocks(task, order, change, report, RecordingListener())
+    assert [failure.code for _, failure in report.failed] == [FailureCode.CHANGED_WHILE_READ] and not report.moved

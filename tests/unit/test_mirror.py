@@ -92,6 +92,24 @@ def test_a_blob_that_was_replaced_since_the_plan_stays(world: World) -> None:
     assert "there" in there(world)
 
 
+def test_a_blob_that_is_still_there_after_it_was_deleted_is_no_success(world: World) -> None:
+    store = world.store("eu")
+    plan = world.plan("u", "data", options=MIRROR)
+
+    def put_back(request: Request) -> None:
+        # The server said that it is gone.
+        if request.operation == "head" and request.name == "store/data/there":
+            store.before = lambda _: None
+            store.add("store/data/there", b"only there")
+
+    store.before = put_back
+    result = world.carry_out(plan)
+    assert (result.exit_code, result.deleted) == (3, 0)
+    (failure,) = result.failures
+    assert (failure.code, failure.message) == ("delete_failed", "data/there: not deleted, it is still there")
+    assert receipt(result)["deleted_files"] == []
+
+
 @pytest.mark.parametrize("command", ["u", "d"])
 def test_the_receipt_names_what_was_deleted(command: str, world: World) -> None:
     etag = world.store("eu").blobs["store/data/there"].info.etag

@@ -327,6 +327,33 @@ def test_a_blob_of_other_blocks_than_were_sent_is_replaced_by_the_whole_file(pla
     assert sum(each.size for each in place.store.asked("put_block")) == 2 * SIZE + BLOCK
 
 
+def test_after_a_commit_that_was_wrong_nothing_is_taken_for_there(place: Place) -> None:
+    """What the blob seems to be made of then is no reason to leave bytes out: all of them go once more."""
+    place.succeed()
+    place.edit(5 * MIB, b"x")
+    times = 0
+
+    def lying(request: Request) -> None:
+        nonlocal times
+        if request.operation == "block_list":
+            times += 1
+            if times == 2:
+                # Both blocks are there, in the wrong order: only the check of the commit sees it.
+                blob = place.store.blobs["p/a.bin"]
+                blob.blocks = (blob.blocks[1], blob.blocks[0], *blob.blocks[2:])
+
+    place.store.before = lying
+    before = len(place.store.requests)
+    report = place.run(delta=True)
+    (moved,) = report.moved
+    assert moved.reused == 0 and place.store.body("p/a.bin") == place.body
+    sent = [each.size for each in place.store.requests[before:] if each.operation == "put_block"]
+    # The block that changed, then all.
+    assert sum(sent) == BLOCK + SIZE
+    # The look before the first commit, and the one after it; the last takes nothing from before, and needs none.
+    assert times == 2
+
+
 def test_a_file_that_changes_while_its_blocks_are_sent_is_not_committed(place: Place) -> None:
     def change(request: Request) -> None:
         if request.operation == "put_block" and len(place.store.asked("put_block")) == 4:

@@ -130,11 +130,20 @@ class MountedStore:
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
+        source_etag: str = "",
     ) -> CopiedBlob:
         self._refuse(name)
 
     def put_block_from_url(
-        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+        self,
+        name: str,
+        block_id: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        start: int,
+        length: int,
+        source_etag: str = "",
     ) -> None:
         self._refuse(name)
 

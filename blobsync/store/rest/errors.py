@@ -18,6 +18,7 @@ from blobsync.base.errors import (
     CopySourceRefusedError,
     PreconditionFailedError,
     SasExpiredError,
+    SourceChangedError,
     StorageError,
     ThrottledError,
 )
@@ -176,7 +177,6 @@ _COPY_REFUSALS: dict[str, str] = {
     "UnsupportedQueryParameter": "{account} does not copy from a URL",
     "InvalidSourceBlobUrl": "{account} rejected this source",
     "InvalidSourceBlobType": "{account} does not copy this type of blob",
-    "SourceConditionNotMet": "the source changed since it was checked",
     "CopyAcrossAccountsNotSupported": "{account} does not copy from another account",
     "CopySourceAccountBlocked": "{account} does not copy from that account",
     "AuthorizationFailure": "{account} does not allow this machine to copy, or is not allowed to read the source",
@@ -251,6 +251,8 @@ def _code(answer: Answer, name: str, container: ContainerUrl) -> str:
 
 def _copy_meaning(answer: Answer) -> _Meaning | None:
     code = answer.error.code
+    if code == "SourceConditionNotMet":
+        return _Meaning(SourceChangedError, "{where}: its source changed while it was being copied", "run it again")
     if code in _COPY_REFUSALS:
         return _Meaning(CopySourceRefusedError, _COPY_REFUSALS[code], _RELAY_HINT)
     if answer.status in (400, 500, 501) and not code:

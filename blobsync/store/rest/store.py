@@ -191,14 +191,16 @@ class RestBlobStore:
         *,
         condition: Precondition = ANYTHING,
         tier: str = "",
+        source_etag: str = "",
     ) -> CopiedBlob:
         """Put Blob From URL, or Copy Blob From URL where the server has only that (emulators).
 
-        Both copy content properties and metadata, not the tier: give ``tier`` to set it. Raises
-        ``CopySourceRefusedError``. Put Blob From URL answers with the MD5 that the service computed of what it stored
+        Both copy content properties and metadata, not the tier: give ``tier`` to set it. With ``source_etag`` only
+        that version is copied. Raises ``CopySourceRefusedError``, ``SourceChangedError``. Put Blob From URL answers
+        with the MD5 that the service computed of what it stored
         (https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url#response-headers), the other with none.
         """
-        headers = {"x-ms-copy-source": with_sas(source_url, source_sas)}
+        headers = _copy_source(source_url, source_sas, source_etag)
         if tier:
             headers["x-ms-access-tier"] = tier
         add_condition(headers, condition)
@@ -212,13 +214,19 @@ class RestBlobStore:
         return copied(name, reply.headers)
 
     def put_block_from_url(
-        self, name: str, block_id: str, source_url: str, source_sas: SasToken | None, *, start: int, length: int
+        self,
+        name: str,
+        block_id: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        start: int,
+        length: int,
+        source_etag: str = "",
     ) -> None:
         """Put Block From URL: ``length`` bytes from ``start`` of the source as one uncommitted block."""
-        headers = {
-            "x-ms-copy-source": with_sas(source_url, source_sas),
-            "x-ms-source-range": f"bytes={start}-{start + length - 1}",
-        }
+        headers = _copy_source(source_url, source_sas, source_etag)
+        headers["x-ms-source-range"] = f"bytes={start}-{start + length - 1}"
         reply = self._copy(name, {"comp": "block", "blockid": block_id}, headers)
         if reply.status != 201:
             raise self._error(reply, "write", name, copying=True)
@@ -367,6 +375,15 @@ class RestBlobStore:
         except BlobsyncError as error:
             return error.message
         return ""
+
+
+def _copy_source(url: str, sas: SasToken | None, etag: str) -> dict[str, str]:
+    """https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url#request-headers has the condition, as the
+    pages of Put Block From URL and Copy Blob From URL do."""
+    headers = {"x-ms-copy-source": with_sas(url, sas)}
+    if etag:
+        headers["x-ms-source-if-match"] = f'"{etag}"'
+    return headers
 
 
 def _lacks_request(reply: Reply) -> bool:
