@@ -100,8 +100,9 @@ class UploadJob(FileJob):
         self._whole = hashlib.md5(usedforsecurity=False)
         self._info = None
         self._begun = 0
-        # What went in blocks before goes on in blocks.
-        self._in_blocks = self._size > self._single or self.action.delta or self.action.on_record > 0
+        # What went in blocks before goes on in blocks, unless its program has emptied it meanwhile.
+        before = self.action.delta or self.action.on_record > 0
+        self._in_blocks = self._size > self._single or (before and self._size > 0)
         if not self._in_blocks:
             self._block = self._size
             return 1

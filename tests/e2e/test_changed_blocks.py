@@ -212,6 +212,31 @@ def test_a_file_that_changes_while_its_blocks_are_sent(
     assert counting.stats().uploaded < 1.5 * SIZE
 
 
+@pytest.mark.parametrize("size", [0, 1, 5 * MIB, 40 * MIB])
+@pytest.mark.parametrize("before", ["whole", "cut off"])
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.soak), pytest.param(2, marks=pytest.mark.soak)])
+def test_a_file_whose_size_changes_while_its_difference_is_sent(
+    turn: int, before: str, size: int, large: Project, container: Container, counting: FaultHandle
+) -> None:
+    """Whatever its program makes of it meanwhile is one more version to send."""
+    if before == "whole":
+        sent(large, counting)
+    else:
+        killed_at(large, counting, 5 * MIB)
+    later = random.Random(6).randbytes(size)
+    file = large.data / "a.bin"
+    file.write_bytes(random.Random(7).randbytes(SIZE))
+    counting.reset()
+    process = large.start(*UP, "--json", "--cap-mbps", "60")
+    moment = random.randrange(1, SIZE - 5 * MIB)
+    assert wait_until(lambda: counting.stats().uploaded >= moment, seconds=60, pause=0.005)
+    file.write_bytes(later)
+    done = large.finish(process, seconds=60)
+    assert done.code == 0, f"after {moment:,} bytes: {done}"
+    demand(container, later)
+    assert sent(large, counting) == 0
+
+
 def test_with_a_sas_that_cannot_read_nothing_begins(
     large: Project, container: Container, counting: FaultHandle
 ) -> None:
