@@ -105,4 +105,4 @@ def demand_scalable(spec: JobSpec, state: State, nodes: int) -> None:
         wider = f"--elastic {max(1, min(bounds.least, nodes))}:{max(bounds.most, nodes)}"
         raise UsageError(f"{spec.run_id} may have {bounds}, not {nodes}", hint=f"submit it with {wider}")
     if state.is_final:
-        raise UsageError(f"{spec.run_id} has ended: {state}", hint="blobsync resubmit starts it again")
+        raise UsageError(f"{spec.run_id} has ended: {state}", hint=f"blobsync resubmit {spec.run_id}")

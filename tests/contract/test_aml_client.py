@@ -166,7 +166,12 @@ def test_tokens_travel_over_https_or_stay_on_this_machine(stub: AmlStub, endpoin
         ),
         ((500, "InternalServerError", "received 500"), BackendFailingError, "received 500", "try again later"),
         ((429, "SubscriptionRequestsThrottled", "too many"), BackendFailingError, "too many", "try again later"),
-        ((409, "SubscriptionNotRegistered", "not registered"), BackendUnavailableError, "not reg", "provider register"),
+        (
+            (409, "SubscriptionNotRegistered", "not registered"),
+            BackendUnavailableError,
+            "not reg",
+            "MachineLearningServices --subscription",
+        ),
         ((403, "AccessDenied", "public network access is off"), BackendUnavailableError, "public network", "VPN"),
         ((400, "UserError", "identity of compute x: image y not found"), SubmissionError, "image y", "docker.image"),
     ],

@@ -26,6 +26,8 @@ def stub(tmp_path: Path) -> Iterator[AmlStub]:
 
 
 SOME = NodeBounds(0, 4, 600)
+# Commands of the Azure CLI ask this workspace, whatever the user's defaults are.
+WHERE = "--resource-group rg0 --workspace-name ws-one --subscription sub0"
 
 
 class Desk:
@@ -99,9 +101,14 @@ def test_a_name_that_is_taken_is_not_changed(stub: AmlStub, desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "message", "hint"),
     [
-        (400, "QuotaExceeded", "The family NCSv3 has no cores left.", "az ml compute list-usage shows the quota"),
-        (409, "ClusterCoreQuotaReached", "Reached the limit.", "az ml compute list-usage shows the quota"),
-        (400, "InvalidVmSize", "Standard_NC6s_v3 is not there.", "az ml compute list-sizes shows the sizes"),
+        (
+            400,
+            "QuotaExceeded",
+            "The family NCSv3 has no cores left.",
+            f"az ml compute list-usage {WHERE} shows the quota",
+        ),
+        (409, "ClusterCoreQuotaReached", "Reached the limit.", f"az ml compute list-usage {WHERE} shows the quota"),
+        (400, "InvalidVmSize", "Standard_NC6s_v3 is not there.", f"az ml compute list-sizes {WHERE} shows the sizes"),
         (400, "BadRequest", "Something else.", "see the request with --dry-run"),
         (403, "AuthorizationFailed", "No right to write computes.", "ask for the role"),
     ],
@@ -132,8 +139,9 @@ def test_what_is_not_ours_to_change_is_refused(stub: AmlStub, desk: Desk) -> Non
     with pytest.raises(NothingMatchedError, match="ws-one has no compute nix"):
         desk.computes.plan_remove("nix")
     stub.made["aks"] = {**example("Compute/get/KubernetesCompute.json"), "name": "aks"}
-    with pytest.raises(UsageError, match="aks is a Kubernetes"):
+    with pytest.raises(UsageError, match="aks is a Kubernetes") as caught:
         desk.computes.plan_remove("aks")
+    assert f"az ml compute detach --name aks {WHERE}" in str(caught.value.hint)
     with pytest.raises(UsageError, match="cannot be the name of a compute"):
         desk.computes.find("../jobs")
     with pytest.raises(UsageError, match="--min 3 is more than --max 2"):

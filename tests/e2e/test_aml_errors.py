@@ -35,7 +35,7 @@ DETAILS = (
 
 def expected(lab: Lab, what: str) -> dict[str, Any]:
     """What each case must say, without the end of its sentence, which is the service's code and the request's id."""
-    group = " --resource-group rg0"
+    group, subscription = " --resource-group rg0", " --subscription sub0"
     cases: dict[str, dict[str, Any]] = {
         "subscription": {
             "workspace": {"subscription_id": "other"},
@@ -58,7 +58,7 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "says": "aux_data/aml/config.json: workspace_name: Azure says: The Resource"
             " 'Microsoft.MachineLearningServices/workspaces/other' under resource group 'rg0' was not found.",
             "end": "(ResourceNotFound, HTTP 404, request ",
-            "hint": f"az ml workspace list{group} shows them",
+            "hint": f"az ml workspace list{group}{subscription} shows them",
         },
         "parent": {
             "fault": (404, refusal("ParentResourceNotFound", "the parent resource ws-one could not be found.")),
@@ -67,14 +67,14 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
             "says": "aux_data/aml/config.json: workspace_name: Azure says:"
             " the parent resource ws-one could not be found.",
             "end": "(ParentResourceNotFound, HTTP 404, request c0ffee00",
-            "hint": f"az ml workspace list{group} shows them",
+            "hint": f"az ml workspace list{group}{subscription} shows them",
         },
         "compute": {
             "cluster": {"compute_target": "typo"},
             "code": "config_invalid",
             "says": "aux_data/aml/aml.yaml: compute_target: Azure ML says: Unknown compute target 'typo'.",
             "end": "(UserError, HTTP 400, request ",
-            "hint": f"to list them: az ml compute list{group} --workspace-name ws-one",
+            "hint": f"to list them: az ml compute list{group} --workspace-name ws-one{subscription}",
         },
         "quota": {
             "fault": (400, refusal("QuotaExceeded", NO_QUOTA)),

@@ -93,6 +93,12 @@ def test_a_refused_size_names_the_bounds_that_would_have_it(nodes: int, wider: s
     assert caught.value.hint == f"submit it with --elastic {wider}"
 
 
+def test_a_job_that_has_ended_is_submitted_again_by_its_id() -> None:
+    with pytest.raises(UsageError) as told:
+        demand_scalable(ELASTIC, State.COMPLETED, 2)
+    assert told.value.hint == f"blobsync resubmit {ELASTIC.run_id}"
+
+
 def test_a_service_keeps_the_bounds_for_itself() -> None:
     assert bounds_of(ELASTIC) == Bounds(1, 4) and ELASTIC.has_many_logs
     on_itp = replace(ELASTIC, platform="itp")

@@ -15,7 +15,7 @@ from typing import Any
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
 from blobsync.base.quoted import quoted
 from blobsync.jobs.backends.aml.client import AmlClient
-from blobsync.jobs.backends.aml.errors import MOST_SAID, compute_hint
+from blobsync.jobs.backends.aml.errors import MOST_SAID, az_ml, compute_hint
 from blobsync.jobs.backends.aml.replies import AmlReply
 
 AML_COMPUTE = "AmlCompute"
@@ -213,16 +213,19 @@ class Computes:
             self._sleep(_POLL_SECONDS)
         if found and wait and (found.state != "Succeeded" or (found.problems and request.method != "DELETE")):
             why = "; ".join(found.problems) or "no reason given"
-            hint = f"{compute_hint(why)}; to take it away: blobsync compute rm {name}"
+            hint = f"{compute_hint(why, self._client.workspace)}; to take it away: blobsync compute rm {name}"
             raise JobError(f"the compute {name} is {found.state}: {why}", hint=hint)
         return found
 
     def _cluster(self, name: str) -> Compute:
         found = self.find(name)
         if found.kind != AML_COMPUTE:
+            show, detach = (
+                az_ml(self._client.workspace, "compute", verb, "--name", name) for verb in ("show", "detach")
+            )
             raise UsageError(
                 f"{name} is a {found.kind}: only compute clusters ({AML_COMPUTE}) have nodes that Azure ML makes",
-                hint=f"for other kinds: az ml compute show --name {name}, az ml compute detach --name {name}",
+                hint=f"for other kinds: {show}, {detach}",
             )
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,7 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
     if "notregistered" in refusal.code.lower() or "subscriptionregistration" in refusal.code.lower():
         return BackendUnavailableError(
             f"Azure refused the request: {said}",
-            hint="az provider register --namespace Microsoft.MachineLearningServices",
+            hint=az(workspace, "provider", "register", "--namespace", "Microsoft.MachineLearningServices"),
         )
     wrong = wrong_place(refusal, workspace)
     if wrong:
@@ -96,14 +97,13 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
         kind = BackendBusyError if refusal.status in (429, 503) else BackendFailingError
         return kind(f"Azure ML did not complete the request: {said}", hint="try again later")
     if doing == "compute":
-        return JobError(f"Azure ML refused it: {said}", hint=compute_hint(said))
+        return JobError(f"Azure ML refused it: {said}", hint=compute_hint(said, workspace))
     if _lacks_compute(refusal):
-        where = f" --resource-group {workspace.resource_group} --workspace-name {workspace.workspace_name}"
         return ConfigError(
             f"Azure ML says: {said}",
             file=cluster_file or None,
             key="compute_target",
-            hint=f"to list them: az ml compute list{where}",
+            hint=f"to list them: {az_ml(workspace, 'compute', 'list')}",
         )
     if doing == "submit":
         return SubmissionError(f"Azure ML rejected the job: {said}", hint=_submission_hint(refusal))
@@ -122,11 +122,12 @@ def wrong_place(refusal: Refusal, workspace: WorkspaceConfig) -> ConfigError | N
         hint = "to list yours: az account list; if it is in another tenant: az login --tenant"
         return ConfigError(said, file=file, key="subscription_id", hint=hint)
     if "resourcegroup" in code:
-        hint = f"az group list --subscription {workspace.subscription_id} shows them"
+        hint = f"{az(workspace, 'group', 'list')} shows them"
         return ConfigError(said, file=file, key="resource_group", hint=hint)
     missing = code in ("parentresourcenotfound", "workspacenotfound")
     if refusal.status == 404 and (missing or refusal.says(f"workspaces/{workspace.workspace_name.lower()}'")):
-        hint = f"az ml workspace list --resource-group {workspace.resource_group} shows them"
+        group = ("--resource-group", workspace.resource_group)
+        hint = f"{az(workspace, 'ml', 'workspace', 'list', *group)} shows them"
         return ConfigError(said, file=file, key="workspace_name", hint=hint)
     return None
 
@@ -155,14 +156,26 @@ def _submission_hint(refusal: Refusal) -> str:
     return "see the request with blobsync submit --dry-run ..."
 
 
-def compute_hint(said: str) -> str:
+def compute_hint(said: str, workspace: WorkspaceConfig) -> str:
     """What to do about a refusal of a compute, by the words of the service."""
     text = said.lower()
     if any(word in text for word in _QUOTA):
-        return "az ml compute list-usage shows the quota; lower --max, or ask for more in the portal"
+        usage = az_ml(workspace, "compute", "list-usage")
+        return f"{usage} shows the quota; lower --max, or ask for more in the portal"
     if "size" in text or "sku" in text:
-        return "az ml compute list-sizes shows the sizes of the region"
+        return f"{az_ml(workspace, 'compute', 'list-sizes')} shows the sizes of the region"
     return "see the request with --dry-run"
+
+
+def az(workspace: WorkspaceConfig, *words: str) -> str:
+    """A command line of the Azure CLI, which would ask the user's default subscription."""
+    return shlex.join(["az", *words, "--subscription", workspace.subscription_id])
+
+
+def az_ml(workspace: WorkspaceConfig, *words: str) -> str:
+    """A command line about what the workspace has."""
+    where = ("--resource-group", workspace.resource_group, "--workspace-name", workspace.workspace_name)
+    return az(workspace, "ml", *words, *where)
 
 
 def _details(error: Mapping[str, Any], depth: int = 0) -> list[str]:

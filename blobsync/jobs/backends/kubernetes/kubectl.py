@@ -229,7 +229,11 @@ class Kubectl:
 
     def _make_namespace(self, said: str) -> str:
         match = re.search(r'namespaces "([a-z0-9-]+)"', said)
-        return f"create it: {self.shown('create', 'namespace', match[1])}" if match else "see kubectl get namespaces"
+        return (
+            f"create it: {self.shown('create', 'namespace', match[1])}"
+            if match
+            else f"see {self.shown('get', 'namespaces')}"
+        )
 
     def _look_hint(self, said: str) -> str:
         """The request, and the cluster's own rule where one refused it."""

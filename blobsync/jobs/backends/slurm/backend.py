@@ -204,7 +204,8 @@ class SlurmBackend:
                 return Refused(JobError(f"{ref.run_id} is {info.state} on Slurm: only a job that runs can be scaled"))
             if nodes > len(info.nodes):
                 text = f"Slurm gives no more nodes to a job that runs: {ref.run_id} has {len(info.nodes)}"
-                return Refused(UsageError(text, hint="blobsync resubmit starts it again with as many as are free"))
+                hint = f"blobsync resubmit {ref.run_id} starts it again with as many as are free"
+                return Refused(UsageError(text, hint=hint))
             kept = ",".join(info.nodes[:nodes])
             if nodes < len(info.nodes):
                 done = self._login.run(("scontrol", "update", f"JobId={_number(ref)}", f"NodeList={kept}"))
