@@ -59,8 +59,8 @@ def history(
 ) -> Result:
     """Show what was transferred, copied, removed and submitted from this project; asks no cluster and no container.
 
-    Of a transfer that runs it says how far that is. With an ID of a transfer: each file with its old and its new MD5
-    and ETag, from the receipt.
+    Of a transfer that runs it says how far that is. With an ID of a transfer: what failed, and each file with its old
+    and its new MD5 and ETag, from the receipt.
 
     \b
       blobsync history --since 1d
@@ -156,11 +156,13 @@ def _one(session: Session, book: LogBook, id: str, *, full: bool) -> Result:
             raise nothing from None
         return Result({"jobs": [job_data(job)]}, job_details(job))
     receipt = book.receipt(entry)
-    files = list(_files(receipt))
+    files, failures = list(_files(receipt)), _failures(receipt)
     far = _told_by(book.running.all())
-    data = {"transfers": [_data(entry, far)], "files": files, "receipt_kept": receipt is not None}
+    known = {"files": files, "failures": failures, "receipt_kept": receipt is not None}
+    data = {"transfers": [_data(entry, far)], **known}
     shown = files_shown(quiet=session.quiet, full=full)
-    lines = [*_facts(entry, far(entry)), *_file_lines(entry, files, shown, kept=receipt is not None)]
+    lines = [*_facts(entry, far(entry)), *_failure_lines(failures, shown)]
+    lines += _file_lines(entry, files, shown, kept=receipt is not None)
     return Result(data, lines, wraps=True)
 
 
@@ -170,6 +172,14 @@ def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     for file in (receipt or {}).get("deleted_files", ()):
         was = {name: file.get(name) for name in ("size", "md5", "etag")}
         yield {"action": "deleted", "path": file.get("path"), "size": None, "md5": None, "etag": None, "was": was}
+
+
+def _failures(receipt: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Receipts of older versions have no messages."""
+    return [
+        {"path": str(each.get("path")), "code": str(each.get("code")), "message": each.get("message")}
+        for each in (receipt or {}).get("failures", ())
+    ]
 
 
 _FACTS = ("path", "size", "md5", "etag")
@@ -194,6 +204,14 @@ def _facts(entry: TransferEntry, running: RunningTransfer | None) -> Iterator[st
         ("receipt", entry.receipt or ""),
     ]
     yield from (f"{name + ':':<14} {value}" for name, value in facts if value)
+
+
+def _failure_lines(failures: Sequence[Mapping[str, Any]], shown: int) -> Iterator[str]:
+    for each in failures[:shown]:
+        path, message = each["path"], each["message"] or ""
+        yield f"failed {message if message.startswith(path) else f'{path}: {message}'} ({each['code']})"
+    if len(failures) > shown:
+        yield more_line(len(failures) - shown)
 
 
 def _file_lines(entry: TransferEntry, files: Sequence[Mapping[str, Any]], shown: int, *, kept: bool) -> Iterator[str]:

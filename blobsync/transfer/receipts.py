@@ -108,7 +108,7 @@ def write_removal(
         "places": list(places),
         "deleted": len(deletions.gone),
         "failed": len(failures),
-        "failures": [{"path": failure.path, "code": failure.code} for failure in failures],
+        "failures": _failed(failures),
         "interrupted": interrupted,
     }
 
@@ -188,8 +188,12 @@ def _head(result: TransferResult) -> dict[str, object]:
         "bytes_transferred": result.bytes_transferred,
         "bytes_reused": result.bytes_reused,
         "seconds": round(result.seconds, 3),
-        "failures": [{"path": failure.path, "code": failure.code} for failure in result.failures],
+        "failures": _failed(result.failures),
     }
+
+
+def _failed(failures: Iterable[FileFailure]) -> list[dict[str, object]]:
+    return [{"path": failure.path, "code": failure.code, "message": failure.message} for failure in failures]
 
 
 def _files(ledgers: Sequence[Ledger]) -> Iterator[dict[str, object]]:

@@ -74,6 +74,21 @@ def test_transfers_copies_removals_and_mirrors_are_told(project: Project, contai
     assert project.json("history", "nothing-like-it").code == 4
 
 
+def test_what_failed_is_named_with_its_code(project: Project, container: Container) -> None:
+    write_tree(project.data, {"a.txt": b"here", "b.txt": b"b"})
+    container.put("data/c.txt", b"replaced under way")
+    project.configure(container)
+    (project.data / "c").mkdir()
+    (project.data / "bad\nname").write_bytes(b"not in any container")
+    done = project.json("u", "data")
+    assert (done.code, done.data["transferred"], done.data["failed"]) == (3, 2, 1), str(done)
+    (row,) = project.json("history").data["transfers"]
+    (failure,) = project.json("history", row["id"]).data["failures"]
+    assert (failure["path"], failure["code"]) == ("data/bad\nname", "names_unsafe")
+    text = project.run("history", row["id"]).out
+    assert "left out: its name" in text and "(names_unsafe)" in text, text
+
+
 def test_how_a_transfer_ended_is_told_also_after_a_kill(project: Project, container: Container) -> None:
     write_tree(project.data, {f"f{number}.bin": bytes([number]) * 100_000 for number in range(80)})
     for stop, result in ((signal.SIGINT, "cancelled"), (signal.SIGKILL, "killed")):

@@ -177,6 +177,9 @@ _STAT = record(
         "url": TEXT,
     }
 )
+_FAILURE_OF_HISTORY = record(
+    {"path": PATH, "code": TEXT, "message": noted(maybe(TEXT), "null in receipts of older versions")}
+)
 _LINK = record(
     {
         "path": PATH,
@@ -211,7 +214,14 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
         ),
         "history": (
             record({"transfers": list_of(_TRANSFER), "jobs": list_of(job)}),
-            record({"transfers": list_of(_TRANSFER), "files": list_of(_FILE_OF_HISTORY), "receipt_kept": FLAG}),
+            record(
+                {
+                    "transfers": list_of(_TRANSFER),
+                    "files": list_of(_FILE_OF_HISTORY),
+                    "failures": list_of(_FAILURE_OF_HISTORY),
+                    "receipt_kept": FLAG,
+                }
+            ),
             record({"jobs": list_of(job)}),
         ),
         "ls": (record({"entries": list_of(record(_BLOB, {"url": TEXT})), **_SUMS}), _USAGE),
