@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,8 +49,9 @@ class Module:
                 yield node
 
 
-def modules() -> list[Module]:
-    """Every module of the package."""
+@cache
+def modules() -> Sequence[Module]:
+    """Every module of the package; each is parsed once."""
     found = []
     for path in sorted((ROOT / "blobsync").rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
