@@ -60,20 +60,24 @@ def convert_batch_ai(
 
 def convert_philly_file(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A cluster file of Philly.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A cluster file of Philly, or the one that names them.")],
     name: NameOption = None,
     platform: PlatformOption = "slurm",
     dry_run: DryRunOption = False,
 ) -> Result:
-    """Write a cluster file of Philly as one of blobsync: account files in place of mount points, and a platform.
+    """Write a cluster file of Philly as one of blobsync: account files in place of mount points, modes, and a platform.
+
+    multi_philly_vc.yaml, which names Philly's clusters, becomes one cluster for each name. What jobs on the platform do
+    not have is left out, and named with its line.
 
     \b
       blobsync convert philly aux_data/aml/philly.yaml --name uni --platform slurm
+      blobsync convert philly aux_data/configs/multi_philly_vc.yaml     wu1, sc2
     """
     from blobsync.jobs.batchai.files import convert_philly
 
     root = _root(session)
-    found = convert_philly(root, file, name or f"{file.stem}-{platform}", _known(platform), session.environ)
+    found = convert_philly(root, file, name, _known(platform), session.environ)
     return _written(session, root, found, dry_run=dry_run)
 
 

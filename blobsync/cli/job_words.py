@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.amounts import count_text
 from blobsync.cli.columns import columns_of
 from blobsync.jobs.holding import entering_command, hold_text
-from blobsync.jobs.lasting import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
+from blobsync.jobs.lasting import lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 
 if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder
@@ -25,7 +25,7 @@ _COMMAND_CHARS = 60
 _LAST_LEAST = 12
 # Where no column is left to be left out.
 _LAST_CUT = 8
-_LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "TIME", "USER", "AGE")
+_LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "TIME", "USER")
 
 
 def job_data(record: JobRecord) -> dict[str, Any]:
@@ -111,23 +111,16 @@ def _sure(record: JobRecord) -> str:
 
 def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
     """One line per job under a heading."""
-    return table(job_rows(records))
-
-
-def job_rows(records: Sequence[JobRecord]) -> list[tuple[str, ...]]:
-    """The cells of that table, the heading first; names only where a job has one."""
-    named = any(record.spec.name for record in records)
-    rows = [("ID", "STATUS", "AGE", "TIME", "CLUSTER", "GPUS", *(["NAME"] if named else []), "COMMAND")]
+    rows = [("ID", "STATUS", "CLUSTER", "GPUS", "TIME", "COMMAND")]
     for record in records:
         info, spec = record.info, record.spec
         status = state_text(record)
         if info.restarts:
             status += f", restarted {info.restarts}x"
         gpus = str(spec.nodes * spec.gpus_per_node or f"{spec.world_size} CPU")
-        name = [spec.name] if named else []
-        cells = (status, age(record), lasted(record), record.cluster, gpus, *name, shlex.join(spec.argv))
-        rows.append((record.run_id, *cells))
-    return rows
+        command = spec.name or shlex.join(spec.argv)
+        rows.append((record.run_id, status, record.cluster, gpus, lasted(record), command))
+    return table(rows)
 
 
 def table(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.locations import MAX_NAME_CHARS
+from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.nearest import did_you_mean
 from blobsync.config.project_root import PROJECT_MARK, STATE_FOLDER
@@ -22,6 +23,7 @@ from blobsync.config.typed import CODE_KEY, FOLDER_SUFFIX, Checker, is_placehold
 from blobsync.config.yaml_lines import KeyPath
 
 _ROOT_KEY = "azure_blob_config_file"
+_HDFS = "/hdfs/"
 _Location = tuple[StorageAccount, str]
 
 
@@ -150,6 +152,14 @@ class EntryReader:
         point = self._mount_over(path)
         if point:
             return self._mounts[point], path[len(point) :]
+        if path.startswith(_HDFS) and (self._mounts or PHILLY_MARKS & self._values.keys()):
+            below = next(iter(self._mounts), "") + path.removeprefix("/hdfs")
+            self._checker.problem(
+                where,
+                f"{path} was on Philly's HDFS, which is gone",
+                hint=f"write where your copy is in the container, such as {below}; blobsync u uploads one from here",
+            )
+            return None, path
         if self._mounts and path.startswith("/"):
             self._checker.problem(
                 where,

@@ -13,7 +13,7 @@ from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigNotFoundError, UnknownClusterError
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.entries import EntryReader
-from blobsync.config.job_notes import job_notes
+from blobsync.config.job_keys import job_keys
 from blobsync.config.known_keys import CLUSTER, PLATFORMS
 from blobsync.config.model import (
     AML_PLATFORMS,
@@ -26,6 +26,7 @@ from blobsync.config.model import (
 )
 from blobsync.config.nearest import did_you_mean
 from blobsync.config.overrides import apply_overrides
+from blobsync.config.philly import philly_road
 from blobsync.config.typed import Checker
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_lines import Document, read_document
@@ -115,8 +116,11 @@ def find_cluster_file(root: Path, name: str | None, environ: Mapping[str, str]) 
     if name is None:
         hint = f"choose one with -c; {there}" if known else there
         raise ConfigNotFoundError("no such file", file=f"{CLUSTER_FOLDER}/{DEFAULT_CLUSTER}.yaml", hint=hint)
+    road = philly_road(root, name)
+    why = f"no cluster '{name}': there is no {CLUSTER_FOLDER}/{name}.yaml"
     raise UnknownClusterError(
-        f"no cluster '{name}': there is no {CLUSTER_FOLDER}/{name}.yaml", hint=did_you_mean(name, known) or there
+        f"{why}, only a file of Philly, which is gone" if road else why,
+        hint=f"{road} writes it; or kubernetes, aml, local" if road else did_you_mean(name, known) or there,
     )
 
 
@@ -179,9 +183,9 @@ class ClusterFile:
         # As in ACT: the file's name counts, not a link's.
         self._name = path.resolve().stem
         written = document or read_document(path, shown_path(root, path))
-        self._document = apply_overrides(written, overrides)
-        self._written = Written(Path(os.path.abspath(path)), overrides, self._document.values)
-        self._checker = Checker(self._document, environ, lambda: load_user_config(environ).allowed_variables)
+        self.document = apply_overrides(written, overrides)
+        self._written = Written(Path(os.path.abspath(path)), overrides, self.document.values)
+        self._checker = Checker(self.document, environ, lambda: load_user_config(environ).allowed_variables)
         self._values = self._checker.check(CLUSTER)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
@@ -209,9 +213,10 @@ class ClusterFile:
         folders, code = reader.folders(), reader.code()
         self._check_numbers()
         platform = _platform(values)
+        jobs = job_keys(self.document, values, platform, folders)
         return Cluster(
             name=self._name,
-            file=self._document.file,
+            file=self.document.file,
             root=self._root,
             folders=folders,
             code=code,
@@ -230,7 +235,9 @@ class ClusterFile:
             ignore=values.get("ignore", ()),
             max_file_size=values.get("max_file_size"),
             values=values,
-            job_notes=job_notes(self._document, values, platform, [entry.prefix for entry in folders]),
+            job_notes=jobs.notes,
+            job_refusals=jobs.refusals,
+            document=self.document,
             written=self._written,
         )
 

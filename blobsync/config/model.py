@@ -6,12 +6,18 @@ free-form settings of a cluster stay out of its ``repr``, so that printing a val
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blobsync.base.errors import ConfigError
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
+
+if TYPE_CHECKING:
+    # Nodes read these values, and have no YAML.
+    from blobsync.config.yaml_lines import Document
 
 DEFAULT_CLUSTER = "aml"
 # Platforms whose service itself provides the folders on the nodes.
@@ -172,6 +178,13 @@ class Written:
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
+class JobRefusal(NamedTuple):
+    """A key that jobs on the cluster's platform do not have, and what ``submit`` says of it."""
+
+    path: tuple[str, ...]
+    error: ConfigError
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced that may stand there.
@@ -181,7 +194,8 @@ class Cluster:
     jobs run: then nothing but ``local`` runs one. ``gpu_per_node`` and ``num_gpu`` are None where the file
     (or ``-p``) does not say. ``values`` holds every key as written, typed as ``docs/configuration.md`` says;
     :meth:`text` and its siblings read it by dotted path (``slurm.partition``). ``warnings`` are about the files;
-    ``job_notes`` about keys that jobs cannot use, or do not. ``written`` is None for clusters made by hand.
+    ``job_notes`` about keys that ask nothing of jobs; ``job_refusals`` are for those that jobs on the platform do not
+    have. ``written`` and ``document``, which knows the line of each key, are None for clusters made by hand.
     """
 
     name: str
@@ -206,6 +220,8 @@ class Cluster:
     values: Mapping[str, object] = field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
     job_notes: tuple[str, ...] = ()
+    job_refusals: tuple[JobRefusal, ...] = ()
+    document: Document | None = field(default=None, repr=False, compare=False)
     written: Written | None = None
 
     def __repr__(self) -> str:
@@ -215,6 +231,17 @@ class Cluster:
     def prefixes(self) -> tuple[str, ...]:
         """The local prefixes that have a blob folder, in the file's order."""
         return tuple(entry.prefix for entry in self.folders)
+
+    @contextmanager
+    def naming_lines(self) -> Iterator[None]:
+        """Errors that name a key of this cluster's file, and no line, get that of the key."""
+        try:
+            yield
+        except ConfigError as error:
+            is_placed = not error.key or error.line or error.file not in (None, self.file)
+            if self.document is None or is_placed or type(error) is not ConfigError:
+                raise
+            raise self.document.error(tuple(str(error.key).split(".")), error.detail, hint=error.hint) from error
 
     def folder(self, prefix: str) -> FolderEntry | None:
         """The entry of exactly this prefix."""

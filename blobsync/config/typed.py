@@ -121,11 +121,9 @@ class Checker:
         return Secret(value) if key.secret and value is not None else value
 
     def _unknown(self, path: KeyPath, keys: Mapping[str, Key]) -> None:
-        origin = self._document.origin(path)
-        where = f"{origin.file}:{origin.line}" if origin.line else origin.file
         guess = nearest(path[-1], keys)
         meant = f"; did you mean '{guess}'?" if guess else ""
-        self.warnings.append(f"{where}: {'.'.join(path)}: unknown key, ignored{meant}")
+        self.warnings.append(f"{self._document.place(path)}: {'.'.join(path)}: unknown key, ignored{meant}")
 
     def _wrong(self, path: KeyPath, raw: Any, kind: Kind) -> None:
         found = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number", str: "a text"}

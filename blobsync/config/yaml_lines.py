@@ -61,6 +61,11 @@ class Document:
             path = path[:-1]
         return Origin(self.file, None)
 
+    def place(self, path: KeyPath) -> str:
+        """The file and line of this key, for a sentence about it."""
+        origin = self.origin(path)
+        return f"{origin.file}:{origin.line}" if origin.line else origin.file
+
     def error(self, path: KeyPath, message: str, *, hint: str | None = None) -> ConfigError:
         """A ``ConfigError`` that names the place of this key."""
         origin = self.origin(path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blobsync.base.errors import ConfigError, UsageError
-from blobsync.config.job_notes import READ_ONLY_MODES
+from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
 from blobsync.config.known_keys import GONE_PLATFORMS, PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.elastic import Bounds, GivenBounds, find_bounds
@@ -16,14 +16,14 @@ from blobsync.jobs.holding import WAITING, duration_seconds, hold_seconds
 from blobsync.jobs.shape import JobShape, Size, find_shape
 from blobsync.jobs.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
 
-# Where the node sees a shared file system, or this very machine, links are cheapest; elsewhere mounts are.
-_DEFAULT_MODES = {"local": "link", "slurm": "link"}
-
 # Values of variables named like this are kept out of every record.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
 
 # Keys of the cluster file that the node reads.
 _FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed", "batchai")
+
+# Folders of this name are those that jobs write their results to.
+OUTPUT_PREFIX = "output"
 
 # Options of ``submit`` that only Slurm knows.
 SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
@@ -73,6 +73,8 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
     if hold:
         request = _waiting(cluster, request)
     demand_command(request)
+    if not request.here:
+        demand_keys(cluster.job_refusals)
     if request.options and cluster.platform != "slurm":
         option = next(iter(request.options))
         limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
@@ -183,8 +185,8 @@ def secret_names(cluster: Cluster) -> tuple[str, ...]:
 
 def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
     """How a job on ``cluster`` sees the folder entry."""
-    mode = entry.mode or _DEFAULT_MODES.get(cluster.platform, "mount")
-    if entry.storage_type == "file" and cluster.platform in _DEFAULT_MODES and mode != "link":
+    mode = folder_mode(cluster.platform, entry)
+    if entry.storage_type == "file" and cluster.platform in LINKING and mode != "link":
         raise ConfigError(
             f"a {cluster.platform} job cannot use an Azure file share",
             file=cluster.file,
@@ -200,7 +202,8 @@ def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
         include=entry.include,
         cache_seconds=entry.blob_cache_timeout,
         ignore=entry.ignore,
-        fuse_options=entry.blob_fuse_options,
+        # Read-only is the mode's word.
+        fuse_options=read_only_words(entry.blob_fuse_options)[1],
     )
 
 
@@ -226,7 +229,7 @@ def own_output(cluster: Cluster) -> dict[str, str]:
     """The folder entry in which the job gets a folder of its own, with ``output: per_job``. Raises ``ConfigError``."""
     if cluster.text("output") != "per_job":
         return {}
-    named = [entry for entry in cluster.folders if entry.prefix.startswith("output")]
+    named = [entry for entry in cluster.folders if _is_output(entry)]
     written = [entry for entry in named if entry.mode not in READ_ONLY_MODES]
     if not written:
         raise ConfigError(
@@ -238,6 +241,10 @@ def own_output(cluster: Cluster) -> dict[str, str]:
     return {OWN_OUTPUT: min(written, key=lambda entry: len(entry.prefix)).prefix}
 
 
+def _is_output(entry: FolderEntry) -> bool:
+    return entry.prefix.startswith(OUTPUT_PREFIX)
+
+
 def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
     """Logs go beside the output folder, not into it: ``u --mirror output`` must not take them for extras.
 
@@ -245,8 +252,8 @@ def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
     """
     if cluster.platform in SERVICES:
         return None
-    entries = sorted(cluster.folders, key=lambda entry: (not entry.prefix.startswith("output"), entry.mode != "upload"))
-    if entries and (entries[0].prefix.startswith("output") or entries[0].mode == "upload"):
+    entries = sorted(cluster.folders, key=lambda entry: (not _is_output(entry), entry.mode != "upload"))
+    if entries and (_is_output(entries[0]) or entries[0].mode == "upload"):
         place = entries[0].remote
     elif cluster.code:
         place = cluster.code.remote
@@ -258,7 +265,7 @@ def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
 def setup_lines(cluster: Cluster) -> tuple[str, ...]:
     """``setup``; without it, on Azure ML, what ACT did there: requirements.txt and compile.aml.sh, where they exist."""
     given = cluster.texts("setup")
-    if given or cluster.platform in _DEFAULT_MODES:
+    if given or cluster.platform in LINKING:
         return given
     compile_args = cluster.text("compile_args") or ""
     # These files are at the code's root.

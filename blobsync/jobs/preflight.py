@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import SasToken
@@ -45,9 +46,13 @@ def refusals(
             demand_usable(entry.account, environ)
     except BlobsyncError as error:
         found.append(error)
+    found += [one.error for one in cluster.job_refusals]
     try:
-        spec = describe(cluster, request, _RUN_ID, code)
-        create_backend(cluster.platform, around(cluster, environ)).plan(spec)
+        with cluster.naming_lines():
+            spec = describe(replace(cluster, job_refusals=()), request, _RUN_ID, code)
+            if cluster.job_refusals:
+                return tuple(found)
+            create_backend(cluster.platform, around(cluster, environ)).plan(spec)
         grant(spec, [cluster], _minter(environ))
     except BlobsyncError as error:
         if error.message not in [each.message for each in found]:

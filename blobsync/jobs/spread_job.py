@@ -52,7 +52,8 @@ def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: S
     plan = request.plan
     elastic = "" if cluster.platform in SERVICES else f"1:{plan.nodes}"
     asked = SubmitRequest(request.words, 0, nodes=plan.nodes, elastic=elastic)
-    spec = describe(cluster, asked, new_run_id(board.environ), None)
+    # What the file says of the jobs of its programs is none of a transfer's business.
+    spec = describe(replace(cluster, job_refusals=()), asked, new_run_id(board.environ), None)
     if plan.detach:
         _demand_limit(cluster, spec)
     each = request.cap_mbps / plan.workers if request.cap_mbps else None

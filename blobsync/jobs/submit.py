@@ -42,10 +42,11 @@ def plan_job(
     demand_platform(cluster)
     run_id = new_run_id(board.environ)
     # Errors of the request come before any code is read or uploaded.
-    describe(cluster, request, run_id, None)
-    code = choose_code(cluster)
-    spec = _with_node_archive(board, describe(cluster, request, run_id, code.ref))
-    plan = board.backend(cluster).plan(spec)
+    with cluster.naming_lines():
+        describe(cluster, request, run_id, None)
+        code = choose_code(cluster)
+        spec = _with_node_archive(board, describe(cluster, request, run_id, code.ref))
+        plan = board.backend(cluster).plan(spec)
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
 
@@ -78,7 +79,8 @@ def resubmit(
     moved = translate_again(cluster, old.spec, board.environ)
     if moved:
         cluster, told = moved.cluster, moved.translation.notes
-    spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu, moved))
+    with cluster.naming_lines():
+        spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu, moved))
     new = hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = told + code.warnings + new.warnings
     try:
@@ -179,7 +181,8 @@ def hand_over(
     backend, home = board.backend(cluster), home_of(cluster, board.environ)
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, board.environ))
-    plan = backend.plan(spec)
+    with cluster.naming_lines():
+        plan = backend.plan(spec)
     if spec.node_archive is not None and not spec.node_archive.container.startswith(MOUNTED):
         # It is beside the code, and the job has just been granted access to that: the account is known.
         account = known_accounts(clusters)[spec.node_archive.container]

@@ -30,14 +30,23 @@ class Source:
     overrides: Mapping[str, Any] = field(repr=False)
     environ: Mapping[str, str] = field(repr=False)
 
-    def open(self, cluster: str | None = None, *, from_cluster: str | None = None) -> Project:
-        """For one request, since a project is for one thread at a time. Raises ``ConfigError``."""
+    def open(
+        self,
+        cluster: str | None = None,
+        *,
+        from_cluster: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+    ) -> Project:
+        """For one request, since a project is for one thread at a time. Raises ``ConfigError``.
+
+        ``changes`` are those of a form, in place of -p and -n of the command line.
+        """
         through = self.through(cluster)
         return Project.open(
             self.folder,
             cluster=through.cluster,
             from_cluster=from_cluster,
-            overrides=through.overrides or None,
+            overrides=(through.overrides if changes is None else changes) or None,
             environ=self.environ,
         )
 

@@ -49,6 +49,11 @@ class Lab:
     def cluster(self, name: str = "aml", **changes: Any) -> None:
         self.write(f"aux_data/aml/{name}.yaml", {**yaml.safe_load(ACT_EXAMPLE), **changes})
 
+    def elsewhere(self, name: str, platform: str, **changes: Any) -> None:
+        """The example for another platform: without the keys that its jobs do not have."""
+        lacking = ("aml_config", "compute_target", "experiment_name")
+        self.cluster(name, platform=platform, **dict.fromkeys(lacking), **changes)
+
     def run(self, *words: str, code: int = 0) -> Done:
         done = self.project.run(*words)
         assert done.code == code, str(done)

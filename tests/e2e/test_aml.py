@@ -223,10 +223,10 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
 
 
 def test_a_failing_job_and_its_resubmission_elsewhere_and_back(lab: Lab) -> None:
-    lab.cluster("here", platform="local", local={"slots": 2, "gpus": 0}, runtime={"python": sys.executable})
+    lab.elsewhere("here", "local", local={"slots": 2, "gpus": 0})
     job_id = lab.submit("--single", "echo trying; exit 7")
     failed = lab.until(job_id)
-    assert (failed["status"], failed["exit_code"]) == ("Failed", 7)
+    assert (failed["status"], failed["exit_code"]) == ("Failed", 7), lab.run("q", job_id)
     assert "exited with status code 7" in failed["reason"] and failed["tail"] == ["trying"]
     assert [job["job_id"] for job in lab.ask("qf")["jobs"]] == [job_id]
     assert lab.run("logs", job_id, "-F").out == "trying\n"
@@ -244,7 +244,7 @@ def test_resubmission_from_aml_to_slurm_and_back(lab: Lab, request: pytest.Fixtu
     lab.project.environ.update(request.getfixturevalue("slurm_cluster").environ)
     lab.project.environ["PATH"] = f"{path}:{lab.project.environ['PATH']}"
     runtime = {"python": sys.executable, "scratch": str(tmp_path / "scratch")}
-    lab.cluster("uni", platform="slurm", gpu_per_node=0, runtime=runtime)
+    lab.elsewhere("uni", "slurm", gpu_per_node=0, runtime=runtime)
     stop = tmp_path / "stop"
     first = lab.submit("--single", WAIT.format(stop=stop))
     lab.until(first, "Running")
@@ -446,20 +446,45 @@ def test_a_setup_that_fails(lab: Lab) -> None:
 def test_what_jobs_cannot_use_is_told_by_config_check_and_submit(lab: Lab) -> None:
     entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
     entries["code_path"]["submit_with_url"] = True
-    lab.cluster(config_param=entries, priority=5)
+    lab.cluster(config_param=entries)
     checked, submitted = lab.run("config", "check"), lab.run("submit", "true")
     again = lab.run("resubmit", submitted.out.split()[0])
     for done in (checked, submitted, again, lab.run("submit", "--dry-run", "true")):
         assert (
             "config_param.code_path.submit_with_url: has no effect: everybody could read a URL in the job" in done.err
         )
-        assert "priority: has no effect on aml jobs, only on those of itp, singularity" in done.err
     assert "has no effect" not in lab.run("ls", "data").err
+
+
+def test_keys_that_jobs_do_not_have_are_refused_with_their_lines(lab: Lab) -> None:
+    lab.cluster(priority=5, with_log=True)
+    lines = (lab.project.root / "aux_data/aml/aml.yaml").read_text().splitlines()
+    line = 1 + next(number for number, text in enumerate(lines) if text.startswith("priority:"))
+    says = f"aux_data/aml/aml.yaml:{line}: priority: jobs on aml do not have it, only those on itp, singularity"
+    told = lab.run("config", "check").err
+    assert says in told and "submit refuses it, transfers do not" in told
+    for words in (("submit", "true"), ("submit", "--dry-run", "true")):
+        (error,) = lab.run("--json", *words, code=2).errors
+        assert error["message"] == says and error["code"] == "config_invalid"
+        assert error["hint"] == "remove it, or for one command: -p '{priority: null}'"
+    lab.run("-p", "{priority: null}", "submit", "true")
+    assert "do not have it" not in lab.run("ls", "data").err
+    # ACT's own file, on another platform: all of them at once.
+    lab.cluster("uni", platform="slurm")
+    (error,) = lab.run("--json", "-c", "uni", "submit", "true", code=2).errors
+    for key in ("aml_config", "compute_target", "experiment_name"):
+        assert f"{key}: jobs on slurm" in error["message"] or f"{key} (line " in error["message"], error
+    lab.run("-c", "uni", "ls")
+
+
+def test_folders_inside_a_folder_that_jobs_write_to_are_refused(lab: Lab) -> None:
+    entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
     lab.cluster(config_param={**entries, "data/voc_folder": entries["data_folder"]})
     warned = lab.run("config", "check").err
     assert "aux_data/aml/aml.yaml:" in warned and "config_param.data/voc_folder: lies inside data_folder" in warned
     refused = lab.run("--json", "submit", "true", code=2)
-    assert refused.errors[0]["message"].startswith("aux_data/aml/aml.yaml: config_param.data/voc_folder: lies inside")
+    assert refused.errors[0]["message"].startswith("aux_data/aml/aml.yaml:")
+    assert ": config_param.data/voc_folder: lies inside" in refused.errors[0]["message"]
     lab.run("plan", "d", "data/voc")
 
 

@@ -315,20 +315,26 @@ def test_a_file_of_philly_becomes_one_of_this_platform(lab: Lab) -> None:
         "blob_mount_point": "/blob",
         "azure_blob_config_file": "aux_data/configs/box.yaml",
         "config_param": {"code_path": "/blob/mine/code.zip", "output_folder": "/blob/mine/output"},
+        "cluster": "wu1",
     }
     lab.write("aux_data/aml/philly.yaml", philly)
     refused = lab.run("-c", "philly", "submit", "true", code=2).err
     assert "Philly, which this file is for, is gone" in refused
     assert "blobsync convert philly aux_data/aml/philly.yaml --platform slurm" in refused
     made = lab.run("--json", "convert", "philly", "aux_data/aml/philly.yaml", "--name", "new", "--platform", "local")
-    assert "vc: has no effect" in made.err
-    entry = yaml.safe_load((lab.project.root / "aux_data/aml/new.yaml").read_text())["config_param"]["output_folder"]
-    assert entry == {"azure_blob_config_file": "aux_data/configs/box.yaml", "path": "mine/output"}
+    assert "aux_data/aml/philly.yaml:3: cluster: left out: only Philly had it" in made.err
+    assert "output_folder: mode upload: empty when the command begins" in made.err
+    written = yaml.safe_load((lab.project.root / "aux_data/aml/new.yaml").read_text())
+    entry = written["config_param"]["output_folder"]
+    assert entry == {"azure_blob_config_file": "aux_data/configs/box.yaml", "path": "mine/output", "mode": "upload"}
+    assert written["gpu_per_node"] == 4 and "gpu_per_node: 4, as Philly's machines had" in made.err
     # The first of three clusters with enough free: no Slurm answers there, and here no GPU has to be waited for.
-    line = 'echo "$PHILLY_VC $PHILLY_CONTAINER_INDEX"'
+    line = 'echo "$PHILLY_VC $PHILLY_CONTAINER_INDEX"; echo kept > output/kept.txt'
     lab.configure("gone", "slurm", ssh="nobody@127.0.0.1:1", gpu_per_node=0)
     done = lab.run("--json", "-c", "gone,new,here", "-n", "0", "submit", line)
     job_id, choice = done.data["job_id"], done.data["choice"]
     assert [(one["cluster"], one["chosen"]) for one in choice] == [("gone", False), ("new", True), ("here", False)]
     assert "cluster gone: did not answer: " in done.err and "cluster new: 1 node free, enough for 1" in done.err
     assert lab.end(job_id) == "Completed" and lab.run("logs", job_id).out == "v 0\n"
+    # What it wrote is in the container.
+    assert lab.container.get("mine/output/kept.txt") == b"kept\n"

@@ -767,6 +767,15 @@ def test_local_starts_every_process_in_the_image_too(lab: Lab, tmp_path: Path, g
     assert lines == told(processes) if processes > 1 else len(lines) == 1
 
 
+def test_a_time_limit_ends_a_job_of_this_machine(lab: Lab) -> None:
+    lab.configure("here", **NEW, local={"slots": 4, "gpus": 0}, timeout="3s")
+    job_id = lab.submit("here", "echo begun; sleep 300", gpus=0)
+    ended = lab.until(job_id)
+    assert (ended["status"], ended["reason"]) == ("Failed", "its time limit of 3s was over")
+    assert lab.run("logs", job_id).out.startswith("begun")
+    assert lab.until(lab.submit("here", "true", gpus=0))["status"] == "Completed"
+
+
 def test_a_new_projects_configuration_starts_as_many_processes_as_it_is_asked_for(lab: Lab) -> None:
     lab.configure("here", **NEW, local={"slots": 4, "gpus": 0})
     job_id = lab.submit("here", TELL, gpus=2)

@@ -35,6 +35,10 @@ PLAIN: Mapping[str, Any] = {
 }
 
 
+_OF_AML = ("compute_target", "experiment_name")
+_OTHERS_LACK = dict.fromkeys(("local", "slurm", "kubernetes"), _OF_AML)
+
+
 @dataclass(frozen=True)
 class Asked:
     """What was built, and from what."""
@@ -51,13 +55,20 @@ class Asked:
 
 
 def load(root: Path, **changes: Any) -> tuple[Cluster, WorkspaceConfig]:
-    """A project whose only cluster is :data:`PLAIN` with ``changes``; None takes a key out."""
+    """A project whose only cluster is :data:`PLAIN` with ``changes``; None takes a key out.
+
+    What jobs on its platform do not have is left out of :data:`PLAIN`.
+    """
     files = ProjectFiles(root)
     files.account("other", "account_name: other\ncontainer_name: box\nsas_token: 'sv=1&sp=rwdl&sig=SENTINEL'\n")
     files.account("identity", "account_name: entra\ncontainer_name: box\n")
     known = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
     files.write("aux_data/aml/config.json", yaml.safe_dump(known))
-    values = {key: value for key, value in {**PLAIN, **changes}.items() if value is not None}
+    lacking = _OTHERS_LACK.get(str(changes.get("platform")), ())
+    plain = {key: value for key, value in PLAIN.items() if key not in lacking}
+    own = changes.get("kubernetes", {})
+    plain["docker"] = {key: value for key, value in PLAIN["docker"].items() if key not in own}
+    values = {key: value for key, value in {**plain, **changes}.items() if value not in (None, {})}
     files.cluster(yaml.safe_dump(values))
     cluster = load_cluster(files.root, environ=NO_ENVIRON)
     return cluster, load_workspace(cluster, environ=NO_ENVIRON)

@@ -17,7 +17,7 @@ from blobsync.base.errors import ConfigError
 from blobsync.base.locations import SasToken
 from blobsync.jobs.access import grant, service_rights
 from blobsync.jobs.backends.aml.replies import AmlReply, read_spec
-from blobsync.jobs.backends.aml.request import build_request, node_secrets, warnings_for
+from blobsync.jobs.backends.aml.request import build_request, node_secrets
 from blobsync.jobs.backends.aml.start import placed
 from blobsync.jobs.backends.aml.storage import for_code, make
 from blobsync.jobs.describe import SubmitRequest, describe
@@ -155,24 +155,26 @@ def test_a_key_finds_its_field(tmp_path: Path, changes: Any, path: str, value: A
 
 
 def test_an_image_is_registered_once_under_its_digest(tmp_path: Path) -> None:
-    docker = {"image": "team/image", "tag": "7", "address": "acr.azurecr.io", "username": "u", "password": "SENTINEL"}
+    docker = {"image": "team/image", "tag": "7", "address": "acr.azurecr.io"}
     asked = checked(ask(tmp_path, docker=docker))
     assert asked.request.environment
     path, body = asked.request.environment
     assert body == {"properties": {"image": "acr.azurecr.io/team/image:7", "isAnonymous": True}}
     assert asked.job["environmentId"] == f"{BASE}/{path}"
-    assert "SENTINEL" not in json.dumps([path, body, asked.request.job])
-    assert any("docker.password: has no effect" in text for text in asked.cluster.job_notes)
-    assert "SENTINEL" not in str(asked.cluster.job_notes)
+
+
+def test_a_registry_login_is_refused_with_the_ways_to_have_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"aml.yaml:[0-9]+: docker\.password: jobs on aml do not have it") as caught:
+        ask(tmp_path, docker={"image": "i", "address": "acr.azurecr.io", "username": "u", "password": "SENTINEL"})
+    assert "AcrPull" in caught.value.message and "SENTINEL" not in f"{caught.value} {caught.value.hint}"
+    assert "docker.username (line " in caught.value.message
 
 
 @pytest.mark.parametrize("changes", [{"preemption_allowed": True}, {"sla_tier": "Basic"}])
-def test_what_a_compute_cluster_decides_is_told(tmp_path: Path, changes: Any) -> None:
-    asked = ask(tmp_path / "compute", **changes)
-    (warning,) = warnings_for(asked.cluster, asked.spec)
-    assert warning.startswith(f"{next(iter(changes))}: ") and "compute cluster" in warning
-    serverless = ask(tmp_path / "serverless", compute_target=None, instance_type="S", **changes)
-    assert warnings_for(serverless.cluster, serverless.spec) == ()
+def test_what_a_compute_cluster_decides_is_refused_of_a_job(tmp_path: Path, changes: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(changes))}: .*compute cluster"):
+        ask(tmp_path / "compute", **changes)
+    ask(tmp_path / "serverless", compute_target=None, instance_type="S", **changes)
 
 
 def test_itp_and_global_dispatch(tmp_path: Path) -> None:
@@ -367,7 +369,7 @@ def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
         ({"platform": "itp", "min_nodes": 2}, "min_nodes: needs max_nodes beside it"),
         ({"platform": "itp", "priority": "High"}, "priority: 'High' is not a number"),
         ({"env": {"LONG": LONG}}, "more than a node can start"),
-        ({"config_param": {"data_folder": {**ENTRY, "path": "d", "mode": "link"}}}, "shared with the nodes"),
+        ({"config_param": {"data_folder": {**ENTRY, "path": "d", "mode": "link"}}}, "the nodes of aml share"),
         (
             {"config_param": {"data_folder": {**ENTRY, "path": "d"}, "data/x_folder": {**ENTRY, "path": "x"}}},
             "lies inside data_folder",

@@ -240,6 +240,6 @@ def test_programs_find_what_a_file_of_philly_says_and_env_wins() -> None:
 
 
 def test_options_for_blobfuse_reach_the_node() -> None:
-    entry = FolderEntry("data", BOX, "d", mode="mount", blob_fuse_options=("-o", "ro"))
+    entry = FolderEntry("data", BOX, "d", mode="mount", blob_fuse_options=("-o", "attr_timeout=240", "--x"))
     [folder] = describe(make_cluster(folders=(entry,)), SubmitRequest(("true",)), "me_1_x", CODE).folders
-    assert folder.fuse_options == ("-o", "ro")
+    assert (folder.mode, folder.fuse_options) == ("mount", ("-o attr_timeout=240", "--x"))

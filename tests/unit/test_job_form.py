@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import BlobsyncError, ConfigError, NothingMatchedError, UnsafeNameError, UsageError
-from blobsync.config.job_notes import ONLY_ON
+from blobsync.config.job_keys import ONLY_ON
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.loader import load_cluster
 from blobsync.config.overrides import parse_overrides
+from blobsync.jobs.backends import create_backend
 from blobsync.jobs.board import Board
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.form.checked import CheckedForm, check_form
@@ -23,6 +24,7 @@ from blobsync.jobs.form.filled import AskedJob, JobForm, param_text, text_of_com
 from blobsync.jobs.form.filling import form_of_job
 from blobsync.jobs.form.templates import load_template, remove_template, save_template, template_names
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.preflight import around
 from blobsync.jobs.spec import CodeRef, JobSpec
 from tests.fakes.backend import FakeBackend
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
@@ -36,6 +38,9 @@ CLUSTERS: Mapping[str, str] = {
     "bare": "platform: local\n"
     "azure_blob_config_file: aux_data/configs/acct.yaml\nconfig_param: {data_folder: me/data}\n",
     "kube": f"platform: kubernetes\nkubernetes: {{image: i, namespace: n}}\nconfig_param: {{{CODE}, {FOLDER}}}\n",
+    "sing": f"platform: singularity\naml_config: {{subscription_id: s, resource_group: g, workspace_name: w}}\n"
+    "compute_target: vc\nsingularity_instance_type: ND40\nsingularity_sla_tier: Premium\ndocker: {image: i}\n"
+    f"config_param: {{{CODE}, {FOLDER}}}\n",
     "aml": f"platform: aml\naml_config: {{subscription_id: s, resource_group: g, workspace_name: w}}\n"
     f"compute_target: gpus\ndocker: {{image: i}}\nconfig_param: {{{CODE}, {FOLDER}}}\n",
 }
@@ -121,8 +126,10 @@ FILLED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "a bare path": ("bare", {"folder_mode:data": "download"}),
     "Slurm": ("slurm", {"nodes": "2", "partition": "gpu", "array": "0-3", "time": "2-12:00:00", "timeout": "5h"}),
     "an elastic job": ("slurm", {"elastic": "1:4", "nodes": "2"}),
+    "the code": ("here", {"ignore": "*.ckpt\n/data/old"}),
+    "Singularity": ("sing", {"instance_type": "ND96", "sla_tier": "Basic"}),
     "Kubernetes": ("kube", {"queue": "q", "memory": "64Gi", "image": "other:1", "env": "X=\u2028\u0085y"}),
-    "Azure ML": ("aml", {"nodes": "2", "compute_target": "big", "sla_tier": "Spot", "preemption_allowed": "no"}),
+    "Azure ML": ("aml", {"nodes": "2", "compute_target": "big", "preemption_allowed": "no"}),
 }
 
 
@@ -182,13 +189,23 @@ MISTAKES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]] = {
     "negative": ("here", {"retries": "-1"}, {"retries": "must not be negative"}),
     "no number": ("here", {"retries": "a few"}, {"retries": "must be a whole number, not a text"}),
     "a choice": ("aml", {"launcher": "srun"}, {"launcher": "'srun' is not one of mpi, pytorch, none"}),
+    "a field of another platform": (
+        "aml",
+        {"partition": "gpu"},
+        {"cluster": "Partition: jobs on aml do not have it: leave it empty"},
+    ),
+    "another tier": ("aml", {"sla_tier": "Spot"}, {"sla_tier": "only serverless jobs have one"}),
     "a mode": (
         "here",
         {"folder_mode:data": "lnik"},
         {"folder_mode:data": "'lnik' is not one of link, mount, ro_mount, download, upload"},
     ),
-    "an amount": ("kube", {"memory": "64 GB"}, {"memory": "kubernetes.memory: '64 GB' is not an amount"}),
-    "a link to no file system": ("aml", {"folder_mode:data": "link"}, {"folder_mode:data": "mode link needs a file"}),
+    "an amount": ("kube", {"memory": "64 GB"}, {"memory": "'64 GB' is not an amount of memory"}),
+    "a link to no file system": (
+        "aml",
+        {"folder_mode:data": "link"},
+        {"folder_mode:data": "mode link needs a file"},
+    ),
     "bad YAML": ("here", {"other": "{a: "}, {"other": "-p: is not valid YAML"}),
     "said twice": (
         "here",
@@ -224,8 +241,31 @@ def test_mistakes_are_the_command_lines_sentences(root: Path) -> None:
     assert (mistake.message, mistake.hint) == (raised.value.message, raised.value.hint)
 
 
-def test_what_a_platform_does_not_have_is_left_out(root: Path) -> None:
-    assert asked(root, "here", partition="gpu", sla_tier="Spot").command_line[3:] == ("submit", "python", "train.py")
+def test_what_a_platform_does_not_have_is_refused(root: Path) -> None:
+    found = check(root, "here", partition="gpu", sla_tier="Spot")
+    assert found.asked is None
+    assert [(one.field, one.message) for one in found.mistakes] == [
+        ("cluster", "SLA tier: jobs on local do not have it: leave it empty"),
+        ("cluster", "Partition: jobs on local do not have it: leave it empty"),
+    ]
+
+
+def test_a_typed_machine_and_tier_count_where_the_file_has_keys_of_singularity(root: Path) -> None:
+    typed = asked(root, "sing", instance_type="ND96", sla_tier="Basic")
+    assert typed.param == {"singularity_instance_type": "ND96", "singularity_sla_tier": "Basic"}
+    cluster = load_cluster(root, "sing", overrides=typed.overrides, environ=NO_ENVIRON)
+    text = create_backend("singularity", around(cluster, NO_ENVIRON)).plan(spec_of(root, typed)).text
+    assert '"instanceTypes": [\n            "ND96"\n' in text and '"slaTier": "Basic"' in text and "ND40" not in text
+    # By -p, two words for one thing are refused.
+    both = load_cluster(root, "sing", overrides={"instance_type": "ND96"}, environ=NO_ENVIRON)
+    with pytest.raises(ConfigError, match="-p: instance_type: stands beside singularity_instance_type"):
+        describe(both, SubmitRequest(("true",)), "me_1_x", None)
+
+
+def test_patterns_of_the_form_replace_those_of_the_file(root: Path) -> None:
+    typed = asked(root, "here", ignore="*.ckpt\n\n /data/old ")
+    assert typed.param == {"ignore": ["*.ckpt", "/data/old"]}
+    assert load_cluster(root, "here", overrides=typed.overrides, environ=NO_ENVIRON).ignore == ("*.ckpt", "/data/old")
 
 
 def test_templates_come_back_as_they_were_saved(root: Path) -> None:

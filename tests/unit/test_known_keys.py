@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import ConfigError
 from blobsync.config.check import check_project
-from blobsync.config.job_notes import IDLE, NESTED_HINT, ONLY_ON, enclosing
+from blobsync.config.job_keys import (
+    IDLE,
+    NESTED_HINT,
+    NOWHERE,
+    ONLY_ON,
+    OUTRANKED,
+    demand_keys,
+    enclosing,
+    read_only_words,
+)
 from blobsync.config.known_keys import (
     ACCOUNT,
     BATCHAI,
@@ -31,12 +41,14 @@ from blobsync.config.known_keys import (
 )
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster
+from blobsync.jobs.access import rights_needed
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.aml.request import build_request
 from blobsync.jobs.backends.base import Surroundings
 from blobsync.jobs.board import settings_of
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.spec import SERVICES, CodeRef
+from blobsync.store.grants import READ_FOLDER
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
@@ -110,7 +122,6 @@ HANDED_OVER: Mapping[str, tuple[str, Any]] = {
     "kubernetes.pull_secret": ("kubernetes", "registry"),
     "kubernetes.ttl_days": ("kubernetes", 1),
     "kubernetes.gpu_resource": ("kubernetes", "amd.com/gpu"),
-    "kubernetes.security_context": ("kubernetes", {"runAsUser": 7}),
     "docker.username": ("kubernetes", "other"),
     "config_param.*.path": ("aml", "elsewhere"),
     "config_param.*.datastore_name": ("aml", "other"),
@@ -156,6 +167,8 @@ READ_IN: Mapping[str, str] = {
     "engine": "project/engine_set.py",
     "retries": "jobs/project_jobs.py",
     "setup": "jobs/node/setup.py",
+    "vc": "jobs/describe.py",
+    "user_name": "jobs/describe.py",
     "work_dir": "jobs/node/job.py",
     "command_prefix": "jobs/node/job.py",
     "sleep_if_fail": "jobs/node/stopping.py",
@@ -202,10 +215,10 @@ def every_key() -> set[str]:
 
 
 def test_each_key_is_in_one_table() -> None:
-    tables = [set(HANDED_OVER), set(READ_IN), set(IDLE)]
+    tables = [set(HANDED_OVER), set(READ_IN), set(IDLE), set(NOWHERE)]
     assert set().union(*tables) == every_key()
     assert sum(map(len, tables)) == len(every_key())
-    assert set(ONLY_ON) <= every_key() - set(IDLE)
+    assert set(ONLY_ON) | set(OUTRANKED) <= every_key() - set(IDLE) - set(NOWHERE)
 
 
 @pytest.mark.parametrize("name", sorted(HANDED_OVER))
@@ -223,21 +236,30 @@ def test_a_key_is_read_where_the_table_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name in ONLY_ON if not name.startswith("blob_mount_info")))
-def test_a_key_of_certain_platforms_says_so_on_others(tmp_path: Path, name: str) -> None:
+def test_a_key_of_certain_platforms_is_refused_on_others(tmp_path: Path, name: str) -> None:
     value = READ_VALUES.get(name) or HANDED_OVER.get(name, ("", {"x": 1}))[1]
     for platform in ("local", "slurm", "kubernetes", "aml", "itp", "singularity"):
-        told = configured(tmp_path / platform, platform, put({}, name, value)).job_notes
+        cluster = configured(tmp_path / platform, platform, put({}, name, value))
         shown = name.replace("*", "data_folder")
-        expected = f": {shown}: has no effect on {platform} jobs, only on those of {', '.join(ONLY_ON[name])}"
-        assert any(expected in note for note in told) == (platform not in ONLY_ON[name]), told
+        expected = f"jobs on {platform} do not have it, only those on {', '.join(ONLY_ON[name])}"
+        refused = [one.error for one in cluster.job_refusals]
+        found = [error for error in refused if error.key == shown and expected in error.message]
+        assert bool(found) == (platform not in ONLY_ON[name]), cluster.job_refusals
+        for error in found:
+            assert error.line and error.message.startswith(f"aux_data/aml/aml.yaml:{error.line}: {shown}: ")
+            with pytest.raises(ConfigError, match="do not have it"):
+                describe(cluster, SubmitRequest(("true",)), RUN_ID, None)
+            describe(cluster, SubmitRequest(("true",), here=True), RUN_ID, None)
 
 
 READ_VALUES: Mapping[str, Any] = {
     "docker.password": "SENTINEL",
+    "aml_config": "aux_data/aml/config.json",
+    "datastore_name": "store",
     "queue_settings": {"job_tier": "Basic"},
     "aks_compute_global_dispatch_arg": {"my_resource_only": True},
     "config_param.*.blob_cache_timeout": 60,
-    "config_param.*.blob_fuse_options": ["-o ro"],
+    "config_param.*.blob_fuse_options": ["-o attr_timeout=240"],
 }
 
 
@@ -260,10 +282,19 @@ def test_keys_that_do_nothing_are_told_with_their_place_and_never_their_value(tm
     assert not found.problems
     at = "aux_data/aml/aml.yaml"
     assert found.warnings == (
-        f"{at}:1: password: has no effect: {IDLE['password']}",
-        f"{at}:3: unique_gjd_cluster: has no effect: {IDLE['unique_gjd_cluster']}",
-        f"{at}:4: docker.password: has no effect on local jobs, only on those of kubernetes",
         f"{at}:8: config_param.code_path.submit_with_url: has no effect: {IDLE['config_param.*.submit_with_url']}",
+    )
+    assert found.cluster is not None
+    assert [one.error.message for one in found.cluster.job_refusals] == [
+        f"{at}:1: password: jobs do not have it: {NOWHERE['password']}",
+        f"{at}:3: unique_gjd_cluster: jobs do not have it: {NOWHERE['unique_gjd_cluster']}",
+        f"{at}:4: docker.password: jobs on local do not have it, only those on kubernetes",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        demand_keys(found.cluster.job_refusals)
+    assert caught.value.message.endswith("; refused as well: unique_gjd_cluster (line 3), docker.password (line 4)")
+    assert caught.value.hint == (
+        "remove them, or for one command: -p '{password: null, unique_gjd_cluster: null, docker: {password: null}}'"
     )
 
 
@@ -294,7 +325,7 @@ def test_a_folder_inside_another_one_is_told_where_jobs_cannot_have_it(tmp_path:
 
 
 def configured(root: Path, platform: str, changes: Mapping[str, Any]) -> Cluster:
-    extra = SING if platform == "singularity" else {}
+    extra: Mapping[str, Any] = SING if platform == "singularity" else {}
     shared = {"slurm": {"shared_root": "/s"}, "kubernetes": {"namespace": "train"}}.get(platform)
     merged = dict(changes)
     if shared:
@@ -313,6 +344,8 @@ def put(changes: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
         return {**changes, "config_param": entries}
     outer, _, inner = name.partition(".")
     known = {"image": "registry/image:1", "shm_size": "64g"} if outer == "docker" else {}
+    if name == "docker.environment":
+        known.pop("image")
     if name == "docker.username":
         known.update(address="acr.example", password="SENTINEL")
     return {**changes, outer: {**known, inner: value} if inner else value}
@@ -348,9 +381,47 @@ def words_of(module: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def test_mount_options_of_philly_have_no_effect_where_the_service_mounts(tmp_path: Path) -> None:
-    mount = {"blob_mount_point": "/blob", "azure_blob_config_file": "a.yaml", "blob_fuse_options": ["-o ro"]}
-    for platform in ("slurm", "kubernetes"):
-        notes = configured(tmp_path / platform, platform, {"blob_mount_info": [mount]}).job_notes
-        said = any("blob_mount_info.0.blob_fuse_options: has no effect on kubernetes jobs" in note for note in notes)
-        assert said == (platform == "kubernetes")
+def test_mount_options_of_philly_are_refused_where_the_service_mounts(tmp_path: Path) -> None:
+    mount = {"blob_mount_point": "/blob", **ENTRY, "blob_fuse_options": ["-o", "attr_timeout=240"]}
+    for platform in ("slurm", "kubernetes", "aml"):
+        refusals = configured(tmp_path / platform, platform, {"blob_mount_info": [mount]}).job_refusals
+        said = any(
+            "blob_mount_info.0.blob_fuse_options: jobs on aml do not have it" in one.error.message for one in refusals
+        )
+        assert said == (platform == "aml")
+
+
+@pytest.mark.parametrize(
+    ("options", "is_read_only", "rest"),
+    [
+        (["-o", "ro"], True, ()),
+        (["-o ro"], True, ()),
+        (["-oro"], True, ()),
+        (["--read-only"], True, ()),
+        (["--read-only=true"], True, ()),
+        (["--read-only=false"], False, ("--read-only=false",)),
+        (["-o", "attr_timeout=240", "-o", "ro,allow_other"], True, ("-o attr_timeout=240", "-o allow_other")),
+        (["-o", "rootmode=1", "--log-level=LOG_ro"], False, ("-o rootmode=1", "--log-level=LOG_ro")),
+        (["-o"], False, ("-o ",)),
+        ([], False, ()),
+    ],
+)
+def test_read_only_is_found_among_the_words_for_blobfuse(
+    options: list[str], is_read_only: bool, rest: tuple[str, ...]
+) -> None:
+    assert read_only_words(options) == (is_read_only, rest)
+
+
+@pytest.mark.parametrize("platform", ["local", "slurm", "kubernetes", "aml", "itp", "singularity"])
+def test_a_mount_that_philly_made_read_only_is_read_only_everywhere(tmp_path: Path, platform: str) -> None:
+    entry = {**ENTRY, "path": "shared/data", "blob_fuse_options": ["-o", "ro"], "mode": "mount"}
+    entries = {"code_path": {**ENTRY, "path": "me/code.zip"}, "data_folder": entry}
+    cluster = configured(tmp_path, platform, {"config_param": entries})
+    spec = describe(cluster, SubmitRequest(("true",)), RUN_ID, CodeRef(CONTAINER, "me/code.zip.d/d1.zip", "d1"))
+    assert [(folder.mode, folder.fuse_options) for folder in spec.folders] == [("ro_mount", ())]
+    assert rights_needed(spec)[CONTAINER] == READ_FOLDER
+    if platform in SERVICES:
+        inputs = build_request(cluster, load_workspace(cluster, environ=NO_ENVIRON), spec).job["properties"]["inputs"]
+        assert inputs["data_folder"]["mode"] == "ReadOnlyMount"
+    if platform == "kubernetes":
+        assert "ReadOnlyMany" in handed_over(cluster) and "- -o ro" in handed_over(cluster)

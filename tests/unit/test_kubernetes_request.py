@@ -18,7 +18,6 @@ from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.spec import JobSpec, Secrets
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID
 from tests.fakes.kubernetes import demand_valid, plan
-from tests.servers.kube.pod_security import violations
 from tests.servers.kube.volumes import expanded
 
 NAME = "me-1795248518-272a2739"
@@ -137,7 +136,8 @@ def test_folders_to_mount_are_volumes_of_the_csi_driver(tmp_path: Path) -> None:
     entries = {
         **COPIED,
         "data_folder": {**ENTRY, "path": "me/data", "mode": "ro_mount", "blob_cache_timeout": 90},
-        "model_folder": {**ENTRY, "path": "me/models", "include": ["a"]},
+        "model_folder": {**ENTRY, "path": "me/models", "blob_fuse_options": ["-o", "attr_timeout=9"]},
+        "parts_folder": {**ENTRY, "path": "me/parts", "include": ["a"], "mode": "ro_mount"},
     }
     made = plan(tmp_path, config_param=entries)
     (volume,), (claim,) = of_kind(made, "PersistentVolume"), of_kind(made, "PersistentVolumeClaim")
@@ -149,6 +149,7 @@ def test_folders_to_mount_are_volumes_of_the_csi_driver(tmp_path: Path) -> None:
     # A second folder of the container is written to.
     assert csi["readOnly"] is False and spec["accessModes"] == ["ReadWriteMany"]
     assert "--file-cache-timeout-in-seconds=90" in spec["mountOptions"] and "-o ro" not in spec["mountOptions"]
+    assert "-o attr_timeout=9" in spec["mountOptions"]
     assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
     secret = of_kind(made, "Secret")[1]
     assert secret["stringData"] == {"azurestorageaccountname": "acct", "azurestorageaccountsastoken": ""}
@@ -158,9 +159,10 @@ def test_folders_to_mount_are_volumes_of_the_csi_driver(tmp_path: Path) -> None:
     assert "ownerReferences" not in next(each for each in bodies if each["kind"] == "PersistentVolume")["metadata"]
     (files,) = of_kind(made, "ConfigMap")
     folders = {folder.name: folder for folder in JobSpec.from_json(files["data"]["job.json"]).folders}
-    data, model = folders["data"], folders["model"]
+    data, model, parts = folders["data"], folders["model"], folders["parts"]
     assert (data.mode, data.source, data.read_only) == ("link", "/blobsync/mounts/0/me/data", True)
-    assert (model.mode, model.container, model.include) == ("download", "mounted:/blobsync/mounts/0/me/models", ("a",))
+    assert (model.mode, model.source, model.read_only) == ("link", "/blobsync/mounts/0/me/models", False)
+    assert (parts.mode, parts.container, parts.include) == ("download", "mounted:/blobsync/mounts/0/me/parts", ("a",))
     alone = plan(tmp_path, config_param={**COPIED, "data_folder": {**ENTRY, "path": "me/data", "mode": "ro_mount"}})
     (volume,) = of_kind(alone, "PersistentVolume")
     assert volume["spec"]["csi"]["readOnly"] is True and "-o ro" in volume["spec"]["mountOptions"]
@@ -189,41 +191,9 @@ def test_the_cluster_file_says_what_pods_ask_for(tmp_path: Path) -> None:
     assert spec["activeDeadlineSeconds"] == 7200 and spec["ttlSecondsAfterFinished"] == 86_400
 
 
-def contexts(made: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``securityContext`` of the pod and of its container."""
-    pod = pod_of(made)
-    return pod.get("securityContext", {}), pod["containers"][0].get("securityContext", {})
-
-
-def test_the_security_context_of_the_cluster_file_is_that_of_pod_and_container(tmp_path: Path) -> None:
-    assert contexts(plan(tmp_path, config_param=COPIED)) == ({}, {})
-    given = {"runAsUser": 2000, "fsGroup": 3, "readOnlyRootFilesystem": True, "capabilities": {"add": ["IPC_LOCK"]}}
-    made = plan(tmp_path, config_param=COPIED, kubernetes={"security_context": given})
-    own = {"readOnlyRootFilesystem": True, "capabilities": {"add": ["IPC_LOCK"]}}
-    assert contexts(made) == ({"runAsUser": 2000, "fsGroup": 3}, own)
-    asked = plan(tmp_path, config_param=COPIED, kubernetes={"security_context": "restricted"})
-    assert demand_admitted(asked) == 1000
-    assert asked.request.restricted() == asked.request
-    # Where the namespace asks for it, it is so too; what the file says stays.
-    assert demand_admitted(plan(tmp_path, config_param=COPIED), add=True) == 1000
-    one = plan(tmp_path, config_param=COPIED, kubernetes={"security_context": {"runAsUser": 2000}})
-    assert demand_admitted(one, add=True) == 2000
-
-
-def demand_admitted(made: Plan, *, add: bool = False) -> int:
-    """The user of pods that a restricted namespace admits."""
-    request = made.request.restricted() if add else made.request
-    demand_valid(request.render("x"))
-    pod = request.job["spec"]["template"]["spec"]
-    assert list(violations("restricted", pod)) == []
-    return int(pod["securityContext"]["runAsUser"])
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"security_context": "loose"}, "'loose' is not restricted, or a mapping"),
-        ({"security_context": {"runAsUsr": 1}}, "'runAsUsr' is no field of a security context"),
         ({"namespace": "No_Good"}, "is not the name of a namespace"),
         ({"cpu": "many"}, "is not a number of CPUs"),
         ({"memory": "64 GB"}, "is not an amount of memory"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,30 @@ from typing import Any
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile, first_of
-from blobsync.config.job_notes import IDLE
+from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.loader import CLUSTER_FOLDER, ClusterFile, reload_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.new_cluster import NewFile, flattened, with_changes
+from blobsync.config.philly import philly_names
 from blobsync.config.typed import CODE_KEY
+from blobsync.config.yaml_lines import Document
 from blobsync.jobs.batchai.job_file import read_job_file
 from blobsync.jobs.batchai.recorded_job import RECORDED, recorded_job
 from blobsync.jobs.batchai.translate import NewAccount, Translation, translate_job
-from blobsync.jobs.describe import demand_platform, philly_variables
+from blobsync.jobs.describe import OUTPUT_PREFIX, demand_platform, philly_variables
 from blobsync.jobs.spec import JobSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PHILLY_COMMAND = ("python", "train.py")
+# What becomes something else in the new file.
+_TAKEN_OVER = (PHILLY_MARKS - {"vc_type"}) | {
+    "user_name",
+    "azure_blob_config_file",
+    "datastore_name",
+    "docker_tag",
+    "platform",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,48 +120,121 @@ def _account(new: NewAccount) -> NewFile:
     return NewFile(new.file, comment, values, is_private=True)
 
 
-def convert_philly(root: Path, path: Path, name: str, platform: str, environ: Mapping[str, str]) -> Conversion:
-    """A Philly file as the cluster ``name`` on ``platform``. Raises ``ConfigError``."""
+def convert_philly(root: Path, path: Path, name: str | None, platform: str, environ: Mapping[str, str]) -> Conversion:
+    """Philly's files as clusters on ``platform``: one file as ``name``, or each that ``multi_philly_vc.yaml`` names,
+    under its own name. Raises ``ConfigError`` and ``UsageError``."""
+    several = philly_names(path, str(path))
+    if not several:
+        return _one_philly(root, path, name or f"{path.stem}-{platform}", platform, environ)
+    if name and len(several) > 1:
+        raise UsageError(
+            f"--name {name}: {path} names {len(several)} clusters, {', '.join(several)}", hint="omit --name"
+        )
+    made = [
+        _one_philly(root, root / file if "/" in file else path.parent / file, name or one, platform, environ, one)
+        for one, file in several.items()
+    ]
+    command = ("blobsync", "-c", name or ",".join(several), "submit", *_PHILLY_COMMAND)
+    notes = tuple(dict.fromkeys(note for one in made for note in one.notes))
+    return Conversion(tuple(file for one in made for file in one.files), command, notes)
+
+
+def _one_philly(
+    root: Path, path: Path, name: str, platform: str, environ: Mapping[str, str], cluster_name: str = ""
+) -> Conversion:
+    """``cluster_name`` is that of Philly's cluster, which the file of all names gives."""
     file = _cluster_file(name)
-    loaded = ClusterFile(root, path.absolute(), {}, environ)
+    loaded = ClusterFile(root, path.absolute(), {"cluster": cluster_name} if cluster_name else {}, environ)
     cluster = loaded.cluster
     if cluster is None or cluster.written is None:
         raise first_of(loaded.problems)
     if not PHILLY_MARKS & cluster.written.values.keys():
         marks = ", ".join(sorted(PHILLY_MARKS))
         raise UsageError(f"{path} is no file of Philly: it has none of {marks}", hint="use it as it is: -c NAME")
-    kept = {
-        key: value
-        for key, value in cluster.written.values.items()
-        if key not in IDLE
-        and key not in PHILLY_MARKS
-        and key not in ("azure_blob_config_file", "config_param", "docker_tag")
-    }
-    values: dict[str, Any] = {**kept, "platform": platform, "config_param": _entries(cluster)}
+    given = cluster.written.values
+    gone = {key: NOWHERE.get(key) or IDLE[key] for key in given if (key in NOWHERE or key in IDLE)}
+    notes = [
+        f"{loaded.document.place((key,))}: {key}: left out: {why}"
+        for key, why in gone.items()
+        if key not in _TAKEN_OVER and given[key] not in (None, False, "")
+    ]
+    values: dict[str, Any] = {"platform": platform}
+    values |= {key: value for key, value in given.items() if key not in gone and key not in _TAKEN_OVER}
+    values["config_param"] = _entries(cluster, platform, notes)
     if told := philly_variables(cluster):
         values["env"] = {**told, **cluster.mapping("env")}
-    tag = cluster.text("docker_tag")
-    if tag and cluster.docker.image and not cluster.docker.tag:
-        values["docker"] = {**dict(values.get("docker", {})), "tag": tag}
+    if cluster.docker.image and (tag := cluster.text("docker_tag")):
+        # As on Philly, where it counted before the tag beside the image.
+        values["docker"] = {**dict(values["docker"]), "tag": tag}
+    if cluster.gpu_per_node is None:
+        values["gpu_per_node"] = _gpus_of_philly(cluster)
+        notes.append(f"gpu_per_node: {values['gpu_per_node']}, as Philly's machines had, and -n of a job without one")
+    notes += _taken_out(root, file, values, loaded, environ)
     comment = f"Converted from {path.name}, a file of Philly, by: blobsync convert philly"
-    gone = tuple(note for note in cluster.job_notes if "docker_tag" not in note)
     command = ("blobsync", "-c", name, "submit", *_PHILLY_COMMAND)
-    return Conversion((NewFile(file, comment, values),), command, (*cluster.warnings, *gone))
+    return Conversion((NewFile(file, comment, values),), command, (*cluster.warnings, *notes))
 
 
-def _entries(cluster: Cluster) -> dict[str, Any]:
-    """Each entry with its own account file, and its path below the container, not below a mount point."""
+def _gpus_of_philly(cluster: Cluster) -> int:
+    is_on_premises = cluster.text("vc_type") == "ap" or cluster.text("cluster") == "philly-prod-cy4"
+    return 8 if is_on_premises else 4
+
+
+def _entries(cluster: Cluster, platform: str, notes: list[str]) -> dict[str, Any]:
+    """Each entry with its own account file, its path below the container, not below a mount point, and a mode.
+
+    Philly mounted all of them. Nodes of Slurm need not have blobfuse2, so there a folder is copied instead; a link
+    would show an empty folder of this machine, and what a job writes behind it would be in no container.
+    """
     found: dict[str, Any] = {}
     given = cluster.mapping("config_param")
     if cluster.code:
         found[CODE_KEY] = {"azure_blob_config_file": cluster.code.account.file, "path": cluster.code.path}
     for entry in cluster.folders:
         options = given.get(entry.key)
-        more = dict(options) if isinstance(options, Mapping) else {}
-        if entry.blob_fuse_options:
-            more["blob_fuse_options"] = list(entry.blob_fuse_options)
-        found[entry.key] = {**more, "azure_blob_config_file": entry.account.file, "path": entry.path}
+        is_read_only, words = read_only_words(entry.blob_fuse_options)
+        mode = entry.mode or _mode_on(platform, entry.prefix, is_read_only=is_read_only)
+        found[entry.key] = {
+            **(dict(options) if isinstance(options, Mapping) else {}),
+            **({"datastore_name": entry.datastore_name} if entry.datastore_name else {}),
+            "azure_blob_config_file": entry.account.file,
+            "path": entry.path,
+            "mode": mode,
+            **({"blob_fuse_options": list(words)} if words else {}),
+        }
+        if not words:
+            found[entry.key].pop("blob_fuse_options", None)
+        if not entry.mode:
+            notes.append(f"{entry.key}: mode {mode}: {_MODES[mode]}")
     return found
+
+
+_MODES = {
+    "mount": "jobs read and write the container's folder",
+    "ro_mount": "jobs only read the container's folder, as its mount point said",
+    "download": "copied to each node before the command; what a job writes there stays on the node"
+    " (mode: mount, where nodes have blobfuse2, reads and writes it)",
+    "upload": "empty when the command begins; what a job writes there goes to the container",
+}
+
+
+def _mode_on(platform: str, prefix: str, *, is_read_only: bool) -> str:
+    if platform not in LINKING:
+        return "ro_mount" if is_read_only else "mount"
+    return "upload" if prefix.startswith(OUTPUT_PREFIX) and not is_read_only else "download"
+
+
+def _taken_out(
+    root: Path, file: str, values: dict[str, Any], loaded: ClusterFile, environ: Mapping[str, str]
+) -> Iterator[str]:
+    """Take out what ``submit`` would refuse on the platform, and name each with its line in Philly's file."""
+    made = ClusterFile(root, root / file, {}, environ, Document(file, values, {})).cluster
+    for path, error in made.job_refusals if made else ():
+        here: Any = values
+        for part in path[:-1]:
+            here = here[part]
+        del here[path[-1]]
+        yield f"{loaded.document.place(path)}: {'.'.join(path)}: left out: {error.detail}"
 
 
 def _cluster_file(name: str) -> str:

@@ -45,9 +45,7 @@ class JsonPart:
     def told(self, name: str, reason: str) -> str:
         """A sentence about a key, with its line."""
         path = (*self.path, name)
-        origin = self.document.origin(path)
-        where = f"{origin.file}:{origin.line}" if origin.line else origin.file
-        return f"{where}: {'.'.join(path)}: {reason}"
+        return f"{self.document.place(path)}: {'.'.join(path)}: {reason}"
 
     def note(self, name: str, reason: str) -> None:
         """The key is known and read, but something has to be told about it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.loader import ClusterFile, find_cluster_file, load_cluster
@@ -19,7 +20,7 @@ class CheckedForm:
     """A form, its mistakes, and what ``config check`` warns of.
 
     ``known`` is the cluster without the form's changes, None where its file cannot be used; ``asked`` is None
-    where there is a mistake.
+    where there is a mistake. ``changes`` are those of the cluster file, as far as they could be read.
     """
 
     form: JobForm
@@ -27,6 +28,7 @@ class CheckedForm:
     asked: AskedJob | None = field(default=None, repr=False)
     mistakes: tuple[FieldMistake, ...] = ()
     warnings: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def check_form(root: Path, form: JobForm, environ: Mapping[str, str]) -> CheckedForm:
@@ -40,13 +42,13 @@ def check_form(root: Path, form: JobForm, environ: Mapping[str, str]) -> Checked
     try:
         loaded = ClusterFile(root, find_cluster_file(root, form.cluster, environ), asked.overrides, environ)
     except BlobsyncError as error:
-        return CheckedForm(form, known, None, (*found, FieldMistake.of("other", error)))
+        return CheckedForm(form, known, None, (*found, FieldMistake.of("other", error)), changes=asked.overrides)
     found += [_placed(problem) for problem in loaded.problems]
     if loaded.cluster is not None:
         found += _refused(loaded.cluster, asked, environ)
     distinct = tuple({(one.field, one.message): one for one in found}.values())
     warnings = (*loaded.warnings, *loaded.job_notes)
-    return CheckedForm(form, known, None if distinct else asked, distinct, warnings)
+    return CheckedForm(form, known, None if distinct else asked, distinct, warnings, asked.overrides)
 
 
 def _refused(cluster: Cluster, asked: AskedJob, environ: Mapping[str, str]) -> Iterator[FieldMistake]:

@@ -10,9 +10,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blobsync.config.job_notes import ONLY_ON
+from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
-from blobsync.config.model import AML_PLATFORMS
+from blobsync.config.model import AML_PLATFORMS, Cluster
 from blobsync.jobs.elastic import FIXED_SIZE
 
 
@@ -140,6 +140,15 @@ FIELDS: tuple[FormField, ...] = (
         help="YAML, as for -p.",
     ),
     FormField(
+        "ignore",
+        "Not in the code",
+        MORE,
+        FieldEntry.LINES,
+        key="ignore",
+        example="*.ckpt",
+        help="Patterns as in .gitignore, one per line, for Synchronize and Upload the code first.",
+    ),
+    FormField(
         "init",
         "Upload the code first",
         MORE,
@@ -164,6 +173,17 @@ def choices_of(field: FormField) -> tuple[str, ...]:
     if field.choices or field.entry is not FieldEntry.CHOICE:
         return field.choices or (("yes", "no") if field.entry is FieldEntry.FLAG else ())
     return known_key(field.key).choices
+
+
+def key_on(field: FormField, known: Cluster | None) -> str:
+    """The key that a field stands for on a cluster: where its file has another one that counts instead, that one.
+
+    An environment of Azure ML is no image.
+    """
+    for winner, platforms in OUTRANKED.get(field.key, ()) if known else ():
+        if known and known.platform in platforms and winner != "docker.environment" and known.text(winner):
+            return winner
+    return field.key
 
 
 def known_key(dotted: str) -> Key:

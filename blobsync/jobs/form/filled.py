@@ -20,7 +20,7 @@ from blobsync.config.overrides import SHOWN, apply_overrides, parse_overrides
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document
 from blobsync.jobs.describe import SLURM_OPTIONS, SubmitRequest
-from blobsync.jobs.form.fields import BY_NAME, INCLUDE, MODE, FieldEntry, FormField, fields_of, known_key
+from blobsync.jobs.form.fields import BY_NAME, FIELDS, INCLUDE, MODE, FieldEntry, FormField, key_on, known_key
 
 if TYPE_CHECKING:
     from blobsync.jobs.project_jobs import SubmitKeywords
@@ -139,7 +139,7 @@ def text_of_command(argv: Sequence[str]) -> str:
 def read_form(form: JobForm, known: Cluster) -> tuple[AskedJob, tuple[FieldMistake, ...]]:
     """The submission, as far as the fields can be read, and what cannot be. ``known`` is the cluster without changes.
 
-    Fields that the cluster's platform does not have are left out: the page does not show them.
+    Fields that the cluster's platform does not have are mistakes of the cluster: the page does not show them.
     """
     reader = _Reader(form, known)
     return reader.submission(), tuple(reader.mistakes)
@@ -149,8 +149,12 @@ class _Reader:
     def __init__(self, form: JobForm, known: Cluster) -> None:
         self._form = form
         self._known = known
-        self._fields = [each for each in fields_of(known.platform) if form.text(each.name)]
+        filled = [each for each in FIELDS if form.text(each.name)]
+        self._fields = [each for each in filled if known.platform in each.platforms]
         self.mistakes: list[FieldMistake] = []
+        for each in filled:
+            if each not in self._fields:
+                self._wrong("cluster", f"{each.label}: jobs on {known.platform} do not have it: leave it empty")
 
     def submission(self) -> AskedJob:
         param = self._other()
@@ -207,13 +211,17 @@ class _Reader:
     def _put(self, param: dict[str, Any], each: FormField) -> None:
         text = self._form.text(each.name)
         value: Any = text
+        key = key_on(each, self._known)
+        kind = known_key(key).kind
         if each.entry is FieldEntry.PAIRS:
             value = self._pairs(each.name, text)
         elif each.entry is FieldEntry.FLAG:
             value = {"yes": True, "no": False}.get(text, text)
-        elif known_key(each.key).kind is Kind.WHOLE and _WHOLE.fullmatch(text):
+        elif kind is Kind.TEXTS:
+            value = [line.strip() for line in text.split("\n") if line.strip()]
+        elif kind is Kind.WHOLE and _WHOLE.fullmatch(text):
             value = int(text)
-        self._add(param, each.key.split("."), value)
+        self._add(param, key.split("."), value)
 
     def _add(self, param: dict[str, Any], path: Sequence[str], value: Any) -> None:
         here: Any = param

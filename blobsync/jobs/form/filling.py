@@ -15,7 +15,7 @@ from blobsync.config.overrides import SHOWN, apply_overrides
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document
 from blobsync.jobs.describe import SLURM_OPTIONS
-from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, fields_of
+from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, fields_of, key_on
 from blobsync.jobs.form.filled import JobForm, param_text, text_of_command
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.spec import JobSpec
@@ -43,7 +43,7 @@ def form_of_job(record: JobRecord, known: Cluster | None) -> FilledForm:
         values["env"] = _variables(spec, known)
         for each in fields_of(known.platform):
             if each.key and each.key not in ("num_gpu", "env"):
-                values[each.name] = _take(param, each)
+                values[each.name] = _take(param, each, known)
         values |= _folders(param)
     values["other"] = param_text(param) if param else ""
     notes = [f"{name}: its value is not recorded" for name in spec.secret_env if known is None or name not in known.env]
@@ -65,13 +65,15 @@ def _variables(spec: JobSpec, known: Cluster) -> str:
     return "\n".join(f"{name}={value}" for name, value in own.items() if "\n" not in value)
 
 
-def _take(param: dict[str, Any], each: FormField) -> str:
+def _take(param: dict[str, Any], each: FormField, known: Cluster) -> str:
     """The text of a field; its key is then no longer one of the others."""
-    *around, last = each.key.split(".")
+    *around, last = key_on(each, known).split(".")
     here: Any = param
     for part in around:
         here = here.get(part) if isinstance(here, Mapping) else None
     value = here.get(last) if isinstance(here, dict) else None
+    if isinstance(value, list) and all(isinstance(line, str) and "\n" not in line for line in value):
+        value = "\n".join(value)
     if isinstance(value, bool) != (each.entry is FieldEntry.FLAG) or not isinstance(value, (str, int)):
         return ""
     assert isinstance(here, dict)

@@ -21,7 +21,7 @@ from blobsync.code.project_code import Code
 from blobsync.config.known_keys import FOLDER_MODES
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.form.checked import CheckedForm
-from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField
+from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, key_on
 from blobsync.jobs.form.filled import JobForm
 from blobsync.jobs.history import JobFilter
 from blobsync.project.job_forms import JobForms
@@ -98,14 +98,15 @@ def _do(request: Request) -> Response:
             )
             told = _Told(f"Saved as {file}.")
         elif what == "init":
-            told = _synchronize(source, form.cluster)
+            told = _synchronize(source, found)
     except BlobsyncError as error:
         told = _Told.of(error)
     return _page(request, found, told, fresh=False)
 
 
-def _synchronize(source: Source, cluster: str) -> _Told:
-    with source.open(cluster) as project:
+def _synchronize(source: Source, found: CheckedForm) -> _Told:
+    """Upload the code as ``submit --init`` of this form would."""
+    with source.open(found.form.cluster, changes=found.changes) as project:
         result = Code(project).publish()
     words = "The code is unchanged:" if result.status == "unchanged" else "Uploaded the code:"
     return _Told(f"{words} {result.digest[:12]}, {len(result.state.snapshot.files):,} files.", notes=result.notes)
@@ -165,9 +166,11 @@ def _hint(found: CheckedForm, field: FormField) -> str:
     """What counts where the field is empty; nothing that could be a credential."""
     if found.known is None or not field.key or field.key in ("env", "setup"):
         return ""
-    value = found.known.value(field.key)
+    value = found.known.value(key_on(field, found.known))
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return "\n".join(map(str, value))
     return str(value) if isinstance(value, (str, int)) else ""
 
 

@@ -40,7 +40,6 @@ from blobsync.jobs.backends.aml.request import (
     build_request,
     node_secrets,
     secrets_path,
-    warnings_for,
     without_bundle,
 )
 from blobsync.jobs.backends.aml.ssh_service import find_az, read_address, ssh_proxy, tagged_machine
@@ -118,7 +117,7 @@ class AmlBackend:
         request = build_request(self._cluster, self._workspace, spec)
         base = f"{self._client.base}{self._client.path}"
         text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
-        return Plan(spec, text, request, warnings_for(self._cluster, spec), without_bundle(text))
+        return Plan(spec, text, request, shown=without_bundle(text))
 
     def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         request: AmlRequest = plan.request

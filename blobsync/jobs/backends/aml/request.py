@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import ConfigError
-from blobsync.config.job_notes import NESTED_HINT, enclosing, nested_sentence
+from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobs.backends.aml import platforms as aml_platforms
 from blobsync.jobs.backends.aml import storage as aml_storage
@@ -96,7 +96,12 @@ def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -
         inputs["secrets"] = _input("uri_file", "Download", home.uri(secrets_blob))
     environment_id, environment = _environment(cluster, spec, base)
     used = [store for store in (code, *folders, home if secrets_blob else None) if store]
-    env = {**spec.env, **aml_platforms.extra_environment(cluster, spec)}
+    scratch = cluster.text("runtime.scratch")
+    env = {
+        **spec.env,
+        **({"BLOBSYNC_SCRATCH": scratch} if scratch else {}),
+        **aml_platforms.extra_environment(cluster, spec),
+    }
     properties: dict[str, Any] = {
         "jobType": "Command",
         "displayName": (spec.name or shlex.join(spec.argv))[:_NAME_CHARS],
@@ -128,27 +133,9 @@ def check_request(cluster: Cluster, spec: JobSpec) -> None:
             key="ssh_public_key",
             hint="write the line of ~/.ssh/id_rsa.pub there",
         )
-    for folder in spec.folders:
-        if folder.mode == "link":
-            raise ConfigError(
-                "mode link needs a file system shared with the nodes, which Azure ML does not have",
-                file=cluster.file,
-                key=f"config_param.{folder.name}_folder",
-                hint="omit mode, or use mount, download or upload",
-            )
     for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
         key = f"config_param.{name}_folder"
         raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
-
-
-def warnings_for(cluster: Cluster, spec: JobSpec) -> tuple[str, ...]:
-    """What the user should know before the job is accepted."""
-    found = []
-    if cluster.platform == "aml" and cluster.compute_target and spec.preemptible:
-        found.append("preemption_allowed: on Azure ML the compute cluster decides (low priority), not the job")
-    if cluster.platform == "aml" and cluster.compute_target and cluster.text("sla_tier"):
-        found.append("sla_tier: only serverless jobs have one; a compute cluster has its own")
-    return tuple(found)
 
 
 def secrets_path(cluster: Cluster, spec: JobSpec) -> str:

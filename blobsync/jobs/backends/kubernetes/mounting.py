@@ -67,6 +67,7 @@ def _mount(spec: JobSpec, name: str, number: int, container: str) -> Mount:
     seconds = next((folder.cache_seconds for folder in folders if folder.cache_seconds is not None), None)
     options = ["-o allow_other", "--virtual-directory=true"]
     options += [f"--file-cache-timeout-in-seconds={seconds}"] if seconds is not None else []
+    options += [word for folder in folders for word in folder.fuse_options if word not in options]
     read_only = all(folder.mode == "ro_mount" for folder in folders)
     options += ["-o ro"] if read_only else []
     other = {"storageEndpointSuffix": suffix} if suffix != _PUBLIC_SUFFIX else {}

@@ -278,7 +278,7 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
             )
     if status is None:
         return RunInfo(run_id, State.UNKNOWN, reason="its directory was deleted")
-    state, reason = status.state, ""
+    state, reason = status.state, status.reason
     if state is State.QUEUED and run_id in order:
         reason = f"{count_text(order.index(run_id), 'job')} before it" if order.index(run_id) else ""
     if state is State.PREPARING:

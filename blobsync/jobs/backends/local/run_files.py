@@ -29,6 +29,7 @@ class SavedState:
     started: float | None = None
     ended: float | None = None
     gpus: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,10 @@ class RunFiles:
             gpus = tuple(str(gpu) for gpu in values["gpus"])
             code = values["exit_code"]
             code = None if code is None else int(code)
-            return SavedState(State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus)
+            told = str(values.get("reason") or "")
+            return SavedState(
+                State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus, told
+            )
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError, OverflowError):

@@ -3,7 +3,8 @@
     python -m blobsync.jobs.backends.local.supervisor RUN_DIR
 
 It waits for its turn, starts the node program, and writes ``state.json`` whenever something changes. A file called
-``cancel`` in the run's directory ends it. As long as it lives it keeps ``supervisor.lock`` locked.
+``cancel`` in the run's directory ends it, and so does the job's time limit, which begins with its turn. As long as it
+lives it keeps ``supervisor.lock`` locked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunne
 from blobsync.jobs.backends.local.fleet import PATIENCE_SECONDS, Fleet
 from blobsync.jobs.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
+from blobsync.jobs.holding import hold_text
 from blobsync.jobs.spec import JobSpec, State
 
 POLL_SECONDS = 0.2
@@ -39,6 +41,7 @@ class Supervisor:
         self._queue = LocalQueue(Path(values["queue"]))
         self._ticket = Path(values["ticket"])
         self._arguments: list[str] = values["command"]
+        self._stopped_by_limit = False
 
     def run(self) -> None:
         """Wait, run, report; secrets are removed when nothing needs them."""
@@ -65,21 +68,28 @@ class Supervisor:
         started = time.time()
         self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
         code = self._run_fleet(started, gpus) if self._spec.is_elastic else self._run_node(started, gpus)
+        state, reason = State.FAILED if code else State.COMPLETED, ""
         if self._files.cancel.exists():
             state = State.CANCELED
-        else:
-            state = State.FAILED if code else State.COMPLETED
-        self._files.write_status(SavedState(state, code, started, time.time(), gpus))
+        elif self._stopped_by_limit:
+            state, reason = State.FAILED, f"its time limit of {hold_text(self._spec.timeout_s or 0)} was over"
+        self._files.write_status(SavedState(state, code, started, time.time(), gpus, reason))
+
+    def _is_to_stop(self, started: float) -> bool:
+        """Whether somebody asked for its end, or its time is over."""
+        limit = self._spec.timeout_s
+        if limit and time.time() - started > limit:
+            self._stopped_by_limit = True
+        return self._stopped_by_limit or self._files.cancel.exists()
 
     def _run_fleet(self, started: float, gpus: tuple[str, ...]) -> int:
         fleet = Fleet(self._spec, self._files, self._arguments, self._process, self._environ, gpus)
         told = State.PREPARING
         while True:
-            canceled = self._files.cancel.exists()
-            code = fleet.look(canceled=canceled)
+            code = fleet.look(canceled=self._is_to_stop(started))
             if code is not None:
                 return code
-            state = State.CANCELING if canceled else self._files.phase()
+            state = State.CANCELING if self._files.cancel.exists() else self._files.phase()
             if state is not told:
                 told = state
                 self._files.write_status(SavedState(state, started=started, gpus=gpus))
@@ -105,8 +115,8 @@ class Supervisor:
             if code is not None:
                 return code
             state = self._files.phase()
-            if self._files.cancel.exists():
-                state = State.CANCELING
+            if self._is_to_stop(started):
+                state = State.CANCELING if self._files.cancel.exists() else state
                 if time.monotonic() - asked > PATIENCE_SECONDS:
                     # The second time, kill what did not stop.
                     with suppress(ProcessLookupError):

@@ -1,0 +1,334 @@
+"""Which keys of a cluster file jobs have on their platform, and what they are told of the others. Pure.
+
+A job asks for what its cluster file says. A key that its platform does not have is therefore refused, by ``submit`` and
+all that makes jobs, and never left out silently; transfers and ``blobsync local`` are not affected. The tables are the
+only list of such keys: a test checks that every other key is read somewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from blobsync.base.errors import ConfigError
+from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal
+from blobsync.config.typed import FOLDER_SUFFIX
+from blobsync.config.yaml_lines import Document, KeyPath
+
+NESTED_HINT = "give the outer one mode ro_mount or download, or remove one of the two from this cluster file"
+# Read-only folders can be linked into a directory of ours, beside other folders.
+READ_ONLY_MODES = ("download", "ro_mount")
+_MOUNTED = ("mount", "ro_mount")
+# Where jobs see the project's own folders, or a shared file system's.
+LINKING = ("local", "slurm")
+
+_OF_Q = "it says what a list of jobs shows: see blobsync q --help"
+_PHILLY = "only Philly had it"
+_NO_COUNTERPART = "Azure ML v2 has no counterpart"
+_OWN_START = "blobsync starts jobs with a program of its own"
+_REGISTRY = "Azure ML v2 takes it from a workspace connection, or lets the compute's identity pull (role AcrPull)"
+
+# Keys that ask nothing of a job: told, with the reason. * stands for any entry of a mapping or list.
+IDLE: Mapping[str, str] = {
+    "with_log": _OF_Q,
+    "with_details": _OF_Q,
+    "log_full": _OF_Q,
+    "inject_collection": "blobsync keeps its own history: see blobsync history",
+    "is_ssh_scheduler": "platform says where jobs are submitted",
+    "config_param.*.submit_with_url": "everybody could read a URL in the job; nodes get the code in another way",
+}
+
+# Keys of how blobsync itself runs on a node, which ask nothing of a job on this machine.
+_OWN_PROGRAM = "jobs on this machine run with the blobsync that submitted them, in its state folder"
+IDLE_HERE: Mapping[str, str] = dict.fromkeys(("interpreter_path", "runtime.python", "runtime.scratch"), _OWN_PROGRAM)
+
+# Keys that jobs have nowhere, with the reason.
+NOWHERE: Mapping[str, str] = {
+    "source_directory": _OWN_START,
+    "entry_script": _OWN_START,
+    "unique_gjd_cluster": _NO_COUNTERPART,
+    "aks_compute_global_dispatch_arg.cluster_selection_policy": _NO_COUNTERPART,
+    "queue_settings.priority": "only preview versions of Azure ML's interface have it",
+    "vc_type": _PHILLY,
+    "cluster": f"{_PHILLY}; platform says where jobs run",
+    "password": f"{_PHILLY}; no login needs it",
+    "docker_tag": f"{_PHILLY}; write docker: {{tag: ...}}",
+    "isDebug": _PHILLY,
+    "use_blob_as_input": f"{_PHILLY}; the path of each folder entry says it",
+}
+
+_IMAGE_PLATFORMS = ("kubernetes", *AML_PLATFORMS)
+_MOUNTING = ("local", "slurm", "kubernetes")
+
+# Keys that only jobs on these platforms have. Sections that are called like a platform say that themselves.
+ONLY_ON: Mapping[str, tuple[str, ...]] = {
+    "aml_config": AML_PLATFORMS,
+    "compute_target": AML_PLATFORMS,
+    "experiment_name": AML_PLATFORMS,
+    "datastore_name": AML_PLATFORMS,
+    "config_param.*.datastore_name": AML_PLATFORMS,
+    "priority": ("itp", "singularity"),
+    "elastic_num_gpu": ("itp", "singularity"),
+    "preemption_allowed": AML_PLATFORMS,
+    "queue_settings": AML_PLATFORMS,
+    "sla_tier": ("aml", "singularity"),
+    "instance_type": AML_PLATFORMS,
+    "identity": AML_PLATFORMS,
+    "launcher": AML_PLATFORMS,
+    "ssh_public_key": AML_PLATFORMS,
+    "ssh": ("slurm",),
+    "docker.environment": AML_PLATFORMS,
+    "docker.username": ("kubernetes",),
+    "docker.password": ("kubernetes",),
+    "docker.args": ("local", "slurm", *AML_PLATFORMS),
+    "aks_compute_global_dispatch": ("itp",),
+    "aks_compute_global_dispatch_arg": ("itp",),
+    "singularity_sla_tier": ("singularity",),
+    "singularity_instance_type": ("singularity",),
+    "config_param.*.blob_cache_timeout": _MOUNTING,
+    "config_param.*.blob_fuse_options": _MOUNTING,
+    "blob_mount_info.*.blob_fuse_options": _MOUNTING,
+}
+
+# What to do instead.
+_INSTEAD: Mapping[str, str] = {
+    "docker.username": _REGISTRY,
+    "docker.password": _REGISTRY,
+    "config_param.*.blob_cache_timeout": "Azure ML mounts folders with its own cache",
+    "config_param.*.blob_fuse_options": "Azure ML mounts folders by itself; read-only is mode: ro_mount",
+    "blob_mount_info.*.blob_fuse_options": "Azure ML mounts folders by itself; read-only is mode: ro_mount",
+}
+
+# Keys that say nothing beside another one with another value, which counts on these platforms.
+OUTRANKED: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = {
+    "instance_type": [("singularity_instance_type", ("singularity",))],
+    "sla_tier": [("singularity_sla_tier", ("singularity",)), ("queue_settings.job_tier", ("aml",))],
+    "docker.image": [("docker.environment", AML_PLATFORMS), ("kubernetes.image", ("kubernetes",))],
+    "docker.tag": [("docker.environment", AML_PLATFORMS), ("kubernetes.image", ("kubernetes",))],
+    "docker.shm_size": [("kubernetes.shm_size", ("kubernetes",))],
+    "runtime.python": [("interpreter_path", ("slurm", *_IMAGE_PLATFORMS))],
+    "timeout": [("slurm.time", ("slurm",))],
+    "min_nodes": [("elastic_num_gpu", ("itp", "singularity"))],
+    "max_nodes": [("elastic_num_gpu", ("itp", "singularity"))],
+}
+
+
+class JobKeys(NamedTuple):
+    """What a cluster file says that its jobs cannot have (``refusals``), and what asks nothing of them (``notes``)."""
+
+    refusals: tuple[JobRefusal, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def enclosing(modes: Mapping[str, str]) -> Mapping[str, str]:
+    """Folder entries, given with their modes, inside another one that jobs write to -> that one.
+
+    Azure ML cannot mount a folder into a mounted one.
+    """
+    written = [name for name, mode in modes.items() if mode not in READ_ONLY_MODES]
+    found = {name: max((one for one in written if name.startswith(f"{one}/")), key=len, default="") for name in modes}
+    return {name: outer for name, outer in found.items() if outer}
+
+
+def nested_sentence(outer: str) -> str:
+    """What is wrong with a folder entry inside ``outer``."""
+    return f"lies inside {outer}{FOLDER_SUFFIX}, and a folder that jobs write to cannot contain another one"
+
+
+def folder_mode(platform: str, entry: FolderEntry) -> str:
+    """How jobs see a folder: as its entry says, else through a link or a mount.
+
+    Where a job sees a shared file system, or this very machine, links are cheapest. A mount that blobfuse is told to
+    make read-only (``-o ro``) is a ``ro_mount`` on every platform.
+    """
+    mode = entry.mode or ("link" if platform in LINKING else "mount")
+    return "ro_mount" if mode == "mount" and read_only_words(entry.blob_fuse_options)[0] else mode
+
+
+def read_only_words(options: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
+    """Whether words for blobfuse ask for a read-only mount (``-o ro``, ``--read-only``), and what is left of them.
+
+    ``-o`` and the word that follows it are one text: ``-o attr_timeout=240``.
+    """
+    words = iter([word for text in options for word in text.split()])
+    is_read_only, rest = False, []
+    for word in words:
+        if word.startswith("-o"):
+            given = (word[2:] or next(words, "")).split(",")
+            kept = [option for option in given if option != "ro"]
+            is_read_only = is_read_only or kept != given
+            rest += [f"-o {','.join(kept)}"] if kept else []
+        elif word in ("--read-only", "--read-only=true"):
+            is_read_only = True
+        else:
+            rest.append(word)
+    return is_read_only, tuple(rest)
+
+
+def job_keys(document: Document, values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> JobKeys:
+    """What jobs on ``platform`` are refused for, and what they are told, each with its place. No value is shown."""
+    refusals = [
+        JobRefusal(path, document.error(path, sentence)) for path, sentence in _refused(values, platform, folders)
+    ]
+    notes = [f"{document.place(path)}: {'.'.join(path)}: {text}" for path, text in _told(values, platform, folders)]
+    return JobKeys(tuple(refusals), tuple(notes))
+
+
+def demand_keys(refusals: Sequence[JobRefusal]) -> None:
+    """Raise ``ConfigError`` for the first of these, which names the others too."""
+    if not refusals:
+        return
+    first, *more = [one.error for one in refusals]
+    others = ", ".join(f"{one.key} (line {one.line})" if one.line else f"{one.key} ({one.file})" for one in more)
+    message = first.detail + (f"; refused as well: {others}" if others else "")
+    without = _without([one.path for one in refusals])
+    hint = f"remove {'them' if others else 'it'}" + (f", or for one command: {without}" if without else "")
+    raise ConfigError(message, file=first.file, line=first.line, key=first.key, hint=hint)
+
+
+def _without(paths: Sequence[KeyPath]) -> str:
+    """The option that takes these keys out; empty where one of them is in a list, or holds what divides keys there."""
+    if any(path[0] == "blob_mount_info" or any("$" in part for part in path) for path in paths):
+        return ""
+    param: dict[str, Any] = {}
+    # Not those below one that goes with all it holds.
+    for path in (path for path in paths if not any(path[:size] in paths for size in range(1, len(path)))):
+        *around, last = path
+        here = param
+        for part in around:
+            here = here.setdefault(part, {})
+        here[last] = None
+    return f"-p '{yaml.safe_dump(param, default_flow_style=True, width=10**6, sort_keys=False).strip()}'"
+
+
+_Finding = tuple[KeyPath, str]
+# Sections whose keys are names, or numbers.
+_NAMED = ("config_param", "blob_mount_info")
+
+
+def _refused(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> Iterator[_Finding]:
+    for path, value in _given(values, ()):
+        name = _pattern(path)
+        if name in NOWHERE:
+            yield path, f"jobs do not have it: {NOWHERE[name]}"
+        elif platform not in ONLY_ON.get(name, (platform,)):
+            if not (name.endswith(".blob_fuse_options") and not read_only_words(value)[1]):
+                instead = f": {_INSTEAD[name]}" if name in _INSTEAD and platform in AML_PLATFORMS else ""
+                yield path, f"jobs on {platform} do not have it, only those on {', '.join(ONLY_ON[name])}{instead}"
+        elif reason := _outranked(name, value, values, platform):
+            yield path, reason
+    yield from _of_values(values, platform)
+    for entry in folders:
+        yield from _of_folder(values, platform, entry)
+    yield from _of_mount_points(values, platform, folders)
+
+
+def _outranked(name: str, value: Any, values: Mapping[str, Any], platform: str) -> str:
+    """Why the key says nothing beside another one; empty where it counts."""
+    for winner, where in OUTRANKED.get(name, ()):
+        other = _at(values, winner)
+        if platform in where and other not in (None, "") and other != value and not _is_told(name, values):
+            return f"stands beside {winner}, which counts on {platform}: use only one of them"
+    return ""
+
+
+def _of_values(values: Mapping[str, Any], platform: str) -> Iterator[_Finding]:
+    """Keys that need, or exclude, another one."""
+    if platform == "aml" and values.get("compute_target"):
+        if values.get("preemption_allowed"):
+            yield ("preemption_allowed",), "the compute cluster decides (low priority), not a job on it"
+        if values.get("sla_tier"):
+            yield ("sla_tier",), "only serverless jobs have one; a compute cluster has its own"
+    elif platform == "aml" and values.get("preemption_allowed") and values.get("sla_tier", "Spot").lower() != "spot":
+        yield ("sla_tier",), "a job that may be preempted has the tier Spot"
+    dispatch = "aks_compute_global_dispatch"
+    if platform == "itp" and values.get(f"{dispatch}_arg") and not values.get(dispatch):
+        yield (f"{dispatch}_arg",), f"counts only with {dispatch}: true"
+    if platform == "singularity" and not str(values.get("identity", "/subscriptions/")).startswith("/subscriptions/"):
+        yield ("identity",), "Singularity takes the ARM id of a managed identity, and no other"
+    if platform == "kubernetes" and values.get("use_custom_docker") is False and not _at(values, "kubernetes.image"):
+        yield ("use_custom_docker",), "jobs on kubernetes always run in docker.image, which false rules out"
+    if platform == "local" and values.get("nodes", 1) > 1 and not values.get("max_nodes"):
+        yield ("nodes",), "this machine is one node"
+    if values.get("multi_process") is False and values.get("process_count_per_node", 1) != 1:
+        yield ("process_count_per_node",), "stands beside multi_process: false, which means one process on each node"
+
+
+def _of_folder(values: Mapping[str, Any], platform: str, entry: FolderEntry) -> Iterator[_Finding]:
+    """What a folder's mode does not have. With ``include`` a mount would be a copy, and what is written there lost."""
+    mode, at = folder_mode(platform, entry), ("config_param", entry.key)
+    written = _at(values, "config_param", entry.key)
+    own = written if isinstance(written, Mapping) else {}
+    if mode == "link" and platform not in LINKING:
+        yield (*at, "mode"), f"mode link needs a file system that this machine and the nodes of {platform} share"
+    if entry.include and mode != "download" and not (mode == "ro_mount" and platform not in LINKING):
+        yield (*at, "include"), f"only mode: download brings parts of a folder, and this one has mode {mode}"
+    if mode not in _MOUNTED:
+        needed = f"only a mounted folder has it, and this one has mode {mode}"
+        for name in ("blob_cache_timeout", "blob_fuse_options"):
+            if own.get(name) and platform in ONLY_ON[f"config_param.*.{name}"]:
+                yield (*at, name), needed
+    if entry.storage_type == "file" and platform == "kubernetes":
+        yield (*at, "storage_type"), "jobs on kubernetes cannot mount an Azure file share"
+    if entry.file_share and (entry.storage_type != "file" or platform == "kubernetes"):
+        yield (*at, "file_share"), "it counts only with storage_type: file, and where jobs can mount a share"
+
+
+def _of_mount_points(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> Iterator[_Finding]:
+    """Options of a mount point, where the folders below it are links because nobody gave them a mode."""
+    for number, mount in enumerate(values.get("blob_mount_info", ())):
+        options = mount.get("blob_fuse_options")
+        linked = [entry.key for entry in folders if options and entry.blob_fuse_options == options and not entry.mode]
+        if linked and platform in LINKING:
+            at = ("blob_mount_info", str(number), "blob_fuse_options")
+            yield at, f"{', '.join(linked)} is a link on {platform}, which has none: give it a mode"
+
+
+def _told(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> Iterator[_Finding]:
+    for path, _ in _given(values, ()):
+        name = _pattern(path)
+        if name in IDLE or (platform == "local" and name in IDLE_HERE):
+            yield path, f"has no effect: {IDLE.get(name) or IDLE_HERE[name]}"
+        elif name in OUTRANKED and platform in AML_PLATFORMS and _is_told(name, values):
+            yield path, "has no effect: use_custom_docker is false, and docker.environment is what jobs run in"
+    modes = {entry.prefix: folder_mode(platform, entry) for entry in folders}
+    for inner, outer in enclosing(modes).items() if platform in AML_PLATFORMS else ():
+        at = ("config_param", f"{inner}{FOLDER_SUFFIX}")
+        yield at, f"{nested_sentence(outer)}: submit refuses it ({platform}), transfers do not; {NESTED_HINT}"
+
+
+def _is_told(name: str, values: Mapping[str, Any]) -> bool:
+    """ACT's own meaning of ``use_custom_docker: false``: the image is not used."""
+    environment = _at(values, "docker.environment")
+    return name in ("docker.image", "docker.tag") and values.get("use_custom_docker") is False and bool(environment)
+
+
+def _at(values: Mapping[str, Any], *keys: str) -> Any:
+    """The value of a dotted key, or of a path; None where there is none."""
+    here: Any = values
+    for part in keys[0].split(".") if len(keys) == 1 else keys:
+        here = here.get(part) if isinstance(here, Mapping) else None
+    return here
+
+
+def _given(values: Mapping[str, Any], around: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Every key that asks for something, at whatever depth: false, and what is empty, does not."""
+    for key, value in values.items():
+        path = (*around, str(key))
+        if value is not False and value not in ({}, (), ""):
+            yield path, value
+        if isinstance(value, Mapping):
+            yield from _given(value, path)
+        elif isinstance(value, tuple):
+            inner = {str(number): item for number, item in enumerate(value) if isinstance(item, Mapping)}
+            yield from _given(inner, path)
+
+
+def _pattern(path: KeyPath) -> str:
+    """The name of a key in the tables."""
+    parts = list(path)
+    if parts[0] in _NAMED and len(parts) > 1:
+        parts[1] = "*"
+    return ".".join(parts)

@@ -1,0 +1,52 @@
+"""Philly's files below ``aux_data/configs``: which are there, and the command that makes clusters of them.
+
+``multi_philly_vc.yaml`` names Philly's clusters, whose common file is ``philly_vc.yaml`` beside it:
+
+    clusters: [wu1, sc2]            or, each with a file of its own:   clusters: {wu1: philly_wu1.yaml}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from blobsync.base.errors import ConfigError
+from blobsync.config.known_keys import PHILLY_MARKS
+from blobsync.config.yaml_lines import read_document
+
+_FOLDER = "aux_data/configs"
+_COMMON = "philly_vc.yaml"
+_CLUSTERS = "clusters"
+
+
+def philly_names(path: Path, shown: str) -> Mapping[str, str]:
+    """The clusters that ``multi_philly_vc.yaml`` names, each with its file; empty for another file.
+
+    A file without a slash lies beside it, others are relative to the project. Raises ``ConfigError``.
+    """
+    document = read_document(path, shown)
+    given = document.values.get(_CLUSTERS)
+    if given is None:
+        return {}
+    for key in document.values:
+        if key != _CLUSTERS:
+            raise document.error((key,), f"is no key of a file that names Philly's {_CLUSTERS}")
+    named = dict.fromkeys(map(str, given), _COMMON) if isinstance(given, list) else given
+    if not named or not isinstance(named, Mapping) or not all(isinstance(file, str) for file in named.values()):
+        raise document.error((_CLUSTERS,), "must be a list of names, or a mapping of names to files")
+    return {str(name): file.removeprefix("./") for name, file in named.items()}
+
+
+def philly_road(root: Path, name: str) -> str:
+    """The command that makes the cluster ``name`` of a file of Philly's; empty where none speaks of it."""
+    folder = root / _FOLDER
+    for path in sorted(folder.glob("*.y*ml")) if folder.is_dir() else ():
+        shown = f"{_FOLDER}/{path.name}"
+        try:
+            if path.stem == name and PHILLY_MARKS & read_document(path, shown).values.keys():
+                return f"blobsync convert philly {shown} --name {name} --platform slurm"
+            if name in philly_names(path, shown):
+                return f"blobsync convert philly {shown} --platform slurm"
+        except ConfigError:
+            continue
+    return ""

@@ -1,0 +1,288 @@
+"""Every ancestor's file on every platform: each of its keys is honoured, or refused with its line.
+
+The keys are taken from the files. A key is honoured where another value, or none, makes another request or another
+specification. A few ask nothing of a job: ``NOT_OF_JOBS`` says whose they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.config.job_keys import IDLE, IDLE_HERE
+from blobsync.config.known_keys import CLUSTER, FOLDER
+from blobsync.config.loader import load_cluster
+from blobsync.config.model import Cluster
+from blobsync.config.new_cluster import with_changes
+from blobsync.config.yaml_lines import KeyPath
+from blobsync.jobs.backends import create_backend
+from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.preflight import around
+from blobsync.jobs.spec import CodeRef
+from tests.unit.project_files import NO_ENVIRON, ProjectFiles
+from tests.unit.test_config_loader import ACT_EXAMPLE
+
+PLATFORMS = ("local", "slurm", "kubernetes", "aml")
+ACCT, OTHER = "aux_data/configs/acct.yaml", "aux_data/configs/other.yaml"
+CODE = {"azure_blob_config_file": ACCT, "path": "me/code.zip"}
+DATA = {"azure_blob_config_file": ACCT, "path": "me/data"}
+
+# What ACT's client took besides the keys of its example.
+ACT_WHOLE: Mapping[str, Any] = {
+    "aml_config": {"subscription_id": "s", "resource_group": "g", "workspace_name": "w"},
+    "compute_target": "V100",
+    "experiment_name": "trials",
+    "use_custom_docker": True,
+    "docker": {"image": "team/image", "tag": "7", "address": "acr.io", "username": "u", "password": "p"},
+    "use_cli_auth": True,
+    "gpu_per_node": 4,
+    "num_gpu": 8,
+    "multi_process": True,
+    "process_count_per_node": 2,
+    "env": {"NCCL_IB_DISABLE": "0", "TRUE": True},
+    "zip_options": ["-x", "*.ckpt"],
+    "compile_args": "--fast",
+    "source_directory": "src",
+    "entry_script": "aml_server.py",
+    "with_log": True,
+    "with_details": True,
+    "log_full": True,
+    "sleep_if_fail": True,
+    "sleep_if_succeed": True,
+    "preemption_allowed": True,
+    "elastic_num_gpu": [4, 8],
+    "aks_compute_global_dispatch": True,
+    "aks_compute_global_dispatch_arg": {"vm_size": ["ND40"], "cluster_selection_policy": "any"},
+    "unique_gjd_cluster": True,
+    "singularity_sla_tier": "Premium",
+    "singularity_instance_type": "ND40",
+    "interpreter_path": "/opt/python",
+    "command_prefix": "nice",
+    "inject_collection": "runs",
+    "is_ssh_scheduler": True,
+    "config_param": {
+        "code_path": {**CODE, "submit_with_url": True},
+        "data_folder": {**DATA, "datastore_name": "store", "blob_cache_timeout": 60},
+        "output_folder": {"azure_blob_config_file": OTHER, "path": "me/output"},
+        "share_folder": {**DATA, "storage_type": "file", "file_share": "share"},
+    },
+}
+# What Philly's client took; the example of its text, with all that stood in others.
+PHILLY: Mapping[str, Any] = {
+    "vc": "input",
+    "vc_type": "azure",
+    "cluster": "wu1",
+    "user_name": "me",
+    "password": "secret-word",
+    "blob_mount_info": [
+        {"blob_mount_point": "/blob", "azure_blob_config_file": ACCT, "blob_fuse_options": ["-o", "attr_timeout=240"]},
+        {"blob_mount_point": "/data_blob", "azure_blob_config_file": OTHER, "blob_fuse_options": ["-o", "ro"]},
+    ],
+    "multi_process": True,
+    "num_gpu": 4,
+    "isDebug": True,
+    "use_blob_as_input": True,
+    "with_log": True,
+    "docker_tag": "py37",
+    "config_param": {
+        "code_path": "/blob/me/code.zip",
+        "data_folder": "/data_blob/me/data",
+        "model_folder": "/blob/me/models",
+        "output_folder": "/blob/me/output",
+    },
+    "docker": {"image": "philly/env", "tag": "py36"},
+}
+PHILLY_ONE: Mapping[str, Any] = {
+    "vc": "input",
+    "cluster": "wu1",
+    "user_name": "me",
+    "blob_mount_point": "/blob",
+    "azure_blob_config_file": ACCT,
+    "multi_process": False,
+    "config_param": {"code_path": "/blob/me/code.zip", "data_folder": "/blob/me/data"},
+    "docker": {"image": "philly/env", "tag": "py36"},
+}
+# The fields of the toolkit's form, as keys.
+TOOLKIT: Mapping[str, Any] = {
+    "aml_config": {"subscription_id": "s", "resource_group": "g", "workspace_name": "w"},
+    "compute_target": "itplabrr1cl1",
+    "nodes": 2,
+    "gpu_per_node": 1,
+    "instance_type": "ND40_v2g1",
+    "sla_tier": "Premium",
+    "experiment_name": "trials",
+    "docker": {"environment": "azureml:pytorch:1"},
+    "setup": "pip install x",
+    "work_dir": "src",
+    "ignore": ["data", "logs"],
+    "config_param": {
+        "code_path": CODE,
+        "data_folder": {**DATA, "mode": "download", "include": ["voc", "coco"], "datastore_name": "store"},
+        "output_folder": {"azure_blob_config_file": ACCT, "path": "me/output"},
+    },
+}
+# What petctl's options became.
+PETCTL: Mapping[str, Any] = {
+    "min_nodes": 1,
+    "max_nodes": 4,
+    "nodes": 2,
+    "gpu_per_node": 1,
+    "docker": {"image": "torchelastic/examples", "address": "reg.io", "username": "u", "password": "p"},
+    "config_param": {"code_path": CODE, "data_folder": DATA},
+}
+FILES: Mapping[str, Mapping[str, Any]] = {
+    "ACT's example": yaml.safe_load(ACT_EXAMPLE),
+    "ACT, all keys": ACT_WHOLE,
+    "Philly, several mounts": PHILLY,
+    "Philly, one mount": PHILLY_ONE,
+    "the toolkit": TOOLKIT,
+    "petctl": PETCTL,
+}
+
+# Keys that ask nothing of a job: whose they are.
+NOT_OF_JOBS: Mapping[str, str] = {
+    "use_cli_auth": "who asks for the job's SAS",
+    "zip_options": "what init packs",
+    "ignore": "what init packs",
+    "compile_args": "what initc compiles here, where nodes compile nothing",
+    "platform": "chooses the others",
+    "docker.address": "where blobsync local gets the image from",
+    "use_custom_docker": "whether blobsync local runs in the image, where jobs have no say in it",
+}
+# Without these there is no job at all on the platform; they are no ancestor's.
+ADDED: Mapping[str, Mapping[str, Any]] = {"kubernetes": {"kubernetes": {"namespace": "train"}}}
+
+
+def leaves(values: Mapping[str, Any], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """Every key that holds a value, of mappings in lists too; null says nothing."""
+    for name, value in values.items():
+        path = (*above, str(name))
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, path)
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            for number, item in enumerate(value):
+                yield from leaves(item, (*path, str(number)))
+        elif value is not None:
+            yield path
+
+
+def changed(values: Any, path: KeyPath, value: Any) -> Any:
+    """The values with another one at a path; ``None`` takes the key out, which may have gone with one around it."""
+    if not path or values is None:
+        return value
+    if isinstance(values, list):
+        return [changed(item, path[1:], value) if str(n) == path[0] else item for n, item in enumerate(values)]
+    return {
+        name: changed(item, path[1:], value) if name == path[0] else item
+        for name, item in values.items()
+        if value is not None or (name,) != path
+    }
+
+
+def at(values: Any, path: KeyPath) -> Any:
+    for part in path:
+        values = values[int(part)] if isinstance(values, list) else values[part]
+    return values
+
+
+def another(value: Any) -> Any:
+    """A value of the same type that means something else."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value * 2
+    return [*value, "more"] if isinstance(value, list) else OTHER if value == ACCT else f"{value}x"
+
+
+def project(root: Path, values: Mapping[str, Any]) -> Cluster:
+    files = ProjectFiles(root)
+    files.account("other", "account_name: other\ncontainer_name: box\naccount_key: b3RoZXI=\n")
+    files.write("aux_data/aml/config.json", '{"subscription_id": "s", "resource_group": "g", "workspace_name": "w"}')
+    files.cluster(yaml.safe_dump(dict(values), sort_keys=False)).chmod(0o600)
+    return load_cluster(root, environ=NO_ENVIRON)
+
+
+def asked(root: Path, values: Mapping[str, Any]) -> str:
+    """All that a job of this file asks for: its request and its specification; or why it is refused."""
+    texts = []
+    # With the file's own number of GPUs, with eight, and with those of a machine.
+    for gpus, given in ((None, values), (8, values), (None, changed(values, ("num_gpu",), None))):
+        try:
+            cluster = project(root, given)
+            kept = cluster.code
+            code = CodeRef(str(kept.account.container), f"{kept.path}.d/1.zip", "1") if kept else None
+            spec = describe(cluster, SubmitRequest(("true",), gpus), "me_1_0badcafe", code)
+            texts.append(create_backend(cluster.platform, around(cluster, NO_ENVIRON)).plan(spec).text)
+        except BlobsyncError as error:
+            texts.append(f"refused: {error.message}")
+    return "\n".join(texts)
+
+
+def fates(root: Path, values: Mapping[str, Any]) -> tuple[set[KeyPath], set[KeyPath]]:
+    """The keys that are refused, with their lines, and those that change nothing."""
+    cluster = project(root, values)
+    lines = (root / "aux_data/aml/aml.yaml").read_text().splitlines()
+    for path, error in cluster.job_refusals:
+        assert error.line and path[-1] in lines[error.line - 1], error
+    if cluster.job_refusals:
+        with pytest.raises(BlobsyncError) as caught:
+            describe(cluster, SubmitRequest(("true",)), "me_1_0badcafe", None)
+        assert all(f"{error.key}" in caught.value.message for _, error in cluster.job_refusals)
+    refused = {path for path, _ in cluster.job_refusals}
+    kept: Any = dict(values)
+    for path in refused:
+        kept = changed(kept, path, None)
+    base = asked(root, kept)
+    assert not base.startswith("refused: "), base
+    idle = set()
+    for path in leaves(kept):
+        value = at(kept, path)
+        if asked(root, changed(kept, path, another(value))) == base and asked(root, changed(kept, path, None)) == base:
+            idle.add(path)
+    return refused, idle
+
+
+def name_of(path: KeyPath) -> str:
+    parts = [*path]
+    if parts[0] in ("config_param", "blob_mount_info") and len(parts) > 1:
+        parts[1] = "*"
+    return ".".join(parts)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("file", FILES)
+def test_every_key_is_honoured_or_refused_with_its_line(tmp_path: Path, file: str, platform: str) -> None:
+    values = with_changes(FILES[file], {"platform": platform, **ADDED.get(platform, {})})
+    if platform == "aml" and not {"aml_config", "compute_target"} & values.keys():
+        values |= {"compute_target": "added"}
+    if platform == "kubernetes" and not values.get("docker", {}).get("image"):
+        values["kubernetes"] = {**values["kubernetes"], "image": "added"}
+    if platform == "aml" and file == "petctl":
+        values = {name: value for name, value in values.items() if name not in ("min_nodes", "max_nodes")}
+    refused, idle = fates(tmp_path, values)
+    told_of = {*IDLE, *(IDLE_HERE if platform == "local" else ())}
+    lost = sorted(name for path in idle if (name := name_of(path)) not in {*NOT_OF_JOBS, *told_of})
+    assert lost == [], "neither honoured nor refused"
+    told = project(tmp_path, values).job_notes
+    for path in idle:
+        if name_of(path) in told_of:
+            assert any(f": {'.'.join(path)}: has no effect" in note for note in told), path
+    assert not {name_of(path) for path in refused} & {*NOT_OF_JOBS, *IDLE}
+
+
+def test_the_files_hold_every_key_of_the_ancestors() -> None:
+    """So that a key that is added to the table of ACT's, or of Philly's, is asked about here."""
+    from blobsync.config import known_keys
+
+    there = {name_of(path) for values in FILES.values() for path in leaves(values)}
+    tops = {name.partition(".")[0] for name in there}
+    missing = {*known_keys._ACT, *known_keys._PHILLY} - tops
+    assert missing == {"azure_blob_config_file", "datastore_name", "platform", "aks_compute"} - tops
+    ours = {"ignore", "include", "mode", "blob_fuse_options"}
+    assert {name for name in FOLDER if f"config_param.*.{name}" not in there} <= ours
+    assert tops <= CLUSTER.keys()
