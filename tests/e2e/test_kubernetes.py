@@ -235,7 +235,7 @@ def test_what_keeps_a_job_from_running_is_told_with_the_next_command(lab: KubeLa
     assert job["status"] == "Queued"
     job = lab.until_reason(wrong, "its image cannot be pulled")
     assert job["status"] == "Preparing" and "nowhere.invalid/x:1" in job["reason"]
-    assert f"kubectl describe pod {lab.name_of(wrong)}-0-" in job["reason"]
+    assert f"kubectl --context=stand-in describe pod {lab.name_of(wrong)}-0-" in job["reason"]
     assert "cannot be pulled" in lab.run("q", wrong).out
     lab.run("a", never, wrong)
     assert {lab.until(each)["status"] for each in (never, wrong)} == {"Canceled"}
