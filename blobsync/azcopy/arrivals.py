@@ -178,7 +178,7 @@ class Arrivals:
         size = action.size
         if found.st_size != size:
             raise ChangedWhileReadError(
-                f"{action.path}: {found.st_size} bytes arrived instead of {size}",
+                f"{action.path}: {found.st_size:,} bytes arrived instead of {size:,}",
                 hint="the blob was changed in the meantime",
             )
         md5 = self._md5(staged, size)

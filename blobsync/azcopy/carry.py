@@ -37,7 +37,7 @@ def cannot_carry(name: str, route: Route, *, listed: bool = False) -> str | None
     if any("\ud800" <= char <= "\udfff" for char in name):
         return "the name is not valid UTF-8"
     if route is Route.DOWNLOAD and len(parts[-1].encode()) > _MAX_DOWNLOAD_NAME:
-        return f"azcopy's temporary name leaves room for {_MAX_DOWNLOAD_NAME} bytes"
+        return f"azcopy's temporary name leaves room for {_MAX_DOWNLOAD_NAME:,} bytes"
     if listed and ("\n" in name or name.endswith("\r") or name.startswith("\ufeff")):
         return "azcopy's list of files cannot contain such a name"
     return None

@@ -67,7 +67,7 @@ def read_own(file: Path) -> str | None:
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(file)) from error
     if len(data) > _MAX_SIZE:
-        raise ConfigError(f"is larger than {_MAX_SIZE} bytes", file=str(file))
+        raise ConfigError(f"is larger than {_MAX_SIZE:,} bytes", file=str(file))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

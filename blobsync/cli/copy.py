@@ -174,7 +174,7 @@ def _transfer(
     if dry_run:
         return _shown_plan(session, project, made, option="plan --full")
     if session.verbose:
-        session.listener.note(plan_summary(made))
+        session.listener.note(plan_summary(made, verbose=True))
     return _carry_out(session, project, made, yes=yes)
 
 
@@ -207,7 +207,7 @@ def _shown_plan(
     left = (*made.refusals, *made.conflicts, *made.unreadable)
     code = ExitCode.USAGE if made.refusals else ExitCode.PARTIAL if left else ExitCode.DONE
     shown = files_shown(quiet=session.quiet, full=full)
-    lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, full=option)
+    lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, full=option, verbose=session.verbose > 0)
     if not session.json:
         return Result({}, lines, left, code, wraps=True)
     records = project.write_records(made) if made.is_large else None

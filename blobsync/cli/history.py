@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import size_text, took_text
+from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
@@ -197,7 +197,7 @@ def _facts(entry: TransferEntry, running: RunningTransfer | None) -> Iterator[st
         ("by", f"{entry.user} on {entry.host}"),
         ("cluster", entry.cluster + (f", from {entry.from_cluster}" if entry.from_cluster else "")),
         ("engine", entry.engine or ""),
-        ("moved", f"{entry.transferred:,} of {entry.planned:,} files, {size_text(entry.bytes)}"),
+        ("moved", f"{entry.transferred:,} of {count_text(entry.planned, 'file')}, {size_text(entry.bytes)}"),
         ("deleted", f"{entry.deleted:,}" if entry.deleted else ""),
         ("failed", f"{entry.failed:,}" if entry.failed else ""),
         ("conflicts", f"{entry.conflicts:,}" if entry.conflicts else ""),

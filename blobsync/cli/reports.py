@@ -117,10 +117,13 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
     }
 
 
-def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "--full") -> Iterator[str]:
+def plan_lines(
+    plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "--full", verbose: bool = False
+) -> Iterator[str]:
     """What would happen: the first ``shown`` files of each reason, then the counts.
 
-    Unchanged files are listed only with ``unchanged``. ``full`` is the option that lists all of them.
+    Unchanged files are listed only with ``unchanged``. ``full`` is the option that lists all of them. ``verbose``: see
+    :func:`plan_summary`.
     """
     groups: dict[tuple[Action, Reason], list[str]] = {}
     left: Counter[tuple[Action, Reason]] = Counter()
@@ -136,7 +139,7 @@ def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "
         yield from groups[kind]
         if left[kind]:
             yield more_line(left[kind], full=full)
-    yield plan_summary(plan)
+    yield plan_summary(plan, verbose=verbose)
 
 
 def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:
@@ -153,8 +156,9 @@ def _goes_both_ways(plan: TransferPlan) -> bool:
     return plan.files_to_transfer > plan.count(Action.TRANSFER)
 
 
-def plan_summary(plan: TransferPlan) -> str:
-    """What would move, what would not, and which engine would move it and why."""
+def plan_summary(plan: TransferPlan, *, verbose: bool) -> str:
+    """What would move, and what would not; which engine would move it and why, if that is another than the direct one,
+    or ``verbose``."""
     moving = count_text(plan.files_to_transfer, "file")
     word = "move" if _goes_both_ways(plan) else VERBS[plan.route]
     there = f", of which {size_text(plan.bytes_on_record)} are there already" if plan.bytes_on_record else ""
@@ -164,7 +168,8 @@ def plan_summary(plan: TransferPlan) -> str:
         words.append(f"{plan.ignored:,} ignored")
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
-    return f"{'; '.join(words)}. Engine: {plan.engine.name}, {plan.engine.why}{_processes(plan)}{_nodes(plan)}"
+    engine = f". Engine: {plan.engine.name}, {plan.engine.why}" if verbose or plan.engine.name != "direct" else ""
+    return f"{'; '.join(words)}{engine}{_processes(plan)}{_nodes(plan)}"
 
 
 def _processes(plan: TransferPlan) -> str:

@@ -82,5 +82,5 @@ def read_range(
 
 def wrong_length(name: str, missing: int) -> ChecksumError:
     """A proxy sent a false Content-Length: retry, as for a body with a wrong MD5."""
-    said = f"ended {missing} bytes early" if missing > 0 else f"has {-missing} bytes too many"
+    said = f"ended {missing:,} bytes early" if missing > 0 else f"has {-missing:,} bytes too many"
     return ChecksumError(f"{name}: the body {said}", path=name)

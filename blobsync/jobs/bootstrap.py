@@ -111,9 +111,9 @@ def save(source: Any, target: Path, limit: int, until: float) -> None:
     with source, target.open("wb") as sink:
         for chunk in iter(lambda: source.read(1 << 20), b""):
             if sink.write(chunk) and (sink.tell() > limit or time.monotonic() > until):
-                raise ValueError(f"{target.name} has more than {limit} bytes, or takes longer than {DEADLINE:.0f} s")
+                raise ValueError(f"{target.name} has more than {limit:,} bytes, or takes longer than {DEADLINE:.0f} s")
         if getattr(source, "length", 0):
-            raise OSError(f"the answer broke off after {sink.tell()} bytes")
+            raise OSError(f"the answer broke off after {sink.tell():,} bytes")
 
 
 def sha256(path: Path) -> str:

@@ -160,7 +160,7 @@ def first_place(star: str, regex: str) -> str:
 
 def _zip_regex(pattern: str) -> str:
     if len(pattern) > MAX_PATTERN_BYTES:
-        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES} bytes")
+        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES:,} bytes")
     parts: list[str] = [""]
     at = 0
     while at < len(pattern):

@@ -194,7 +194,7 @@ def _rule(line: str, file: str, number: int) -> Rule | None:
     if body in {"", "/"}:
         return None
     if len(body) > MAX_PATTERN_BYTES:
-        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES} bytes")
+        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES:,} bytes")
     plain, classes = _with_stand_ins(body)
     stem, slash = (plain[:-1], "/") if plain.endswith("/") else (plain, "")
     if "/" in body[:-1] and "/" not in stem:

@@ -96,14 +96,14 @@ def local_problem(relative: str, root: str = "") -> str | None:
         if part in {".", ".."}:
             return f"has the part '{part}', which would escape the folder"
         if len(part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
-            return f"has a part of more than {MAX_PART_BYTES} bytes"
+            return f"has a part of more than {MAX_PART_BYTES:,} bytes"
         if _SURROGATE.search(part):
             return "is not valid Unicode"
     if is_temporary(relative.rpartition("/")[2]):
         return "looks like an unfinished download"
     # A folder's own path may hold bytes that are no UTF-8.
     if len(f"{root}/{relative}".encode("utf-8", "surrogatepass")) > _MAX_PATH_BYTES:
-        return f"makes a path of more than {_MAX_PATH_BYTES} bytes"
+        return f"makes a path of more than {_MAX_PATH_BYTES:,} bytes"
     return None
 
 

@@ -44,7 +44,7 @@ def block_size(size: int) -> int:
     Raises ``ValueError`` for a size that no blob can have.
     """
     if not 0 <= size <= MAX_BLOB_BYTES:
-        raise ValueError(f"no blob has {size} bytes")
+        raise ValueError(f"no blob has {size:,} bytes")
     return _STEPS[bisect_left(_LIMITS, size)][1]
 
 

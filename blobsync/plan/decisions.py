@@ -218,7 +218,7 @@ def refuse_repeats(actions: Sequence[FileAction], shown: str) -> None:
     if twice:
         names = tuple((f"{shown}/{name}", "is listed twice") for name in sorted(twice))
         raise UnsafeNamesError(
-            f"{names[0][0]} is listed twice ({len(twice)} such files), so nothing was moved",
+            f"{names[0][0]} is listed twice ({len(twice):,} such files), so nothing was moved",
             names=names,
             hint="run the same command again; if it happens again, a proxy or the service returns wrong listings",
         )
@@ -267,7 +267,7 @@ def guard_mirror(
         return FileFailure(
             shown,
             code,
-            f"--mirror would delete all {deletions} files of the destination, because the source is empty",
+            f"--mirror would delete all {deletions:,} files of the destination, because the source is empty",
             "check the source; to remove the destination on purpose use 'blobsync rm'",
         )
     if unreadable:

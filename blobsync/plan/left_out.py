@@ -54,7 +54,7 @@ class LeftOut:
         warnings: list[str] = []
         for path, count in self.hits.items():
             reason, detail = self.entries[path]
-            files = "1 file" if count == 1 else f"{count} files"
+            files = count_text(count, "file")
             text = f"{shown}/{path}: {files} left out, {reason.value} ({detail})"
             if reason is Reason.NOT_A_FILE:
                 said = f"{shown}/{path}: {files} left out, neither a file nor a folder is in the way"

@@ -19,7 +19,7 @@ _CHARACTERS = (len(_TAG) + _DIGEST_BYTES) // 3 * 4
 def block_id_of(sha256: bytes) -> str:
     """The id of a block whose content has this SHA-256 (32 bytes): 48 characters of base64, without padding."""
     if len(sha256) != _DIGEST_BYTES:
-        raise ValueError(f"a SHA-256 has {_DIGEST_BYTES} bytes, not {len(sha256)}")
+        raise ValueError(f"a SHA-256 has {_DIGEST_BYTES:,} bytes, not {len(sha256)}")
     return b64encode(_TAG + sha256).decode()
 
 

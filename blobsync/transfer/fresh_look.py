@@ -37,7 +37,7 @@ def check_arrival(shown: str, moved: Moved, destination: FileState | None) -> Fi
         return FileFailure(
             shown,
             FailureCode.SIZE_MISMATCH,
-            f"{shown}: has {destination.size} bytes at the destination, {size} at the source",
+            f"{shown}: has {destination.size:,} bytes at the destination, {size:,} at the source",
             _AGAIN,
         )
     expected = source.md5 if source is not None else None

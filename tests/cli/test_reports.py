@@ -61,10 +61,17 @@ def test_a_plan_lists_the_first_ten_of_each_kind_and_counts_the_rest() -> None:
     assert lines[16] == "only the destination changed since it was last verified:"
     assert lines[17] == "  newer     999 KB  data/v/n0000.bin"
     assert lines[27] == "  ... and 1 more, --full shows all"
-    assert lines[28].startswith(
-        "would upload 12,019 files, 12 GB; 5 unchanged; 11 newer at the destination, left alone."
-    )
+    assert lines[28] == "would upload 12,019 files, 12 GB; 5 unchanged; 11 newer at the destination, left alone"
     assert len(lines) == 29
+
+
+def test_a_plan_names_its_engine_if_asked_or_if_it_is_not_the_usual_one() -> None:
+    plan = _plan((*_NEW, 1))
+    for engine, verbose, shown in (("direct", False, False), ("direct", True, True), ("azcopy", False, True)):
+        last = list(plan_lines(replace(plan, engine=EngineChoice(engine, "why")), 1, unchanged=False, verbose=verbose))[
+            -1
+        ]
+        assert (f"Engine: {engine}, why" in last) is shown
 
 
 def test_every_file_of_a_plan_is_listed_in_full_and_none_with_quiet() -> None:
@@ -114,7 +121,7 @@ def test_bytes_that_were_there_already_are_told_apart_from_those_that_moved() ->
     begun = replace(plan, parts=(replace(part, actions=(replace(part.actions[0], on_record=600_000),)),))
     lines = list(plan_lines(begun, 10, unchanged=False))
     assert lines[1] == "  upload    999 KB  data/v/t0000.bin, 600 KB of it are there"
-    assert lines[-1].startswith("would upload 1 file, 999 KB, of which 600 KB are there already.")
+    assert lines[-1].startswith("would upload 1 file, 999 KB, of which 600 KB are there already")
     data = plan_data(begun)
     check_data("u", data)
     assert (data["bytes_planned"], data["bytes_on_record"]) == (999_000, 600_000)
@@ -158,7 +165,7 @@ def test_what_keep_brings_the_other_way_is_called_what_it_is() -> None:
     lines = list(plan_lines(plan, files_shown(quiet=False, full=False), unchanged=False))
     assert "  upload    999 KB  data/v/t0000.bin" in lines
     assert "  download  999 KB  data/v/a0000.bin" in lines
-    assert lines[-1].startswith("would move 2 files, 2 MB.")
+    assert lines[-1].startswith("would move 2 files, 2 MB")
     result = TransferResult(plan, transferred=2, verified=2, deleted=0, bytes_transferred=1_998_000, seconds=1.0)
     (line,) = result_lines(result, 1.0)
     assert line.startswith("moved 2 files, 2 MB in")

@@ -117,7 +117,7 @@ class NodeTransfers:
         seconds = time.monotonic() - began
         for warning in looked.warnings[:_TOLD]:
             self._job.say(warning)
-        self._job.say(f"{shown}: {len(actions)} files, {result.bytes_transferred} bytes in {seconds:.1f} s")
+        self._job.say(f"{shown}: {len(actions):,} files, {result.bytes_transferred:,} bytes in {seconds:.1f} s")
         self._demand_all(result)
 
     def drop_unrecorded(self, name: str, remote: RemoteEnd, local: Path) -> None:
@@ -171,7 +171,7 @@ class NodeTransfers:
         if failures:
             shown, count = result.plan.paths[0], len(result.plan.parts[0].actions)
             raise NotReadyError(
-                f"{shown}: {len(failures)} of {count} files did not arrive; the first: {_told(failures[0])}"
+                f"{shown}: {len(failures):,} of {count:,} files did not arrive; the first: {_told(failures[0])}"
             )
 
 
