@@ -34,6 +34,7 @@ from blobsync.base.errors import (
     SasPermissionError,
     StorageError,
 )
+from blobsync.base.events import FilesCounted
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import SasToken
@@ -136,6 +137,7 @@ class _Transfer:
         )
         self._credentials: list[SasToken] = []
         self._bytes = _ByteCount(run.listener, sum(action.size for action in actions))
+        self._files = _FileCount(run.listener)
 
     def work(self) -> None:
         """Move, check, report every action."""
@@ -148,6 +150,7 @@ class _Transfer:
             self._copy(source, destination)
         else:
             raise ValueError("a move needs a blob at one end")
+        self._files.end()
         self._bytes.reached(self._run.bytes_moved)
 
     def _upload(self, source: LocalEnd, destination: RemoteEnd) -> None:
@@ -282,7 +285,9 @@ class _Transfer:
         self, command: argv.Command, done: Callable[[], bool] | None = None
     ) -> tuple[AzcopyJobOutcome, LogReader]:
         log = LogFollower(self._space.logs, self._under_way)
-        watch = _Watch(self._bytes, self._space, done or log.shows_success)
+        # Downloads are told of one by one as they arrive.
+        files = self._files if self._task.part.route is not Route.DOWNLOAD else None
+        watch = _Watch(self._bytes, files, self._space, done or log.shows_success)
         space = self._space
         env = argv.child_environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
         places = [space.home, space.logs, space.plans, *([space.staging] if space.staging else [])]
@@ -312,6 +317,7 @@ class _Transfer:
         source: LocalState | RemoteState | None,
         seen: RemoteState | None = None,
     ) -> None:
+        self._files.named()
         if error is not None:
             self._run.failed(action, error)
         else:
@@ -354,11 +360,38 @@ class _ByteCount:
             self._count = count
 
 
+class _FileCount:
+    """Tells the listener how many files azcopy has moved; it names them at its end."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._count = 0
+
+    def reached(self, count: int) -> None:
+        """So many in all by now."""
+        if count > self._count:
+            self._listener.emit(FilesCounted(count - self._count))
+            self._count = count
+
+    def named(self) -> None:
+        """One of them is told of by name now."""
+        if self._count:
+            self._count -= 1
+            self._listener.emit(FilesCounted(-1))
+
+    def end(self) -> None:
+        """All are told of by name."""
+        if self._count:
+            self._listener.emit(FilesCounted(-self._count))
+            self._count = 0
+
+
 class _Watch:
     """Passes azcopy's counts on, and knows when it need not be waited for."""
 
-    def __init__(self, count: _ByteCount, space: Workspace, done: Callable[[], bool]) -> None:
+    def __init__(self, count: _ByteCount, files: _FileCount | None, space: Workspace, done: Callable[[], bool]) -> None:
         self._count = count
+        self._files = files
         self._space = space
         self.finished = done
 
@@ -368,6 +401,8 @@ class _Watch:
     def progress(self, progress: JobProgress) -> None:
         # Those of whole blocks alone would stand still for minutes on a thin line.
         self._count.reached(max(progress.bytes_done, progress.bytes_over_wire))
+        if self._files is not None:
+            self._files.reached(progress.files_done)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -37,12 +37,15 @@ class Retry(Enum):
     DIRECT_AFTER_AZCOPY = "the direct engine retries by itself, and takes over files that azcopy fails on"
     NEW_SAS = "once, where azcopy can be given a new SAS"
     RELAY = "once, through this machine, with `--relay`"
+    AT_THE_END = "waits for the connection, and once more at the end of the run"
 
     def engine_after(self, first: str) -> str | None:
         """The engine that gets what the engine ``first`` failed at; None where another try would not help."""
+        if self is Retry.AT_THE_END and first != "relay":
+            return "direct"
         if self is Retry.DIRECT:
             return "direct"
-        if self is Retry.RELAY:
+        if self is Retry.RELAY or (self is Retry.AT_THE_END and first == "relay"):
             return "relay"
         if first != "azcopy" or self is Retry.NONE:
             return None
@@ -94,14 +97,17 @@ class FailureCode(str, Enum):
     LOGIN_REQUIRED = "login_required", "not logged in to Azure", ExitCode.USAGE
     # The service and the network
     STORAGE_ERROR = "storage_error", "the service rejected the request"
-    STORAGE_UNREACHABLE = "storage_unreachable", "the service cannot be reached"
+    STORAGE_UNREACHABLE = (
+        *("storage_unreachable", "the service cannot be reached"),
+        *(ExitCode.FAILED, Retry.AT_THE_END),
+    )
     ACCESS_DENIED = "access_denied", "the service denied access with this credential", ExitCode.USAGE
     CONTAINER_NOT_FOUND = "container_not_found", "the container does not exist", ExitCode.USAGE
     BLOB_NOT_FOUND = "blob_not_found", "the blob does not exist", ExitCode.NOTHING_MATCHED
     CHANGED_MEANWHILE = "changed_meanwhile", "the blob was changed by someone else since the plan was made"
     SERVICE_BUSY = (
         *("service_busy", "the service is busy or failing, after all retries"),
-        *(ExitCode.FAILED, Retry.DIRECT_AFTER_AZCOPY),
+        *(ExitCode.FAILED, Retry.AT_THE_END),
     )
     CHECKSUM_MISMATCH = (
         *("checksum_mismatch", "the bytes that arrived are not the bytes that were sent"),

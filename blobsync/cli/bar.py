@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
@@ -20,58 +21,75 @@ from blobsync.plan.progress import Progress
 _SPARE = 1
 _WIDEST = 120
 _GRAPH_LEAST = 6
-_GRAPH_MOST = 40
-_NAME_LEAST = 16
-# The part of the width that the name gets before the graph does.
-_NAME_SHARE = 0.3
-# What is shown, as far as there is room: the first ones first. In a line of fewer columns bytes say more than a name.
-_NAMED_FROM = 60
-_LOOKING_ORDER = ("looked", "time", "rate")
-_ORDER = ("time", "failures", "rate", "name", "sizes", "graph", "files", "under way")
-_NARROW_ORDER = ("time", "failures", "rate", "sizes", "name", "graph", "files", "under way")
+_GRAPH_MOST = 30
+_GRAPH_SHARE = 0.35
+_NAME_LEAST = 12
+# What is shown, as far as there is room: the first ones first.
+_LOOKING_ORDER = ("waiting", "again", "looked", "time", "rate")
+_ORDER = ("waiting", "again", "time", "failures", "rate", "files", "sizes", "name", "graph")
 # The width if the terminal does not report one.
 _USUAL_COLUMNS = 80
+# Columns that these take whatever they say, so that nothing beside them moves: "999 KB/s", "89 min left".
+_SIZE_WIDTH = 7
+_TIME_WIDTH = 11
+_FAILURES_WIDTH = 11
+
+_WORDS = {"surveying": "looking", "verifying": "checking"}
 
 # The parts of a line, by what they tell, in the order in which they stand there.
 _Parts = dict[str, str]
 
 
 def step_verb(phase: str) -> str:
-    """What a phase is called here: ``looking`` for ``surveying``."""
-    return "looking" if phase == "surveying" else phase
+    """What a phase is called here: ``looking`` for ``surveying``, ``checking`` for ``verifying``."""
+    return _WORDS.get(phase, phase)
+
+
+def waiting_text(progress: Progress) -> str:
+    """``no connection for 8 s, trying again``; empty where it does not wait."""
+    if not progress.waiting:
+        return ""
+    return f"{progress.waiting} for {duration_text(progress.waiting_seconds)}{_again(progress)}"
 
 
 def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     """The line for a terminal of ``columns``, always narrower than that.
 
-    Parts that do not fit are dropped in this order: how many files are under way, how many are done, the graph, the
-    bytes, the name of the current file (in fewer than 60 columns before the bytes), the rate, failures, the time.
+    Parts that do not fit are dropped in this order: how many files are under way, the graph, the name of the current
+    file, the bytes, how many files are done, the rate, failures, the time. Each has a width of its own that does not
+    change, so that the eye finds it where it was. What the transfer waits for stands in place of the rate and the time.
     ``plain``: the graph has ASCII characters only.
     """
     width = min(columns, _WIDEST) - _SPARE
+    verb = progress.doing or step_verb(progress.phase)
     if not progress.files_expected:
-        lead = step_verb(progress.phase)
-        return _joined(lead, _fitting(lead, _looking(progress), _LOOKING_ORDER, width))[:width]
-    lead = f"{step_verb(progress.phase)} {int(progress.share * 100):3}%"
+        return _joined(verb, _fitting(verb, _looking(progress), _LOOKING_ORDER, width))[:width].rstrip()
+    lead = f"{verb} {int(progress.share * 100):3}%"
     name = "".join(each if each.isprintable() else "?" for each in progress.current) if progress.under_way else ""
-    parts = {"graph": " " * _GRAPH_LEAST, **_moving(progress), "name": shortened(name, _NAME_LEAST)}
-    chosen = _fitting(lead, parts, _ORDER if columns >= _NAMED_FROM else _NARROW_ORDER, width)
-    # What is left over is for the name, up to its share, then for the graph, then for the rest of the name.
-    _lengthen(chosen, name, min(_left(lead, chosen, width), int(width * _NAME_SHARE) - _NAME_LEAST))
-    if "graph" in chosen:
-        graph = min(_GRAPH_LEAST + _left(lead, chosen, width), _GRAPH_MOST)
-        chosen["graph"] = _graph(progress.share, graph, plain=plain)
-    _lengthen(chosen, name, _left(lead, chosen, width))
-    return _joined(lead, chosen)[:width]
+    parts = {"graph": "", **_moving(progress), "name": shortened(name, _NAME_LEAST)}
+    if parts["waiting"] and cells(lead) + 2 + cells(parts["waiting"]) > width:
+        # Why it waits says more than how far it is.
+        lead = parts["waiting"]
+        parts["waiting"] = ""
+    # By the width alone: neither a failure nor another name moves what stands behind the graph.
+    room = _room(lead, progress, width)
+    graph = min(_GRAPH_LEAST + int(_GRAPH_SHARE * room), _GRAPH_MOST)
+    parts["graph"] = _graph(progress.share, graph, plain=plain) if room >= 0 else ""
+    chosen = _fitting(lead, parts, _ORDER, width)
+    if "name" in chosen:
+        chosen["name"] = shortened(name, cells(chosen["name"]) + max(width - cells(_joined(lead, chosen)), 0))
+    more = {"under way": parts["under way"], **chosen}
+    if chosen.get("name") == name and parts["under way"] and cells(_joined(lead, more)) <= width:
+        # Last: all else stays where it was.
+        chosen = {**chosen, "under way": parts["under way"]}
+    return _joined(lead, chosen)[:width].rstrip()
 
 
-def _lengthen(chosen: _Parts, name: str, by: int) -> None:
-    if "name" in chosen and by > 0:
-        chosen["name"] = shortened(name, cells(chosen["name"]) + by)
-
-
-def _left(lead: str, chosen: _Parts, width: int) -> int:
-    return width - cells(_joined(lead, chosen))
+def _room(lead: str, progress: Progress, width: int) -> int:
+    """Columns beyond what all parts take at least, where some files failed."""
+    parts = _moving(replace(progress, failures=1, under_way=0, waiting=""))
+    parts = {"graph": " " * _GRAPH_LEAST, **parts, "name": " " * _NAME_LEAST}
+    return width - cells(_joined(lead, {each: text for each, text in parts.items() if text}))
 
 
 def _graph(share: float, width: int, *, plain: bool) -> str:
@@ -81,28 +99,54 @@ def _graph(share: float, width: int, *, plain: bool) -> str:
 
 
 def _looking(progress: Progress) -> _Parts:
-    rate = progress.looked / progress.seconds if progress.seconds > 0 else 0.0
+    rate = progress.looked / progress.seconds if progress.seconds > 0 and not progress.waiting else 0.0
     return {
         "looked": count_text(progress.looked, "name") if progress.looked else "",
         "rate": f"{rate:,.0f} a second" if rate >= 1 else "",
-        "time": duration_text(progress.seconds),
+        "time": duration_text(progress.seconds) if not progress.waiting else "",
+        **_waiting(progress),
     }
+
+
+def _waiting(progress: Progress) -> _Parts:
+    if not progress.waiting:
+        return {"waiting": "", "again": ""}
+    said = f"{progress.waiting} for {duration_text(progress.waiting_seconds)}"
+    return {"waiting": said, "again": _again(progress).removeprefix(", ")}
+
+
+def _again(progress: Progress) -> str:
+    return ", trying again" if progress.retrying else ""
 
 
 def _moving(progress: Progress) -> _Parts:
-    there = max(progress.bytes, 0)
-    moved = max(there - progress.reused, 0)
-    rate = moved / progress.seconds if progress.seconds > 0 else 0.0
-    sizes = f"{size_text(there)} of {size_text(progress.bytes_expected)}" if progress.bytes_expected else ""
+    whole = f"{progress.files_expected:,}"
+    done = f"{progress.files:,}"
+    noun = "file" if progress.files_expected == 1 else "files"
     left = progress.seconds_left
+    rate = f"{size_text(int(progress.rate)):>{_SIZE_WIDTH}}/s" if progress.bytes_expected else ""
+    time = f"{duration_text(left)} left" if left is not None else f"{duration_text(progress.seconds)} so far"
     return {
-        "sizes": sizes,
-        "files": f"{progress.files:,}/{count_text(progress.files_expected, 'file')}",
-        "failures": f"{progress.failures:,} failed" if progress.failures else "",
-        "rate": f"{size_text(int(rate))}/s" if sizes and rate >= 1 else "",
-        "time": f"{duration_text(left)} left" if left is not None else duration_text(progress.seconds),
+        "files": f"{done:>{len(whole)}}/{whole} {noun}",
+        "sizes": _sizes(progress.bytes, progress.bytes_expected),
+        "rate": "" if progress.waiting else rate,
+        "time": "" if progress.waiting else f"{time:<{_TIME_WIDTH}}",
+        **_waiting(progress),
+        "failures": f"{f'{progress.failures:,} failed':<{_FAILURES_WIDTH}}" if progress.failures else "",
         "under way": f"{progress.under_way:,} at a time" if progress.under_way else "",
     }
+
+
+def _sizes(there: int, whole: int) -> str:
+    """``1.20 of 3.46 GB``: both in the unit of the whole, and as many digits whatever is there."""
+    if not whole:
+        return ""
+    number, _, unit = size_text(whole).partition(" ")
+    # Three digits, whatever the whole is: of "12 MB" half a megabyte shows.
+    decimals = 0 if unit == "B" else max(3 - len(number.partition(".")[0]), 0)
+    number = f"{float(number):.{decimals}f}"
+    share = float(number) * min(max(there, 0) / whole, 1.0)
+    return f"{share:>{len(number)}.{decimals}f} of {number} {unit}"
 
 
 def _fitting(lead: str, parts: _Parts, order: Sequence[str], width: int) -> _Parts:
@@ -110,7 +154,7 @@ def _fitting(lead: str, parts: _Parts, order: Sequence[str], width: int) -> _Par
     chosen: _Parts = {}
     for name in (name for name in order if parts[name]):
         more = {each: text for each, text in parts.items() if each in chosen or each == name}
-        if cells(_joined(lead, more)) > width:
+        if cells(_joined(lead, more).rstrip()) > width:
             break
         chosen = more
     return chosen
@@ -119,8 +163,12 @@ def _fitting(lead: str, parts: _Parts, order: Sequence[str], width: int) -> _Par
 def _joined(lead: str, chosen: _Parts) -> str:
     graph, name = chosen.get("graph"), chosen.get("name")
     text = f"{lead} |{graph}| " if graph else f"{lead}  "
-    text += ", ".join(part for each, part in chosen.items() if each not in ("graph", "name"))
-    return f"{text}{': ' if 'under way' in chosen else '  '}{name}" if name else text.rstrip()
+    for part in (part for each, part in chosen.items() if each not in ("graph", "name")):
+        # What fills a part's width comes after its comma.
+        said = part.rstrip(" ")
+        text += f"{said}, {' ' * (len(part) - len(said))}"
+    text, filled = text.rstrip(" ,"), len(text) - 2
+    return f"{text:<{filled}}{': ' if 'under way' in chosen else '  '}{name}" if name else text
 
 
 class TerminalLine:

@@ -149,7 +149,7 @@ def _bounds(least: int | None, most: int | None, idle: str | None) -> NodeBounds
 
 def _carried_out(computes: Computes, name: str, request: ComputeRequest, *, dry_run: bool, wait: bool) -> Result:
     if dry_run:
-        return Result({"plan": request.text}, request.text.splitlines())
+        return Result({"plan": request.text}, request.text.splitlines(), texts=True)
     found = computes.send(name, request, wait=wait)
     if found is None:
         return Result({"compute": None}, [f"{name}: deleted"])

@@ -131,14 +131,14 @@ def logs(
     if follow:
         if session.json:
             raise UsageError("-F and --json cannot be combined")
-        return Result(lines=_told(session, jobs, jobs.find(id), rank), live=True)
+        return Result(lines=_told(session, jobs, jobs.find(id), rank), live=True, texts=True)
     log = jobs.read_log(id, rank=rank, tail=tail)
     run_id = log.record.run_id
     if not log.name:
         session.listener.note(f"{run_id} has no such log yet")
     _note_age(session, log.fetched)
     lines = list(log.lines)
-    return Result({"job_id": run_id, "log": log.name, "lines": lines, "logs": log_data(log.fetched)}, lines)
+    return Result({"job_id": run_id, "log": log.name, "lines": lines, "logs": log_data(log.fetched)}, lines, texts=True)
 
 
 def _note_age(session: Session, fetched: FetchedLogs) -> None:

@@ -109,7 +109,7 @@ def _submitted(
     if dry_run:
         plan = jobs.plan(words, **asked)
         note_all(session, plan.warnings)
-        return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines())
+        return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines(), texts=True)
     submitted = jobs.submit(words, **asked)
     note_all(session, submitted.warnings)
     return _waited(session, jobs, submitted.record) if wait else _accepted([submitted])
@@ -260,7 +260,7 @@ def watch(
     jobs = find_jobs(session)
     record = jobs.find(id)
     attempts: list[dict[str, Any]] = []
-    result = Result({"attempts": attempts}, live=True)
+    result = Result({"attempts": attempts}, live=True, texts=True)
 
     def tell() -> Iterator[str]:
         for attempt in jobs.watch(record, retries=retry):
@@ -309,7 +309,7 @@ def _answer(record: JobRecord) -> dict[str, Any]:
 
 def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
     """Show the job's lines as they come; with --json say only how it ended."""
-    result = Result(_answer(record), live=True)
+    result = Result(_answer(record), live=True, texts=True)
     session.listener.note(f"submitted {record.run_id} {record.ref.url}".rstrip())
 
     def end() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, LocalFileError, UnsafeNamesError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.redaction import redact, redact_answer, redact_tree
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 VERSION = 1
 # Stands before what is said on standard error.
 _NAME = "blobsync:"
-# How many failures are listed on a terminal; --json lists all.
-SHOWN_FAILURES = 20
+# How many kinds of failures are told on a terminal; --json lists all failures.
+SHOWN_GROUPS = 20
 
 # What a document says of how it ended.
 STATUSES = ("success", "partial", "error", "cancelled")
@@ -44,7 +45,8 @@ class Result:
     ``failures`` are the files, jobs or checks that failed. ``live`` lines come slowly and are flushed one by one;
     ``interrupted`` is the error for Ctrl-C while they come. ``reveals``: the answer is a secret that was asked for;
     everything else is redacted. ``wraps``: the lines are sentences, which break at blanks where a terminal is narrow;
-    commands to copy, names and texts of others do not. ``then`` goes on after the answer was shown, until it returns
+    commands to copy, names and texts of others do not. ``texts``: the lines are those of a program, with its tabs.
+    ``then`` goes on after the answer was shown, until it returns
     the exit code.
     """
 
@@ -56,6 +58,7 @@ class Result:
     interrupted: BlobsyncError | None = None
     reveals: bool = False
     wraps: bool = False
+    texts: bool = False
     then: Callable[[], int] | None = None
 
 
@@ -115,7 +118,7 @@ class Console:
         columns = columns_of(self._out) if result.wraps else 0
         try:
             for line in result.lines:
-                text = wrapped(_printable(line if result.reveals else redact_answer(line)), columns)
+                text = wrapped(_printable(line if result.reveals else redact_answer(line), tabs=result.texts), columns)
                 self._out.write((painted(text) if self._color_out else text) + "\n")
                 if result.live:
                     self._out.flush()
@@ -124,13 +127,25 @@ class Console:
                 raise
             raise result.interrupted from None
         self._out.flush()
-        said = dict.fromkeys((_sentence(failure), failure.hint) for failure in result.failures[:SHOWN_FAILURES])
-        # A hint that the next one has, too, is for both.
-        for (text, hint), (_, next_hint) in zip_longest(said, list(said)[1:], fillvalue=("", None)):
-            self.say(text, None if hint == next_hint else hint, wrong=True)
-        if len(result.failures) > SHOWN_FAILURES:
-            self.say(f"and {len(result.failures) - SHOWN_FAILURES} more; --json lists them all")
+        self._tell_failures(result.failures)
         return int(result.exit_code)
+
+    def _tell_failures(self, failures: Sequence[FileFailure | BlobsyncError]) -> None:
+        """Those of a kind are told as one."""
+        if not failures:
+            return
+        from blobsync.plan.failure_groups import grouped
+
+        groups = grouped(failures)
+        shown = groups[:SHOWN_GROUPS]
+        # A hint that the next one has, too, is for both.
+        for group, following in zip_longest(shown, shown[1:]):
+            count = f"{count_text(group.total, 'file')}: " if group.paths else ""
+            rows = [*group.paths, *([f"and {group.more:,} more; --json lists them all"] if group.more else [])]
+            same = following is not None and group.hint == following.hint
+            self.say(f"{count}{group.sentence}", None if same else group.hint, wrong=True, rows=rows)
+        if rest := sum(group.total for group in groups[SHOWN_GROUPS:]):
+            self.say(f"and {rest:,} more; --json lists them all")
 
     def fail(self, error: BlobsyncError) -> int:
         """Print an error with its hint and return the exit code."""
@@ -144,13 +159,15 @@ class Console:
             self.say(error.message, error.hint, wrong=True)
         return int(error.exit_code)
 
-    def say(self, text: str, hint: str | None = None, *, wrong: bool = False) -> None:
-        """One sentence on standard error; ``wrong``: it tells of a failure."""
+    def say(self, text: str, hint: str | None = None, *, wrong: bool = False, rows: Sequence[str] = ()) -> None:
+        """One sentence on standard error, with the files of ``rows`` below it; ``wrong``: it tells of a failure."""
         columns = columns_of(self._err)
         shown = wrapped(f"{_NAME} {_printable(redact(text))}", columns)
         if wrong and self._color_err:
             shown = painted_error(_NAME) + shown[len(_NAME) :]
         self._err.write(f"{shown}\n")
+        for row in rows:
+            self._err.write(f"  {_printable(redact_answer(row))}\n")
         if hint:
             self._err.write(wrapped(f"  hint: {_printable(redact(hint))}", columns) + "\n")
         self._err.flush()
@@ -170,12 +187,6 @@ class Console:
         self._out.flush()
 
 
-def _sentence(failure: FileFailure | BlobsyncError) -> str:
-    if failure.path and failure.path not in failure.message:
-        return f"{failure.path}: {failure.message}"
-    return failure.message
-
-
 def _error(error: FileFailure | BlobsyncError) -> dict[str, str | None]:
     hint = redact(error.hint) if error.hint else None
     path = redact_answer(error.path) if error.path else error.path
@@ -191,9 +202,11 @@ def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
     ]
 
 
-def _printable(text: str) -> str:
-    """Removes control characters of hostile names; names that are not UTF-8 stay readable."""
-    shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text)
+def _printable(text: str, *, tabs: bool = False) -> str:
+    """Shows control characters of hostile names as their escapes, tabs too unless they are part of a text; names that
+    are not UTF-8 stay readable."""
+    kept = "\t" if tabs else ""
+    shown = "".join(char if char.isprintable() or char == kept else ascii(char)[1:-1] for char in text)
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
 

@@ -10,11 +10,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
-from blobsync.cli.bar import TerminalLine, bar_text, step_verb
+from blobsync.base.events import Disconnected
+from blobsync.cli.bar import TerminalLine, bar_text, step_verb, waiting_text
 from blobsync.cli.output import Console
 from blobsync.plan.progress import WORKING, ProgressCounter, WorkerProgress, by_node
 
 if TYPE_CHECKING:
+    from blobsync.base.events import Event
     from blobsync.plan.listener import Listener
     from blobsync.plan.transfer_plan import FileFailure
 
@@ -63,6 +65,8 @@ class QuietListener:
         if self._console:
             self._console.say(text)
 
+    def emit(self, event: Event) -> None: ...
+
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -78,12 +82,12 @@ class _Counting(ProgressCounter):
 
     def words(self) -> str:
         """``moving 12 of 123 files, 1.2 MB of 90 MB``, or how much was looked at."""
-        verb = step_verb(self.step)
+        verb = self.doing or step_verb(self.step)
         if not self.files_expected or self.step not in WORKING:
             return f"{verb}: {count_text(self.looked, 'name')}"
-        text = f"{verb} {self.files:,} of {count_text(self.files_expected, 'file')}"
+        text = f"{verb} {min(self._files, self.files_expected):,} of {count_text(self.files_expected, 'file')}"
         if self.bytes_expected:
-            text += f", {size_text(max(self.bytes, 0))} of {size_text(self.bytes_expected)}"
+            text += f", {size_text(min(max(self.bytes, 0), self.bytes_expected))} of {size_text(self.bytes_expected)}"
         return text + (f", {self.failures:,} failed so far" if self.failures else "")
 
 
@@ -95,6 +99,24 @@ class LineListener(_Counting):
         self._every = every
         self._each_worker = each_worker
         self._told = time.monotonic()
+        self._closed = threading.Event()
+        self._ticking = False
+
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        with self.lock:
+            # Without a connection nothing else happens that would bring a line.
+            if isinstance(event, Disconnected) and not self._ticking:
+                self._ticking = True
+                threading.Thread(target=self._tick, daemon=True).start()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(_TICK):
+            with self.lock:
+                if not self._lost:
+                    self._ticking = False
+                    return
+                self.show(force=False)
 
     def show(self, *, force: bool, began: bool = False) -> None:
         """A line when it is time for one."""
@@ -102,12 +124,13 @@ class LineListener(_Counting):
         if now - self._told < self._every and not force:
             return
         self._told = now
-        rate = max(self.bytes - self.reused, 0) / max(now - self.began, 1e-6)
         progress = self.progress(self.clock())
         left = progress.seconds_left
         text = self.words()
-        if self.step == "moving" and rate > 0:
-            text += f", {size_text(int(rate))}/s"
+        if progress.waiting:
+            text += f", {waiting_text(progress)}"
+        elif self.step == "moving" and progress.rate >= 1:
+            text += f", {size_text(int(progress.rate))}/s"
             text += f", about {duration_text(left)} left" if left is not None else ""
         self.console.say(text)
         self._say_of_each(progress.workers, lambda each: f"{size_text(int(each.rate))}/s")
@@ -120,6 +143,7 @@ class LineListener(_Counting):
 
     def close(self) -> None:
         """In the end, once, what each worker has moved."""
+        self._closed.set()
         workers = self.workers(self.clock())
         self._say_of_each(workers, lambda each: f"{count_text(each.files, 'file')} and {size_text(each.bytes)}")
         self._each_worker = False

@@ -8,13 +8,15 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from blobsync.base.amounts import took_text
-from blobsync.cli.bar import step_verb
 
 if TYPE_CHECKING:
+    from blobsync.base.events import Event
     from blobsync.cli.progress import ClosingListener
     from blobsync.plan.transfer_plan import FileFailure
 
 _FIRST, _LAST = "starting", "answering"
+# What a phase is called in the answer.
+_SPANS = {"surveying": "looking"}
 
 
 class TimedListener:
@@ -44,7 +46,7 @@ class TimedListener:
         return f"{took_text(sum(seconds for _, seconds in spans))} in all: {said}"
 
     def phase(self, name: str, *, silent: bool = False) -> None:
-        verb = step_verb(name)
+        verb = _SPANS.get(name, name)
         if self._began[-1][0] != verb:
             self._began.append((verb, self._clock()))
         if not silent:
@@ -73,6 +75,9 @@ class TimedListener:
 
     def note(self, text: str) -> None:
         self._behind.note(text)
+
+    def emit(self, event: Event) -> None:
+        self._behind.emit(event)
 
     def aside(self) -> AbstractContextManager[None]:
         return self._behind.aside()

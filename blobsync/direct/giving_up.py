@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from blobsync.base.failure_codes import FailureCode
 
 # Retrying does not help after these; after the second kind only in a row.
@@ -23,6 +25,12 @@ _IN_A_ROW = frozenset(
     }
 )
 _ROW = 16
+_TRIES = re.compile(r" \([\d,]+ tries[^)]*\)$")
+
+
+def not_tried(message: str) -> str:
+    """What is said of the files that are not begun because others failed so: no try of theirs is made up."""
+    return f"not tried, since others failed: {_TRIES.sub('', message)}"
 
 
 class GivingUp:

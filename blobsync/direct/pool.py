@@ -13,11 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.crew import Crew
-from blobsync.direct.giving_up import GivingUp
+from blobsync.direct.giving_up import GivingUp, not_tried
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.store.protocol import BlobInfo, Order, Sent
@@ -152,6 +153,8 @@ class RunState:
         if not self.stop.is_set() and job.worth_another_try(error):
             job.start_over()
             return True
+        # Whoever tries again counts anew.
+        job.take_back()
         self.failed(job.action, error)
         return False
 
@@ -161,7 +164,8 @@ class RunState:
         with self._lock:
             self.reported.add(action.path)
             if self._giving_up.failed(error.code) and self.hopeless is None:
-                self.hopeless = error
+                self.hopeless = copy(error)
+                self.hopeless.message = not_tried(error.message)
         self.report.file_failed(action, failure)
 
 
@@ -245,10 +249,16 @@ class FileJob(abc.ABC):
         return self._reused
 
     def start_over(self) -> None:
-        """Take back what was counted, before another attempt."""
+        """Another attempt begins."""
         self.attempt += 1
-        self.run.listener.bytes_moved(-self._counted)
-        self.run.listener.bytes_reused(-self._reused)
+        self.take_back()
+
+    def take_back(self) -> None:
+        """What was counted of this attempt was for nothing."""
+        if self._counted:
+            self.run.listener.bytes_moved(-self._counted)
+        if self._reused:
+            self.run.listener.bytes_reused(-self._reused)
         self._counted = self._reused = 0
 
 

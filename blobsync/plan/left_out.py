@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from blobsync.base.amounts import count_text
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import trust_command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from blobsync.base.events import Event
 from blobsync.plan.transfer_plan import FileFailure
 
 
@@ -46,6 +47,10 @@ class Listener(Protocol):
         """A sentence for the user that is no failure."""
         ...
 
+    def emit(self, event: Event) -> None:
+        """Anything else that happens, as a value."""
+        ...
+
 
 class SilentListener:
     """Ignores everything; the default of library calls."""
@@ -67,3 +72,5 @@ class SilentListener:
     def file_done(self, path: str, failure: FileFailure | None) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+    def emit(self, event: Event) -> None: ...

@@ -6,9 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from blobsync.base.events import NO_ANSWER, Connected, Disconnected, Event, Moving
 from blobsync.base.plain_json import demand_types
 from blobsync.plan.remaining_time import RemainingTime
 
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     # Every command loads this module.
     from blobsync.plan.transfer_plan import FileFailure
 
-# The current rate is that of so many seconds; a shorter time jumps with each block that arrives.
+# The current rate of a worker is that of so many seconds; a shorter time jumps with each block that arrives.
 _RATE_SECONDS = 5.0
+# Seconds without an answer that are worth a word, where it is known why, and where it is not.
+_WORTH_SAYING = 2.0
+_STALLED = 8.0
+# Seconds. What moved before says nothing: the first bytes of a slow line would promise years.
+_TELLS_LITTLE = 1.0
 # Points of a curve of the rate; when there are more, every other one goes.
 _MOST_POINTS = 240
 # In these phases files move or go; in the others names are looked at.
@@ -65,8 +71,12 @@ class Progress:
 
     ``phase`` is what it does now: ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``. Where
     ``files_expected`` is 0 nothing is known of the end, and only ``looked``, the names looked at so far, can be told.
-    ``seconds`` is the time since this phase began. ``bytes`` can go back where a retry starts over; ``reused`` are
-    those of them that did not have to move. ``rate`` is in bytes a second that move, over the last few seconds.
+    ``seconds`` is the time since this phase began. ``bytes`` can go back where a retry starts over, and are never more
+    than ``bytes_expected``; ``reused`` are those of them that did not have to move. ``rate`` is in bytes a second that
+    move, over the same last seconds from which ``seconds_left`` is told. ``doing`` is the phase in a user's word, such
+    as ``uploading``. Where nothing moves, ``waiting`` says why (``no connection``, ``no answer``, ``the service is
+    busy``), for ``waiting_seconds`` so far, ``retrying`` whether it is tried again; there is neither a rate nor a time
+    left then.
     ``seconds_left`` is how long the rest of this phase will take, None where that is unknown or nothing is left.
     ``under_way`` are the files that move now, and ``current`` the path that began last, as far as the engine tells.
     ``workers`` are there where several processes or nodes move the files, in the order in which they were heard of.
@@ -86,6 +96,10 @@ class Progress:
     under_way: int = 0
     current: str = ""
     workers: tuple[WorkerProgress, ...] = ()
+    doing: str = ""
+    waiting: str = ""
+    waiting_seconds: float = 0.0
+    retrying: bool = False
 
     def __repr__(self) -> str:
         workers = f", {len(self.workers)} workers" if self.workers else ""
@@ -151,22 +165,26 @@ class ProgressCounter:
         self.current = ""
         self._failed: set[str] = set()
         self.began = clock()
-        self._rate = _Rate()
         self._workers: dict[str, _WorkerCount] = {}
         self._remaining = RemainingTime()
+        self._doing = ""
+        self._on_record = self._counted = 0
+        # Since when each host that is waited for was not heard of, and why.
+        self._lost: dict[str, tuple[float, str]] = {}
+        self._stirred = clock()
 
     def phase(self, name: str) -> None:
         with self.lock:
             if name != self.step:
                 self.looked = 0
-                self.began = self.clock()
-                self._rate = _Rate()
+                self.began = self._stirred = self.clock()
             if name == "deleting" and self.step == "moving":
                 # What was expected so far are the files that moved.
                 self.files = self.files_expected = self.bytes = self.bytes_expected = self.reused = 0
+                self._on_record = self._counted = 0
             began = name != self.step
             if began:
-                self._remaining = RemainingTime(self.files, self.bytes - self.reused)
+                self._remaining = RemainingTime(self._files, self._work, self._moved)
             self.step = name
             self.show(force=False, began=began)
 
@@ -184,13 +202,14 @@ class ProgressCounter:
     def bytes_moved(self, count: int) -> None:
         with self.lock:
             self.bytes += count
-            self._note()
+            self._stir()
             self.show(force=False)
 
     def bytes_reused(self, count: int) -> None:
         with self.lock:
             self.bytes += count
             self.reused += count
+            self._stir()
             self.show(force=False)
 
     def by_worker(self, worker: str, files: int, size: int) -> None:
@@ -212,7 +231,23 @@ class ProgressCounter:
             self.files += not again
             self.failures += (failure is not None) - again
             (self._failed.discard if failure is None else self._failed.add)(path)
-            self._note()
+            self._stir()
+            self.show(force=False)
+
+    def emit(self, event: Event) -> None:
+        with self.lock:
+            if isinstance(event, Disconnected):
+                self._note()
+                self._lost.setdefault(event.host, (self.clock() - event.seconds, event.why))
+            elif isinstance(event, Connected):
+                if self._lost.pop(event.host, None) and not self._lost:
+                    self._stirred = self.clock()
+                    self._remaining.go_on(self._stirred - self.began, self._files, self._work, self._moved)
+            elif isinstance(event, Moving):
+                self._doing, self._on_record = event.doing, event.on_record
+            else:
+                self._counted += event.files
+                self._stir()
             self.show(force=False)
 
     def show(self, *, force: bool, began: bool = False) -> None:
@@ -220,23 +255,44 @@ class ProgressCounter:
 
     def progress(self, now: float) -> Progress:
         """The numbers as they are; ``now`` is the clock's time in seconds."""
-        if self.step not in WORKING:
-            return Progress(self.step, now - self.began, looked=self.looked)
-        return Progress(
+        waiting, since, retrying = self._waiting(now)
+        looking = Progress(
             self.step,
             now - self.began,
-            files=self.files,
+            looked=self.looked,
+            doing=self.doing,
+            waiting=waiting,
+            waiting_seconds=now - since,
+            retrying=retrying,
+        )
+        if self.step not in WORKING:
+            return looking
+        self._note()
+        return replace(
+            looking,
+            files=_within(self._files, self.files_expected),
             files_expected=self.files_expected,
-            bytes=self.bytes,
+            bytes=_within(self.bytes, self.bytes_expected),
             bytes_expected=self.bytes_expected,
             failures=self.failures,
-            rate=self._rate.at(now, self.bytes - self.reused, self.began),
+            rate=0.0 if waiting else self._remaining.rate,
             reused=self.reused,
-            seconds_left=self._seconds_left(),
+            seconds_left=None if waiting else self._seconds_left(),
             under_way=self.moving_now,
             current=self.current,
             workers=self.workers(now),
         )
+
+    def _waiting(self, now: float) -> tuple[str, float, bool]:
+        """Why nothing moves, since when, and whether it is tried again; no word where it does."""
+        for since, why in sorted(self._lost.values())[:1]:
+            if now - since >= _WORTH_SAYING:
+                return why, since, True
+        # A copy from server to server is told of when it has ended.
+        silent = self.step == "moving" and self._doing in ("uploading", "downloading") and self._seconds_left()
+        if silent and now - self._stirred >= _STALLED:
+            return NO_ANSWER, self._stirred, False
+        return "", now, False
 
     def workers(self, now: float) -> tuple[WorkerProgress, ...]:
         """What each worker has moved until now; there are none where this process does it alone."""
@@ -245,10 +301,42 @@ class ProgressCounter:
             for name, each in self._workers.items()
         )
 
+    @property
+    def doing(self) -> str:
+        """What is done with files now, in a user's word; empty where none moves."""
+        return self._doing if self.step == "moving" else ""
+
+    @property
+    def _files(self) -> int:
+        return self.files + self._counted
+
+    @property
+    def _moved(self) -> int:
+        return self.bytes - self.reused
+
+    @property
+    def _work(self) -> int:
+        """The bytes that took time: those that moved, and those that were compared with what is there; not those that
+        an earlier run left on record, which are only read."""
+        return self.bytes - min(self.reused, self._on_record)
+
+    def _stir(self) -> None:
+        self._stirred = self.clock()
+        self._note()
+
     def _note(self) -> None:
-        self._remaining.add(self.clock() - self.began, self.files, self.bytes - self.reused)
+        # A time without a connection says nothing of the line's speed.
+        if not self._lost:
+            self._remaining.add(self.clock() - self.began, self._files, self._work, self._moved)
 
     def _seconds_left(self) -> float | None:
-        self._note()
-        files, size = self.files_expected - self.files, self.bytes_expected - self.bytes
+        if self.clock() - self.began < _TELLS_LITTLE:
+            return None
+        files, size = self.files_expected - self._files, self.bytes_expected - self.bytes
+        size -= max(self._on_record - self.reused, 0)
         return self._remaining.left(files, size) if files > 0 or size > 0 else None
+
+
+def _within(done: int, whole: int) -> int:
+    """Never more than the whole, where that is known, nor less than nothing."""
+    return max(min(done, whole) if whole else done, 0)

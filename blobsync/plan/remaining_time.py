@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _STRETCH = 0.25
 _RECENT = 5.0
 _RECENT_SHARE = 0.25
+# The longest that counts as recent: a speed that is shown is that of now.
+_RECENT_MOST = 30.0
 # More stretches are joined in pairs.
 _MOST = 256
 # What has not been seen apart is shared as if a file took as long as so many bytes, by so much.
@@ -38,31 +40,44 @@ class _Stretch(NamedTuple):
     seconds: float
     files: float
     size: float
+    moved: float = 0.0
 
 
 class RemainingTime:
-    """Told now and then how far a transfer is; says how many seconds are left.
+    """Told now and then how far a transfer is; says how many seconds are left, and how fast it is.
 
-    ``add`` takes totals: seconds since it began, files done, bytes that moved; ``files`` and ``size`` are those with
-    which it began.
+    ``add`` takes totals: seconds since it began, files done, the bytes that took time, and those of them that moved
+    (the others were compared with what is there); at first the totals with which it began.
     """
 
-    def __init__(self, files: int = 0, size: int = 0) -> None:
+    def __init__(self, files: int = 0, size: int = 0, moved: int = 0) -> None:
         self._stretches: list[_Stretch] = []
-        self._at = _Stretch(0.0, files, size)
+        self._at = _Stretch(0.0, files, size, moved)
 
-    def add(self, seconds: float, files: int, size: int) -> None:
-        """So far it is by now; what comes too soon after the last is kept for the next."""
+    def add(self, seconds: float, files: int, size: int, moved: int | None = None) -> None:
+        """So far it is by now; what comes too soon after the last is kept for the next. ``moved`` None: all of it."""
         last = self._at
         if seconds - last.seconds < _STRETCH:
             return
+        now = _Stretch(seconds, files, size, size if moved is None else moved)
         # A retry takes bytes back: they are to be moved again, in time that counts.
-        self._stretches.append(_Stretch(seconds - last.seconds, max(files - last.files, 0), max(size - last.size, 0)))
-        self._at = _Stretch(seconds, files, size)
+        gone = (max(each - before, 0) for each, before in zip(now[1:], last[1:], strict=True))
+        self._stretches.append(_Stretch(seconds - last.seconds, *gone))
+        self._at = now
         if len(self._stretches) > _MOST:
             pairs = zip(self._stretches[::2], self._stretches[1::2], strict=False)
             odd = self._stretches[-1:] if len(self._stretches) % 2 else []
             self._stretches = [_joined(one, other) for one, other in pairs] + odd
+
+    def go_on(self, seconds: float, files: int, size: int, moved: int) -> None:
+        """So far it is after a time without a connection, which says nothing of the line's speed."""
+        self._at = _Stretch(seconds, files, size, moved)
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that moved, of late."""
+        recent = self._recent(_sum(self._stretches).seconds)
+        return recent.moved / recent.seconds if recent.seconds > 0 else 0.0
 
     def left(self, files: int, size: int) -> float | None:
         """Seconds for so many more files and bytes; None where nothing is known yet."""
@@ -76,7 +91,7 @@ class RemainingTime:
         return (file * max(files, 0) + byte * max(size, 0)) * min(max(change, 1 / _CHANGE), _CHANGE)
 
     def _recent(self, elapsed: float) -> _Stretch:
-        wanted = max(_RECENT, _RECENT_SHARE * elapsed)
+        wanted = min(max(_RECENT, _RECENT_SHARE * elapsed), _RECENT_MOST)
         recent = _Stretch(0.0, 0, 0)
         for stretch in reversed(self._stretches):
             recent = _joined(recent, stretch)
@@ -115,7 +130,7 @@ def _prices(stretches: Sequence[_Stretch], total: _Stretch) -> tuple[float, floa
 
 
 def _joined(one: _Stretch, other: _Stretch) -> _Stretch:
-    return _Stretch(one.seconds + other.seconds, one.files + other.files, one.size + other.size)
+    return _Stretch(*(a + b for a, b in zip(one, other, strict=True)))
 
 
 def _sum(stretches: Sequence[_Stretch]) -> _Stretch:

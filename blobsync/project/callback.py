@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from blobsync.plan.progress import Progress, ProgressCounter
 
 if TYPE_CHECKING:
+    from blobsync.base.events import Event
     from blobsync.plan.listener import Listener
     from blobsync.plan.transfer_plan import FileFailure
 
@@ -42,6 +43,8 @@ class LoggingListener:
 
     def note(self, text: str) -> None:
         _log.info("%s", text)
+
+    def emit(self, event: Event) -> None: ...
 
 
 class PassingCounter(ProgressCounter):
@@ -85,6 +88,10 @@ class PassingCounter(ProgressCounter):
 
     def note(self, text: str) -> None:
         self._behind.note(text)
+
+    def emit(self, event: Event) -> None:
+        self._behind.emit(event)
+        super().emit(event)
 
 
 class CallbackListener(PassingCounter):

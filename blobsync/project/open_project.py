@@ -201,9 +201,16 @@ class OpenProject:
         from blobsync.store.connect import check_sas, connect
 
         cli_login = self.cluster.flag("use_cli_auth")
+
+        def told(account: StorageAccount) -> BlobStore:
+            # The listener of the call that is under way then.
+            return connect(
+                account, environ=self.environ, use_cli_auth=cli_login, emit=lambda event: self.listener.emit(event)
+            )
+
         return Connections(
             clusters,
-            self._connect or (lambda account: connect(account, environ=self.environ, use_cli_auth=cli_login)),
+            self._connect or told,
             lambda account, needs: check_sas(account, needs),
         )
 

@@ -200,5 +200,8 @@ class _Teller(PassingCounter):
         last = self._known.progress
         if now.phase not in WORKING and last.files_expected:
             # What moved, while it is looked at.
-            now = replace(last, phase=now.phase, rate=0.0, seconds_left=None)
+            now = replace(
+                last, phase=now.phase, rate=0.0, seconds_left=None, doing="",
+                waiting=now.waiting, waiting_seconds=now.waiting_seconds, retrying=now.retrying,
+            )  # fmt: skip
         return replace(now, current=redact(now.current), workers=now.workers[:_MOST_WORKERS])

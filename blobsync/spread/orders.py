@@ -22,7 +22,7 @@ from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, S
 VERSION = 1
 
 # What the transports read of an environment; a proxy's URL may hold a password.
-_FOR_TRANSPORT = ("ssl_cert_file", "requests_ca_bundle", "blobsync_transport", "no_proxy")
+_FOR_TRANSPORT = ("ssl_cert_file", "requests_ca_bundle", "blobsync_transport", "blobsync_outage_seconds", "no_proxy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, CredentialError, ProcessError
+from blobsync.base.events import Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.process import ProcessRunner, SubprocessRunner
-from blobsync.direct.giving_up import GivingUp
+from blobsync.direct.giving_up import GivingUp, not_tried
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
@@ -121,7 +123,7 @@ class _Run:
     def _left_over(self) -> list[FileAction]:
         left = [action for account in self._waiting for action in account.left.values()]
         if left and self._no_worker is not None:
-            self._listener.note(f"{self._no_worker.message}; one process moves {len(left):,} files instead")
+            self._listener.note(f"{self._no_worker.message}; one process moves {count_text(len(left), 'file')} instead")
         return left
 
     def _serve(self) -> None:
@@ -209,7 +211,7 @@ class _Run:
             self._busy_with.ends(id(account))
         account.close(self._listener)
         if account.left:
-            raise WorkerLostError(f"it said nothing of {len(account.left):,} files")
+            raise WorkerLostError(f"it said nothing of {count_text(len(account.left), 'file')}")
 
     def _hear(self, account: ShardAccount, answer: Answer) -> None:
         if isinstance(answer, FileRecord):
@@ -222,6 +224,8 @@ class _Run:
             self._report.file_kept(account.planned(answer.path), answer.size)
         elif isinstance(answer, Note):
             self._listener.note(answer.text)
+        elif isinstance(answer, Disconnected | Connected):
+            self._listener.emit(answer)
 
     def _settle(self, account: ShardAccount, record: FileRecord) -> None:
         part = self._task.part
@@ -254,7 +258,7 @@ class _Run:
         with self._changed:
             waiting, self._waiting = self._waiting, []
         for account in waiting:
-            self._fail(account, failure.code, failure.message, failure.hint)
+            self._fail(account, failure.code, not_tried(failure.message), failure.hint)
 
     def _fail(self, account: ShardAccount, code: FailureCode, message: str, hint: str | None) -> None:
         for action in account.left.values():
@@ -269,10 +273,10 @@ class _Run:
         again = account.again()
         hopeless = self._hopeless
         if hopeless is not None:
-            self._fail(account, hopeless.code, hopeless.message, hopeless.hint)
+            self._fail(account, hopeless.code, not_tried(hopeless.message), hopeless.hint)
         elif again:
             count = len(account.left)
-            self._listener.note(f"a worker process was lost, {how}; another one moves its {count:,} files")
+            self._listener.note(f"a worker process was lost, {how}; another one moves its {count_text(count, 'file')}")
             with self._changed:
                 self._waiting += again
         else:

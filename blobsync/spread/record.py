@@ -8,6 +8,8 @@
     {"moving": 3, "now": "data/a/b.jpg"}                             files under way, and the one that began last
     {"block": 120, "id": "YnNjMf..."}                                a block of a range is there, or was read
     {"note": "..."}                                                  a sentence for the user
+    {"lost": "host", "why": "no connection", "seconds": 0.0}         the worker's requests wait for that host
+    {"back": "host"}                                                 and go on
     {"ask": "token", "end": "source"}                                a worker here needs a credential anew
     {"done": 3}                                                      the shard of this number is at its end
 
@@ -19,9 +21,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from blobsync.base.events import WHYS, Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState
 from blobsync.plan.transfer_plan import FileFailure, Route
@@ -32,6 +36,8 @@ from blobsync.store.protocol import MAX_BLOCKS
 VERSION = 1
 
 _MOST = 1 << 62
+# Seconds; no request waits longer for its answer.
+_LONGEST_WAIT = 1e6
 # All that we give are 36 bytes, as base64.
 _BLOCK_ID = re.compile("[A-Za-z0-9+/]{48}")
 
@@ -108,7 +114,9 @@ class ShardDone:
     number: int
 
 
-Answer: TypeAlias = FileRecord | KeptFile | Ready | MovedBytes | UnderWay | NamedBlock | Note | Ask | ShardDone
+# What a person is shown meanwhile.
+Progressing: TypeAlias = MovedBytes | UnderWay | Note | Disconnected | Connected
+Answer: TypeAlias = FileRecord | KeptFile | Ready | NamedBlock | Ask | ShardDone | Progressing
 
 _ASKED = ("token", "renewed", "source_sas")
 _ENDS = ("source", "destination")
@@ -120,18 +128,14 @@ def answer_line(answer: Answer) -> str:
 
 
 def _values(answer: Answer) -> dict[str, Any]:
-    if isinstance(answer, MovedBytes):
-        return {"bytes": answer.count, "reused": answer.reused}
-    if isinstance(answer, UnderWay):
-        return {"moving": answer.files, "now": answer.path}
+    if isinstance(answer, Progressing):
+        return _shown_values(answer)
     if isinstance(answer, NamedBlock):
         return {"block": answer.index, "id": answer.id}
     if isinstance(answer, KeptFile):
         return {"kept": answer.path, "size": answer.size}
     if isinstance(answer, ShardDone):
         return {"done": answer.number}
-    if isinstance(answer, Note):
-        return {"note": answer.text}
     if isinstance(answer, Ask):
         return {"ask": answer.what, "end": answer.end}
     if isinstance(answer, Ready):
@@ -147,25 +151,26 @@ def _values(answer: Answer) -> dict[str, Any]:
     }
 
 
+def _shown_values(answer: Progressing) -> dict[str, Any]:
+    if isinstance(answer, MovedBytes):
+        return {"bytes": answer.count, "reused": answer.reused}
+    if isinstance(answer, UnderWay):
+        return {"moving": answer.files, "now": answer.path}
+    if isinstance(answer, Disconnected):
+        return {"lost": answer.host, "why": answer.why, "seconds": answer.seconds}
+    if isinstance(answer, Connected):
+        return {"back": answer.host}
+    return {"note": answer.text}
+
+
 def read_answer(line: str, route: Route) -> Answer:
     """One line of a worker that moves on ``route``. Raises ``FormatError`` for anything else."""
     values = object_of(line)
     if "path" in values:
         return _record(values, route)
-    if "bytes" in values:
-        return MovedBytes(_change(values, "bytes"), _change(values, "reused"))
-    if "moving" in values:
-        return UnderWay(size_of(values, "moving"), text_of(values, "now"))
-    if "block" in values:
-        return _named_block(values)
-    if "kept" in values:
-        return KeptFile(text_of(values, "kept"), size_of(values, "size"))
-    if "done" in values:
-        return ShardDone(size_of(values, "done"))
-    if "note" in values:
-        return Note(message_of(values, "note"))
-    if "ask" in values:
-        return _ask(values)
+    for key, read in _READERS.items():
+        if key in values:
+            return read(values)
     if values.get("blobsync_records") != VERSION:
         raise FormatError(f"not records of version {VERSION}")
     return Ready()
@@ -175,6 +180,13 @@ def _ask(values: dict[str, Any]) -> Ask:
     if values["ask"] not in _ASKED or values.get("end") not in _ENDS:
         raise FormatError("there is no such credential")
     return Ask(values["ask"], values["end"])
+
+
+def _lost(values: dict[str, Any]) -> Disconnected:
+    seconds = values.get("seconds")
+    if values.get("why") not in WHYS or type(seconds) is not float or not 0 <= seconds < _LONGEST_WAIT:
+        raise FormatError("it is no outage")
+    return Disconnected(text_of(values, "lost"), values["why"], seconds)
 
 
 def _named_block(values: dict[str, Any]) -> NamedBlock:
@@ -204,3 +216,16 @@ def _record(values: dict[str, Any], route: Route) -> FileRecord:
         raise FormatError("there is no such failure code") from error
     hint = message_of(values, "hint") if values.get("hint") is not None else None
     return FileRecord(path, failure=FileFailure(path, code, message_of(values, "message"), hint))
+
+
+_READERS: Mapping[str, Callable[[dict[str, Any]], Answer]] = {
+    "bytes": lambda values: MovedBytes(_change(values, "bytes"), _change(values, "reused")),
+    "moving": lambda values: UnderWay(size_of(values, "moving"), text_of(values, "now")),
+    "block": _named_block,
+    "kept": lambda values: KeptFile(text_of(values, "kept"), size_of(values, "size")),
+    "done": lambda values: ShardDone(size_of(values, "done")),
+    "note": lambda values: Note(message_of(values, "note")),
+    "ask": _ask,
+    "lost": _lost,
+    "back": lambda values: Connected(text_of(values, "back")),
+}

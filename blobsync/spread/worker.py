@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+from blobsync.base.events import Connected, Disconnected, Event
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.locations import SasToken, Secret
 from blobsync.base.plain_json import parse_object
@@ -83,6 +84,11 @@ class Outgoing(SilentListener):
 
     def note(self, text: str) -> None:
         self.say(Note(text))
+
+    def emit(self, event: Event) -> None:
+        """Outages; the parent knows everything else."""
+        if isinstance(event, Disconnected | Connected):
+            self.say(event)
 
     def file_moved(self, moved: Moved) -> None:
         self.say(FileRecord(moved.action.path, moved.source, moved.destination, moved.reused))
@@ -192,7 +198,7 @@ class Worker:
             handed = self._ask(asked[-1], which)
             return handed.secret or Secret(""), handed.ends
 
-        http = BlobHttp(end.container, signer_of(end, ask_token), environ=self._orders.environ)
+        http = BlobHttp(end.container, signer_of(end, ask_token), environ=self._orders.environ, emit=self._out.emit)
         return RemoteEnd(RestBlobStore(end.container, http), end.name)
 
     def _source_sas(self, end: RemoteEnd) -> SasToken | None:

@@ -10,11 +10,12 @@ a user delegation key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 
 from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError
+from blobsync.base.events import Event
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.trusted_hosts import Service, host_of, how_to_trust, is_safe_from_listeners, may_get_login
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
@@ -35,16 +36,17 @@ def connect(
     use_cli_auth: bool = False,
     retry: RetryPolicy | None = None,
     timeouts: Timeouts | None = None,
+    emit: Callable[[Event], None] | None = None,
 ) -> RestBlobStore:
     """The container of ``account``, with the credential to use it. Touches no network.
 
-    ``retry`` and ``timeouts`` None are those for transfers. Raises ``CredentialError`` for a credential that
-    cannot work: missing, malformed, expired.
+    ``retry`` and ``timeouts`` None are those for transfers; ``emit`` hears of outages. Raises ``CredentialError`` for a
+    credential that cannot work: missing, malformed, expired.
     """
     environ = environment(environ)
     demand_usable(account, environ)
     signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
-    http = BlobHttp(account.container, signer, environ=environ, retry=retry, timeouts=timeouts)
+    http = BlobHttp(account.container, signer, environ=environ, retry=retry, timeouts=timeouts, emit=emit)
     return RestBlobStore(account.container, http)
 
 

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import StorageError
+from blobsync.base.events import FilesCounted, Moving
 from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.range_records import RangeRecords
+from blobsync.plan.failure_groups import again_sentence
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.remaining_time import interleaved
@@ -28,6 +31,12 @@ from blobsync.transfer.leftovers import remove_unrecorded, tidy
 
 # The same command with the same credential ends in the same way.
 _MAY_NOT_WRITE = frozenset({FailureCode.ACCESS_DENIED, FailureCode.SAS_PERMISSION})
+_DOING = {
+    Route.UPLOAD: "uploading",
+    Route.DOWNLOAD: "downloading",
+    Route.SAME_ACCOUNT: "copying",
+    Route.CROSS_ACCOUNT: "copying",
+}
 
 
 class Engines(NamedTuple):
@@ -53,24 +62,58 @@ class _Run:
     brought: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
+    given: list[_Given] = field(default_factory=list)
+    # Files that failed and of which nothing is told yet, because they may have another try.
+    untold: dict[str, tuple[Ledger, FileAction]] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
 
+class _Given(NamedTuple):
+    """Files that an engine had; ``engine`` is None where they were to be set aside first, and could not be."""
+
+    ledger: Ledger
+    actions: Sequence[FileAction]
+    engine: str | None
+
+
+# The tries that may still come for a file that fails: in its first, its second, its last.
+_FIRST = frozenset(Retry)
+_SECOND = frozenset({Retry.AT_THE_END})
+_LAST: frozenset[Retry] = frozenset()
+
+
 class _Report(NamedTuple):
-    """What an engine says of a part's files, on its way to the account and to who listens."""
+    """What an engine says of a part's files, on its way to the account and to who listens.
+
+    A failure after which a try of ``to_come`` follows is not told: it would appear, and vanish again.
+    """
 
     run: _Run
     ledger: Ledger
+    engine: str
+    to_come: frozenset[Retry]
 
     def file_moved(self, moved: Moved) -> None:
         path = moved.action.path
-        # What has to be looked at first is told after that.
-        if self.ledger.moved(moved) and path not in self.ledger.pending:
-            self.run.listener.file_done(self.ledger.part.shown(moved.action), self.ledger.failures.get(path))
+        if not self.ledger.moved(moved):
+            return
+        if path in self.ledger.pending:
+            # What has to be looked at first is told after that, and counts now.
+            self.run.listener.emit(FilesCounted(1))
+        else:
+            self._tell(moved.action, self.ledger.failures.get(path))
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.ledger.failed(action, failure)
-        self.run.listener.file_done(failure.path, failure)
+        if failure.code.retry in self.to_come and _second_engine(self.run, failure.code, self.engine) is not None:
+            self.run.untold[self.ledger.part.shown(action)] = self.ledger, action
+        else:
+            self._tell(action, failure)
+
+    def _tell(self, action: FileAction, failure: FileFailure | None) -> None:
+        shown = self.ledger.part.shown(action)
+        self.run.untold.pop(shown, None)
+        self.run.listener.file_done(shown, failure)
 
     def file_kept(self, action: FileAction, size: int) -> None:
         self.ledger.kept[action.path] = size
@@ -104,6 +147,7 @@ def carry_out(
     try:
         _carry_out(run)
     except KeyboardInterrupt as stop:
+        _tell_rest(run)
         result = _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
         error = cancelled(plan, run.ledgers, tally.bytes + tally.reused)
         error.result = replace(result, interrupted=True)
@@ -122,12 +166,14 @@ def _carry_out(run: _Run) -> None:
         ledger.record_settled(action for action in ledger.part.actions if action.action is Action.SKIP)
     tidy(run.engines.unfinished, [ledger.part for ledger in run.ledgers], run.plan.engine.name)
     run.listener.expect(run.plan.files_to_transfer, run.plan.bytes_to_transfer)
+    run.listener.emit(Moving(_DOING[run.plan.route], run.plan.bytes_on_record))
     run.listener.phase("moving")
     for ledger in tuple(run.ledgers):
         actions = [action for action in ledger.part.actions if action.action is Action.TRANSFER]
         _move_and_retry(run, ledger, [each for each in actions if each.aside is None], run.plan.engine.name)
         _keep_both(run, ledger, [each for each in actions if each.aside is not None])
         _adopt(run, ledger)
+    _try_again_at_the_end(run)
     for ledger in run.ledgers:
         _verify(run, ledger)
     if run.plan.options.mirror:
@@ -138,11 +184,12 @@ def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], en
     if actions:
         # What a killed download left unfinished goes before its files are moved anew.
         remove_unrecorded(run.engines.unfinished, ledger.part, actions)
-        _move(run, ledger, actions, engine)
+        run.given.append(_Given(ledger, actions, engine))
+        _move(run, ledger, actions, engine, _FIRST)
         _retry(run, ledger, actions, engine)
 
 
-def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None:
+def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, again: bool = False) -> None:
     """No version of a conflict is replaced before it is safe under another name at both ends, nor one that nobody has
     seen. Whatever stops this leaves the conflict, so that the same command finishes it."""
     if not actions:
@@ -159,9 +206,11 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> None
         account = _move_back(run, ledger, copies)
         kept, missing = settle.arrived(ledger.part, kept, _stopped(account))
         failed = [*failed, *missing]
-    report = _Report(run, ledger)
+    report = _Report(run, ledger, first, _LAST if again else _SECOND)
     for action, failure in failed:
         report.file_failed(action, failure)
+    if not again:
+        run.given.append(_Given(ledger, [action for action, _ in failed], None))
     _move_and_retry(run, ledger, [each.action for each in kept], first if is_copy else "direct")
 
 
@@ -184,20 +233,22 @@ def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> Ledger:
     account = Ledger(back, ledger.records)
     run.ledgers.append(account)
     _move_and_retry(run, account, back.actions, "direct")
-    _verify(run, account)
+    if account.pending:
+        _verify(run, account)
+        run.listener.phase("moving")
     return account
 
 
-def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str, *, again: bool = False) -> None:
+def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str, to_come: frozenset[Retry]) -> None:
     part = ledger.part
     task = MoveTask(
         part,
         interleaved(actions),
         whole_folder=part.whole and len(actions) == len(part.actions),
         cap_mbps=run.plan.options.cap_mbps,
-        again=again,
+        again=to_come is not _FIRST,
     )
-    report = _Report(run, ledger)
+    report = _Report(run, ledger, engine, to_come)
     run.engines.make[engine]().move(task, report, run.listener)
     for action in ledger.unreported(actions):
         report.file_failed(action, _not_reported(part.shown(action), engine))
@@ -235,21 +286,65 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
         if failure is None:
             continue
         engine = _second_engine(run, failure.code, first)
-        if engine is None:
+        if engine is None or failure.code.retry is Retry.AT_THE_END:
             continue
         there = _written_before(ledger, action) if failure.code.retry is Retry.DIRECT_AFTER_AZCOPY else None
         if there is not None:
             ledger.failures.pop(action.path)
-            ledger.moved(there)
+            _Report(run, ledger, first, _LAST).file_moved(there)
         else:
             by_engine.setdefault(engine, []).append(action)
     for engine, again in by_engine.items():
-        fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
-        for action in fresh:
-            ledger.failures.pop(action.path, None)
-        if fresh:
-            run.listener.note(f"retrying {len(fresh)} files with the {engine} engine")
-            _move(run, ledger, fresh, engine, again=True)
+        _move_again(run, ledger, again, engine if engine != first else "", engine, _SECOND)
+
+
+def _try_again_at_the_end(run: _Run) -> None:
+    """What failed for a reason that passes, such as an outage, has one more try when everything else is done."""
+    for ledger, actions, first in tuple(run.given):
+        failed = [(action, ledger.failures.get(action.path)) for action in actions]
+        again = [action for action, failure in failed if failure and failure.code.retry is Retry.AT_THE_END]
+        if again and first is None:
+            for action in again:
+                ledger.failures.pop(action.path)
+            _keep_both(run, ledger, again, again=True)
+        elif again and first is not None:
+            _move_at_the_end(run, ledger, again, first)
+    _tell_rest(run)
+
+
+def _tell_rest(run: _Run) -> None:
+    """Of those that had no other try after all."""
+    for shown, (ledger, action) in run.untold.items():
+        if action.path not in ledger.pending:
+            run.listener.file_done(shown, ledger.failures.get(action.path))
+    run.untold.clear()
+
+
+def _move_at_the_end(run: _Run, ledger: Ledger, again: Sequence[FileAction], first: str) -> None:
+    engine = FailureCode.STORAGE_UNREACHABLE.retry.engine_after(first) or first
+    _move_again(run, ledger, again, engine if engine != first else "", engine, _LAST)
+    for action in again:
+        failure = ledger.failures.get(action.path)
+        if failure is not None and failure.code is FailureCode.CHANGED_MEANWHILE:
+            # The connection broke after the service had it all: that it is there now is our own doing.
+            there = _written_before(ledger, action)
+            if there is not None:
+                ledger.failures.pop(action.path)
+                _Report(run, ledger, engine, _LAST).file_moved(there)
+
+
+def _move_again(
+    run: _Run, ledger: Ledger, again: Sequence[FileAction], other: str, engine: str, to_come: frozenset[Retry]
+) -> None:
+    """``other`` is ``engine``, if it is not the one that had these files before."""
+    fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
+    if not fresh:
+        return
+    run.listener.note(again_sentence([ledger.failures.pop(each.path) for each in fresh], other))
+    known = {action.path: action.size for action in again}
+    if grown := sum(action.size - known[action.path] for action in fresh):
+        run.listener.expect(0, grown)
+    _move(run, ledger, fresh, engine, to_come)
 
 
 def _second_engine(run: _Run, code: FailureCode, first: str) -> str | None:
@@ -294,14 +389,18 @@ def _verify(run: _Run, ledger: Ledger) -> None:
     for moved in pending:
         path = moved.action.path
         ledger.seen(moved, states.get(path))
-        run.listener.file_done(ledger.part.shown(moved.action), ledger.failures.get(path))
+        shown = ledger.part.shown(moved.action)
+        run.untold.pop(shown, None)
+        run.listener.emit(FilesCounted(-1))
+        run.listener.file_done(shown, ledger.failures.get(path))
 
 
 def _delete_extras(run: _Run) -> None:
     if any(ledger.failures or ledger.strangers for ledger in run.ledgers) or run.plan.unreadable:
         count = run.plan.count(Action.DELETE)
         if count:
-            run.listener.note(f"{count} extra files were kept: nothing is deleted after a transfer with failures")
+            kept = count_text(count, "extra file")
+            run.listener.note(f"{kept} kept: nothing is deleted after a transfer with failures")
         return
     for ledger in run.ledgers:
         deletions = [action for action in ledger.part.actions if action.action is Action.DELETE]
@@ -340,7 +439,7 @@ def _imbalance(run: _Run) -> list[FileFailure]:
     if planned == done + failed:
         return []
     shown = ", ".join(part.path for part in run.plan.parts)
-    said = f"{shown}: {planned} files were planned, {done} are verified and {failed} failed: that does not add up"
+    said = f"{shown}: {planned:,} files were planned, {done:,} are verified and {failed:,} failed: that does not add up"
     hint = "this is a bug in blobsync; check with 'blobsync verify'"
     return [FileFailure(shown, FailureCode.ACCOUNT_WRONG, said, hint)]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import TransferCancelledError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.local.sorted_runs import Spill
@@ -99,7 +100,8 @@ def carry_out_in_batches(
         do(plan.to_carry_out(*_MOVING))
         deletions = plan.count(Action.DELETE)
         if deletions and (run.failures or plan.unreadable):
-            listener.note(f"{deletions} extra files were kept: nothing is deleted after a transfer with failures")
+            kept = count_text(deletions, "extra file")
+            listener.note(f"{kept} kept: nothing is deleted after a transfer with failures")
             deletions = 0
         elif deletions:
             do(plan.to_carry_out(Action.DELETE))

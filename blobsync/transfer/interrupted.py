@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import TransferCancelledError
+from blobsync.base.events import Event
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileFailure, Route, TransferPlan
 from blobsync.transfer.ledger import Ledger
@@ -52,6 +54,9 @@ class ByteTally:
     def note(self, text: str) -> None:
         self._listener.note(text)
 
+    def emit(self, event: Event) -> None:
+        self._listener.emit(event)
+
 
 def cancelled(plan: TransferPlan, ledgers: Sequence[Ledger], there: int) -> TransferCancelledError:
     """``there`` are all bytes that moved in this run or did not have to, those of unfinished files included."""
@@ -59,13 +64,19 @@ def cancelled(plan: TransferPlan, ledgers: Sequence[Ledger], there: int) -> Tran
     unsure = sum(len(ledger.pending) for ledger in ledgers)
     total = plan.files_to_transfer
     kept = sum(ledger.kept_bytes for ledger in ledgers)
-    rest = f", {unsure} moved but not yet verified" if unsure else ""
+    rest = f", {unsure:,} moved but not yet verified" if unsure else ""
+    left = total - done - unsure
+    said = f"stopped: {done:,} of {count_text(total, 'file')} {_are(total)} done and verified{rest}"
     return TransferCancelledError(
-        f"stopped: {done} of {total} files are done and verified{rest}, {total - done - unsure} are left"
+        f"{said}, {left:,} {_are(left)} left"
         + (f"; {kept_words(kept)}" if kept else "")
         + _again(plan, there - _arrived(ledgers) - kept),
         hint="run the same command again: verified files are skipped",
     )
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _arrived(ledgers: Sequence[Ledger]) -> int:

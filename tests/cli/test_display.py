@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-import itertools
+import re
 import time
 
 import pytest
 
 from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.events import Connected, Disconnected, Moving
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.redaction import redact
 from blobsync.cli.display import choose_listener
@@ -78,11 +79,35 @@ def test_many_failures_are_told_as_a_number() -> None:
     failures = [FileFailure(f"f{number}", FailureCode.STORAGE_ERROR, "broke") for number in range(25)]
     Console(out=io.StringIO(), err=err).show(Result(failures=failures, exit_code=3))
     lines = err.getvalue().splitlines()
+    assert lines == [
+        "blobsync: 25 files: broke",
+        "  f0",
+        "  f1",
+        "  f2",
+        "  and 22 more; --json lists them all",
+    ]
+
+
+def test_many_kinds_of_failures_are_told_up_to_a_number() -> None:
+    err = io.StringIO()
+    failures = [FileFailure(f"f{number}", FailureCode.STORAGE_ERROR, f"broke at {number}") for number in range(2025)]
+    Console(out=io.StringIO(), err=err).show(Result(failures=failures, exit_code=3))
+    lines = err.getvalue().splitlines()
     assert (len(lines), lines[0], lines[-1]) == (
         21,
-        "blobsync: f0: broke",
-        "blobsync: and 5 more; --json lists them all",
+        "blobsync: f0: broke at 0",
+        "blobsync: and 2,005 more; --json lists them all",
     )
+
+
+def test_a_tab_in_a_name_is_shown_and_one_in_a_log_stays() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    console = Console(out=out, err=err)
+    failures = [FileFailure(f"data/\t{name}\x1b", FailureCode.STORAGE_ERROR, "broke") for name in "ab"]
+    console.show(Result(lines=["data/\tx"], failures=failures))
+    console.show(Result(lines=["epoch\tloss"], texts=True))
+    assert out.getvalue() == "data/\\tx\nepoch\tloss\n"
+    assert err.getvalue() == "blobsync: 2 files: broke\n  data/\\ta\\x1b\n  data/\\tb\\x1b\n"
 
 
 def test_errors_carry_their_hint() -> None:
@@ -94,19 +119,36 @@ def test_errors_carry_their_hint() -> None:
 def test_lines_now_and_then() -> None:
     err = io.StringIO()
     listener = LineListener(Console(out=io.StringIO(), err=err), every=0.0)
-    now = itertools.count()
-    listener.clock = lambda: float(next(now))
+    now = [0.0]
+    listener.clock = lambda: now[0]
     listener.phase("surveying")
     listener.seen(5)
     listener.expect(2, 2_000_000)
+    listener.emit(Moving("uploading"))
     listener.phase("moving")
+    now[0] = 2.0
     listener.bytes_moved(1_000_000)
     listener.file_done("a", None)
     listener.file_done("b", FileFailure("b", FailureCode.STORAGE_ERROR, "broke"))
     lines = err.getvalue().splitlines()
     assert lines[1] == "blobsync: looking: 5 names"
-    assert lines[-1].startswith("blobsync: moving 2 of 2 files, 1 MB of 2 MB, 1 failed so far, ")
-    assert lines[-1].endswith(" left")
+    assert lines[-1] == ("blobsync: uploading 2 of 2 files, 1 MB of 2 MB, 1 failed so far, 500 KB/s, about 2 s left")
+
+
+def test_a_log_says_that_there_is_no_connection_although_nothing_else_happens() -> None:
+    err = io.StringIO()
+    listener = LineListener(Console(out=io.StringIO(), err=err), every=0.0)
+    listener.expect(2, 2_000_000)
+    listener.emit(Moving("uploading"))
+    listener.phase("moving")
+    listener.emit(Disconnected("acct.example", "no connection", 5.0))
+    time.sleep(0.7)
+    said = err.getvalue().splitlines()[-1]
+    assert re.fullmatch(
+        r"blobsync: uploading 0 of 2 files, 0 B of 2 MB, no connection for [56] s, trying again", said
+    ), said
+    listener.emit(Connected("acct.example"))
+    listener.close()
 
 
 def test_lines_say_on_demand_what_each_node_moves_and_in_the_end_what_it_has_moved() -> None:
@@ -163,7 +205,8 @@ def test_the_bar_shows_bytes_files_and_failures() -> None:
     listener.close()
     shown = terminal.getvalue()
     assert "\rmoving  50%" in shown
-    assert "1 MB of 2 MB, 1/2 files, 1 failed" in shown
+    assert "1/2 files, 1.00 of 2.00 MB" in shown
+    assert "1 failed" in shown
     assert "\r\x1b[Kblobsync: a note\n" in shown
 
 

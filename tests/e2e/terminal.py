@@ -125,7 +125,11 @@ class Terminal:
         assert not set(codes) - {"\x1b[K", "\n", *colors}, "it leaves the terminal another than before"
         assert colors[1::2] == ["\x1b[0m"] * (len(colors) // 2) and len(colors) % 2 == 0, colors
         assert not self._narrow.screen.cursor.hidden, "no cursor"
-        left = [line for line in self.lines() if re.search(r"^(moving|deleting) +\d+%|^(looking|verifying)  ", line)]
+        left = [
+            line
+            for line in self.lines()
+            if re.search(r"^(moving|uploading|downloading|copying|deleting) +\d+%|^(looking|checking)  ", line)
+        ]
         assert not left, f"the bar is still there: {left}\n{self}"
         assert "Traceback" not in text and "bug in blobsync" not in text, str(self)
         # The shell's prompt comes at the beginning of a line.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from blobsync.base.events import Event
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.direct.pool import RunState
@@ -29,6 +30,7 @@ class RecordingListener:
         self.begun: list[tuple[int, str]] = []
         self.failures: dict[str, FileFailure] = {}
         self.moved: list[Moved] = []
+        self.events: list[Event] = []
         self._on_bytes = on_bytes
         self._lock = threading.Lock()
 
@@ -62,6 +64,10 @@ class RecordingListener:
                 self.failures[path] = failure
 
     def note(self, text: str) -> None: ...
+
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            self.events.append(event)
 
 
 def local_state(path: Path) -> LocalState | None:

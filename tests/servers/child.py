@@ -65,6 +65,14 @@ class ServerProcess:
             raise ValueError(answer["error"])
         return answer["answer"]
 
+    def go_away(self) -> None:
+        """An outage begins: all connections are cut, and new ones are refused."""
+        self.ask("go away")
+
+    def come_back(self) -> None:
+        """It ends: connections are taken again, at the same port."""
+        self.ask("come back")
+
     def close(self) -> None:
         """End the server; closing twice does nothing."""
         process = self._process
@@ -111,10 +119,15 @@ def run(served: Served, options: Namespace) -> None:
 
 async def _run(served: Served, host: str, port: int, *, stay: bool) -> None:
     tasks: set[asyncio.Task[None]] = set()
-    server = await asyncio.start_server(
-        _tracked(served.serve, tasks), host, port, limit=MAX_HEAD_BYTES * 8, backlog=1024
-    )
-    _print(dict(zip(("host", "port"), server.sockets[0].getsockname(), strict=True)))
+
+    async def listen(port: int) -> asyncio.Server:
+        return await asyncio.start_server(
+            _tracked(served.serve, tasks), host, port, limit=MAX_HEAD_BYTES * 8, backlog=1024
+        )
+
+    server = await listen(port)
+    host, port = server.sockets[0].getsockname()
+    _print({"host": host, "port": port})
     if stay:
         await server.serve_forever()
     loop = asyncio.get_running_loop()
@@ -122,8 +135,18 @@ async def _run(served: Served, host: str, port: int, *, stay: bool) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
         values = json.loads(line)
+        command = values.pop("command")
+        if command in ("go away", "come back"):
+            if command == "come back":
+                server = await listen(port)
+            else:
+                server.close()
+                for task in tuple(tasks):
+                    task.cancel()
+            _print({"answer": None})
+            continue
         try:
-            _print({"answer": served.command(values.pop("command"), values)})
+            _print({"answer": served.command(command, values)})
         except (ValueError, TypeError, KeyError) as error:
             _print({"error": f"{type(error).__name__}: {error}"})
     server.close()

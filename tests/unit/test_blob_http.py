@@ -5,7 +5,7 @@ import hashlib
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
@@ -25,16 +25,19 @@ from blobsync.base.errors import (
     StorageError,
     StorageUnreachableError,
     ThrottledError,
+    UsageError,
 )
+from blobsync.base.events import WHYS, Connected, Disconnected, Event
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import ContainerUrl, SasToken, Secret
+from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
 from blobsync.store.rest.blob_steps import BlobSteps
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
-from blobsync.store.rest.steps import Steps
+from blobsync.store.rest.steps import Pause, Steps
 from blobsync.store.rest.store import RestBlobStore
-from blobsync.store.rest.transport import Timeouts
+from blobsync.store.rest.transport import Timeouts, TransportError
 from tests.fakes.scripted_http import Script, Step, scripted
 from tests.servers.tls_azurite import make_certificate
 
@@ -226,6 +229,106 @@ def test_a_connection_that_always_breaks_says_so_without_the_signature() -> None
         store(script).put("a", b"hi", md5=md5(b"hi"))
     assert str(caught.value) == "the connection to 127.0.0.1 broke (4 tries)"
     assert "SENTINEL" not in repr(caught.value) + str(caught.value.__dict__)
+
+
+# Longer than all tries of a request that is alone.
+PATIENT = RetryPolicy(tries=4, base=0.001, longest=0.002, offline=0.001, outage=30.0)
+
+
+def patient(script: Script, heard: list[Event], retry: RetryPolicy = PATIENT) -> Driven:
+    container = ContainerUrl("acct", "box", script.url)
+    http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=retry, emit=heard.append)
+    return Driven(container, http)
+
+
+@pytest.mark.parametrize("trouble", [Step(reset=True), error(503, "ServerBusy")], ids=["no connection", "busy"])
+def test_an_outage_is_waited_for_longer_than_a_failure_of_one_request(trouble: Step) -> None:
+    heard: list[Event] = []
+    with scripted([blob(b"0123456789"), *[trouble] * 40, WRITTEN]) as script:
+        asked = patient(script, heard)
+        asked.head("a")
+        asked.put("b", b"hi", md5=md5(b"hi"))
+    assert len(script.seen) == 42
+    assert [type(event) for event in heard] == [Disconnected, Connected]
+    assert isinstance(heard[0], Disconnected)
+    assert (heard[0].host, heard[0].why in WHYS) == ("127.0.0.1", True)
+
+
+def test_an_outage_ends_with_its_patience_and_the_tries_that_were_made() -> None:
+    heard: list[Event] = []
+    with scripted([blob(b"0123456789"), *[Step(reset=True)] * 3000]) as script:
+        asked = patient(script, heard, PATIENT._replace(outage=0.3))
+        asked.head("a")
+        with pytest.raises(StorageUnreachableError) as caught:
+            asked.head("b")
+        first = len(script.seen) - 1
+        # Who asks later does not wait as long again.
+        with pytest.raises(StorageUnreachableError):
+            asked.head("c")
+    # libcurl sends a request again by itself if a connection that it had kept is gone.
+    assert str(caught.value) in {f"the connection to 127.0.0.1 broke ({first - resent} tries)" for resent in (0, 1)}
+    assert first > PATIENT.tries
+    assert len(script.seen) - 1 - first == 3
+    assert caught.value.hint and "it answered before" in caught.value.hint
+    assert [type(event) for event in heard] == [Disconnected]
+
+
+def test_a_request_that_fails_while_others_are_answered_is_given_up_as_ever() -> None:
+    heard: list[Event] = []
+    # libcurl sends a request again by itself if a connection that it had kept is gone.
+    steps = [blob(b"0123456789"), *[Step(reset=True), Step(reset=True), blob(b"0123456789")] * 9]
+    with scripted(steps) as script:
+        container = ContainerUrl("acct", "box", script.url)
+        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=PATIENT, emit=heard.append)
+        asked = BlobSteps(container, http)
+        http.run(asked.head("a"))
+        failing = asked.head("b")
+        with pytest.raises(StorageUnreachableError, match=r"\(4 tries\)"):
+            http.run(_with_others(failing, lambda: http.run(asked.head("c"))))
+
+
+def _with_others(steps: Steps[T], between: Callable[[], object]) -> Steps[T]:
+    """The same, with another request in each of its pauses."""
+    back, failed = None, None
+    while True:
+        try:
+            step = steps.send(back) if failed is None else steps.throw(failed)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        back = failed = None
+        if isinstance(step, Pause):
+            between()
+            continue
+        try:
+            back = yield step
+        except TransportError as caught:
+            failed = caught
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("", 300.0), ("0", 0.0), ("3600", 3600.0)])
+def test_the_patience_is_the_environments(given: str, seconds: float) -> None:
+    container = ContainerUrl("acct", "box", "https://acct.example")
+    http = BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": given})
+    assert http._retry.outage == seconds
+
+
+def test_a_patience_that_is_no_number_is_refused() -> None:
+    container = ContainerUrl("acct", "box", "https://acct.example")
+    with pytest.raises(UsageError, match="BLOBSYNC_OUTAGE_SECONDS=soon: not a number of seconds"):
+        BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": "soon"})
+
+
+def test_a_port_of_this_machine_where_nobody_listens_is_named_with_the_emulator() -> None:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for account, said in (("acct", "refuses connections"), (EMULATOR_ACCOUNT, "the emulator is not running")):
+        container = ContainerUrl(account, "box", f"http://127.0.0.1:{port}/{account}")
+        with pytest.raises(StorageUnreachableError, match=said) as caught:
+            Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)).head("a")
+        assert str(port) in str(caught.value)
+        assert f"blobsync emulator start --port {port}" in (caught.value.hint or "")
 
 
 def test_a_port_where_nobody_listens_is_reported_quickly() -> None:

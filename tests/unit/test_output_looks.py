@@ -132,6 +132,7 @@ _BUSY = Progress(
     files_expected=60,
     bytes=6_600_000,
     bytes_expected=12_000_000,
+    rate=1.1e6,
     seconds_left=5.0,
     under_way=44,
     current="data/voc20/a-file-with-a-rather-long-name-49.bin",
@@ -141,11 +142,14 @@ _BUSY = Progress(
 @pytest.mark.parametrize(
     ("columns", "shown"),
     [
-        (40, "moving  55%  1.1 MB/s, 5 s left"),
-        (50, "moving  55%  6.6 MB of 12 MB, 1.1 MB/s, 5 s left"),
-        (60, "moving  55%  1.1 MB/s, 5 s left  data/vo...long-name-49.bin"),
-        (80, "moving  55% |###3  | 6.6 MB of 12 MB, 1.1 MB/s, 5 s left  data/v...-name-49.bin"),
-        (100, "moving  55% |###3  | 6.6 MB of 12 MB, 32/60 files, 1.1 MB/s, 5 s left  data/voc...-long-name-49.bin"),
+        (40, "moving  55%   1.1 MB/s, 5 s left"),
+        (50, "moving  55%  32/60 files,  1.1 MB/s, 5 s left"),
+        (60, "moving  55%  32/60 files,  1.1 MB/s, 5 s left"),
+        (80, "moving  55%  32/60 files,  6.6 of 12.0 MB,  1.1 MB/s, 5 s left     dat...49.bin"),
+        (
+            100,
+            "moving  55%  32/60 files,  6.6 of 12.0 MB,  1.1 MB/s, 5 s left     data/voc2...her-long-name-49.bin",
+        ),
     ],
 )
 def test_the_name_of_the_current_file_has_its_own_share_of_the_bar(columns: int, shown: str) -> None:
@@ -156,7 +160,7 @@ def test_no_line_of_the_bar_is_wider_than_the_terminal_in_columns_rather_than_ch
     chinese = replace(_BUSY, current="data/\u6570\u636e\u96c6" + "/\u56fe\u50cf" * 20 + ".jpg", failures=3)
     for columns in range(20, 140):
         assert cells(bar_text(chinese, columns)) < columns
-    assert "\u56fe\u50cf.jpg" in bar_text(chinese, 80)
+    assert "\u50cf.jpg" in bar_text(chinese, 100)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +252,9 @@ def test_a_hint_that_several_failures_in_a_row_have_is_said_once_and_a_sentence_
     ]
     Console(out=io.StringIO(), err=err).show(Result({}, failures=failures))
     assert err.getvalue().splitlines() == [
-        "blobsync: data/a: no space",
-        "blobsync: data/b: no space",
+        "blobsync: 2 files: no space",
+        "  data/a",
+        "  data/b",
         "  hint: free some space",
         "blobsync: data/c: changed",
         "  hint: run it again",

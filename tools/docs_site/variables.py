@@ -20,6 +20,7 @@ FOR_USERS: Mapping[str, str] = {
     "BLOBSYNC_ENGINE": "the engine, where `--engine` does not choose one",
     "BLOBSYNC_LARGE_PLAN": "from how many files on a plan is made on the disk; default 1,000,000",
     "BLOBSYNC_LOGIN": "`device-code` logs in with a code that you enter on another device",
+    "BLOBSYNC_OUTAGE_SECONDS": "how long a command waits for a host that does not answer any more; default 300",
     "BLOBSYNC_SAFE_PROJECTS": "more projects of other users that you trust; `:` between the paths",
     "BLOBSYNC_SPREAD_RANGE": "least bytes of a range of a large file with `--nodes`; default 1,073,741,824",
     "BLOBSYNC_TRANSPORT": "`curl` or `urllib3`: what sends requests",

@@ -19,13 +19,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
-from blobsync.base.errors import BlobsyncError, StorageError, StorageUnreachableError
+from blobsync.base.amounts import duration_text
+from blobsync.base.errors import BlobsyncError, StorageError, StorageUnreachableError, UsageError
+from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Event
 from blobsync.base.locations import ContainerUrl
 from blobsync.base.redaction import redact
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
+from blobsync.store.rest.line import Line
 from blobsync.store.rest.pace import Pace
 from blobsync.store.rest.side_by_side import SideBySide
 from blobsync.store.rest.steps import Pause, Steps
@@ -51,6 +54,11 @@ API_VERSION = "2023-11-03"
 # all of them are so long was never seen. All other answers are far smaller.
 MAX_BODY = 64 << 20
 
+# Seconds for which a transfer waits for a host that does not answer any more. Long enough for a router that starts anew
+# and for a laptop that changes networks; a job of the night ends, and says so.
+OUTAGE_PATIENCE = 300.0
+OUTAGE_VARIABLE = "BLOBSYNC_OUTAGE_SECONDS"
+
 _LOG = logging.getLogger("blobsync.http")
 _FIRST_CONTACT_TRIES = 3
 # https://learn.microsoft.com/azure/storage/blobs/scalability-targets: over its limits an account answers with 503.
@@ -60,7 +68,8 @@ _BUSY = frozenset({429, 503})
 class RetryPolicy(NamedTuple):
     """How often a request is tried and how long to wait in between, in seconds.
 
-    ``longest_asked`` limits ``Retry-After``; no try begins after ``patience``.
+    ``longest_asked`` limits ``Retry-After``; no try begins after ``patience``. While a host that answered before
+    answers nobody, neither counts: there is a try every ``offline`` seconds, and the patience is ``outage``.
     """
 
     tries: int = 7
@@ -68,6 +77,8 @@ class RetryPolicy(NamedTuple):
     longest: float = 20.0
     longest_asked: float = 90.0
     patience: float = 240.0
+    offline: float = 2.0
+    outage: float = OUTAGE_PATIENCE
 
     def wait(self, failures: int, asked: str | None) -> float:
         """Exponential with jitter, or what ``Retry-After`` (seconds) asks for if that is longer."""
@@ -112,7 +123,8 @@ class Reply:
 class BlobHttp:
     """Sends signed requests to one container's endpoint; safe to use from several threads.
 
-    ``environ`` is read for proxies and CA bundles only. ``pace`` is shared with others that ask the same account.
+    ``environ`` is read for proxies, CA bundles and ``BLOBSYNC_OUTAGE_SECONDS`` only. ``pace`` is shared with others
+    that ask the same account. ``emit`` hears of outages.
     """
 
     def __init__(
@@ -125,15 +137,16 @@ class BlobHttp:
         timeouts: Timeouts | None = None,
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,
+        emit: Callable[[Event], None] | None = None,
     ) -> None:
         parts = urlsplit(container.endpoint)
         self._host = parts.hostname or ""
         self._port = parts.port
         self.signer = signer
-        self._retry = retry or RetryPolicy()
+        self._retry = retry or RetryPolicy(outage=_outage_patience(environ))
         self._pace = pace
         self._closing = threading.Event()
-        self._answered = False
+        self._line = Line(self._host, emit)
         # Answers so far that asked for fewer requests.
         self.throttled = 0
         self._account = container.account
@@ -200,41 +213,44 @@ class BlobHttp:
         retry_bare_500: bool = True,
     ) -> Steps[Reply]:
         """See :meth:`send`; ``most`` bytes of the answer's body are read, with 0 it is left unread."""
-        failures = 0
-        started = time.monotonic()
+        failures = _Failures(self._retry, self._line)
         while True:
             while held := self._held_back():
                 yield Pause(held)
-            asked, busy = None, False
-            late = time.monotonic() - started > self._retry.patience
+            asked, busy, began = None, False, time.monotonic()
             attempt = self._attempt(method, path, query, headers, body, most)
             try:
                 response, body_read = yield attempt
             except TransportError as error:
                 if error.trouble is Trouble.TOO_LARGE:
                     raise _too_large(most) from error
-                failures += 1
-                if late or failures >= self._tries(error.trouble):
-                    raise self._unreachable(error.trouble, failures) from error
+                waited = time.monotonic() - began if error.trouble in _WAITED_FOR else 0.0
+                if failures.is_last(_WHY.get(error.trouble, NO_CONNECTION), self._most(error.trouble), waited):
+                    raise self._unreachable(error.trouble, failures.tries) from error
             else:
-                self._answered = True
                 status = response.status
                 if _LOG.isEnabledFor(logging.DEBUG):
                     _LOG.debug("%s %s: %d", method, redact(attempt.target), status)
-                bare_500 = status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
-                refused = status == 401 and failures == 0 and self.signer.renew()
-                patient = status in RETRYABLE_STATUS and not bare_500 and not late and failures + 1 < self._retry.tries
-                if not refused and not patient:
-                    return Reply(status, response, failures + 1 + response.resent, body_read)
-                failures += 1
+                again = self._asks_for_another_try(response, retry_bare_500=retry_bare_500)
+                refused = status == 401 and failures.tries == 0 and self.signer.renew()
+                if not refused and (not again or failures.is_last(SERVICE_BUSY, self._retry.tries)):
+                    return Reply(status, response, failures.tries + (not again) + response.resent, body_read)
+                failures.tries += refused
                 busy = status in _BUSY
                 self.throttled += busy
                 asked = response.headers.get("Retry-After")
                 _drain(response)
-            seconds = self._retry.wait(failures, asked)
+            seconds = failures.wait(asked)
             if busy and self._pace is not None:
                 self._pace.asked(seconds)
             yield Pause(seconds)
+
+    def _asks_for_another_try(self, response: Response, *, retry_bare_500: bool) -> bool:
+        bare_500 = response.status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
+        if response.status in RETRYABLE_STATUS and not bare_500:
+            return True
+        self._line.answered()
+        return False
 
     def _held_back(self) -> float:
         """For how long (seconds) a request may not begin, because others are to wait: one that is, counts as one that
@@ -290,22 +306,75 @@ class BlobHttp:
         self._closing.set()
         self._transport.close()
 
-    def _tries(self, trouble: Trouble) -> int:
+    def _most(self, trouble: Trouble) -> int:
+        """How often a request is tried that fails so."""
         if trouble is Trouble.CERTIFICATE:
             return 1
         # A wrong host name or port should fail in less than half a minute; a network that worked a
         # moment ago gets more retries.
-        if not self._answered and trouble in NOT_CONNECTED:
+        if not self._line.answers and trouble in NOT_CONNECTED:
             return min(_FIRST_CONTACT_TRIES, self._retry.tries)
         return self._retry.tries
 
     def _unreachable(self, trouble: Trouble, tries: int) -> StorageUnreachableError:
         sentence, hint = _SENTENCES[trouble]
-        if self._host.startswith("127.") and self._account == EMULATOR_ACCOUNT and trouble is Trouble.REFUSED:
-            sentence = f"the emulator is not running at {{host}}, port {self._port}"
+        at_port = self._port is not None and trouble in (Trouble.REFUSED, Trouble.CONNECT_TIMEOUT)
+        host = f"{self._host}:{self._port}" if at_port else self._host
+        if self._line.answers:
+            hint = "it answered before; run the same command again when the network is back"
+        if self._host.startswith("127.") and trouble is Trouble.REFUSED:
             hint = f"blobsync emulator start --port {self._port}"
-        tried = f" ({tries} tries)" if tries > 1 else ""
-        return StorageUnreachableError(redact(sentence.format(host=self._host)) + tried, hint=hint)
+            if self._account == EMULATOR_ACCOUNT:
+                sentence = f"the emulator is not running at {self._host}, port {self._port}"
+            else:
+                hint += " starts an emulator there; or check blob_endpoint"
+        down = self._line.down
+        lasted = f" in {duration_text(down)}" if down >= 1 else ""
+        tried = f" ({tries:,} tries{lasted})" if tries > 1 else ""
+        return StorageUnreachableError(redact(sentence.format(host=host)) + tried, hint=hint)
+
+
+class _Failures:
+    """Those of one request, and whether it is worth another try. ``tries`` are all that were made."""
+
+    def __init__(self, policy: RetryPolicy, line: Line) -> None:
+        self._policy = policy
+        self._line = line
+        self._started = time.monotonic()
+        self._answers = -1
+        # Those that are this request's own: somebody else was answered since the last.
+        self._own = 0
+        self._offline = False
+        self.tries = 0
+
+    def is_last(self, why: str, most: int, waited: float = 0.0) -> bool:
+        """One more try failed, of ``most``; whether there is to be none after it. ``waited``: see ``Line.failed``."""
+        self.tries += 1
+        self._offline = self._answers == self._line.answers > 0
+        self._answers = self._line.answers
+        now = time.monotonic()
+        late = now - self._started > self._policy.patience
+        self._line.failed(why, waited)
+        if not self._offline:
+            self._own += 1
+            return self._own >= most or late
+        # What was charged before the outage stays; its patience begins when the host is back.
+        self._started = now
+        return self._own >= most or (self._line.down >= self._policy.outage and self.tries >= _FIRST_CONTACT_TRIES)
+
+    def wait(self, asked: str | None) -> float:
+        """Seconds until the next try; ``asked``: see ``RetryPolicy.wait``."""
+        seconds = self._policy.wait(max(self.tries, 1), asked)
+        return min(seconds, self._policy.offline) if self._offline and asked is None else seconds
+
+
+def _outage_patience(environ: Mapping[str, str]) -> float:
+    found = environ.get(OUTAGE_VARIABLE) or ""
+    if not found:
+        return OUTAGE_PATIENCE
+    if not (found.isascii() and found.isdigit()):
+        raise UsageError(f"{OUTAGE_VARIABLE}={found}: not a number of seconds", hint=f"unset {OUTAGE_VARIABLE}")
+    return float(found)
 
 
 def _drain(response: Response) -> None:
@@ -333,6 +402,10 @@ def _too_large(most: int) -> StorageError:
         hint="check blob_endpoint: something else answers there",
     )
 
+
+# Nothing was heard for as long as that took; other troubles show at once.
+_WAITED_FOR = frozenset({Trouble.CONNECT_TIMEOUT, Trouble.READ_TIMEOUT})
+_WHY = {Trouble.READ_TIMEOUT: NO_ANSWER}
 
 # One sentence for a request that got no answer, and what to do about it.
 _SENTENCES = {

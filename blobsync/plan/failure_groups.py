@@ -1,0 +1,98 @@
+"""Failures of the same kind, told as one: a sentence, the first files, and how many more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from blobsync.base.amounts import count_text
+
+# Files of a group that are named.
+NAMED = 3
+_TRIES = re.compile(r"\(\d[\d,]* tries[^)]*\)$")
+
+
+class Failing(Protocol):
+    """One failure: ``path`` is None, or empty, where it is not that of a file."""
+
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def hint(self) -> str | None: ...
+
+
+class FailureGroup(NamedTuple):
+    """``sentence`` is what all have in common, and ``paths`` are the first files of ``total``. Of a single failure, or
+    where none is that of a file, it is the whole message, and there are no paths."""
+
+    sentence: str
+    hint: str | None
+    paths: tuple[str, ...]
+    total: int
+
+    @property
+    def more(self) -> int:
+        """How many files are not named."""
+        return self.total - len(self.paths) if self.paths else 0
+
+
+def grouped(failures: Iterable[Failing], named: int = NAMED) -> list[FailureGroup]:
+    """In the order in which each kind came first. Another number of tries makes no other kind."""
+    found: dict[tuple[str, str], list[Failing]] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for each in failures:
+        kind = each.code, _TRIES.sub("", _without(each.message, each.path))
+        members = found.setdefault(kind, [])
+        counts[kind] = counts.get(kind, 0) + 1
+        if len(members) < named:
+            members.append(each)
+    return [_group(members, counts[kind]) for kind, members in found.items()]
+
+
+def again_sentence(failures: Sequence[Failing], engine: str) -> str:
+    """Says which files get another try, and why; ``engine`` is who tries, empty where it is who tried before."""
+    by = f" with the {engine} engine" if engine else ""
+    groups = grouped(failures)
+    if len(failures) == 1:
+        return f"{whole_message(failures[0])}; trying it again{by}"
+    said = "; ".join(map(_listed, groups))
+    return f"trying {count_text(len(failures), 'file')} again{by}. {said}"
+
+
+def whole_message(failure: Failing) -> str:
+    """The message, with the file's path before it unless it names it."""
+    if failure.path and failure.path not in failure.message:
+        return f"{failure.path}: {failure.message}"
+    return failure.message
+
+
+def _listed(group: FailureGroup) -> str:
+    names = ", ".join(group.paths)
+    more = f" and {group.more:,} more" if group.more else ""
+    return f"{group.sentence}: {names}{more}" if names else group.sentence
+
+
+def _group(members: Sequence[Failing], count: int) -> FailureGroup:
+    first = members[0]
+    sentence = _without(first.message, first.path)
+    paths = tuple(each.path for each in members if each.path)
+    if count == 1 or not paths:
+        return FailureGroup(whole_message(first), first.hint, (), 1)
+    return FailureGroup(sentence, first.hint, paths, count)
+
+
+def _without(message: str, path: str | None) -> str:
+    """The message without the file's name: it begins with it, mostly; a blob's name may have other folders before."""
+    if not path:
+        return message
+    message = message.removeprefix(f"{path}: ")
+    leaf = re.escape(path.rpartition("/")[2])
+    # A bare word may be one of the sentence.
+    folders = r"(?:[^\s'\"]*/)" + ("?" if "." in leaf else "")
+    named = rf"(?<!\S)(?:'[^']*{leaf}'|\"[^\"]*{leaf}\"|{folders}{leaf})(?![\w.])"
+    return re.sub(named, "the file", message) if leaf else message

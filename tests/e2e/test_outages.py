@@ -1,0 +1,224 @@
+"""The network goes away in the middle of a transfer, and comes back: the transfer waits for it, says so, and finishes.
+
+An outage cuts all connections and refuses new ones, for longer than a request that is alone would be tried.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from tests.e2e.terminal import CTRL_C, Terminal, on_terminal
+from tests.e2e.world import Container, Project, hashes, random_files, read_tree, wait_until, write_tree
+from tests.servers.copy_source_proxy import copy_source_proxy
+from tests.servers.delay_proxy import DelayHandle, delay_proxy
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+_SEED = int(os.environ.get("OUTAGE_SEED") or random.SystemRandom().randrange(1 << 31))
+_MIB = 1 << 20
+# Seconds. Seven tries of a request take less.
+_OUTAGE = 20.0
+# Files that take a few seconds over a line of so many megabits a second.
+_FILES = random_files(7, 600, [9 * _MIB, 5 * _MIB])
+_MBPS = 24.0
+
+_OUTAGE_TOLD = re.compile(r"no connection for \d+ s")
+
+
+class Way(NamedTuple):
+    """A way to move files: the command, and where the files are at first."""
+
+    words: tuple[str, ...]
+    uploads: bool = True
+    copies: bool = False
+
+
+WAYS = {
+    "upload": Way(("u", "data", "--engine", "direct")),
+    "upload, processes": Way(("u", "data", "--engine", "direct", "--processes", "2")),
+    "upload, azcopy": Way(("u", "data", "--engine", "azcopy")),
+    "download": Way(("d", "data", "--engine", "direct"), uploads=False),
+    "download, processes": Way(("d", "data", "--engine", "direct", "--processes", "2"), uploads=False),
+    "download, azcopy": Way(("d", "data", "--engine", "azcopy"), uploads=False),
+    "copy": Way(("-c", "eu", "-f", "we3v32", "u", "data", "--engine", "direct"), copies=True),
+    "relay": Way(("-c", "eu", "-f", "we3v32", "u", "data", "--engine", "relay"), copies=True),
+}
+
+
+def _seed(number: int) -> random.Random:
+    print(f"OUTAGE_SEED={_SEED}, round {number}")
+    return random.Random(f"{_SEED}/{number}")
+
+
+@pytest.fixture
+def line(service: str) -> Iterator[DelayHandle]:
+    with copy_source_proxy(service) as copying, delay_proxy(copying.url, round_trip_ms=20.0, mbps=_MBPS) as proxy:
+        yield proxy
+
+
+def _prepare(way: Way, project: Project, containers: Sequence[Container], line: DelayHandle) -> None:
+    source, destination = containers
+    if way.copies:
+        project.configure(source, cluster="we3v32", url=line.url)
+        project.configure(destination, cluster="eu", url=line.url)
+    else:
+        project.configure(destination, url=line.url)
+    if way.uploads and not way.copies:
+        write_tree(project.data, _FILES)
+        return
+    for name, data in _FILES.items():
+        (source if way.copies else destination).put(f"data/{name}", data)
+
+
+def _has_begun(way: Way, project: Project, containers: Sequence[Container]) -> bool:
+    if way.uploads:
+        return bool(containers[1].names("data/", uncommitted=True))
+    return project.data.exists() and any(project.data.rglob("*.bin"))
+
+
+@contextmanager
+def _outage(line: DelayHandle, seconds: float) -> Iterator[None]:
+    """While the block runs, and at most for so long."""
+    line.go_away()
+    timer = threading.Timer(seconds, line.come_back)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def _exact(way: Way, project: Project, containers: Sequence[Container]) -> None:
+    there = containers[1].contents("data/") if way.uploads else read_tree(project.data)
+    assert there == hashes(_FILES)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("way", list(WAYS))
+def test_an_outage_at_any_moment_is_waited_for(
+    way: str,
+    number: int,
+    project: Project,
+    new_container: Callable[[str], Container],
+    line: DelayHandle,
+    request: pytest.FixtureRequest,
+) -> None:
+    chance = _seed(number)
+    _survives(WAYS[way], project, new_container, line, request, chance, chance.uniform(12, 25))
+
+
+def _survives(
+    way: Way,
+    project: Project,
+    new_container: Callable[[str], Container],
+    line: DelayHandle,
+    request: pytest.FixtureRequest,
+    chance: random.Random,
+    seconds: float,
+) -> None:
+    if "azcopy" in way.words:
+        request.getfixturevalue("with_azcopy")
+    containers = (new_container("one"), new_container("two"))
+    _prepare(way, project, containers, line)
+    process = project.start(*way.words, "--json")
+    try:
+        assert wait_until(lambda: _has_begun(way, project, containers) or process.poll() is not None, seconds=60)
+        time.sleep(chance.uniform(0, 3))
+        with _outage(line, seconds):
+            pass
+        done = project.finish(process, seconds=200)
+    finally:
+        process.kill()
+    assert done.code == 0, str(done)
+    assert done.data["failed"] == 0
+    _exact(way, project, containers)
+
+
+def _with_bar(
+    project: Project, container: Container, line: DelayHandle, columns: int, during: Callable[[Terminal], None]
+) -> Terminal:
+    write_tree(project.data, _FILES)
+    project.configure(container, url=line.url)
+    with on_terminal(project, "u", "data", columns=columns) as terminal:
+        terminal.wait_for(lambda seen: any(re.match(r"uploading +[1-9]", bar) for bar in seen.bars()))
+        with _outage(line, _OUTAGE if columns == 80 else 5.0):
+            during(terminal)
+        return terminal.finish(seconds=100)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_the_bar_says_that_there_is_no_connection_and_no_time_left(
+    project: Project, container: Container, line: DelayHandle, columns: int
+) -> None:
+    said: list[str] = []
+
+    def look(terminal: Terminal) -> None:
+        terminal.wait_for(lambda seen: any(_OUTAGE_TOLD.search(bar) for bar in seen.bars()))
+        drawn = len(terminal.bars())
+        time.sleep(1.5)
+        said.extend(terminal.bars()[drawn:])
+
+    ended = _with_bar(project, container, line, columns, look)
+    assert ended.code == 0, str(ended)
+    assert said and all(_OUTAGE_TOLD.search(bar) for bar in said), said
+    assert not any("left" in bar or "/s" in bar for bar in said), said
+    if columns > 40:
+        assert all("trying again" in bar for bar in said), said
+    answer = " ".join(ended.answer())
+    assert f"uploaded {len(_FILES)} files" in answer
+    assert "failed" not in answer
+    assert container.contents("data/") == hashes(_FILES)
+
+
+def test_ctrl_c_in_an_outage_ends_at_once(project: Project, container: Container, line: DelayHandle) -> None:
+    took: list[float] = []
+
+    def stop(terminal: Terminal) -> None:
+        terminal.wait_for(lambda seen: any(_OUTAGE_TOLD.search(bar) for bar in seen.bars()))
+        began = time.monotonic()
+        terminal.type(CTRL_C)
+        terminal.process.wait(20)
+        took.append(time.monotonic() - began)
+
+    ended = _with_bar(project, container, line, 100, stop)
+    assert ended.code == 130, str(ended)
+    assert took[0] < 4, took
+    assert "the same command again" in " ".join(ended.answer())
+
+
+def test_an_outage_without_an_end_is_given_up_with_the_tries_that_were_made(
+    project: Project, container: Container, line: DelayHandle
+) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container, url=line.url)
+    project.environ["BLOBSYNC_OUTAGE_SECONDS"] = "3"
+    process: subprocess.Popen[str] = project.start("u", "data", "--engine", "direct", "--json")
+    assert wait_until(lambda: bool(container.names("data/")), seconds=60)
+    line.go_away()
+    done = project.finish(process, seconds=100)
+    assert done.code == 3, str(done)
+    assert done.codes == {"storage_unreachable"}
+    tried = {each["message"] for each in done.errors if "not tried" not in each["message"]}
+    rest = [each for each in done.errors if "not tried" in each["message"]]
+    assert tried and all(
+        re.search(r"refuses connections or cannot be reached \(\d+ tries in \d+ s\)", each) for each in tried
+    ), tried
+    assert rest and not any("tries" in each["message"] for each in rest)
+    assert all("answered before" in each["hint"] for each in done.errors)
+    there = container.names("data/")
+    assert {each["path"] for each in done.errors} == {f"data/{name}" for name in _FILES} - set(there)
+    line.come_back()
+    again = project.json("u", "data", "--engine", "direct")
+    assert again.code == 0, str(again)
+    assert container.contents("data/") == hashes(_FILES)
