@@ -1,5 +1,5 @@
-"""Ctrl-C from the first instruction on, and where ``nohup`` or a shell's ``&`` started this program, which then ignores
-it, as would everything that it starts.
+"""Ctrl-C from the first instruction on, and the signals that mean the same; and where ``nohup`` or a shell's ``&``
+started this program, which then ignores Ctrl-C, as would everything that it starts.
 
 What is ignored stays so in a new program; what has a handler does not.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _pressed = 0
 
@@ -44,6 +45,31 @@ def is_interrupt(error: BaseException | None) -> bool:
 def was_interrupted() -> bool:
     """Whether Ctrl-C was pressed since the program began."""
     return _pressed > 0
+
+
+def stop_on_other_signals() -> None:
+    """Signals that stop a batch job, and the end of the terminal, are a Ctrl-C: what runs elsewhere for us is stopped,
+    too. nohup's wish that the end of the terminal is ignored is kept. Only in the main thread."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _hang_up)
+
+
+def _hang_up(signum: int, frame: object) -> None:
+    # The kernel and the shell both send it, and a second one would interrupt the cleaning up.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _forget_terminal()
+    _interrupt(signum, frame)
+
+
+def _forget_terminal() -> None:
+    """Every write to a terminal that is gone fails: nobody reads it any more."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                os.dup2(nowhere, stream)
+    os.close(nowhere)
 
 
 def _hold(signum: int, frame: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -12,7 +11,13 @@ from typing import Any
 
 import typer
 
-from blobsync.base.ctrl_c import hear_ctrl_c, ignore_ctrl_c_alone, is_interrupt, was_interrupted
+from blobsync.base.ctrl_c import (
+    hear_ctrl_c,
+    ignore_ctrl_c_alone,
+    is_interrupt,
+    stop_on_other_signals,
+    was_interrupted,
+)
 from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.redaction import HIDDEN, redact
@@ -34,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Never raises, never shows a traceback for a user's mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(_without_secrets(words), as_json=_wants_json(words))
-    _stop_on_sigterm()
+    stop_on_other_signals()
     ignore_ctrl_c_alone()
     threading.excepthook = _tell_of_a_thread
     # A plan of a million files is millions of objects that live until the end: scanning all of them for
@@ -190,15 +195,6 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
             word = f"--param={HIDDEN}"
         shown.append(redact(word))
     return shown
-
-
-def _stop_on_sigterm() -> None:
-    """Signals that stop a batch job stop us like Ctrl-C: cleanly."""
-
-    def stop(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
 
 
 if __name__ == "__main__":

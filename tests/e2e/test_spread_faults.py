@@ -4,8 +4,11 @@ fewer requests, files that never arrive, and a plan on the disk. What is not the
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -20,6 +23,7 @@ from tests.e2e.test_spread import fill, job_of, nothing_is_left, workers_of
 from tests.e2e.world import (
     Container,
     Project,
+    blobsync_command,
     every_text_below,
     hashes,
     random_files,
@@ -181,3 +185,70 @@ def test_a_plan_on_the_disk_goes_in_batches_and_what_always_fails_is_named_while
     again = project.json("d", "data", *_TWO)
     assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 10, len(_FILES) - 10), str(again)
     assert read_tree(project.data) == _HASHES
+
+
+@pytest.mark.parametrize("how", ["a signal", "the terminal is closed"])
+def test_the_end_of_the_terminal_stops_the_workers_and_the_same_command_goes_on(
+    how: str, project: Project, container: Container
+) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container)
+    words = ("u", "data", *_TWO, "--cap-mbps", "12")
+    if how == "a signal":
+        process = project.start(*words)
+        _until(process.poll, lambda: any(records_told(project, container).values()))
+        process.send_signal(signal.SIGHUP)
+        stopped = project.finish(process)
+        assert stopped.code == 130 and "stopped: " in stopped.err, str(stopped)
+    else:
+        with Shell(project, words) as shell:
+            _until(shell.process.poll, lambda: any(records_told(project, container).values()))
+            shell.hang_up()
+            assert shell.process.wait(_PATIENCE) == 130
+    assert wait_until(lambda: not workers_of(project.root), seconds=10)
+    done = project.json("u", "data", *_TWO)
+    assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
+    assert container.contents("data/") == _HASHES
+    assert set(container.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
+
+
+class Shell:
+    """A command in the foreground of a terminal, which can be closed."""
+
+    def __init__(self, project: Project, words: tuple[str, ...]) -> None:
+        self._project, self._words = project, words
+
+    def __enter__(self) -> Shell:
+        self._master, slave = pty.openpty()
+        # The first terminal that a session opens is the one whose end it is told of.
+        command = ("/bin/sh", "-c", 'terminal=$1; shift; exec "$@" <"$terminal" >"$terminal" 2>&1', "sh")
+        environ = {**os.environ, **self._project.environ}
+        self.process = Popen(
+            (*command, os.ttyname(slave), blobsync_command(), *self._words),
+            cwd=self._project.root,
+            env=environ,
+            start_new_session=True,
+        )
+        # Nobody else holds it open, once the command has.
+        assert wait_until(lambda: self._is_ready(), seconds=_PATIENCE)
+        os.close(slave)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def _is_ready(self) -> bool:
+        return os.readlink(f"/proc/{self.process.pid}/fd/1").startswith("/dev/pts/")
+
+    def _read(self) -> None:
+        with suppress(OSError):
+            while select.select([self._master], [], [], 1.0) and os.read(self._master, 1 << 16):
+                pass
+
+    def hang_up(self) -> None:
+        master, self._master = self._master, -1
+        os.close(master)
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
