@@ -223,6 +223,7 @@ def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: b
         size = size_text(made.size(Action.DELETE))
         confirm(session, f"delete {count_text(deletions, 'file')}, {size}, that the source does not have?")
     result = project.carry_out(made)
-    failures = (*result.failures, *made.conflicts)
+    # A run that takes over what a killed one has left makes its plan anew.
+    failures = (*result.failures, *result.plan.conflicts)
     seconds = session.seconds
     return Result(result_data(result, seconds), result_lines(result, seconds), failures, result.exit_code, wraps=True)

@@ -92,10 +92,8 @@ class CopyJob(FileJob):
         What it did not compute an MD5 of may have another size: it was told what to read, and not how much there is.
         """
         version = self._version
-        if copied.md5 is not None:
-            return RemoteState(version.size, copied.etag, copied.md5) if copied.md5 == version.md5 else None
         if self._pieces == 1 and version.md5 is not None:
-            return None
+            return RemoteState(version.size, copied.etag, copied.md5) if copied.md5 == version.md5 else None
         # For the index at once: after a kill nothing else would tell a blob without an MD5 from somebody else's.
         with suppress(StorageError):
             there = self._to.head(self._name)

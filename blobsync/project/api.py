@@ -145,6 +145,10 @@ class Project(LoggedProject):
     def detach(self, plan: TransferPlan) -> JobRecord:
         """Let nodes of the cluster carry out a plan that was made with ``detach``, on their own; returns their job."""
         with self._spreading(plan) as spreading:
+            merged = spreading.merge()
+        if merged:
+            plan = self._plan_anew(plan.route.direction, plan.paths, plan.options)
+        with self._spreading(plan) as spreading:
             return spreading.submit(plan)
 
     def _spreading(self, plan: TransferPlan) -> Spreading:

@@ -11,7 +11,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from blobsync.base.errors import SpreadBusyError, TransferCancelledError, UsageError
+from blobsync.base.errors import SpreadBusyError, UsageError
 from blobsync.base.locations import BlobUrl
 from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
@@ -19,7 +19,7 @@ from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.transfer_plan import Action, Route, Shape, TransferPlan
-from blobsync.spread.earlier_records import EarlierBlocks, leave_blocks, merge_records
+from blobsync.spread.earlier_records import EarlierBlocks, leave_blocks, merge_records, recall, record_files
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.presence import OwnerLock, Presence
 from blobsync.spread.probe import OwnProbe, source_probe
@@ -62,6 +62,7 @@ class Spreading:
         self._id = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         self._crew: JobCrew | None = None
         self._detached = False
+        self._job_lives = False
         self._first = 0
         self._blocks = EarlierBlocks()
         self._owner = ""
@@ -72,7 +73,7 @@ class Spreading:
         with ExitStack() as entering:
             self._owner = entering.enter_context(OwnerLock(self._state.folder("spread") / f"{self._id}.lock"))
             self._presence = entering.enter_context(Presence(self._place, self._owner))
-            self._demand_no_other_job()
+            self._job_lives = self._demand_no_other_job()
             entering.callback(self._remove_probes)
             self._leaving = entering.pop_all()
         return self
@@ -86,7 +87,8 @@ class Spreading:
             if self._crew is not None:
                 self._presence.end()
                 self._crew.wait()
-            if isinstance(error, (TransferCancelledError, KeyboardInterrupt)):
+            if error is not None:
+                record_files(self._place, self._parts, self._context.records)
                 leave_blocks(self._place)
             else:
                 self._place.remove_all()
@@ -96,6 +98,8 @@ class Spreading:
 
         Also where nothing is left to move: what that run left at the place goes.
         """
+        if self._job_lives:
+            recall(self._place, self._owner)
         found = merge_records(self._place, self._parts, self._context.records)
         if found.files:
             self._note(f"{found.files:,} files were moved by an earlier run that was stopped")
@@ -164,8 +168,9 @@ class Spreading:
                 if isinstance(end, LocalEnd):
                     self._probe(part, end).remove()
 
-    def _demand_no_other_job(self) -> None:
-        """A detached transfer that waits for its nodes has no claim yet."""
+    def _demand_no_other_job(self) -> bool:
+        """A detached transfer that waits for its nodes has no claim yet. Whether a job of a command that is gone is
+        there."""
         found = JobCrew(
             self._board, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
         ).find()
@@ -174,6 +179,7 @@ class Spreading:
                 f"the job {found.run_id} moves files to this folder",
                 hint=f"blobsync q {found.run_id} shows it, blobsync abort {found.run_id} stops it",
             )
+        return found is not None
 
     @cached_property
     def _board(self) -> Board:

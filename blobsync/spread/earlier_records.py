@@ -3,23 +3,32 @@ large files that nobody has committed."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.file_states import FileState
+from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.index import PairIndex
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, IndexKey
 from blobsync.spread.arrivals_here import as_seen_here
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.hauler import read_shard
-from blobsync.spread.place import SharedPlace
+from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, read_answer
 from blobsync.spread.shard import Shard, end_text
 from blobsync.spread.shard_account import ShardAccount, is_same_version
+from blobsync.store.blob_hash import with_md5
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer.engines import Moved
+from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.ledger import Ledger
+
+# Between two looks whether workers have given their shards up.
+_LOOK_SECONDS = 0.3
 
 
 class EarlierBlocks:
@@ -56,30 +65,76 @@ class Merged(NamedTuple):
     blocks: EarlierBlocks
 
 
+def recall(
+    place: SharedPlace,
+    holder: str,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Take back all shards from the workers of a parent that is gone, and wait until they have given them up: what they
+    write later nobody would hear of. A worker that hangs is waited for as long as its claim lasts. ``holder`` claims
+    for the new parent."""
+    left = set(place.names("shards")) - set(place.names("done"))
+    for name in left:
+        place.write(f"done/{name}", b"")
+    left &= {name.partition("~")[0] for name in place.names("claims")}
+    until = now() + CLAIM_SECONDS
+    while left and now() < until:
+        left = {name for name in left if not place.claim(f"claims/{name}", holder)}
+        if left:
+            sleep(_LOOK_SECONDS)
+
+
 def merge_records(place: SharedPlace, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> Merged:
     """Take over what was moved, then remove the shards that are left: the files are planned anew.
 
     The index then has them as each side was when it was moved; whether they still are is for the next look.
     """
-    by_ends = {(end_text(part.source), end_text(part.destination)): part for part in parts}
+    count = record_files(place, parts, records)
+    by_ends = _by_ends(parts)
     pieces = place.names("records")
-    count, following, blocks = 0, 0, EarlierBlocks()
+    following, blocks = 0, EarlierBlocks()
     for name in place.names("shards"):
         following = max(following, int(name) + 1) if name.isdigit() else following
         with suppress(FormatError):
             shard = read_shard(place.read(f"shards/{name}") or b"")
-            part = by_ends.get((shard.source, shard.destination))
-            mine = [piece for piece in pieces if piece.startswith(f"{name}~")]
-            if part is not None and shard.order is None:
-                count += _merge_shard(place, mine, shard, part, records(part.key))
-            elif part is not None and shard.order is not None and not shard.order.only_read:
+            is_range = shard.order is not None and not shard.order.only_read
+            if is_range and (shard.source, shard.destination) in by_ends:
                 # No file is whole without the parent's commit.
-                blocks.add(shard, _named(place, mine, shard))
+                blocks.add(shard, _named(place, _of_shard(pieces, name), shard))
         place.remove(f"shards/{name}")
     for folder in ("records", "done", "refused"):
         for name in place.names(folder):
             place.remove(f"{folder}/{name}")
     return Merged(count, following, blocks)
+
+
+def record_files(place: SharedPlace, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> int:
+    """Bring the files that workers have moved to the index; how many. Nothing of the place changes.
+
+    Also those of which no worker could say so, or which nobody has looked at, as far as their content shows it.
+    """
+    by_ends = _by_ends(parts)
+    pieces = place.names("records")
+    count = 0
+    unsaid: dict[tuple[str, str], list[FileAction]] = {}
+    for name in place.names("shards"):
+        mine = _of_shard(pieces, name)
+        if not mine:
+            continue
+        with suppress(FormatError):
+            shard = read_shard(place.read(f"shards/{name}") or b"")
+            key = shard.source, shard.destination
+            if shard.order is None and key in by_ends:
+                account = ShardAccount(shard)
+                ledger = _told(place, mine, account, by_ends[key], records(by_ends[key].key))
+                count += len(ledger.verified)
+                unseen = [moved.action for moved in ledger.pending.values()]
+                unsaid.setdefault(key, []).extend([*account.left.values(), *unseen])
+    for key, actions in unsaid.items():
+        count += _record_unsaid(replace(by_ends[key], actions=tuple(actions)), records(by_ends[key].key))
+    return count
 
 
 def leave_blocks(place: SharedPlace) -> None:
@@ -89,7 +144,7 @@ def leave_blocks(place: SharedPlace) -> None:
     pieces = place.names("records")
     for name in place.names("shards"):
         body = place.read(f"shards/{name}") or b""
-        mine = [piece for piece in pieces if piece.startswith(f"{name}~")]
+        mine = _of_shard(pieces, name)
         with suppress(FormatError):
             shard = read_shard(body)
             if shard.order is not None and not shard.order.only_read and _named(place, mine, shard):
@@ -100,16 +155,64 @@ def leave_blocks(place: SharedPlace) -> None:
         place.write(name, body)
 
 
-def _merge_shard(place: SharedPlace, pieces: Sequence[str], shard: Shard, part: LivePart, records: PairIndex) -> int:
-    ledger = Ledger(replace(part, actions=shard.actions), records)
-    account = ShardAccount(shard)
-    for answer in _answers(place, pieces, shard):
+def _by_ends(parts: Sequence[LivePart]) -> Mapping[tuple[str, str], LivePart]:
+    return {(end_text(part.source), end_text(part.destination)): part for part in parts}
+
+
+def _of_shard(pieces: Sequence[str], name: str) -> list[str]:
+    return [piece for piece in pieces if piece.startswith(f"{name}~")]
+
+
+def _told(
+    place: SharedPlace, pieces: Sequence[str], account: ShardAccount, part: LivePart, records: PairIndex
+) -> Ledger:
+    ledger = Ledger(replace(part, actions=account.shard.actions), records)
+    for answer in _answers(place, pieces, account.shard):
         # One that tells of a file twice says nothing.
         with suppress(FormatError):
             if isinstance(answer, FileRecord) and answer.failure is None:
                 ledger.moved(as_seen_here(part.destination, account.moved(answer)))
     ledger.save()
+    return ledger
+
+
+def _record_unsaid(part: LivePart, records: PairIndex) -> int:
+    """Files that a worker wrote and was lost before it said so: only the planned version at a destination that is not
+    what the plan saw. Without that a source which changes meanwhile would make somebody else's version of it.
+
+    Not those of an upload: what the planned version held nobody knows.
+    """
+    ledger = Ledger(part, records)
+    if isinstance(part.source, RemoteEnd):
+        for action, there in _written(part, part.source):
+            ledger.seen(Moved(action), there)
+    ledger.save()
     return len(ledger.verified)
+
+
+def _written(part: LivePart, source: RemoteEnd) -> Iterator[tuple[FileAction, FileState]]:
+    end = part.destination
+    actions = [action for action in part.actions if not isinstance(end, LocalEnd) or _has_changed(end, action)]
+    moved = [Moved(action) for action in actions]
+    states = states_at_destination(end, moved, lambda count: None) if moved else {}
+    for action in actions:
+        there, planned = states.get(action.path), action.source
+        if there is None or planned is None or there.size != planned.size or there == action.destination:
+            continue
+        if planned.md5 is None and isinstance(end, RemoteEnd):
+            # It was copied as it was, without an MD5.
+            read = with_md5(source, action.path, planned).md5
+            if read is None or with_md5(end, action.target or action.path, there).md5 != read:
+                continue
+        yield action, there
+
+
+def _has_changed(end: LocalEnd, action: FileAction) -> bool:
+    """Only what appeared there since the plan is worth being read."""
+    with suppress(OSError):
+        found = LocalState.of(os.stat(end.at(action.target or action.path)))
+        return not (isinstance(action.destination, LocalState) and action.destination.same_file(found))
+    return False
 
 
 def _named(place: SharedPlace, pieces: Sequence[str], shard: Shard) -> Mapping[int, str]:

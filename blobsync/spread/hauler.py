@@ -4,7 +4,7 @@
     shards/NUMBER     what is to be moved (``shard``)
     claims/NUMBER     who moves it at this moment
     records/NUMBER~ATTEMPT~PIECE      what became of it (``record``); the last piece ends with ``done``
-    done/NUMBER       nobody has to look at this shard again
+    done/NUMBER       nobody has to look at this shard again; who moves it gives it up
     refused/WORKER    why this worker cannot work at all
     slow              how long the storage account has asked one of them to wait (``shared_pace``)
     stop              the parent gives up
@@ -108,6 +108,7 @@ class Hauler:
     def work(self) -> None:
         """Until nothing is left to do, or nobody is left who wants it."""
         self._pace.begin()
+        self._give_back()
         while not self.is_over():
             number = self._next()
             if number is None:
@@ -117,6 +118,12 @@ class Hauler:
                 self._carry(number)
             finally:
                 self._place.release(f"claims/{number}", self._settings.holder)
+
+    def _give_back(self) -> None:
+        """What this worker had before it was killed and started again: nobody has to wait for its claims to run out."""
+        mine = f"~{self._settings.name}-"
+        for number in {name.partition("~")[0] for name in self._place.names("records") if mine in name}:
+            self._place.release(f"claims/{number}", self._settings.holder)
 
     def refuse(self, why: str) -> None:
         """Say why this worker cannot work."""
@@ -167,7 +174,7 @@ class Hauler:
                     self._move(shard, left, earlier.blocks, out)
             except KeyboardInterrupt:
                 # What another worker has taken over is given up; all else is a reason to end.
-                if not keeping.is_lost:
+                if not keeping.lost:
                     raise
         over = self._stays_open(number, out, keeping)
         if not over:
@@ -184,7 +191,7 @@ class Hauler:
     def _stays_open(self, number: str, out: _Answers, keeping: _Keeping) -> str:
         """Why somebody else has the last word on a shard; empty where we have it."""
         if not keeping.is_ours():
-            return "another worker has taken it over, because nothing was heard of this one"
+            return keeping.lost
         if out.put_off:
             # Others first: theirs may be another line.
             self._busy[number] = time.monotonic() + self._settings.claim / _PARTS
@@ -296,9 +303,11 @@ class _Keeping:
         interrupt: Callable[[], None],
     ) -> None:
         self._place, self._name, self._settings = place, f"claims/{number}", settings
+        self._done = f"done/{number}"
         self._pace, self._out, self._interrupt = pace, out, interrupt
         self._over = threading.Event()
-        self.is_lost = False
+        # Why the shard is not ours any more.
+        self.lost = ""
         self._renewed = time.monotonic()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
@@ -311,28 +320,31 @@ class _Keeping:
 
     def is_ours(self) -> bool:
         """Whether nobody has taken the shard over; asked only where the claim may have run out."""
-        if not self.is_lost and time.monotonic() - self._renewed > self._settings.claim / 2:
+        if not self.lost and time.monotonic() - self._renewed > self._settings.claim / 2:
             self._renew()
-        return not self.is_lost
+        return not self.lost
 
     def _renew(self) -> None:
         began = time.monotonic()
         if self._place.claim(self._name, self._settings.holder):
             self._renewed = began
         else:
-            self.is_lost = True
+            self.lost = "another worker has taken it over, because nothing was heard of this one"
 
     def _keep(self) -> None:
         tried = self._renewed
         while not self._over.wait(self._settings.flush):
             self._out.flush()
             try:
-                if time.monotonic() - tried >= self._settings.claim / _PARTS:
+                if self._place.read(self._done) is not None:
+                    self.lost = "it was taken back"
+                is_time = time.monotonic() - tried >= self._settings.claim / _PARTS
+                if is_time and not self.lost:
                     tried = time.monotonic()
                     self._renew()
-                    if self.is_lost or self._place.read("stop") is not None:
-                        self._interrupt()
-                        return
+                if self.lost or (is_time and self._place.read("stop") is not None):
+                    self._interrupt()
+                    return
                 self._pace.look()
             except BlobsyncError:
                 # The next round tries again. A claim that ran out meanwhile means work done twice, no more.

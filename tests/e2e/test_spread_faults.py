@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import select
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -241,7 +240,7 @@ class Shell:
 
     def _read(self) -> None:
         with suppress(OSError):
-            while select.select([self._master], [], [], 1.0) and os.read(self._master, 1 << 16):
+            while os.read(self._master, 1 << 16):
                 pass
 
     def hang_up(self) -> None:

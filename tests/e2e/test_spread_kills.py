@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
+from azure.storage.blob import BlobBlock
 
 from tests.e2e.test_spread import fill, nothing_is_left, processes_of, workers_of
 from tests.e2e.test_spread_faults import line
-from tests.e2e.world import Container, Project, hashes, random_files, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, random_files, read_tree, sha256, wait_until, write_tree
+from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle
 
 __all__ = ["line", "nothing_is_left"]
@@ -116,7 +119,7 @@ def kill_a_worker_while_files_change(
     write_tree(here, _FILES)
     with written_all_the_time(here, _CHANGING):
         process = project.start("u", folder, *_TWO, "--cap-mbps", "60", "--json")
-        assert wait_until(lambda: workers_of(project.root) or process.poll() is not None, seconds=60)
+        _until_at_work(project, process)
         time.sleep(seconds)
         victims = sorted(workers_of(project.root))
         if victims:
@@ -134,11 +137,89 @@ def kill_a_worker_while_files_change(
     return bool(victims)
 
 
-def at_random_moments(one: Callable[[float, int, random.Random], bool], moments: int, seed: int) -> None:
+class ChangingSources:
+    """One copy after the other, in folders of their own, while somebody replaces blobs of the source.
+
+    Some have no MD5, and one is cut into ranges.
+    """
+
+    def __init__(self, project: Project, source: Container, destination: Container, url: str, choice: random.Random):
+        self._project, self._source, self._destination, self._choice = project, source, destination, choice
+        project.environ["BLOBSYNC_SPREAD_RANGE"] = str(2 << 20)
+        project.configure(source, cluster="from", url=url)
+        project.configure(destination, url=url)
+
+    def copy(self, how: str, seconds: float, number: int) -> bool:
+        """Exact with the next command; whether there was somebody to be stopped at that moment."""
+        bodies = {f"r{number}/{name}": data for name, data in _FILES.items()}
+        without = set(sorted(bodies)[::7])
+        for name, data in bodies.items():
+            put(self._source, f"data/{name}", data, with_md5=name not in without)
+        words = ("u", f"data/r{number}", "-f", "from", *_TWO)
+        process = self._project.start(*words, "--json")
+        _until_at_work(self._project, process)
+        with self._replaced(bodies, sorted(bodies.keys() - without)):
+            time.sleep(seconds)
+            hit = self._stop(how, process)
+            first = self._project.finish(process)
+        assert first.code in (-signal.SIGKILL, 0, 3, 130), str(first)
+        again = self._project.json(*words)
+        assert (again.code, again.errors) == (0, []), str(again)
+        expected = {name.partition("/")[2]: sha256(data) for name, data in bodies.items()}
+        assert self._destination.contents(f"data/r{number}/") == expected
+        return hit
+
+    def _stop(self, how: str, process: Popen[str]) -> bool:
+        if how == "a worker is killed":
+            workers = sorted(workers_of(self._project.root))
+            for pid in self._choice.sample(workers, min(1, len(workers))):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return bool(workers)
+        was_there = process.poll() is None
+        process.send_signal(signal.SIGKILL if how == "the command is killed" else signal.SIGINT)
+        return was_there
+
+    @contextmanager
+    def _replaced(self, bodies: dict[str, bytes], names: list[str]) -> Iterator[None]:
+        over = threading.Event()
+
+        def replace() -> None:
+            while not over.wait(0.05):
+                for name in self._choice.sample(names, 3):
+                    bodies[name] = self._choice.randbytes(len(bodies[name]) + self._choice.choice([0, 1]))
+                    self._source.put(f"data/{name}", bodies[name])
+
+        thread = threading.Thread(target=replace)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def put(container: Container, name: str, data: bytes, *, with_md5: bool) -> None:
+    """As programs put it that send one request, or blocks: of those the service keeps no MD5."""
+    if with_md5:
+        container.put(name, data)
+        return
+    blob = container.blob(name)
+    blob.stage_block("0" * 36, data)
+    blob.commit_block_list([BlobBlock("0" * 36)])
+
+
+def _until_at_work(project: Project, process: Popen[str]) -> None:
+    assert wait_until(lambda: workers_of(project.root) or process.poll() is not None, seconds=60)
+
+
+def at_random_moments(
+    one: Callable[[float, int, random.Random], bool], moments: int, seed: int, *, longest: float = _MOMENTS
+) -> None:
     """So many of them at which there was something to kill."""
     choice, hit, number = random.Random(seed), 0, 0
     while hit < moments:
-        seconds, number = choice.uniform(0, _MOMENTS), number + 1
+        seconds, number = choice.uniform(0, longest), number + 1
         print(f"seed {seed}, round {number}: after {seconds:.2f} s")
         hit += one(seconds, number, choice)
         assert number < 3 * moments + 5, "there is hardly anything to kill"
@@ -161,3 +242,17 @@ def test_files_that_change_and_a_worker_that_is_killed_stop_no_other_file(
         return kill_a_worker_while_files_change(project, container, seconds, number, choice)
 
     at_random_moments(one, 2, 20261222)
+
+
+HOW = ["a worker is killed", "the command is killed", "Ctrl-C"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_copy_whose_source_changes_is_finished_by_the_next_command(
+    how: str, project: Project, new_container: Callable[[str], Container], service: str
+) -> None:
+    with copy_source_proxy(service) as copying:
+        copies = ChangingSources(
+            project, new_container("one"), new_container("two"), copying.url, random.Random(20261222)
+        )
+        at_random_moments(lambda seconds, number, _: copies.copy(how, seconds, number), 1, 20261222, longest=1.0)

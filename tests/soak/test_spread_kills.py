@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.e2e.conftest import container, new_container, project, service  # noqa: F401 - fixtures
 from tests.e2e.test_spread import nothing_is_left
 from tests.e2e.test_spread_faults import line
-from tests.e2e.test_spread_kills import KilledParents, at_random_moments, kill_a_worker_while_files_change
+from tests.e2e.test_spread_kills import (
+    HOW,
+    ChangingSources,
+    KilledParents,
+    at_random_moments,
+    kill_a_worker_while_files_change,
+)
 from tests.e2e.world import Container, Project
+from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import FaultHandle
 
 __all__ = ["line", "nothing_is_left"]
@@ -50,3 +58,16 @@ def test_a_worker_is_killed_at_twenty_moments_while_files_change(
         return kill_a_worker_while_files_change(project, container, seconds, number, choice)
 
     at_random_moments(one, _MOMENTS, seed)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_copies_are_stopped_at_twenty_moments_while_their_source_changes(
+    how: str,
+    project: Project,  # noqa: F811
+    new_container: Callable[[str], Container],  # noqa: F811
+    service: str,  # noqa: F811
+    seed: int,
+) -> None:
+    with copy_source_proxy(service) as copying:
+        copies = ChangingSources(project, new_container("one"), new_container("two"), copying.url, random.Random(seed))
+        at_random_moments(lambda seconds, number, _: copies.copy(how, seconds, number), _MOMENTS, seed, longest=1.5)
