@@ -220,7 +220,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("jobs.bootstrap", "jobs.old_python", "jobs.interactive"), "the same"),
     "jobs.tunnels.named": "the user's own tunnels, in the user's configuration and state",
     "jobs.node_archive": "what nodes start from, in the user's state folder",
-    **dict.fromkeys(("base.process", "cli.output", "spread.worker"), "the streams of programs"),
+    **dict.fromkeys(("base.process", "base.ctrl_c", "cli.output", "spread.worker"), "the streams of programs"),
     **dict.fromkeys(("spread.place", "spread.presence", "spread.probe"), "what the nodes of a transfer share"),
 }
 _WRITING = {
