@@ -161,7 +161,7 @@ class CommandTree(TyperGroup):
             from blobsync.cli.suggestions import command_hint
 
             known = {name: word.help for _, words in SECTIONS for word in words for name in word.names}
-            raise UsageError(f"no such command '{args[0]}'", hint=command_hint(args[0], known))
+            raise UsageError(f"no such command '{args[0]}'", hint=command_hint(args, known))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -51,8 +51,8 @@ def completes(annotation: Any) -> Any:
 
 def complete_cluster(incomplete: str) -> Offers:
     """The cluster files of the project around the current folder."""
-    from blobsync.config.loader import CLUSTER_FOLDER, cluster_names
-    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.config.loader import cluster_names
+    from blobsync.config.project_root import CLUSTER_FOLDER, current_folder, find_project
 
     try:
         names = cluster_names(find_project(current_folder()))

@@ -135,6 +135,11 @@ def _usage(error: Any) -> UsageError:
     path = error.ctx.command_path if getattr(error, "ctx", None) else "blobsync"
     message = error.format_message().rstrip(".")
     word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
+    if word == "submit" and option == "-f":
+        return UsageError(
+            "-f names a cluster to copy from, and submit copies nothing",
+            hint="a job file is given by --file: blobsync submit --file job.json",
+        )
     if word in _ENDS_WITH_A_COMMAND and any(option in each.opts for each in error.ctx.find_root().command.params):
         return UsageError(
             f"{option} stands before the word {word}: what follows is for {word}, or is your command",

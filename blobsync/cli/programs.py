@@ -62,8 +62,8 @@ def doctor(session: Session) -> Result:
 def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
     """Each cluster's findings; what was found for one cluster already is not told again for the next."""
     from blobsync.base.check_results import failed_check
-    from blobsync.config.loader import CLUSTER_VARIABLE, cluster_names, load_cluster
-    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.config.loader import cluster_names, load_cluster
+    from blobsync.config.project_root import CLUSTER_VARIABLE, current_folder, find_project
     from blobsync.project.doctor import diagnose
     from blobsync.project.unfinished_downloads import examine_downloads
 

@@ -34,7 +34,25 @@ OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("auth", "signin", "credentials", "logout"), ("login",)),
     **dict.fromkeys(("install", "update", "upgrade"), ("azcopy install",)),
     **dict.fromkeys(("azurite", "server"), ("emulator start",)),
+    # Of `az batchai` and the ancestors' own tools; what belongs to a job is never answered with a word for data.
+    **dict.fromkeys(("job create", "job run", "job submit", "experiment create"), ("submit",)),
+    **dict.fromkeys(("job stream", "job file", "job logs", "stream", "job tail"), ("logs",)),
+    **dict.fromkeys(("job list", "job show", "job wait", "check_status", "job check_status", "status_check"), ("q",)),
+    **dict.fromkeys(("job terminate", "job delete", "job cancel", "job stop", "job kill", "job rm"), ("a",)),
+    **dict.fromkeys(("job download", "job output", "job outputs", "job get", "job cp"), ("outputs",)),
+    **dict.fromkeys(("job resubmit", "job retry", "experiment resubmit"), ("resubmit",)),
+    **dict.fromkeys(("job exec", "job ssh", "job connect"), ("ssh",)),
+    **dict.fromkeys(("experiment", "experiment list", "experiment show"), ("q", "history")),
+    **dict.fromkeys(("cluster", "cluster create", "cluster list", "cluster delete", "cluster show"), ("compute",)),
+    **dict.fromkeys(("cluster resize", "scale_up", "scale_down", "resize", "auto-scale"), ("scale", "compute scale")),
+    **dict.fromkeys(("storage", "storage share create", "share create", "container create"), ("config new",)),
+    **dict.fromkeys(("storage file upload", "storage blob upload", "storage fs upload"), ("u",)),
+    **dict.fromkeys(("storage file download", "storage blob download", "storage fs download"), ("d",)),
+    **dict.fromkeys(("storage file list", "storage blob list"), ("ls",)),
+    **dict.fromkeys(("workspace", "workspace create", "file-server", "file-server create"), ("config new",)),
 }
+# The longest of them.
+_MOST_WORDS = 3
 
 
 # So many commands that take an option are named.
@@ -59,11 +77,17 @@ def option_hint(option: str, near: Sequence[str], root: Any) -> str:
     return f"did you mean {' or '.join(alike)}? " if alike else ""
 
 
-def command_hint(word: str, known: Mapping[str, str]) -> str:
-    """What to type in place of the unknown command ``word``; ``known`` are ours, each with its line of help."""
+def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
+    """What to type in place of an unknown command, with which ``words`` begin.
+
+    ``known`` are ours, each with its line of help.
+    """
     from difflib import get_close_matches
 
-    meant: tuple[str, ...] = tuple(each for each in OTHER_TOOLS.get(word.lower(), ()) if each.split()[0] in known)
+    word = words[0]
+    typed = (" ".join(words[:count]).lower() for count in range(_MOST_WORDS, 0, -1))
+    said_elsewhere = next((OTHER_TOOLS[each] for each in typed if each in OTHER_TOOLS), ())
+    meant: tuple[str, ...] = tuple(each for each in said_elsewhere if each.split()[0] in known)
     if not meant and "/" in word:
         path = shlex.quote(word)
         return f"'blobsync u {path}' uploads it, 'blobsync d {path}' downloads it"

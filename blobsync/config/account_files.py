@@ -9,7 +9,8 @@ from typing import Any
 from blobsync.base.errors import ConfigError
 from blobsync.config.accounts import AccountFile
 from blobsync.config.known_keys import ACCOUNT
-from blobsync.config.loader import CLUSTER_FOLDER, cluster_names
+from blobsync.config.loader import cluster_names
+from blobsync.config.project_root import CLUSTER_FOLDER
 from blobsync.config.yaml_lines import read_document
 
 ACCOUNT_FOLDER = "aux_data/configs"

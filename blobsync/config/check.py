@@ -12,8 +12,6 @@ from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.config.account_files import ACCOUNT_FOLDER, account_file_names
 from blobsync.config.accounts import AccountFile
 from blobsync.config.loader import (
-    CLUSTER_FOLDER,
-    CLUSTER_VARIABLE,
     ClusterFile,
     cluster_names,
     find_cluster_file,
@@ -22,6 +20,7 @@ from blobsync.config.loader import (
     shown_path,
 )
 from blobsync.config.model import AML_PLATFORMS, Cluster, StorageAccount
+from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE
 from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
 
 

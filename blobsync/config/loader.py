@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +28,12 @@ from blobsync.config.model import (
 from blobsync.config.nearest import did_you_mean
 from blobsync.config.overrides import apply_overrides
 from blobsync.config.philly import philly_road
+from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE
 from blobsync.config.typed import Checker
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_lines import Document, read_document
 
-CLUSTER_FOLDER = "aux_data/aml"
-WORKSPACE_FILE = "aux_data/aml/config.json"
-CLUSTER_VARIABLE = "AML_CONFIG_PATH"
+WORKSPACE_FILE = f"{CLUSTER_FOLDER}/config.json"
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -154,6 +154,11 @@ def _file_of_variable(root: Path, given: str) -> Path:
     for path in (Path(given).absolute(), root / given):
         if path.is_file():
             return path
+    if any(path.is_dir() for path in (Path(given), root / given)):
+        raise ConfigNotFoundError(
+            f"{CLUSTER_VARIABLE} names the folder {given}, not a cluster file",
+            hint=f"name the file: export {CLUSTER_VARIABLE}={shlex.quote(f'{given}/{DEFAULT_CLUSTER}.yaml')}",
+        )
     raise ConfigNotFoundError(
         f"{CLUSTER_VARIABLE} names {given}, which does not exist", hint=f"correct it, or: unset {CLUSTER_VARIABLE}"
     )

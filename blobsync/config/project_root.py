@@ -17,20 +17,24 @@ from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
 
 PROJECT_MARK = "aux_data"
+CLUSTER_FOLDER = f"{PROJECT_MARK}/aml"
+# The cluster file that is used without -c.
+CLUSTER_VARIABLE = "AML_CONFIG_PATH"
 # The folder for blobsync's records of a project.
 STATE_FOLDER = ".blobsync"
 
 
 def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """The project that ``start`` lies in: the nearest folder, upwards, that holds ``aux_data/``.
+    """The project that ``start`` lies in: the nearest folder, upwards, that holds ``aux_data/``. Outside of all
+    projects it is the one whose cluster file ``AML_CONFIG_PATH`` names.
 
     Raises ``ConfigNotFoundError``, and ``ForeignProjectError`` for one that belongs to another user and that the
     user's own configuration does not list under ``safe_projects``.
     """
-    start = Path(os.path.abspath(start))
-    folder = _marked(start)
+    start, environ = Path(os.path.abspath(start)), environment(environ)
+    folder = _marked(start) or _of_variable(environ)
     if folder is not None:
-        demand_own(folder, environment(environ))
+        demand_own(folder, environ)
         return folder
     raise ConfigNotFoundError(
         f"{start} is in no project: neither it nor a folder above it holds {PROJECT_MARK}/",
@@ -57,6 +61,15 @@ def current_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 def _marked(start: Path) -> Path | None:
     return next((folder for folder in (start, *start.parents) if (folder / PROJECT_MARK).is_dir()), None)
+
+
+def _of_variable(environ: Mapping[str, str]) -> Path | None:
+    """``PROJECT`` where the variable is the absolute path ``PROJECT/aux_data/aml/NAME.yaml``."""
+    given = Path(environ.get(CLUSTER_VARIABLE, ""))
+    if not given.is_absolute() or not given.is_file():
+        return None
+    folder = Path(os.path.abspath(given)).parent
+    return folder.parent.parent if folder.parts[-2:] == (PROJECT_MARK, "aml") else None
 
 
 def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:

@@ -113,6 +113,32 @@ def test_every_word_of_another_tool_leads_to_a_command_that_is_there() -> None:
     assert not OTHER_TOOLS.keys() & {name.split()[0] for name in words}, "a command of ours needs no line"
 
 
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        ("job create -f job.json", "submit"),
+        ("job stream train", "logs"),
+        ("job check_status", "q"),
+        ("job delete train", "a"),
+        ("job download", "outputs"),
+        ("storage share create --name data", "config new"),
+        ("experiment create", "submit"),
+        ("cluster create", "compute"),
+        ("scale_up", "scale"),
+        ("storage blob upload", "u"),
+    ],
+)
+def test_the_words_of_batch_ai_lead_to_ours_and_never_from_a_job_to_data(cli: Cli, typed: str, ours: str) -> None:
+    ended = cli(*typed.split())
+    assert ended.code == 2 and f"'blobsync {ours}'" in ended.err, ended
+    assert not typed.startswith("job") or not any(f"'blobsync {word}'" in ended.err for word in ("u", "d", "rm"))
+
+
+def test_a_job_file_after_f_is_answered_with_file(cli: Cli) -> None:
+    ended = cli("submit", "-f", "job.json")
+    assert ended.code == 2 and "blobsync submit --file job.json" in ended.err, ended
+
+
 def test_a_path_without_a_command_is_understood(cli: Cli) -> None:
     assert "'blobsync u data/voc20' uploads it" in cli("data/voc20").err
     assert cli("zzzzz").err.endswith("hint: 'blobsync --help' lists all commands\n")

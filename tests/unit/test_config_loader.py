@@ -270,7 +270,24 @@ def test_the_variable_chooses_where_no_name_does(project: ProjectFiles) -> None:
     assert load(project, environ={"AML_CONFIG_PATH": str(elsewhere)}, name="eu").name == "eu"
 
 
+def test_outside_of_projects_the_variable_names_one(
+    project: ProjectFiles, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = project.cluster(DATA, "eu")
+    away = tmp_path_factory.mktemp("away")
+    assert find_project(away, {"AML_CONFIG_PATH": str(file)}) == project.root
+    for elsewhere in (str(project.write("elsewhere/special.yaml", DATA)), "aux_data/aml/eu.yaml", f"{file}.gone"):
+        with pytest.raises(ConfigNotFoundError):
+            find_project(away, {"AML_CONFIG_PATH": elsewhere})
+    other = away / "other"
+    (other / "aux_data").mkdir(parents=True)
+    assert find_project(other, {"AML_CONFIG_PATH": str(file)}) == other
+
+
 def test_a_variable_that_leads_nowhere_is_refused(project: ProjectFiles) -> None:
+    with pytest.raises(ConfigNotFoundError, match=r"names the folder aux_data/aml, not a cluster file") as folder:
+        load(project, environ={"AML_CONFIG_PATH": "aux_data/aml"})
+    assert folder.value.hint == "name the file: export AML_CONFIG_PATH=aux_data/aml/aml.yaml"
     with pytest.raises(ConfigNotFoundError, match=r"^AML_CONFIG_PATH names gone\.yaml, which does not exist$"):
         load(project, environ={"AML_CONFIG_PATH": "gone.yaml"})
 

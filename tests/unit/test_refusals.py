@@ -155,6 +155,7 @@ _INNER = ("RecursionError", "yaml.MarkedYAMLError")
 NOT_A_FILES_FAULT: Mapping[str, str] = {
     "no cluster '": "the name after -c is wrong",
     "which does not exist": "AML_CONFIG_PATH is wrong; tests/unit/test_config_check.py",
+    "names the folder": "AML_CONFIG_PATH is wrong; tests/unit/test_config_loader.py",
     "what was given is": "only login asks for it",
     "is not one of {container}": "only login asks for it",
     "cannot be written": "only login and trust-link write",
