@@ -174,7 +174,10 @@ class PlanFileError(PlanError):
 
 
 class NothingMatchedError(BlobsyncError):
-    """``nearby`` looks for the most similar name that is there, None where there is none: it takes a request."""
+    """``nearby`` looks for the most similar name that is there, None where there is none: it takes a request.
+
+    ``elsewhere``: the other end of what was asked for has something of that name.
+    """
 
     code = FailureCode.NOTHING_MATCHED
 
@@ -185,9 +188,11 @@ class NothingMatchedError(BlobsyncError):
         hint: str | None = None,
         path: str | None = None,
         nearby: Callable[[], str | None] | None = None,
+        elsewhere: bool = False,
     ) -> None:
         super().__init__(message, hint=hint, path=path)
         self.nearby = nearby
+        self.elsewhere = elsewhere
 
     def suggest(self) -> None:
         """Name in the hint what is nearby."""

@@ -26,7 +26,7 @@ from blobsync.plan.partial_uploads import bytes_spared, for_engine, partial_uplo
 from blobsync.plan.processes import NOT_DIRECT, choose_processes
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.remembering import remember
-from blobsync.plan.selection import ignored_by, selector
+from blobsync.plan.selection import below_any, ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.stored_actions import StoredActions
 from blobsync.plan.stored_parts import settle_stored, stored_on_record, stored_parts
@@ -57,10 +57,12 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
         links=_link_policy(context, leg.part.path, options),
         records=context.records(leg.part.key),
         folder_only=leg.folder_only,
-        wanted=_wanted(leg, options),
+        wanted=selector(options.include, options.exclude),
         compare_content=options.compare_content,
         selective=bool(options.include or options.exclude),
         ignored=ignored_by(leg.ignores),
+        apart=below_any(leg.elsewhere),
+        covered=below_any(leg.covered),
         spill=context.spill,
     )
 
@@ -94,16 +96,6 @@ def demand_consent(context: ProjectContext, paths: Iterable[str]) -> None:
             links=tuple(links),
             hint=f"to trust it: {' && '.join(trust_command(link.link) for link in links)}",
         )
-
-
-def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
-    chosen = selector(options.include, options.exclude)
-    if not leg.elsewhere:
-        return chosen
-    folders = tuple(f"{inner}/" for inner in leg.elsewhere)
-    # An entry may be a single file's.
-    files = frozenset(leg.elsewhere)
-    return lambda path: path not in files and not path.startswith(folders) and (chosen is None or chosen(path))
 
 
 @dataclass(slots=True)
@@ -204,12 +196,11 @@ def _plan_legs(
         except NothingMatchedError as nothing:
             missing.append((leg, nothing))
     for leg, error in missing:
-        if leg.optional:
-            if options.mirror:
-                found.warnings.append(f"{leg.part.path}: the source is empty, so --mirror deletes nothing there")
-        elif not any(part.path.startswith(f"{leg.part.path}/") for part in found.parts):
-            # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
+        # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
+        if not leg.optional and not any(part.path.startswith(f"{leg.part.path}/") for part in found.parts):
             raise error
+        if options.mirror and error.elsewhere:
+            found.warnings.append(f"{leg.part.path}: the source has nothing there, so --mirror deletes nothing there")
     if options.all_entries and missing and not found.parts:
         raise missing[0][1]
 
@@ -260,7 +251,8 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         there, here, unseen = looked.destination_files, looked.source_files, len(looked.unreadable)
         refusal = guard_mirror(deletions, there, here, unseen, options, path)
         found.refusals += [refusal] if refusal else []
-    whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not _chooses(request)
+        found.warnings += looked.staying.said(path)
+    whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not request.chooses
     if route not in (Route.UPLOAD, Route.DOWNLOAD) and gathered.extras_count:
         # An engine that gets the whole folder could replace them.
         whole = False
@@ -321,10 +313,6 @@ def _store(
     names.check(part.path, from_blobs=from_blobs)
     _look_above(part, looked, writes=stored.counts[Action.TRANSFER] > 0)
     return stored.counts[Action.DELETE]
-
-
-def _chooses(request: Request) -> bool:
-    return request.wanted is not None or request.ignored is not None
 
 
 def _see_links(

@@ -1,7 +1,9 @@
-"""Local entries that are skipped, and the blobs that are skipped because of them: what is reported."""
+"""What a plan passes over: local entries that are skipped, the blobs that are skipped because of them, and the files of
+a destination that no mirror deletes because they take no part. What is reported of each."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -70,6 +72,44 @@ class LeftOut:
                     FileFailure(f"{shown}/{path}", FailureCode.LINK_REFUSED, text, "replace it with a folder or a file")
                 )
         return failures, warnings
+
+
+class NoPart(enum.Enum):
+    """Why a file of the destination takes no part; the value is what ``--mirror`` says of it."""
+
+    NOT_CHOSEN = "not chosen by --include and --exclude"
+    IGNORED = "ignored by the folder entry"
+    COVERED = "below a folder that another entry maps elsewhere"
+
+
+# Of each reason, so many files are named.
+_NAMED = 3
+
+
+@dataclass(slots=True)
+class Staying:
+    """Files that only a look at the whole destination shows, by the reason for which they take no part."""
+
+    counts: dict[NoPart, int] = field(default_factory=dict)
+    names: dict[NoPart, list[str]] = field(default_factory=dict)
+
+    def add(self, why: NoPart, path: str) -> None:
+        """One more."""
+        self.counts[why] = self.counts.get(why, 0) + 1
+        named = self.names.setdefault(why, [])
+        if len(named) < _NAMED:
+            named.append(path)
+
+    def said(self, shown: str) -> list[str]:
+        """What a mirror of ``shown`` leaves, as at most one line."""
+        if not self.counts:
+            return []
+        words = []
+        for why, count in self.counts.items():
+            more = f", and {count - _NAMED:,} more" if count > _NAMED else ""
+            words.append(f"{count:,} {why.value} ({', '.join(self.names[why])}{more})")
+        files = count_text(sum(self.counts.values()), "file")
+        return [f"{shown}: --mirror leaves {files} of the destination that take no part: {'; '.join(words)}"]
 
 
 def source_said(shown: str, reason: Reason, detail: str) -> FileFailure | str:

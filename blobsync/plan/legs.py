@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -21,8 +21,9 @@ class Leg:
     """A part before the survey.
 
     ``folder_only``: the user wrote a trailing ``/``. ``optional``: it is what a nested folder entry maps elsewhere, and
-    may have nothing. ``elsewhere`` are the paths below it that have legs of their own. ``ignores``: where each end lies
-    below its folder entry, and what that entry ignores.
+    may have nothing. ``elsewhere`` are the paths below it that have legs of their own; ``covered`` are those of them
+    whose leg leads to another place, so that nobody sees what lies below this leg's destination. ``ignores``: where
+    each end lies below its folder entry, and what that entry ignores.
     """
 
     part: PlanPart
@@ -30,6 +31,7 @@ class Leg:
     optional: bool
     elsewhere: tuple[str, ...]
     ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    covered: tuple[str, ...] = ()
 
 
 def rooted(context: ProjectContext, given: str) -> str:
@@ -117,16 +119,28 @@ def _legs_of(context: ProjectContext, direction: Direction, path: str, options: 
     target = place(path, here)
     origin = place(options.from_path or path, far or context.cluster)
     inner = _apart(context, origin, target)
-    part = _part(context, direction, origin, target)
     folder_only = origin.folder_only or target.folder_only
-    optional = options.all_entries
-    yield Leg(part, folder_only, optional, elsewhere=inner, ignores=_ignores(origin, target))
+    starts = {below: place(f"{origin.path}/{below}", far or context.cluster) for below in inner}
+    ends = {below: place(f"{target.path}/{below}", here) for below in inner}
+    found = {"": _part(context, direction, origin, target)}
+    found.update({below: _part(context, direction, starts[below], ends[below]) for below in inner})
+    optional, ignores = options.all_entries, _ignores(origin, target)
+    yield Leg(found[""], folder_only, optional, inner, ignores, _covered("", inner, found))
     for below in inner:
-        start = place(f"{origin.path}/{below}", far or context.cluster)
-        end = place(f"{target.path}/{below}", here)
         deeper = tuple(other[len(below) + 1 :] for other in inner if other.startswith(f"{below}/"))
-        part, ignores = _part(context, direction, start, end), _ignores(start, end)
-        yield Leg(part, folder_only=False, optional=True, elsewhere=deeper, ignores=ignores)
+        ignores, covered = _ignores(starts[below], ends[below]), _covered(below, deeper, found)
+        yield Leg(found[below], folder_only=False, optional=True, elsewhere=deeper, ignores=ignores, covered=covered)
+
+
+def _covered(at: str, inner: Sequence[str], parts: Mapping[str, PlanPart]) -> tuple[str, ...]:
+    """Of the paths below the part ``at``, those whose own part leads to another place of a container."""
+    outer = parts[at].destination
+    if not isinstance(outer, BlobUrl):
+        return ()
+    lead = f"{at}/" if at else ""
+    # What lies in the place of the outer part is seen by the part of its nearest folder only.
+    first = [below for below in inner if not any(below.startswith(f"{other}/") for other in inner)]
+    return tuple(below for below in first if parts[f"{lead}{below}"].destination != outer.child(below))
 
 
 def _ignores(*ends: Resolution) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -28,6 +28,15 @@ def ignored_by(patterns: Sequence[tuple[str, Sequence[str]]]) -> Callable[[str],
     return lambda path: any(matches(f"{lead}{path}" if path else base) for lead, base, matches in rules)
 
 
+def below_any(folders: Sequence[str]) -> Callable[[str], bool] | None:
+    """Whether a relative path is one of these, or lies below one; None when there are none."""
+    if not folders:
+        return None
+    # An entry may be a single file's.
+    names, leads = frozenset(folders), tuple(f"{folder}/" for folder in folders)
+    return lambda path: path in names or path.startswith(leads)
+
+
 def _matcher(option: str, patterns: Sequence[str]) -> Callable[[str], bool]:
     from blobsync.local.globs import byte_text  # late: most commands have no patterns
     from blobsync.local.ignore import IgnoreRules, parse_lines

@@ -26,7 +26,7 @@ from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.sorted_runs import SortedRuns, Spill
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.contents import complete
-from blobsync.plan.left_out import IN_THE_WAY, LeftOut, source_said
+from blobsync.plan.left_out import IN_THE_WAY, LeftOut, NoPart, Staying, source_said
 from blobsync.plan.merged_pairs import Entry, HeldFiles, matches
 from blobsync.plan.nearby import look_nearby
 from blobsync.plan.packed import pack_state
@@ -43,9 +43,10 @@ class Request(NamedTuple):
     """What is to be looked at: the ends of one part, and how.
 
     ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part; ``selective``,
-    that the command chose them, so that it does not see the whole folder. ``ignored`` says which ones the folder entry
-    leaves out for good. ``remembered`` answers in place of the container. ``records`` are the index's between the roots
-    of the part's key. ``spill`` says how many files memory may hold.
+    that the command chose them, so that it does not see the whole folder. ``apart`` says which ones belong to another
+    part, ``covered`` which of these lie at the destination where no folder entry shows them. ``ignored`` says which
+    ones the folder entry leaves out for good. ``remembered`` answers in place of the container. ``records`` are the
+    index's between the roots of the part's key. ``spill`` says how many files memory may hold.
     """
 
     part: LivePart
@@ -56,9 +57,16 @@ class Request(NamedTuple):
     compare_content: bool = False
     selective: bool = False
     ignored: Callable[[str], bool] | None = None
+    apart: Callable[[str], bool] | None = None
+    covered: Callable[[str], bool] | None = None
     remembered: BlobSource | None = None
     clock: Callable[[], float] = time.monotonic
     spill: Spill = Spill()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether files that are there may take no part."""
+        return self.wanted is not None or self.ignored is not None or self.apart is not None
 
 
 @dataclass(slots=True)
@@ -66,7 +74,8 @@ class Survey:
     """Both ends of one PATH. ``pairs`` can be gone through once; the counts are complete after that.
 
     ``blocked`` are links at the destination that files must not be written through. ``followed`` are the
-    local links that count as what they lead to, with their real paths.
+    local links that count as what they lead to, with their real paths. ``staying`` are the destination's files that
+    take no part.
     """
 
     shape: Shape
@@ -83,6 +92,7 @@ class Survey:
     has_hidden: bool = False
     blocked: list[FileFailure] = field(default_factory=list)
     followed: Mapping[str, str] = field(default_factory=dict)
+    staying: Staying = field(default_factory=Staying)
     # Seconds, one for each end that is a container.
     round_trips: list[float] = field(default_factory=list)
 
@@ -142,6 +152,7 @@ def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
             hint=where_to_look(request.part.source.root) if isinstance(request.part.source, LocalEnd) else blobs,
             path=request.part.path,
             nearby=look_nearby(request.part.path, request.part.key.path, request.part.source),
+            elsewhere=destination.file is not None or destination.is_folder,
         )
     if source.file is not None:
         if destination.is_folder:
@@ -269,7 +280,7 @@ def _pair_in_memory(
 ) -> Iterator[Pair]:
     held_is_source = source_is_near(request.part.route)
     # Now, while all names are there, and only where some may be passed over: it takes memory.
-    chooses = request.wanted is not None or request.ignored is not None
+    chooses = request.chooses
     hidden = HiddenClashes(held if held_is_source and chooses else ())
     for path, state, _, _ in streamed:
         if chooses and not _takes_part(request, found, path, is_source=not held_is_source):
@@ -293,7 +304,7 @@ def _pair_on_disk(
 ) -> Iterator[Pair]:
     """The same pairs, in the order of their paths."""
     held_is_source = source_is_near(request.part.route)
-    chooses = request.wanted is not None or request.ignored is not None
+    chooses = request.chooses
     runs = SortedRuns(request.spill)
     for path, state, _, _ in streamed:
         if not chooses or _takes_part(request, found, path, is_source=not held_is_source):
@@ -344,11 +355,22 @@ def _hold(
 
 
 def _takes_part(request: Request, found: Survey, path: str, *, is_source: bool) -> bool:
+    why = _no_part(request, path)
+    if why is None:
+        return True
+    if is_source:
+        found.ignored += why is NoPart.IGNORED
+    elif why is not NoPart.COVERED or (request.covered is not None and request.covered(path)):
+        found.staying.add(why, path)
+    return False
+
+
+def _no_part(request: Request, path: str) -> NoPart | None:
+    if request.apart is not None and request.apart(path):
+        return NoPart.COVERED
     if request.wanted is not None and not request.wanted(path):
-        return False
-    ignored = request.ignored is not None and request.ignored(path)
-    found.ignored += ignored and is_source
-    return not ignored
+        return NoPart.NOT_CHOSEN
+    return NoPart.IGNORED if request.ignored is not None and request.ignored(path) else None
 
 
 def _count(found: Survey, *, is_source: bool) -> None:

@@ -54,8 +54,8 @@ def carrying(world: World, chosen: tuple[Leg, ...], shown: str, options: Transfe
     found = []
     for leg in chosen:
         relative = "" if leg.part.path == shown else shown.removeprefix(f"{leg.part.path}/")
-        wanted = request_for(world.context(copy=True), leg, options).wanted
-        if relative != shown and (not relative or wanted is None or wanted(relative)):
+        apart = request_for(world.context(copy=True), leg, options).apart
+        if relative != shown and (not relative or apart is None or not apart(relative)):
             found.append((leg, relative))
     return found
 
@@ -129,7 +129,7 @@ def test_a_mirror_says_where_the_source_has_nothing_to_compare_with(tmp_path: Pa
     world.store(where).add(blob, b"2")
     result = world.run("u", "data", options=TransferOptions(mirror=True), copy=True)
     assert (result.ok, result.deleted, blob in world.store(where).blobs) == (True, 0, True)
-    assert [text for text in result.plan.warnings if text.startswith("data/coco: the source is empty")]
+    assert [text for text in result.plan.warnings if text.startswith("data/coco: the source has nothing there")]
 
 
 def test_a_file_with_an_entry_of_its_own_goes_by_that_entry(tmp_path: Path) -> None:
