@@ -25,6 +25,14 @@ _SAFE_IN_BLOB_NAME = "/-._~"
 _LONGEST_SAS = 8192
 
 
+def reaches_another(name: str) -> str | None:
+    """Why a request for the blob ``name`` would reach another one; None where it does not.
+
+    Azure's service and Azurite store ``a\\b`` as ``a/b``, however the backslash is written in the URL.
+    """
+    return "contains a backslash, which the service takes for '/'" if "\\" in name else None
+
+
 def quote_blob_name(name: str) -> str:
     """Percent-encode ``name`` for the path of a URL, byte for byte of its UTF-8 form."""
     return quote(name, safe=_SAFE_IN_BLOB_NAME)

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
-from blobsync.base.locations import MAX_NAME_CHARS
+from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.nearest import did_you_mean
@@ -194,6 +194,9 @@ class EntryReader:
         parts = stripped.split("/") if stripped else []
         if any(part in ("", ".", "..") for part in parts):
             self._checker.problem(where, f"'{path}' contains an empty part, '.' or '..': write the plain path")
+            return None
+        if why := reaches_another(stripped):
+            self._checker.problem(where, f"'{path}' {why}: write {stripped.replace(chr(92), '/')}")
             return None
         if len(stripped) > 900:
             self._checker.problem(where, f"is too long: a blob's whole name has at most {MAX_NAME_CHARS} characters")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
-from blobsync.base.locations import MAX_NAME_CHARS, BlobUrl
+from blobsync.base.locations import MAX_NAME_CHARS, BlobUrl, reaches_another
 from blobsync.config.file_shares import share_error
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.nearest import did_you_mean, nearest
@@ -49,6 +49,13 @@ def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster, uploads: boo
     Raises ``MappingError``, ``OutsideProjectError`` or ``UnmappedPathError``.
     """
     path = project_relative(given, cwd=cwd, root=root)
+    if why := reaches_another(path):
+        plain = path.replace("\\", "/")
+        raise MappingError(
+            f"{path} {why}",
+            path=given,
+            hint=f"for the folder or blob {plain} write '/'; a local file with such a name has to be renamed",
+        )
     covering = [entry for entry in cluster.folders if is_below(path, entry.prefix)]
     if not covering:
         raise _unmapped(path, cluster)

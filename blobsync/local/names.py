@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Generic, NewType, TypeVar
 
 from blobsync.base.errors import UnsafeNameError
-from blobsync.base.locations import MAX_NAME_CHARS
+from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
 
 _T = TypeVar("_T")
 
@@ -108,7 +108,7 @@ def local_problem(relative: str, root: str = "") -> str | None:
 
 
 def blob_problem(name: str) -> str | None:
-    """Why the service would not take ``name`` (the whole blob name)."""
+    """Why the service would not take ``name`` (the whole blob name), or take it for another."""
     if _SURROGATE.search(name):
         return "is not valid UTF-8"
     if found := _CONTROL.search(name):
@@ -119,7 +119,7 @@ def blob_problem(name: str) -> str | None:
         return f"makes a blob name of more than {_MAX_SEGMENTS} parts"
     if any(part in {".", ".."} for part in name.split("/")):
         return "has a part that is '.' or '..', which URLs cannot contain"
-    return None
+    return reaches_another(name)
 
 
 def shape_clashes(names: Iterable[str], new: Iterable[str]) -> Iterator[tuple[str, str]]:

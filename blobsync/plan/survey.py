@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 from blobsync.base.ahead import Ahead
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import reaches_another
 from blobsync.base.reasons import Reason
 from blobsync.local.errors import where_to_look
 from blobsync.local.index import PairIndex
@@ -100,13 +102,15 @@ class Survey:
 class _Side(NamedTuple):
     """What one end turned out to be: a file, or the entries of a folder (empty when nothing is there).
 
-    ``hidden`` gets the blobs that are no data although they look like some, as the entries are gone through.
+    ``hidden`` gets the blobs that are no data although they look like some, as the entries are gone through, and
+    ``unsafe`` those that a request for their names would not reach, by the reason.
     """
 
     file: FileState | None
     entries: Iterator[Entry]
     is_folder: bool
     hidden: Sequence[str] = ()
+    unsafe: Mapping[str, str] = MappingProxyType({})
     followed: Mapping[str, str] = MappingProxyType({})
     round_trip: float | None = None
 
@@ -131,14 +135,29 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
     else:
         pairs = _pair_up(request, source.entries, destination.entries, found)
     found.pairs = _counted(
-        complete(_noting_hidden(pairs, source, found), request.part, request.records, request.compare_content), seen
+        complete(
+            _noting_odd(pairs, request, source, destination, found),
+            request.part,
+            request.records,
+            request.compare_content,
+        ),
+        seen,
     )
     return found
 
 
-def _noting_hidden(pairs: Iterator[Pair], source: _Side, found: Survey) -> Iterator[Pair]:
+def _noting_odd(
+    pairs: Iterator[Pair], request: Request, source: _Side, destination: _Side, found: Survey
+) -> Iterator[Pair]:
+    """What only shows once both ends were gone through."""
     yield from pairs
     found.has_hidden = bool(source.hidden)
+    for path, why in source.unsafe.items():
+        shown = f"{request.part.path}/{path}"
+        hint = "its owner can store it under another name"
+        found.blocked.append(FileFailure(shown, FailureCode.NAMES_UNSAFE, f"left out: its name {why}", hint))
+    for path, why in destination.unsafe.items():
+        found.warnings.append(f"{request.part.path}/{path} at the destination: left alone, its name {why}")
 
 
 def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
@@ -219,10 +238,11 @@ def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     """HEAD of the exact name beside the first page of the folder: two requests, file or folder or both."""
     prefix = f"{end.name}/" if end.name else ""
     hidden: list[str] = []
+    unsafe: dict[str, str] = {}
     store = request.remembered or end.store
     wide = None if request.remembered else end.store
     blobs = list_wide(store, wide, prefix, request.spill)
-    listing = (blob for blob in blobs if not _is_marker(blob, hidden, len(prefix)))
+    listing = (blob for blob in blobs if not _is_odd(blob, request, hidden, unsafe, len(prefix)))
     began = request.clock()
     head = Ahead(store.head, end.name) if end.name and not request.folder_only else None
     first = list(islice(listing, 1))
@@ -233,7 +253,17 @@ def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
     file = None if blob is None or blob.is_folder_stub else _state(blob)
     start = len(prefix)
     entries = ((blob.name[start:], _state(blob), None, "") for blob in chain(first, listing))
-    return _Side(file, entries, is_folder=bool(first), hidden=hidden, round_trip=round_trip)
+    return _Side(file, entries, is_folder=bool(first), hidden=hidden, unsafe=unsafe, round_trip=round_trip)
+
+
+def _is_odd(blob: BlobInfo, request: Request, hidden: list[str], unsafe: dict[str, str], start: int) -> bool:
+    """Markers, and what a request would not reach: ``unsafe`` gets it, if it were to take part."""
+    if why := reaches_another(blob.name):
+        hidden.append(blob.name)
+        if _no_part(request, blob.name[start:]) is None:
+            unsafe[blob.name[start:]] = why
+        return True
+    return _is_marker(blob, hidden, start)
 
 
 def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:

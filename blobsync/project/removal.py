@@ -10,6 +10,7 @@ from pathlib import Path
 from blobsync.base.ahead import side_by_side
 from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.local.transfer_log import TransferEntry
@@ -172,7 +173,9 @@ def _remove(connections: Connections, index: Index, deletion: Deletion, listener
         chunk = deletion.blobs[start : start + _DELETE_CHUNK]
         # From here on the service may have deleted them, even if the response is lost.
         result.unsure += [(shown(blob.name), blob) for blob in chunk]
-        failed.update(end.store.delete_many([blob.name for blob in chunk]))
+        unsafe = {blob.name: f"its name {why}" for blob in chunk if (why := reaches_another(blob.name))}
+        failed.update(end.store.delete_many([blob.name for blob in chunk if blob.name not in unsafe]))
+        failed.update(unsafe)
         for blob in chunk:
             listener.file_done(shown(blob.name), None)
     for name in _still_there(end, deletion):
@@ -195,7 +198,7 @@ def _remove(connections: Connections, index: Index, deletion: Deletion, listener
 
 
 def _still_there(end: RemoteEnd, deletion: Deletion) -> set[str]:
-    names = {blob.name for blob in deletion.blobs}
+    names = {blob.name for blob in deletion.blobs if reaches_another(blob.name) is None}
     if len(names) <= 16:
         return {blob.name for blob in side_by_side(end.store.head, names, 8) if blob is not None}
     listing = end.store.list_blobs(f"{end.name}/" if end.name else "")

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from blobsync.base.errors import UsageError
+from blobsync.base.errors import UnsafeNameError, UsageError
+from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
 from blobsync.project.browse import list_path, nothing_at
 from blobsync.store.connect import sas_url
@@ -72,6 +73,8 @@ def make_links(
         yield _link(place, request, "blob", environ)
     elif request.each:
         for entry in chain([first], entries):
+            if why := reaches_another(entry.path):
+                raise UnsafeNameError(f"{entry.path}: no link for it, its name {why}", path=entry.path)
             yield _link(_place_of(entry.path, place, inner), request, "blob", environ)
     elif end.name and isinstance(end.store, RestBlobStore) and end.store.has_folders():
         yield _link(place, request, "folder", environ, _warn_of_nested(inner))

@@ -106,6 +106,61 @@ def test_a_single_file_of_an_odd_name(name: str, project: Project, container: Co
     assert container.contents("data/") == {}
 
 
+_BACK = {"back\\slash": b"here", "d/x\\..\\y": b"up", "plain": b"plain"}
+
+
+@pytest.mark.parametrize("engine", ["direct", "azcopy"])
+def test_a_file_with_a_backslash_in_its_name_is_left_out_with_the_reason(
+    engine: str, project: Project, container: Container, request: pytest.FixtureRequest
+) -> None:
+    """The service would store it as another blob, which is somebody's."""
+    if engine == "azcopy":
+        request.getfixturevalue("with_azcopy")
+    write_tree(project.data, _BACK)
+    project.configure(container)
+    container.put("data/back/slash", b"somebody's")
+    for moved in (1, 0):
+        done = project.json("u", "data", "--engine", engine, "--overwrite")
+        assert (done.code, done.codes, done.data["transferred"]) == (3, {"names_unsafe"}, moved), str(done)
+        assert done.named() == {"data/back\\slash", "data/d/x\\..\\y"}
+        assert "its name contains a backslash, which the service takes for '/'" in str(done)
+    done = project.json("u", "data", "--mirror", "-y", "--max-delete", "9", "--engine", engine)
+    assert done.code == 3
+    assert container.contents("data/") == hashes({"plain": b"plain", "back/slash": b"somebody's"})
+    for name in _BACK:
+        (project.data / name).unlink() if name != "plain" else None
+    assert project.json("u", "data", "--engine", engine).code == 0
+    assert project.json("verify", "data/plain").code == 0
+
+
+@pytest.mark.parametrize("words", [("u",), ("d",), ("rm", "-y"), ("rm", "-y", "--blob"), ("ls",), ("url",), ("stat",)])
+def test_a_path_with_a_backslash_means_no_other_blob(
+    project: Project, container: Container, words: tuple[str, ...]
+) -> None:
+    write_tree(project.data, {"back\\slash": b"here"})
+    container.put("data/back/slash", b"somebody's")
+    project.configure(container)
+    done = project.json(*words, "data/back\\slash")
+    assert (done.code, done.codes) == (2, {"path_invalid"}), str(done)
+    assert "contains a backslash" in done.errors[0]["message"] and "data/back/slash" in done.errors[0]["hint"]
+    assert container.contents("data/") == hashes({"back/slash": b"somebody's"})
+
+
+def test_a_listed_backslash_is_no_blob_to_read_link_or_delete(project: Project, hostile: RecordingServer) -> None:
+    hostile.answers["GET /one/hostile"] = _listing(("sub/a\\..\\..\\victim", "sub/b\\c"))
+    hostile.answers["HEAD /one/hostile/data"] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    project.configure(Container(hostile.url, "one", "AAAA", "hostile"), url=hostile.url)
+    write_tree(project.data, {"other": b"o"})
+    done = project.json("d", "data")
+    assert done.code != 0 and not any(name.startswith("sub") for name in read_tree(project.data)), str(done)
+    done = project.json("rm", "data", "-y")
+    assert (done.code, done.codes) == (1, {"delete_failed"}), str(done)
+    done = project.json("url", "data", "--each")
+    assert (done.code, done.codes) == (1, {"unsafe_name"}), str(done)
+    asked = [request.split(b"\r\n")[0] for request in hostile.requests]
+    assert not [line for line in asked if b"victim" in line or b"%5C" in line or line.startswith(b"DELETE")], asked
+
+
 # What a service may hold and this disk may not, by the names of a listing.
 _HOSTILE = (
     "../evil",

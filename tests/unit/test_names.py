@@ -87,6 +87,7 @@ def test_a_folder_whose_path_is_no_utf8_has_names_below_it() -> None:
         ("x" * 1025, "1024 characters"),
         ("a/" * 254 + "b", "254 parts"),
         ("a/../b", "URLs cannot contain"),
+        ("a\\b", "contains a backslash, which the service takes for '/'"),
     ],
 )
 def test_names_that_the_service_refuses_say_why(name: str, said: str) -> None:

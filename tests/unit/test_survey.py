@@ -343,6 +343,28 @@ def test_blobs_that_only_look_like_data_take_no_part_and_are_noted(place: Place,
     assert list(pairs) == ["a"] and found.source_files == 1 and found.has_hidden is True
 
 
+@pytest.mark.parametrize("route", [Route.DOWNLOAD, Route.CROSS_ACCOUNT])
+def test_a_blob_that_no_request_reaches_is_left_out_of_what_is_read(place: Place, route: Route) -> None:
+    for name in ("v/a", "v/b\\c", "v/d\\e.tmp"):
+        place.store.add(name, b"x")
+    found, pairs = place.look(route, ignored=lambda path: path.endswith(".tmp"))
+    assert list(pairs) == ["a"] and found.has_hidden and found.source_files == 1 and found.unreadable == []
+    (failure,) = found.blocked
+    assert (failure.path, failure.code) == ("data/v/b\\c", "names_unsafe")
+    assert failure.message == "left out: its name contains a backslash, which the service takes for '/'"
+
+
+def test_a_blob_that_no_request_reaches_is_no_extra(place: Place) -> None:
+    """Deleting it would delete another one."""
+    place.write("a")
+    place.store.add("v/b\\c", b"x")
+    found, pairs = place.look(Route.UPLOAD)
+    assert list(pairs) == ["a"] and found.destination_files == 0 and found.blocked == []
+    assert found.warnings == [
+        "data/v/b\\c at the destination: left alone, its name contains a backslash, which the service takes for '/'"
+    ]
+
+
 def test_a_stub_whose_name_no_disk_can_have_is_noted(place: Place) -> None:
     place.store.add("v/a", b"x")
     stub(place.store, "v/d/../e")

@@ -7,7 +7,7 @@ from base64 import b64encode
 from typing import final
 
 from blobsync.base.errors import BlobsyncError, PreconditionFailedError, StorageError
-from blobsync.base.locations import ContainerUrl, quote_blob_name
+from blobsync.base.locations import ContainerUrl
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.rest.errors import translate
 from blobsync.store.rest.headers import whole_info
@@ -67,7 +67,7 @@ class RestAppendBlobs:
         raise error
 
     def _path(self, name: str) -> str:
-        return f"{self._http.root}/{quote_blob_name(name)}"
+        return self._http.path_of(name)
 
     def _error(self, reply: Reply, name: str, what: str = "write") -> BlobsyncError:
         now, ended = self._http.clock(), self._http.signer.ended()

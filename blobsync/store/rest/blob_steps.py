@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import final
 
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, PreconditionFailedError
-from blobsync.base.locations import ContainerUrl, quote_blob_name
+from blobsync.base.locations import ContainerUrl
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Order, Precondition, PutOrder
 from blobsync.store.rest.errors import translate
 from blobsync.store.rest.headers import add_condition, add_properties, info, read_asked, whole_info
@@ -35,7 +35,7 @@ class BlobSteps:
 
     def path(self, name: str) -> str:
         """Percent-encoded, as it is sent."""
-        return f"{self._http.root}/{quote_blob_name(name)}"
+        return self._http.path_of(name)
 
     def error(self, reply: Reply, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
         """What an answer that is not the one hoped for means."""

@@ -20,9 +20,9 @@ from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from blobsync.base.amounts import duration_text
-from blobsync.base.errors import BlobsyncError, StorageError, StorageUnreachableError, UsageError
+from blobsync.base.errors import BlobsyncError, StorageError, StorageUnreachableError, UnsafeNameError, UsageError
 from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Event
-from blobsync.base.locations import ContainerUrl
+from blobsync.base.locations import ContainerUrl, quote_blob_name, reaches_another
 from blobsync.base.redaction import redact
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import Sent
@@ -153,6 +153,12 @@ class BlobHttp:
         self.clock = clock
         self.root = f"{parts.path.rstrip('/')}/{container.container}"
         self._transport = transport_to(container.endpoint, environ, timeouts or Timeouts())
+
+    def path_of(self, name: str) -> str:
+        """The blob's, percent-encoded. Raises ``UnsafeNameError`` where another blob would get the request."""
+        if why := reaches_another(name):
+            raise UnsafeNameError(f"the name {name!a} {why}", path=ascii(name))
+        return f"{self.root}/{quote_blob_name(name)}"
 
     def send(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import final
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.locations import ContainerUrl, quote_blob_name
+from blobsync.base.locations import ContainerUrl
 from blobsync.store.rest.errors import translate
 from blobsync.store.rest.http import BlobHttp, Reply
 
@@ -43,7 +43,7 @@ class BlobLeases:
         return self._do(name, "break", {"x-ms-lease-break-period": "0"}, 202)
 
     def _do(self, name: str, action: str, words: dict[str, str], done: int) -> bool:
-        path = f"{self._http.root}/{quote_blob_name(name)}"
+        path = self._http.path_of(name)
         reply = self._http.send("PUT", path, {"comp": "lease"}, {"x-ms-lease-action": action, **words}, b"")
         if reply.status == done:
             return True

@@ -20,7 +20,7 @@ from blobsync.base.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.base.locations import ContainerUrl, SasToken, reaches_another
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -248,9 +248,12 @@ class RestBlobStore:
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """Single deletes of few, batches of many; single deletes as well where the server has no batches."""
         versions = etags or {}
+        unsafe = {name: why for name in names if (why := reaches_another(name))}
+        if unsafe:
+            names = [name for name in names if name not in unsafe]
         singly = names if len(names) < _FEWEST_FOR_BATCHES else self._not_gone_in_batches(names, versions)
         reasons = side_by_side(lambda name: self._why_not_deleted(name, versions), singly, _DELETE_THREADS)
-        return {name: reason for name, reason in zip(singly, reasons, strict=True) if reason}
+        return {**unsafe, **{name: reason for name, reason in zip(singly, reasons, strict=True) if reason}}
 
     # -- about the account --------------------------------------------------------------------------------
 
