@@ -189,13 +189,18 @@ def test_secrets_are_submitted_and_never_written(tmp_path: Path) -> None:
         environmentVariables=[{"name": "KEPT", "value": "${HOME}"}],
         containerSettings={"imageSourceRegistry": registry, "shmSize": "2g"},
     )
-    found = translated(tmp_path, properties)
+    found = translated(tmp_path, properties | {"nodeCount": 1}, "kubernetes")
     assert found.values["env"]["PIN"] == "very-hidden" and found.values["secret_env"] == ["PIN"]
     assert found.values["env"]["KEPT"] == "$${HOME}"
     docker = {"image": "i", "address": "r.io", "username": "u", "shm_size": "2g", "password": "hush-hush"}
     assert found.values["docker"] == docker
+    with pytest.raises(
+        ConfigError, match=r"job.json:.*containerSettings: has the login of a registry, which jobs on slurm"
+    ):
+        translated(tmp_path, properties)
     made = convert_batchai(cluster_of("slurm"), "new", tmp_path / "job.json", None, {})
     text = "".join(file.text for file in made.files)
+    assert "containerSettings: left out: has the login" in "\n".join(made.notes)
     assert "very-hidden" not in text and "hush-hush" not in text and "${BLOBSYNC_PIN}" in text
     assert "BLOBSYNC_PIN=" in "\n".join(made.notes) and "very-hidden" not in repr(found) + repr(made)
 

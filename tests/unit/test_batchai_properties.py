@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ _EACH = "'process_count_per_node': 4"
 # property, value, what becomes of it, and (where it is used) what of the job shows it, if not the value itself.
 JOB: tuple[tuple[str, Any, str, str], ...] = (
     ("schedulingPriority", "low", USED, "--nice=1000"),
-    ("schedulingPriority", "high", TOLD, ""),
+    ("schedulingPriority", "high", REFUSED, ""),
     ("cluster.id", "/subscriptions/0/clusters/c", TOLD, ""),
     ("nodeCount", 3, USED, "nodes=3"),
     ("stdOutErrPathPrefix", f"{ROOT}/data/x", USED, ""),
@@ -105,7 +106,8 @@ JOB: tuple[tuple[str, Any, str, str], ...] = (
     ("mountVolumes.azureBlobFileSystems.0.containerName", "more", USED, "more.yaml"),
     ("mountVolumes.azureBlobFileSystems.0.relativeMountPath", "data/in", USED, "'data/in_folder': "),
     ("mountVolumes.azureBlobFileSystems.0.relativeMountPath", "/../up", REFUSED, ""),
-    ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o ro", TOLD, ""),
+    ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o attr_timeout=9", TOLD, ""),
+    ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o ro", USED, "'mode': '"),
     ("mountVolumes.azureBlobFileSystems.0.credentials.accountKey", "a2V5", TOLD,
      "mountVolumes.azureBlobFileSystems.0.credentials"),
     *(
@@ -192,7 +194,7 @@ CLUSTER: tuple[tuple[str, Any, str, str], ...] = (
     (f"{_MOUNTS}.azureBlobFileSystems.0.accountName", "other", REFUSED, "no file in aux_data/configs/ opens it"),
     (f"{_MOUNTS}.azureBlobFileSystems.0.containerName", "more", USED, "more.yaml"),
     (f"{_MOUNTS}.azureBlobFileSystems.0.relativeMountPath", "deep", USED, "'deep_folder': "),
-    (f"{_MOUNTS}.azureBlobFileSystems.0.mountOptions", "-o ro", TOLD, ""),
+    (f"{_MOUNTS}.azureBlobFileSystems.0.mountOptions", "-o attr_timeout=9", TOLD, ""),
     (f"{_MOUNTS}.azureBlobFileSystems.0.credentials.accountKey", "a2V5", TOLD,
      f"{_MOUNTS}.azureBlobFileSystems.0.credentials"),
     (f"{_MOUNTS}.azureBlobFileSystems.0.credentials.accountKeySecretReference.secretUrl", "/v", REFUSED,
@@ -238,7 +240,7 @@ def job_around(path: str) -> dict[str, Any]:
     return {name: copy.deepcopy(value) for name, value in AROUND.items() if name in wanted}
 
 
-def outcome(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | None) -> tuple[str, str]:
+def outcome(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | None, platform: str) -> tuple[str, str]:
     """What the job becomes, and its notes."""
     files = []
     for name, values in (("job", job), ("cluster", cluster)):
@@ -248,7 +250,7 @@ def outcome(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | N
     read = read_job_file(files[0], files[1] if cluster is not None else None, {})
     names = ("logs", "nfs", "own", "c_logs", "c_nfs", "c_own")
     entries = tuple(FolderEntry(name, BOX, f"mine/{name}") for name in names)
-    target = Cluster("eu", "aux_data/aml/eu.yaml", Path("/p"), folders=entries, platform="slurm", values={})
+    target = Cluster("eu", "aux_data/aml/eu.yaml", Path("/p"), folders=entries, platform=platform, values={})
     known = {("acct", name): f"aux_data/configs/{name}.yaml" for name in ("data", "more")}
     made = translate_job(read, target, known)
     return f"{made.values!r} {' '.join(made.argv)} nodes={made.nodes}", "\n".join(made.notes)
@@ -264,21 +266,133 @@ def test_each_property_is_used_named_or_refused(
 ) -> None:
     job = job_around(path if kind == "job" else "")
     cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
-    before = outcome(tmp_path, job, cluster)[0] if fate == USED else ""
+    # The login of a registry is one of Kubernetes alone.
+    platform = "kubernetes" if path.startswith("containerSettings") else "slurm"
+    job["nodeCount"] = 1 if platform == "kubernetes" else 2
+    before = outcome(tmp_path, job, cluster, platform)[0] if fate == USED else ""
     put(job if cluster is None else cluster, path, value)
     if fate == REFUSED:
         with pytest.raises(ConfigError) as caught:
-            outcome(tmp_path, job, cluster)
+            outcome(tmp_path, job, cluster, platform)
         assert (shown or f"properties.{path}: ") in str(caught.value) and f"{kind}.json:" in str(caught.value)
         assert "is no key" not in str(caught.value) and caught.value.exit_code == 2
         return
-    text, notes = outcome(tmp_path, job, cluster)
+    text, notes = outcome(tmp_path, job, cluster, platform)
     if fate == TOLD:
         assert f"{kind}.json:" in notes and f"properties.{shown or path}: " in notes
     else:
         assert (shown or str(value)) in text and text != before, text
     for secret in ("very-hidden", "hush-hush", "hidden-too", "pw-of-joe", "other-pw", "a2V5"):
         assert secret not in notes
+
+
+@pytest.mark.parametrize("platform", ["local", "slurm", "kubernetes", "aml", "singularity"])
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "fate", "shown"),
+    [*(("job", *row) for row in JOB), *(("cluster", *row) for row in CLUSTER)],
+    ids=lambda part: str(part)[:60],
+)
+def test_each_property_counts_on_every_platform_or_is_refused_there(
+    kind: str, path: str, value: Any, fate: str, shown: str, platform: str, tmp_path: Path
+) -> None:
+    """Named without an effect are only those that ask nothing of a job, on each platform the same."""
+    job = job_around(path if kind == "job" else "")
+    cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
+    job["nodeCount"] = 2 if path.startswith("tensorFlow") else 1
+    if not path.startswith("containerSettings"):
+        job.pop("containerSettings", None)
+    elif platform != "kubernetes" and "credentials" not in path:
+        del job["containerSettings"]["imageSourceRegistry"]["credentials"]
+    around = fate_of(tmp_path, copy.deepcopy(job), copy.deepcopy(cluster), platform)
+    put(job if cluster is None else cluster, path, value)
+    text, notes = fate_of(tmp_path, job, cluster, platform)
+    if text.startswith("refused: "):
+        assert f"{kind}.json:" in text and "is no key" not in text
+    elif fate == TOLD:
+        assert f"{kind}.json:" in notes and f"properties.{shown or path}: " in notes
+    else:
+        assert fate != REFUSED or platform == "singularity", "Singularity alone has priorities"
+        assert fate == READ or text != around[0]
+
+
+def fate_of(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | None, platform: str) -> tuple[str, str]:
+    try:
+        return outcome(folder, job, cluster, platform)
+    except ConfigError as error:
+        return f"refused: {error}", ""
+
+
+def test_what_az_printed_is_read_as_it_is(tmp_path: Path) -> None:
+    """Flat, with null for what is not there, with its own form of times, and the group beside each id."""
+    properties = job_around("")
+    group = "/subscriptions/0/resourceGroups/g/providers/Microsoft.BatchAI/workspaces/w"
+    empty = dict.fromkeys((*TOOLKITS, "secrets", "jobPreparation", "containerSettings"))
+    printed = {
+        **empty,
+        **{name: value for name, value in properties.items() if name != "secrets"},
+        "cluster": {"id": f"{group}/clusters/c", "resourceGroup": "g"},
+        "constraints": {"maxWallClockTime": "7 days, 0:00:00"},
+        "creationTime": "2018-06-14T22:22:57+00:00",
+        "executionInfo": {"endTime": None, "errors": None, "exitCode": 0, "startTime": "2018-06-14T22:22:59+00:00"},
+        "executionState": "succeeded",
+        "executionStateTransitionTime": "2018-06-14T22:25:57+00:00",
+        "id": f"{group}/experiments/e/jobs/j",
+        "jobOutputDirectoryPathSegment": "0/g/w/e/j/5e1f",
+        "name": "j",
+        "provisioningState": "succeeded",
+        "provisioningStateTransitionTime": "2018-06-14T22:22:58+00:00",
+        "resourceGroup": "g",
+        "schedulingPriority": "normal",
+        "toolType": "chainer",
+        "type": "Microsoft.BatchAI/workspaces/experiments/jobs",
+    }
+    cluster = {
+        **AROUND_CLUSTER,
+        "allocationState": "steady",
+        "allocationStateTransitionTime": "2018-06-12T21:25:07+00:00",
+        "creationTime": "2018-06-12T21:25:07+00:00",
+        "currentNodeCount": 1,
+        "errors": None,
+        "id": f"{group}/clusters/c",
+        "name": "c",
+        "nodeStateCounts": {"idleNodeCount": 1, "leavingNodeCount": 0},
+        "provisioningState": "succeeded",
+        "provisioningStateTransitionTime": "2018-06-12T21:25:23+00:00",
+        "resourceGroup": "g",
+        "scaleSettings": {"autoScale": None, "manual": {"nodeDeallocationOption": "requeue", "targetNodeCount": 1}},
+        "subnet": None,
+        "type": "Microsoft.BatchAI/workspaces/clusters",
+        "userAccountSettings": {"adminUserName": "joe", "adminUserPassword": None},
+        "virtualMachineConfiguration": None,
+        "vmPriority": "dedicated",
+        "vmSize": "STANDARD_NC6",
+    }
+    files = [tmp_path / "job.json", tmp_path / "cluster.json"]
+    for file, answer in zip(files, (printed, cluster), strict=True):
+        file.write_text(json.dumps(answer, indent=2))
+    flat = read_job_file(files[0], files[1], {})
+    wanted = {name: value for name, value in properties.items() if name not in ("secrets", "containerSettings")}
+    wanted |= {"constraints": {"maxWallClockTime": "P7D"}, "schedulingPriority": "normal"}
+    written: tuple[Mapping[str, Any], ...] = (wanted, AROUND_CLUSTER)
+    for file, values in zip(files, written, strict=True):
+        file.write_text(json.dumps({"properties": values}, indent=2))
+    whole = read_job_file(files[0], files[1], {})
+    assert replace(flat, notes=(), file=whole.file) == replace(whole, notes=())
+    assert flat.seconds == 604_800
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '{"vmSize": "x"}', '{"name": "j", "type": "t"}'])
+def test_what_is_no_job_file_is_told_what_one_has(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(
+        ConfigError, match="is no job file of Batch AI: it has neither properties nor nodeCount"
+    ) as caught:
+        read_job_file(tmp_path / "job.json", None, {})
+    page = (Path(__file__).parents[2] / str(caught.value.hint).split()[0]).read_text()
+    # The page has what the hint speaks of, and it is one.
+    shown = page.partition("```json")[2].partition("```")[0]
+    (tmp_path / "job.json").write_text(shown)
+    assert read_job_file(tmp_path / "job.json", None, {}).nodes == 2
 
 
 def test_an_account_and_its_key_come_from_the_variables_that_az_took(tmp_path: Path) -> None:

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync.base.locations import Secret
+from blobsync.config.job_keys import read_only_words
 from blobsync.jobs.batchai.reader import JsonPart, inner_properties, open_json
 from blobsync.jobs.batchai.toolkits import Toolkit, read_toolkit
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ID = re.compile(r"[A-Za-z0-9_]+")
 _SHARE_URL = re.compile(r"https://([a-z0-9]+)\.file\.[^/]+/([^/?#]+)/?")
-# As .NET writes a time (7.00:00:00), and as ISO 8601 does (P7D, PT1H30M).
-_NET = re.compile(r"(?:(\d{1,6})\.)?(\d{1,2}):(\d{2}):(\d{2})(?:\.\d+)?")
+# As .NET writes a time (7.00:00:00), as `az` printed it (7 days, 0:00:00), and as ISO 8601 does (P7D, PT1H30M).
+_NET = re.compile(r"(?:(\d{1,6})(?:\.| days?, ))?(\d{1,2}):(\d{2}):(\d{2})(?:\.\d+)?")
 _ISO = re.compile(r"P(?:(\d{1,6})W)?(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?")
 _ANSWERS = (
     *("toolType", "jobOutputDirectoryPathSegment", "creationTime", "provisioningState", "executionState"),
@@ -36,8 +37,8 @@ _KEY_VAULT = "names a secret of a Key Vault, which blobsync does not ask"
 class Volume:
     """One volume, at ``$AZ_BATCHAI_MOUNT_ROOT/<path>`` or ``$AZ_BATCHAI_JOB_MOUNT_ROOT/<path>``.
 
-    ``kind`` is ``blob`` for a container, else what it was in words; ``share`` is the name of a file share. ``options``
-    are the mount options of a container. ``where`` is its place in its file, for messages.
+    ``kind`` is ``blob`` for a container, else what it was in words; ``share`` is the name of a file share. A container
+    is ``read_only`` where its mount options say so. ``where`` is its place in its file, for messages.
     """
 
     path: str
@@ -47,6 +48,7 @@ class Volume:
     container: str = ""
     share: str = ""
     key: Secret | None = None
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class BatchAiJob:
 def read_job_file(job: Path, cluster: Path | None, environ: Mapping[str, str]) -> BatchAiJob:
     """Read both files. Raises ``ConfigError`` with the line of the first thing that is wrong or cannot be honoured."""
     whole = open_json(job, environ)
-    properties = inner_properties(whole)
+    properties = inner_properties(whole, "job file", ("nodeCount", "stdOutErrPathPrefix"))
     volumes, setup, notes = _read_cluster(cluster, environ) if cluster else ((), (), ())
     for name in _ANSWERS:
         properties.ignore(name, "the service reported it")
@@ -131,7 +133,7 @@ def _read_cluster(
 ) -> tuple[tuple[Volume, ...], tuple[str, ...], tuple[str, ...]]:
     """The volumes, the setup lines and the notes of a cluster file."""
     whole = open_json(path, environ)
-    properties = inner_properties(whole)
+    properties = inner_properties(whole, "cluster file", ("vmSize", "scaleSettings", "nodeSetup"))
     for name in ("vmSize", "vmPriority", "scaleSettings", "virtualMachineConfiguration", "userAccountSettings"):
         properties.ignore(name, "blobsync creates no machines here; the cluster of -c has its own")
     properties.ignore("subnet", "blobsync creates no machines here; the cluster of -c has its own")
@@ -164,10 +166,11 @@ def _volumes(part: JsonPart | None) -> Iterator[Volume]:
     if part is None:
         return
     for one in part.parts("azureBlobFileSystems"):
-        if one.has("mountOptions"):
-            one.ignore("mountOptions", "blobsync mounts with its own options (blob_cache_timeout of a folder entry)")
+        is_read_only, others = read_only_words((one.text("mountOptions"),))
+        if others:
+            one.note("mountOptions", "only read-only counts: blobsync mounts with the options of the folder entry")
         account, container = one.demanded("accountName"), one.demanded("containerName")
-        yield Volume(_mount_path(one), "blob", one, account, container, key=_key(one))
+        yield Volume(_mount_path(one), "blob", one, account, container, key=_key(one), read_only=is_read_only)
     for one in part.parts("azureFileShares"):
         match = _SHARE_URL.fullmatch(one.demanded("azureFileUrl"))
         if not match:

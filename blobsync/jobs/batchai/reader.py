@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,7 @@ class JsonPart:
 
     def demand_all_read(self) -> None:
         """Raise for the first key that nobody asked for: it may be a word that is spelled wrongly."""
-        for path in _leaves(self.values, self.path):
+        for path in _said(self.values, self.path):
             if path not in self.read.paths and not self._is_covered(path):
                 known = self.read.asked.get(path[:-1], set())
                 guess = nearest(path[-1], known)
@@ -154,12 +154,16 @@ class JsonPart:
         return value
 
 
-def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """Every key below, objects before what they hold."""
+def _said(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Every key below that says something, objects before what they hold.
+
+    `az` printed all keys of an object, those without a value as null, and beside the id of a resource its group.
+    """
     items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for name, below in items:
-        yield (*path, str(name))
-        yield from _leaves(below, (*path, str(name)))
+        if below is not None and not (name == "resourceGroup" and "id" in value):
+            yield (*path, str(name))
+            yield from _said(below, (*path, str(name)))
 
 
 def open_json(path: Path, environ: Mapping[str, str]) -> JsonPart:
@@ -170,8 +174,12 @@ def open_json(path: Path, environ: Mapping[str, str]) -> JsonPart:
     return JsonPart(document, (), document.values, environ, ReadKeys())
 
 
-def inner_properties(part: JsonPart) -> JsonPart:
-    """``properties``, where all that counts stands; a whole request or answer of the API is taken, too."""
+def inner_properties(part: JsonPart, what: str, marks: Collection[str]) -> JsonPart:
+    """``properties``, where all that counts stands; a whole request or answer of the API is taken, too.
+
+    `az` printed jobs and clusters flat, without ``properties``: so an object with one of ``marks`` is taken. ``what``
+    the file is to be, for messages.
+    """
     inner = part
     for name in ("parameters", "parameters"):
         if inner.has(name) and not inner.has("properties"):
@@ -182,12 +190,14 @@ def inner_properties(part: JsonPart) -> JsonPart:
         outer.text("$schema")
         for name in ("resourceGroupName", "workspaceName", "experimentName", "jobName", "clusterName"):
             outer.ignore(name, "Batch AI's resources are gone")
-        for name in ("subscriptionId", "api-version", "id", "name", "type", "location", "tags"):
+        for name in ("subscriptionId", "resourceGroup", "api-version", "id", "name", "type", "location", "tags"):
             outer.ignore(name, "Batch AI's resources are gone")
         outer.ignore("responses", "they are answers of the service")
-    found = inner.part("properties")
+    found = inner.part("properties") or (inner if inner.values.keys() & set(marks) else None)
     if found is None:
         raise ConfigNotFoundError(
-            "has no properties: is it a file of Batch AI?", file=part.document.file, hint="docs/batchai.md shows one"
+            f"is no {what} of Batch AI: it has neither properties nor {', '.join(marks)}",
+            file=part.document.file,
+            hint="docs/batchai.md shows one",
         )
     return found

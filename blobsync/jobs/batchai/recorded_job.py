@@ -34,7 +34,9 @@ def record_job(job: BatchAiJob) -> str:
         "nodes": job.nodes,
         "toolkit": asdict(job.toolkit),
         "std_prefix": job.std_prefix,
-        "volumes": [{name: getattr(one, name) for name in _VOLUME} for one in job.volumes],
+        "volumes": [
+            {**{name: getattr(one, name) for name in _VOLUME}, "read_only": one.read_only} for one in job.volumes
+        ],
         "inputs": [asdict(one) for one in job.inputs],
         "outputs": [asdict(one) for one in job.outputs],
         "setup": list(job.setup),
@@ -84,7 +86,7 @@ def _read(values: dict[str, Any]) -> tuple[BatchAiJob, tuple[str, ...]]:
 
 def _volume(values: Mapping[str, Any], file: JsonPart) -> Volume:
     path, kind, account, container, share = (str(values[name]) for name in _VOLUME)
-    return Volume(path, kind, file, account, container, share)
+    return Volume(path, kind, file, account, container, share, read_only=values.get("read_only") is True)
 
 
 def _checked(made: _Made) -> _Made:

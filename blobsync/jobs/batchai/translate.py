@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blobsync.config.job_keys import LINKING, ONLY_ON, READ_ONLY_MODES, folder_mode
 from blobsync.config.model import AML_PLATFORMS, Cluster, FolderEntry
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.jobs.batchai.job_file import BatchAiJob, JobDirectory, Volume
 from blobsync.jobs.batchai.recorded_job import RECORDED, record_job
 
-# Where folders are links to the project's, a container's content has to be brought.
-_LINKING = ("local", "slurm")
 _ROOTS = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^/$]+(?:/[^/$]+)*)")
 # Open MPI 4 and 5 start more processes than there are cores only if they are told to.
 _OVERSUBSCRIBE = {
@@ -81,7 +80,7 @@ def translate_job(
     if job.secrets:
         values["secret_env"] = [*cluster.texts("secret_env"), *job.secrets]
     argv, nodes = _spread(job, cluster, values, env, notes)
-    _prioritise(job, cluster, values, notes)
+    _prioritise(job, cluster, values, notes, writes=writes)
     if env:
         values["env"] = env
     return Translation(values, argv, nodes, tuple(accounts), tuple(notes))
@@ -153,6 +152,12 @@ def _differences(volume: Volume, entry: FolderEntry, cluster: Cluster) -> Iterat
             f" {account.account_name}/{account.container_name}",
             hint="change relativeMountPath, or the folder entry",
         )
+    if volume.read_only and folder_mode(cluster.platform, entry) not in READ_ONLY_MODES:
+        raise volume.where.error(
+            "mountOptions",
+            f"is read-only, and {entry.key} of {cluster.file} is not",
+            hint=f"give {entry.key} mode: download or ro_mount, or take -o ro out",
+        )
     if entry.path:
         what = f"is {entry.path} of the container here, not all of it: {entry.key} of {cluster.file} says so"
         yield volume.where.told("relativeMountPath", what)
@@ -183,8 +188,10 @@ def _stand_in(volume: Volume, cluster: Cluster, notes: list[str], needed: str, *
 
 
 def _mode(job: BatchAiJob, volume: Volume, cluster: Cluster) -> dict[str, str]:
-    if cluster.platform not in _LINKING:
-        return {}
+    if cluster.platform not in LINKING:
+        return {"mode": "ro_mount"} if volume.read_only else {}
+    if volume.read_only:
+        return {"mode": "download"}
     outputs = [job.std_prefix, *(one.path for one in job.outputs)]
     is_written = any(_volume_of(path, {volume.path}) for path in outputs)
     is_read = any(_volume_of(one.path, {volume.path}) for one in job.inputs)
@@ -230,12 +237,17 @@ def _docker(job: BatchAiJob, cluster: Cluster, notes: list[str], *, writes: bool
     image = job.image
     if image is None:
         return {}
-    if cluster.platform in _LINKING:
+    if cluster.platform in LINKING:
         what = f"jobs on {cluster.platform} run without a container: the programs of {image.name} must be there"
         notes.append(job.file.told("containerSettings", what))
     docker = {"image": image.name, "address": re.sub(r"^https?://|/+$", "", image.server), "username": image.username}
     docker["shm_size"] = image.shm_size
-    if image.password and writes:
+    if image.username and cluster.platform not in ONLY_ON["docker.username"]:
+        why = f"has the login of a registry, which jobs on {cluster.platform} cannot hand on"
+        hint = "remove its credentials, once the nodes can pull the image without them"
+        _lacking(job, "containerSettings", why, hint, notes, writes=writes)
+        docker["username"] = ""
+    elif image.password and writes:
         docker["password"] = f"${{{_REGISTRY_VARIABLE}}}"
         what = f"the registry's password is not copied: export {_REGISTRY_VARIABLE}=..."
         notes.append(job.file.told("containerSettings", what))
@@ -274,13 +286,25 @@ def _spread(
     return line, None if is_here else nodes
 
 
-def _prioritise(job: BatchAiJob, cluster: Cluster, values: dict[str, Any], notes: list[str]) -> None:
+def _lacking(job: BatchAiJob, name: str, why: str, hint: str, notes: list[str], *, writes: bool) -> None:
+    """What jobs on the platform do not have: refused with its line, left out and named where it becomes a file; a
+    recorded job, whose file is not here, moves without it."""
+    if job.file.has(name) and not writes:
+        raise job.file.error(name, why, hint=hint)
+    notes.append(job.file.told(name, f"left out: {why}"))
+
+
+def _prioritise(job: BatchAiJob, cluster: Cluster, values: dict[str, Any], notes: list[str], *, writes: bool) -> None:
     if job.priority in ("", "normal"):
+        return
+    if cluster.platform == "singularity":
+        values["priority"] = job.priority.title()
         return
     if cluster.platform == "slurm" and job.priority == "low":
         values.setdefault("slurm", {})["args"] = [*cluster.texts("slurm.args"), _LOW]
         return
     name = "schedulingPriority" if job.file.has("schedulingPriority") else "priority"
     way = {"slurm": "name a qos", "kubernetes": "name kubernetes: {priority_class}", "itp": "write priority: NUMBER"}
-    instead = f": {way[cluster.platform]} in the cluster file" if cluster.platform in way else ""
-    notes.append(job.file.told(name, f"{job.priority} has no effect on {cluster.platform}{instead}"))
+    instead = f", and {way[cluster.platform]} in the cluster file" if cluster.platform in way else ""
+    why = f"is {job.priority}, which jobs on {cluster.platform} do not have"
+    _lacking(job, name, why, f"remove it{instead}", notes, writes=writes)
