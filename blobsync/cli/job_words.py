@@ -13,6 +13,7 @@ from blobsync.base.amounts import count_text
 from blobsync.cli.columns import columns_of
 from blobsync.jobs.holding import entering_command, hold_text
 from blobsync.jobs.lasting import lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
+from blobsync.jobs.shape import job_size_text
 
 if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder
@@ -167,7 +168,7 @@ def job_details(record: JobRecord) -> Iterator[str]:
         ("restarts", str(info.restarts) if info.restarts else ""),
         ("command", shlex.join(spec.argv)),
         ("cluster", _place(record)),
-        ("size", _size(record)),
+        ("size", job_size_text(record.spec)),
         ("hosts", " ".join(info.nodes)),
         ("submitted", _iso(record.submitted) or ""),
         ("started", _iso(info.started) or ""),
@@ -263,13 +264,6 @@ def _code(record: JobRecord) -> str:
         return "none: the project's folder itself"
     commit = f", commit {code.git_commit[:12]}" if code.git_commit else ""
     return (code.digest[:12] or code.blob) + commit + (" and uncommitted changes" if code.git_dirty else "")
-
-
-def _size(record: JobRecord) -> str:
-    spec = record.spec
-    gpus = count_text(spec.nodes * spec.gpus_per_node, "GPU") if spec.gpus_per_node else "no GPU"
-    many = "es" if spec.world_size != 1 else ""
-    return f"{count_text(spec.nodes, 'node')}, {spec.world_size} process{many}, {gpus}"
 
 
 def _hours(record: JobRecord) -> float | None:

@@ -108,7 +108,7 @@ def _submitted(
 ) -> Result:
     if dry_run:
         plan = jobs.plan(words, **asked)
-        note_all(session, plan.warnings)
+        note_all(session, (plan.asked, *plan.warnings))
         return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines(), texts=True)
     submitted = jobs.submit(words, **asked)
     note_all(session, submitted.warnings)

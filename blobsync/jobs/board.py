@@ -51,7 +51,7 @@ from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
 from blobsync.jobs.standing import News
 from blobsync.local.state_dir import open_state_dir
-from blobsync.store.connect import connect
+from blobsync.store.connect import connect, impatient
 from blobsync.store.protocol import BlobStore
 
 FOLLOW_SECONDS = 1.0
@@ -158,6 +158,15 @@ class Board:
             yield self._stores[str(account.container)]
             return
         with connect(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
+            yield store
+
+    @contextmanager
+    def impatient_store(self, cluster: Cluster, account: StorageAccount) -> Iterator[BlobStore]:
+        """The same, for a question whose answer is not worth waiting for. Raises ``CredentialError``."""
+        if str(account.container) in self._stores:
+            yield self._stores[str(account.container)]
+            return
+        with impatient(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
             yield store
 
     def cluster_of(self, record: JobRecord) -> Cluster:

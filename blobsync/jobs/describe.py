@@ -229,7 +229,7 @@ def own_output(cluster: Cluster) -> dict[str, str]:
     """The folder entry in which the job gets a folder of its own, with ``output: per_job``. Raises ``ConfigError``."""
     if cluster.text("output") != "per_job":
         return {}
-    named = [entry for entry in cluster.folders if _is_output(entry)]
+    named = [entry for entry in cluster.folders if is_output(entry)]
     written = [entry for entry in named if entry.mode not in READ_ONLY_MODES]
     if not written:
         raise ConfigError(
@@ -241,7 +241,8 @@ def own_output(cluster: Cluster) -> dict[str, str]:
     return {OWN_OUTPUT: min(written, key=lambda entry: len(entry.prefix)).prefix}
 
 
-def _is_output(entry: FolderEntry) -> bool:
+def is_output(entry: FolderEntry) -> bool:
+    """Whether jobs write their results there."""
     return entry.prefix.startswith(OUTPUT_PREFIX)
 
 
@@ -252,8 +253,8 @@ def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
     """
     if cluster.platform in SERVICES:
         return None
-    entries = sorted(cluster.folders, key=lambda entry: (not _is_output(entry), entry.mode != "upload"))
-    if entries and (_is_output(entries[0]) or entries[0].mode == "upload"):
+    entries = sorted(cluster.folders, key=lambda entry: (not is_output(entry), entry.mode != "upload"))
+    if entries and (is_output(entries[0]) or entries[0].mode == "upload"):
         place = entries[0].remote
     elif cluster.code:
         place = cluster.code.remote

@@ -72,12 +72,14 @@ class SubmitKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """What would be submitted: its id, the text for the backend, the same for people, and warnings."""
+    """What would be submitted: its id, the text for the backend, the same for people, warnings; what it asks for in
+    words."""
 
     run_id: str
     text: str
     shown: str
     warnings: tuple[str, ...] = ()
+    asked: str = ""
 
     def __repr__(self) -> str:
         return f"<PlannedJob {self.run_id}: {len(self.text):,} characters, {len(self.warnings)} warnings>"
@@ -101,11 +103,14 @@ class Jobs:
 
     def plan(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> PlannedJob:
         """What :meth:`submit` would submit; nothing is uploaded, submitted or recorded."""
-        from blobsync.jobs.submit import plan_job
+        from blobsync.jobs.linked_folders import empty_links
+        from blobsync.jobs.submit import asked_text, plan_job
 
         cluster, request = self._asked(command, keywords)
         plan, warnings = plan_job(self._board, cluster, request, self._chooser())
-        return PlannedJob(plan.spec.run_id, plan.text, plan.shown or plan.text, warnings)
+        warnings = (*empty_links(self._board, cluster, plan.spec), *warnings)
+        asked = asked_text(cluster, plan.spec)
+        return PlannedJob(plan.spec.run_id, plan.text, plan.shown or plan.text, warnings, asked)
 
     def submit(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> Submitted:
         """Run a command on the project's cluster, with the code of the last ``init`` and the folders in place.

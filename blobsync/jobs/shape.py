@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import UsageError
 from blobsync.jobs.elastic import Bounds
-from blobsync.jobs.spec import SERVICES
+from blobsync.jobs.spec import SERVICES, JobSpec
 
 # ACT's number of GPUs of a node on Azure ML, where the file does not say.
 _AML_GPUS = 4
@@ -87,6 +88,13 @@ def find_shape(size: Size) -> JobShape:
     processes = (size.processes_per_node or each) if each and size.multi_process else 1
     gpus = each if known and per_node != 0 else 0
     return JobShape(nodes, 1, gpus, processes) if size.bounds and not size.here else JobShape(nodes, processes, gpus)
+
+
+def job_size_text(spec: JobSpec) -> str:
+    """``2 nodes, 8 processes, 8 GPUs``."""
+    gpus = count_text(spec.nodes * spec.gpus_per_node, "GPU") if spec.gpus_per_node else "no GPU"
+    many = "es" if spec.world_size != 1 else ""
+    return f"{count_text(spec.nodes, 'node')}, {spec.world_size:,} process{many}, {gpus}"
 
 
 def _first_nodes(size: Size, bounds: Bounds) -> int:

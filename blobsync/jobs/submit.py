@@ -19,7 +19,9 @@ from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, fin
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.holding import entering_command, hold_text
 from blobsync.jobs.home import home_of
+from blobsync.jobs.linked_folders import empty_links
 from blobsync.jobs.node_archive import node_archive, publish
+from blobsync.jobs.shape import job_size_text
 from blobsync.jobs.spec import MOUNTED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
 
 
@@ -50,11 +52,31 @@ def plan_job(
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
 
+def asked_text(cluster: Cluster, spec: JobSpec) -> str:
+    """What the job asks for: ``uni (slurm): 2 nodes, 8 processes, 8 GPUs``."""
+    size = f"{spec.cluster} ({spec.platform}): {job_size_text(spec)}"
+    if spec.gpus_per_node:
+        return size
+    gres = (spec.options.get("gres") or cluster.text("slurm.gres")) if spec.platform == "slurm" else None
+    if gres:
+        return f"{size} but those of gres {gres}"
+    is_said = cluster.gpu_per_node is not None or cluster.num_gpu is not None
+    return size if is_said else f"{size} (-n or gpu_per_node asks for some)"
+
+
 def submit(board: Board, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
     plan, warnings = plan_job(board, cluster, request, choose_code)
+    _tell(board, cluster, plan.spec)
     submitted = hand_over(board, cluster, plan.spec)
     return Submitted(submitted.record, tuple(dict.fromkeys(warnings + submitted.warnings)))
+
+
+def _tell(board: Board, cluster: Cluster, spec: JobSpec) -> None:
+    """What is about to be submitted, while it can still be stopped."""
+    board.note(asked_text(cluster, spec))
+    for sentence in empty_links(board, cluster, spec):
+        board.note(sentence)
 
 
 def resubmit(
@@ -81,6 +103,7 @@ def resubmit(
         cluster, told = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
         spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu, moved))
+    _tell(board, cluster, spec)
     new = hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = told + code.warnings + new.warnings
     try:

@@ -420,6 +420,7 @@ def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp
     cluster = Cluster("eu", "eu.yaml", tmp_path)
     board = Board(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append, sleep=lambda seconds: None)
     record = send(board, "exit", "7")
+    assert told.pop() == "eu (local): 1 node, 1 process, 1 GPU"
     if how == "wait":
         assert board.wait(record).state is State.FAILED
     elif how == "follow":

@@ -1,0 +1,131 @@
+"""What submit says before it hands a job over: its size, and linked folders that are empty and should not be."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from blobsync.base.errors import StorageError
+from blobsync.base.locations import Secret
+from blobsync.base.process import Completed
+from blobsync.code.project_code import CodeProject
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.jobs.board import Board
+from blobsync.jobs.code_choice import CodeChoice
+from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.linked_folders import empty_links
+from blobsync.jobs.project_jobs import Jobs
+from blobsync.jobs.spec import CodeRef
+from blobsync.jobs.submit import asked_text, submit
+from tests.fakes.backend import FakeBackend
+from tests.fakes.runner import ScriptedRunner
+from tests.fakes.store import MemoryStore
+
+ACCOUNT = StorageAccount("eu.yaml", "acct", "box", "https://acct.blob.core.windows.net", account_key=Secret("a2V5"))
+CONTAINER = str(ACCOUNT.container)
+CODE = CodeRef(CONTAINER, "code.zip.d/x.zip", "x")
+FOLDERS = (FolderEntry("data", ACCOUNT, "me/data"), FolderEntry("output", ACCOUNT, "me/output"))
+
+
+def cluster_of(root: Path, platform: str = "local", **values: Any) -> Cluster:
+    return Cluster("eu", "eu.yaml", root, folders=FOLDERS, platform=platform, values=values)
+
+
+def told(root: Path, cluster: Cluster, *blobs: str, answers: tuple[Completed, ...] = ()) -> list[str]:
+    store = MemoryStore()
+    for name in blobs:
+        store.add(name, b"x")
+    left = list(answers)
+    runner = ScriptedRunner(lambda call: left.pop(0))
+    board = Board(root, os.environ, cluster, stores={CONTAINER: store}, process=runner)
+    return list(empty_links(board, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)))
+
+
+@pytest.mark.parametrize(("platform", "base"), [("local", ""), ("slurm", ""), ("slurm", "shared")])
+def test_an_empty_folder_is_told_where_its_container_is_not_empty(tmp_path: Path, platform: str, base: str) -> None:
+    values: dict[str, Any] = {"slurm": {"shared_root": str(tmp_path / base)}} if base else {}
+    cluster, root = cluster_of(tmp_path, platform, **values), tmp_path / base
+    missing, _ = told(tmp_path, cluster, "me/data/a.txt", "me/output/old.txt")
+    assert missing == (
+        f"data_folder is linked to {root}/data, which is not there, while {CONTAINER}/me/data has files:"
+        " blobsync d data brings them here, mode: download to the job"
+    )
+    (root / "data").mkdir(parents=True)
+    empty, output = told(tmp_path, cluster, "me/data/a.txt", "me/output/old.txt")
+    assert "data, which is empty, while" in empty
+    assert output.endswith("what the job writes stays on that disk; mode: upload brings it to the container")
+    (root / "data" / "a.txt").touch()
+    assert told(tmp_path, cluster, "me/data/a.txt") == []
+
+
+def test_nothing_is_told_where_the_container_is_empty_or_the_folder_is_no_link(tmp_path: Path) -> None:
+    assert told(tmp_path, cluster_of(tmp_path), "me/database/a.txt", "other") == []
+    copied = tuple(replace(entry, mode="download") for entry in FOLDERS)
+    assert told(tmp_path, replace(cluster_of(tmp_path), folders=copied), "me/data/a.txt") == []
+    for platform in ("kubernetes", "aml"):
+        assert told(tmp_path, cluster_of(tmp_path, platform), "me/data/a.txt") == []
+
+
+def test_a_folder_of_a_login_node_is_looked_at_there(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, "slurm", ssh="me@login", slurm={"shared_root": "/s"})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "here.txt").touch()
+    empty, missing, full = Completed(0, "", ""), Completed(2, "", "No such file"), Completed(0, "a.txt\n", "")
+    data, output = told(tmp_path, cluster, "me/data/a", "me/output/b", answers=(empty, missing))
+    assert "linked to /s/data, which is empty" in data and "linked to /s/output, which is not there" in output
+    assert told(tmp_path, cluster, "me/data/a", "me/output/b", answers=(full, full)) == []
+
+
+def test_a_container_that_does_not_answer_is_in_no_ones_way(tmp_path: Path) -> None:
+    class Away(MemoryStore):
+        def list_blobs(self, prefix: str = "") -> Any:
+            raise StorageError("nobody answers")
+
+    cluster = cluster_of(tmp_path)
+    board = Board(tmp_path, os.environ, cluster, stores={CONTAINER: Away()})
+    assert list(empty_links(board, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE))) == []
+
+
+@pytest.mark.parametrize(
+    ("platform", "changes", "gpus", "says"),
+    [
+        ("slurm", {}, None, "eu (slurm): 1 node, 1 process, no GPU (-n or gpu_per_node asks for some)"),
+        ("kubernetes", {}, None, "eu (kubernetes): 1 node, 1 process, no GPU (-n or gpu_per_node asks for some)"),
+        ("slurm", {"gpu_per_node": 0}, None, "eu (slurm): 1 node, 1 process, no GPU"),
+        ("slurm", {"gpu_per_node": 4}, 8, "eu (slurm): 2 nodes, 8 processes, 8 GPUs"),
+        ("slurm", {"values": {"slurm": {"gres": "gpu:2"}}}, None,
+         "eu (slurm): 1 node, 1 process, no GPU but those of gres gpu:2"),
+        ("aml", {}, None, "eu (aml): 1 node, 4 processes, 4 GPUs"),
+        ("local", {}, None, "eu (local): 1 node, 1 process, 1 GPU"),
+    ],
+)  # fmt: skip
+def test_the_first_sentence_is_what_the_job_asks_for(
+    tmp_path: Path, platform: str, changes: dict[str, Any], gpus: int | None, says: str
+) -> None:
+    cluster = replace(Cluster("eu", "eu.yaml", tmp_path, platform=platform), **changes)
+    spec = describe(cluster, SubmitRequest(("true",), gpus), "me_1_x", CODE)
+    assert asked_text(cluster, spec) == says
+
+
+def test_it_is_told_before_the_job_is_handed_over_and_by_a_dry_run(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path)
+    store = MemoryStore()
+    store.add("me/data/a.txt", b"x")
+    said, handed = list[str](), list[str]()
+    backend = FakeBackend()
+
+    def note(text: str) -> None:
+        assert handed or not list(backend.list())
+        said.append(text)
+
+    board = Board(tmp_path, os.environ, cluster, backends={"eu": backend}, stores={CONTAINER: store}, note=note)
+    handed.append(submit(board, cluster, SubmitRequest(("true",)), lambda _: CodeChoice(None)).record.run_id)
+    assert said[0] == "eu (local): 1 node, 1 process, 1 GPU" and said[1].startswith("data_folder is linked to")
+    context = SimpleNamespace(cluster=cluster, close=lambda: None)
+    planned = Jobs(board, lambda _: cast(CodeProject, context)).plan("true")
+    assert planned.asked == said[0] and planned.warnings == (said[1],)
