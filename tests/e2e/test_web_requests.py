@@ -68,6 +68,26 @@ def _job_of(answer: WebAnswer) -> str:
     return answer.headers["location"].rpartition("/")[2]
 
 
+def test_synchronize_leaves_out_what_the_form_says_as_a_submission_would(
+    pages: WebPages, desk: Project, container: Container
+) -> None:
+    file = desk.root / "aux_data/aml/here.yaml"
+    file.write_text(file.read_text() + "ignore: ['*.ckpt', 'big']\n")
+    # The empty field shows what counts without it.
+    assert re.search(r'<textarea [^>]*name="ignore"[^>]*placeholder="\*\.ckpt\nbig"', pages.get("/new-job").text)
+    form = {"cluster": "here", "command": "true"}
+    for typed in ({"ignore": "old.py"}, {"other": "{ignore: [old.py]}"}):
+        assert "Uploaded the code:" in pages.post("/new-job", **form, do="init").text
+        assert _archive(container).keys() == {"job.py", "old.py"}
+        told = words_of(pages.post("/new-job", **form, **typed, do="init").text)
+        assert "Uploaded the code:" in told and _archive(container).keys() == {"job.py"}
+        pages.post("/new-job", **form, do="init")
+        _job_of(pages.post("/new-job", **form, **typed, init="yes", do="submit"))
+        assert _archive(container).keys() == {"job.py"}
+    refused = pages.post("/new-job", **form, other="{ignore: {a: b}}", do="init")
+    assert refused.status == 400 and "ignore: must be a list of texts" in words_of(refused.text)
+
+
 def test_code_is_uploaded_ranks_are_followed_and_jobs_compared_and_submitted_again_elsewhere(
     pages: WebPages, desk: Project, container: Container
 ) -> None:

@@ -22,6 +22,9 @@ from blobsync.config.new_cluster import with_changes
 from blobsync.config.yaml_lines import KeyPath
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.form.checked import check_form
+from blobsync.jobs.form.fields import BY_NAME
+from blobsync.jobs.form.filled import AskedJob, JobForm
 from blobsync.jobs.preflight import around
 from blobsync.jobs.spec import CodeRef
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
@@ -273,6 +276,89 @@ def test_every_key_is_honoured_or_refused_with_its_line(tmp_path: Path, file: st
         if name_of(path) in told_of:
             assert any(f": {'.'.join(path)}: has no effect" in note for note in told), path
     assert not {name_of(path) for path in refused} & {*NOT_OF_JOBS, *IDLE}
+
+
+# Each field of the form, which are those of the toolkit and of the other platforms, with a value of its own.
+TYPED: Mapping[str, str] = {
+    "command": "python train.py",
+    "name": "a name",
+    "num_gpu": "2",
+    "nodes": "2",
+    "single": "yes",
+    "elastic": "1:3",
+    "compute_target": "other",
+    "instance_type": "ND40",
+    "sla_tier": "Basic",
+    "priority": "150",
+    "preemption_allowed": "yes",
+    "partition": "gpu",
+    "qos": "high",
+    "gres": "gpu:{gpus}",
+    "array": "0-3",
+    "queue": "team",
+    "priority_class": "high",
+    "cpu": "6",
+    "memory": "64Gi",
+    "time": "2:00:00",
+    "timeout": "5h",
+    "retries": "3",
+    "image": "other:2",
+    "launcher": "pytorch",
+    "env": "A=1",
+    "setup": "make",
+    "work_dir": "src",
+    "other": "command_prefix: nice",
+    "ignore": "*.ckpt",
+    "init": "yes",
+    "folder_mode:data": "download",
+    "folder_parts:data": "voc; coco",
+}
+BARE: Mapping[str, Mapping[str, Any]] = {
+    "local": {"local": {"gpus": 8}},
+    "slurm": {"slurm": {"shared_root": "/s"}},
+    "kubernetes": {"kubernetes": {"namespace": "n"}, "docker": {"image": "i"}},
+    "aml": {"aml_config": ACT_WHOLE["aml_config"], "instance_type": "NC6", "docker": {"image": "i"}},
+    "itp": {"aml_config": ACT_WHOLE["aml_config"], "compute_target": "c", "docker": {"image": "i"}},
+    "singularity": {
+        "aml_config": ACT_WHOLE["aml_config"],
+        "compute_target": "vc",
+        "singularity_instance_type": "NC6",
+        "singularity_sla_tier": "Premium",
+        "docker": {"image": "i"},
+    },
+}
+# What the form alone does: the code that the job gets.
+OF_THE_CODE = {"ignore", "init"}
+
+
+@pytest.mark.parametrize("platform", BARE)
+def test_every_field_of_the_form_is_honoured_or_refused(tmp_path: Path, platform: str) -> None:
+    assert TYPED.keys() == {*BY_NAME, "folder_mode:data", "folder_parts:data"}
+    values = {"platform": platform, **BARE[platform], "gpu_per_node": 4}
+    project(tmp_path, {**values, "config_param": {"code_path": CODE, "data_folder": {**DATA, "mode": "ro_mount"}}})
+    lost = []
+    for name, text in TYPED.items():
+        beside = {"folder_mode:data": "download"} if name == "folder_parts:data" else {}
+        form = {"command": "true", **beside}
+        found = check_form(tmp_path, JobForm("aml", {**form, name: text}), NO_ENVIRON)
+        if found.asked is None:
+            has_not = name in BY_NAME and platform not in BY_NAME[name].platforms
+            assert found.mistakes and (not has_not or "do not have it" in found.mistakes[0].message), found.mistakes
+        elif name not in OF_THE_CODE and of_form(tmp_path, found.asked) == of_form(
+            tmp_path, check_form(tmp_path, JobForm("aml", form), NO_ENVIRON).asked
+        ):
+            lost.append(name)
+        elif name in OF_THE_CODE:
+            assert found.changes or found.asked.keywords.get("init")
+    assert lost == [], "neither honoured nor refused"
+
+
+def of_form(root: Path, asked: AskedJob | None) -> str:
+    assert asked is not None
+    cluster = load_cluster(root, "aml", overrides=asked.overrides, environ=NO_ENVIRON)
+    code = CodeRef("https://acct.blob.core.windows.net/cont", "me/code.zip.d/1.zip", "1")
+    spec = describe(cluster, asked.request, "me_1_0badcafe", code)
+    return create_backend(cluster.platform, around(cluster, NO_ENVIRON)).plan(spec).text
 
 
 def test_the_files_hold_every_key_of_the_ancestors() -> None:
