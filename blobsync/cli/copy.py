@@ -16,6 +16,7 @@ from blobsync.cli.consent import with_consent
 from blobsync.cli.options import NO_CLUSTER, TWO_CLUSTERS, OptionalPaths, command
 from blobsync.cli.output import Result
 from blobsync.cli.reports import (
+    deletion_lines,
     detached_data,
     files_shown,
     plan_data,
@@ -54,6 +55,7 @@ def upload(
     paths: OptionalPaths = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    full: Full = False,
 ) -> Result:
     """Upload files or folders to where the cluster file maps them.
 
@@ -67,7 +69,7 @@ def upload(
       blobsync -c eu -f we3v32 u data/voc20   from we3v32's storage to eu's
       blobsync u --all                        every folder entry of the cluster
     """
-    return _transfer(session, Direction.UP, paths or [], options, dry_run=dry_run, yes=yes)
+    return _transfer(session, Direction.UP, paths or [], options, dry_run=dry_run, yes=yes, full=full)
 
 
 def download(
@@ -76,6 +78,7 @@ def download(
     paths: OptionalPaths = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    full: Full = False,
 ) -> Result:
     """Download files or folders to their place in the project.
 
@@ -88,7 +91,7 @@ def download(
       blobsync -f we3v32 d data/voc20           from cluster we3v32's storage
       blobsync d --all                          every folder entry of the cluster
     """
-    return _transfer(session, Direction.DOWN, paths or [], options, dry_run=dry_run, yes=yes)
+    return _transfer(session, Direction.DOWN, paths or [], options, dry_run=dry_run, yes=yes, full=full)
 
 
 def plan(
@@ -122,6 +125,7 @@ def apply(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="PLAN", help="A file saved with 'blobsync plan --save'.")],
     yes: Yes = False,
+    full: Full = False,
 ) -> Result:
     """Carry out a saved plan, if it would still do the same.
 
@@ -136,7 +140,7 @@ def apply(
         project = session.project(copies=True)
         with project.planning(saved.direction, [f"{project.root}/{path}" for path in saved.paths]):
             made = with_consent(session, project, lambda: project.load_plan(saved))
-    return _carry_out(session, project, made, yes=yes)
+    return _carry_out(session, project, made, yes=yes, full=full)
 
 
 def verify(
@@ -165,17 +169,24 @@ def verify(
 
 
 def _transfer(
-    session: Session, direction: Direction, paths: list[str], options: TransferOptions, *, dry_run: bool, yes: bool
+    session: Session,
+    direction: Direction,
+    paths: list[str],
+    options: TransferOptions,
+    *,
+    dry_run: bool,
+    yes: bool,
+    full: bool,
 ) -> Result:
     with looking():
         project = session.project(copies=True)
         with nullcontext() if dry_run else project.planning(direction, paths):
             made = _plan(session, project, direction, paths, options)
     if dry_run:
-        return _shown_plan(session, project, made, option="plan --full")
+        return _shown_plan(session, project, made, full=full)
     if session.verbose:
         session.listener.note(plan_summary(made, verbose=True))
-    return _carry_out(session, project, made, yes=yes)
+    return _carry_out(session, project, made, yes=yes, full=full)
 
 
 def _detach(project: Project, made: TransferPlan) -> Result:
@@ -201,24 +212,25 @@ def _plan(
     return made
 
 
-def _shown_plan(
-    session: Session, project: Project, made: TransferPlan, *, full: bool = False, option: str = "--full"
-) -> Result:
+def _shown_plan(session: Session, project: Project, made: TransferPlan, *, full: bool) -> Result:
     left = (*made.refusals, *made.conflicts, *made.unreadable)
     code = ExitCode.USAGE if made.refusals else ExitCode.PARTIAL if left else ExitCode.DONE
     shown = files_shown(quiet=session.quiet, full=full)
-    lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, full=option, verbose=session.verbose > 0)
+    lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, verbose=session.verbose > 0)
     if not session.json:
         return Result({}, lines, left, code, wraps=True)
     records = project.write_records(made) if made.is_large else None
     return Result(plan_data(made, records), (), left, code)
 
 
-def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool) -> Result:
+def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool, full: bool) -> Result:
     if made.options.detach and made.files_to_transfer:
         return _detach(project, made)
-    made.demand_allowed()
     deletions = made.count(Action.DELETE)
+    if deletions and (made.refusals or not yes):
+        for line in deletion_lines(made, files_shown(quiet=session.quiet, full=full)):
+            session.listener.note(line)
+    made.demand_allowed()
     if deletions and not yes:
         size = size_text(made.size(Action.DELETE))
         confirm(session, f"delete {count_text(deletions, 'file')}, {size}, that the source does not have?")

@@ -117,13 +117,10 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
     }
 
 
-def plan_lines(
-    plan: TransferPlan, shown: int, *, unchanged: bool, full: str = "--full", verbose: bool = False
-) -> Iterator[str]:
+def plan_lines(plan: TransferPlan, shown: int, *, unchanged: bool, verbose: bool = False) -> Iterator[str]:
     """What would happen: the first ``shown`` files of each reason, then the counts.
 
-    Unchanged files are listed only with ``unchanged``. ``full`` is the option that lists all of them. ``verbose``: see
-    :func:`plan_summary`.
+    Unchanged files are listed only with ``unchanged``. ``verbose``: see :func:`plan_summary`.
     """
     groups: dict[tuple[Action, Reason], list[str]] = {}
     left: Counter[tuple[Action, Reason]] = Counter()
@@ -138,8 +135,18 @@ def plan_lines(
         yield f"{kind[1].value}:"
         yield from groups[kind]
         if left[kind]:
-            yield more_line(left[kind], full=full)
+            yield more_line(left[kind])
     yield plan_summary(plan, verbose=verbose)
+
+
+def deletion_lines(plan: TransferPlan, shown: int) -> Iterator[str]:
+    """The first ``shown`` of the files that ``--mirror`` would delete."""
+    deletions = ((part, action) for part, action in plan.each() if action.action is Action.DELETE)
+    for part, action in islice(deletions, shown):
+        yield _plan_line(plan, part, action)
+    left = plan.count(Action.DELETE) - shown
+    if shown and left > 0:
+        yield more_line(left)
 
 
 def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:

@@ -9,12 +9,10 @@ import typer
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.options import Bundle, OptionRow
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
 
 _DEFAULTS = TransferOptions()
 _LIMIT = re.compile(r"(\d{1,300})(%?)", re.ASCII)
-# Files; more than any container has.
-NO_LIMIT = 10**12
 
 
 def _flag(text: str, *names: str) -> Any:

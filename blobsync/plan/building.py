@@ -249,7 +249,8 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         deletions = sum(action.action is Action.DELETE for action in actions)
     if options.mirror:
         there, here, unseen = looked.destination_files, looked.source_files, len(looked.unreadable)
-        refusal = guard_mirror(deletions, there, here, unseen, options, path)
+        doomed = (each.path for each in (actions if stored is None else stored) if each.action is Action.DELETE)
+        refusal = guard_mirror(deletions, there, here, unseen, options, path, doomed)
         found.refusals += [refusal] if refusal else []
         found.warnings += looked.staying.said(path)
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not request.chooses

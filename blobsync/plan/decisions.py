@@ -46,7 +46,7 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
 from blobsync.plan.pairs import Pair, changes_since_verified, equal_content, is_as_recorded, known_equal, source_is_near
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
 
 
@@ -252,22 +252,38 @@ def with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair])
     return replace(action, aside=next(name for name in names if is_free(name)))
 
 
+# Of fewer files than this at the destination, the default share says nothing: one of seven is no mistake.
+_FEWEST_FOR_SHARE = 20
+_DEFAULTS = TransferOptions()
+# Files that a refusal names.
+_NAMED = 3
+
+
 def guard_mirror(
-    deletions: int, at_destination: int, source_files: int, unreadable: int, options: TransferOptions, shown: str = ""
+    deletions: int,
+    at_destination: int,
+    source_files: int,
+    unreadable: int,
+    options: TransferOptions,
+    shown: str = "",
+    doomed: Iterable[str] = (),
 ) -> FileFailure | None:
     """Why so many deletions look like a mistake, so that the plan for ``shown`` can only be looked at; else None.
 
     ``at_destination`` and ``source_files`` are how many files each side has; ``unreadable`` how many entries
-    of the source could not be seen.
+    of the source could not be seen; ``doomed`` are the paths that would be deleted.
     """
     if not deletions:
         return None
     code = FailureCode.MIRROR_REFUSED
+    named = [f"{shown}/{path}" if path else shown for path in itertools.islice(doomed, _NAMED)]
+    more = f", and {deletions - len(named):,} more" if deletions > len(named) else ""
+    names = f": {', '.join(named)}{more}" if named else ""
     if source_files == 0:
         return FileFailure(
             shown,
             code,
-            f"--mirror would delete all {deletions:,} files of the destination, because the source is empty",
+            f"--mirror would delete all {deletions:,} files of the destination, because the source is empty{names}",
             "check the source; to remove the destination on purpose use 'blobsync rm'",
         )
     if unreadable:
@@ -275,19 +291,30 @@ def guard_mirror(
             shown,
             code,
             f"--mirror is refused: {unreadable:,} entries of the source could not be read, so blobsync cannot"
-            " tell what is missing there",
+            f" tell what is missing there{names}",
             "make them readable, or omit --mirror",
         )
     share = 100.0 * deletions / max(at_destination, 1)
-    if deletions > options.max_delete_files or share > options.max_delete_percent:
+    limits = (options.max_delete_files, options.max_delete_percent)
+    by_default = limits == (_DEFAULTS.max_delete_files, _DEFAULTS.max_delete_percent)
+    too_few = by_default and at_destination < _FEWEST_FOR_SHARE
+    if deletions > options.max_delete_files or (share > options.max_delete_percent and not too_few):
         return FileFailure(
             shown,
             code,
             f"--mirror would delete {deletions:,} of {at_destination:,} files ({share:.0f} %), more than the limit of"
-            f" {options.max_delete_files:,} files or {options.max_delete_percent:g} %",
-            "'blobsync plan' with the same arguments lists them; to delete them, raise --max-delete (a count, or N%)",
+            f" {_limit_text(options)}{names}",
+            "--full lists all of them; to delete them, raise --max-delete (a count, or N%)",
         )
     return None
+
+
+def _limit_text(options: TransferOptions) -> str:
+    """A limit that was given lifts the other one, which then has no meaning."""
+    files, share = f"{options.max_delete_files:,} files", f"{options.max_delete_percent:g} %"
+    if options.max_delete_percent >= 100:
+        return files
+    return share if options.max_delete_files >= NO_LIMIT else f"{files} or {share}"
 
 
 def leave_out(

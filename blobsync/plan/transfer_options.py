@@ -9,6 +9,9 @@ EngineName = Literal["auto", "azcopy", "direct", "relay"]
 Keep = Literal["local", "remote", "both"]
 Links = Literal["follow", "skip", "error"]
 
+# Files; more than any container has. A limit in percent alone comes with it.
+NO_LIMIT = 10**12
+
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions:
@@ -20,7 +23,8 @@ class TransferOptions:
     is only read). ``links``:
     ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
     each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
-    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``. ``from_path``
+    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``; if both have their
+    defaults, the share counts only where the destination has 20 files or more. ``from_path``
     is the source's path where it differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` stands for a
     PATH of each folder entry; one that is not at the source is passed over. ``processes`` is how many the direct
     engine uses; None: as many as are worth it. ``nodes`` of the cluster carry the transfer (None: this machine does);

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.e2e.terminal import on_terminal
 from tests.e2e.world import Container, Project, as_ordinary_user, hashes, read_tree, wait_until, write_tree
 from tests.servers.fault_proxy import Fault, fault_proxy
 
@@ -59,6 +62,45 @@ def test_a_preview_lists_the_deletions_and_deletes_nothing(synced: Project, cont
     deletions = {each["path"] for each in done.data["actions"] if each["action"] == "delete"}
     assert deletions == {f"data/{name}" for name in _EXTRA}
     assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
+
+
+def _named(text: str) -> list[str]:
+    """The files of the lines that say what would be deleted."""
+    return re.findall(r"\bdelete +[\d.]+ K?B +(\S+)", text)
+
+
+def test_one_of_seven_files_is_asked_about_and_named(project: Project, container: Container) -> None:
+    files = {f"f{number}.txt": b"x" for number in range(7)}
+    write_tree(project.data, files)
+    project.configure(container)
+    assert project.json("u", "data").code == 0
+    (project.data / "f3.txt").unlink()
+    asked = project.run("u", "data", "--mirror")
+    assert asked.code == 2 and "cannot ask: delete 1 file" in asked.err, str(asked)
+    assert _named(asked.err) == ["data/f3.txt"], str(asked)
+    with on_terminal(project, "u", "data", "--mirror") as terminal:
+        terminal.wait_for(lambda seen: "does not have? [y/N]" in " ".join(seen.lines()))
+        assert _named("\n".join(terminal.lines())) == ["data/f3.txt"], str(terminal)
+        terminal.type("y\n")
+        assert terminal.finish().code == 0
+    assert set(container.contents("data/")) == {*files} - {"f3.txt"}
+
+
+def test_what_would_be_deleted_is_listed_ten_or_all(synced: Project, container: Container) -> None:
+    for number in range(12):
+        (synced.data / f"d1/f1{number}.txt").unlink(missing_ok=True)
+    refused = synced.run("u", "data", "--mirror", "-y")
+    assert refused.code == 2 and len(_named(refused.err)) == 10, str(refused)
+    assert "... and 2 more, --full shows all" in refused.err
+    assert "12 of 42 files (29 %), more than the limit of 1,000 files or 10 %: data/d0/y.txt, data/d1/f10.txt" in (
+        " ".join(refused.err.split())
+    )
+    for words in (("--mirror", "-y", "--full"), ("--mirror", "--max-delete", "50%", "--full")):
+        full = synced.run("u", "data", *words)
+        assert len(_named(full.err)) == 12, str(full)
+    dry = synced.run("u", "data", "--mirror", "--dry-run", "--full")
+    assert len(_named(dry.out)) == 12, str(dry)
+    assert len(container.contents("data/")) == 42
 
 
 def test_a_source_that_is_missing_deletes_nothing(synced: Project, container: Container) -> None:

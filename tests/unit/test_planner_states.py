@@ -220,6 +220,42 @@ def test_a_mirrors_limits(deletions: int, there: int, files: int, percent: float
     assert (guard_mirror(deletions, there, 5, 0, options, "data") is not None) is refused
 
 
+@pytest.mark.parametrize(
+    ("deletions", "there", "options", "refused"),
+    [
+        pytest.param(1, 7, MIRROR, False, id="one of seven"),
+        pytest.param(18, 19, MIRROR, False, id="nearly all of nineteen"),
+        pytest.param(3, 20, MIRROR, True, id="from twenty on the share counts"),
+        pytest.param(2, 20, MIRROR, False, id="within the share"),
+        pytest.param(1, 7, replace(MIRROR, max_delete_percent=5.0), True, id="a share that was given counts always"),
+        pytest.param(1, 7, replace(MIRROR, max_delete_files=10**12), True, id="10 % that was given, too"),
+    ],
+)
+def test_the_default_share_counts_from_twenty_files_on(
+    deletions: int, there: int, options: TransferOptions, refused: bool
+) -> None:
+    assert (guard_mirror(deletions, there, 5, 0, options, "data") is not None) is refused
+
+
+@pytest.mark.parametrize(
+    ("here", "unreadable", "options", "limit"),
+    [
+        (0, 0, MIRROR, "because the source is empty"),
+        (9, 1, MIRROR, "what is missing there"),
+        (9, 0, MIRROR, "more than the limit of 1,000 files or 10 %"),
+        (9, 0, replace(MIRROR, max_delete_files=3, max_delete_percent=100.0), "more than the limit of 3 files"),
+        (9, 0, replace(MIRROR, max_delete_files=10**12, max_delete_percent=5.0), "more than the limit of 5 %"),
+    ],
+)
+def test_a_refusal_names_the_files(here: int, unreadable: int, options: TransferOptions, limit: str) -> None:
+    doomed = ("a", "b/c", "d", "never read")
+    refusal = guard_mirror(1204, 2000, here, unreadable, options, "data/x", iter(doomed))
+    assert refusal is not None
+    assert refusal.message.endswith(f"{limit}: data/x/a, data/x/b/c, data/x/d, and 1,201 more")
+    one = guard_mirror(1, 1, 0, 0, options, "data/x", [""])
+    assert one is not None and one.message.endswith(": data/x")
+
+
 def moving(path: str, aside: str | None = None) -> FileAction:
     return FileAction(path, Action.TRANSFER, Reason.NEW, 1, aside=aside)
 
