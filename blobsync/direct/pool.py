@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
@@ -32,6 +31,14 @@ ATTEMPTS = 4
 
 class Stopped(Exception):
     """The run was interrupted: the thread is to give up its piece."""
+
+
+class NotTriedError(BlobsyncError):
+    """For the files that are not begun, because of ``cause``; never raised, its words go into a failure."""
+
+    def __init__(self, cause: BlobsyncError) -> None:
+        super().__init__(not_tried(cause.message), hint=cause.hint)
+        self.code = cause.code
 
 
 class TokenBucket:
@@ -164,8 +171,7 @@ class RunState:
         with self._lock:
             self.reported.add(action.path)
             if self._giving_up.failed(error.code) and self.hopeless is None:
-                self.hopeless = copy(error)
-                self.hopeless.message = not_tried(error.message)
+                self.hopeless = NotTriedError(error)
         self.report.file_failed(action, failure)
 
 

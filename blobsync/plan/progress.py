@@ -275,7 +275,7 @@ class ProgressCounter:
             bytes=_within(self.bytes, self.bytes_expected),
             bytes_expected=self.bytes_expected,
             failures=self.failures,
-            rate=0.0 if waiting else self._remaining.rate,
+            rate=0.0 if waiting else self._remaining.rate(now - self.began, self._moved),
             reused=self.reused,
             seconds_left=None if waiting else self._seconds_left(),
             under_way=self.moving_now,

@@ -73,11 +73,11 @@ class RemainingTime:
         """So far it is after a time without a connection, which says nothing of the line's speed."""
         self._at = _Stretch(seconds, files, size, moved)
 
-    @property
-    def rate(self) -> float:
-        """Bytes a second that moved, of late."""
+    def rate(self, seconds: float, moved: int) -> float:
+        """Bytes a second that moved of late; so many in all by now."""
         recent = self._recent(_sum(self._stretches).seconds)
-        return recent.moved / recent.seconds if recent.seconds > 0 else 0.0
+        took = recent.seconds + seconds - self._at.seconds
+        return max(recent.moved + moved - self._at.moved, 0.0) / took if took > 0 else 0.0
 
     def left(self, files: int, size: int) -> float | None:
         """Seconds for so many more files and bytes; None where nothing is known yet."""

@@ -15,6 +15,7 @@ from blobsync.base.errors import (
     SasExpiredError,
     StorageUnreachableError,
 )
+from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.pool import ATTEMPTS, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
@@ -156,6 +157,36 @@ def test_a_network_that_is_gone_is_given_up_after_a_row_of_failures() -> None:
     run_jobs(run, script, threads=2)
     assert len(run.report.failed) == 200
     assert sum(event.startswith("open") for event in script.events) <= 20
+
+
+class OddError(BlobsyncError):
+    """One that cannot be made from its message alone."""
+
+    def __init__(self, code: FailureCode, message: str) -> None:
+        super().__init__(message, hint="mend the line")
+        self.code = code
+
+
+def test_files_that_are_not_begun_say_so_and_make_up_no_tries() -> None:
+    paths = [f"f{number}" for number in range(200)]
+    run = run_state(*paths)
+    broke = OddError(FailureCode.STORAGE_UNREACHABLE, "the connection to acct broke (1,035 tries in 5 min)")
+    script = Script(fail={path: [broke] for path in paths})
+    run_jobs(run, script, threads=2)
+    told = [failure for _, failure in run.report.failed]
+    assert {(failure.code.value, failure.hint) for failure in told} == {("storage_unreachable", "mend the line")}
+    begun = sum(event.startswith("open") for event in script.events)
+    assert sum(failure.message == broke.message for failure in told) == begun
+    said = "not tried, since others failed: the connection to acct broke"
+    assert sum(failure.message == said for failure in told) == 200 - begun > 0
+
+
+def test_what_was_counted_of_a_file_that_fails_is_taken_back() -> None:
+    """Whoever tries it again counts it anew: never more bytes than there are."""
+    run = run_state("a", "b")
+    assert isinstance(run.listener, RecordingListener)
+    run_jobs(run, Script(pieces=2, fail={"a": [StorageUnreachableError("gone")]}))
+    assert run.listener.bytes == 2
 
 
 def test_a_bug_in_a_thread_is_raised_where_the_run_began() -> None:
