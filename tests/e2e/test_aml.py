@@ -216,7 +216,7 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     assert followed.out == "here\n"
     first, last = followed.err.splitlines()
     assert first == f"blobsync: {job_id} is Queued; its logs follow when it runs"
-    assert last.startswith(f"blobsync: {job_id}: Failed, exit code 4 Execution failed.")
+    assert last.startswith(f"blobsync: {job_id}: Failed (4): Execution failed.")
     lab.stub.held = False
     waited = lab.run("submit", "--wait", "--single", "echo shown; exit 3", code=3)
     assert waited.out == "shown\n" and "https://ml.azure.com/runs/" in waited.err.splitlines()[-2]

@@ -99,6 +99,7 @@ def test_the_file_that_names_clusters_becomes_one_for_each(project: ProjectFiles
     assert [file.name for file in found.files] == ["aux_data/aml/wu1.yaml", "aux_data/aml/sc2.yaml"]
     assert found.files[1].values["num_gpu"] == (4 if isinstance(clusters, list) else 8)
     assert found.command == ("blobsync", "-c", "wu1,sc2", "submit", "python", "train.py")
+    assert not [note for note in found.notes if note.startswith("-p")]
     with pytest.raises(UsageError, match="names 2 clusters, wu1, sc2"):
         convert_philly(project.root, path, "one", "slurm", NO_ENVIRON)
 

@@ -143,9 +143,9 @@ def convert_philly(root: Path, path: Path, name: str | None, platform: str, envi
 def _one_philly(
     root: Path, path: Path, name: str, platform: str, environ: Mapping[str, str], cluster_name: str = ""
 ) -> Conversion:
-    """``cluster_name`` is that of Philly's cluster, which the file of all names gives."""
+    """``cluster_name`` is that of Philly's cluster where the file of all names gives it."""
     file = _cluster_file(name)
-    loaded = ClusterFile(root, path.absolute(), {"cluster": cluster_name} if cluster_name else {}, environ)
+    loaded = ClusterFile(root, path.absolute(), {}, environ)
     cluster = loaded.cluster
     if cluster is None or cluster.written is None:
         raise first_of(loaded.problems)
@@ -168,7 +168,7 @@ def _one_philly(
         # As on Philly, where it counted before the tag beside the image.
         values["docker"] = {**dict(values["docker"]), "tag": tag}
     if cluster.gpu_per_node is None:
-        values["gpu_per_node"] = _gpus_of_philly(cluster)
+        values["gpu_per_node"] = _gpus_of_philly(cluster, cluster_name or cluster.text("cluster") or "")
         notes.append(f"gpu_per_node: {values['gpu_per_node']}, as Philly's machines had, and -n of a job without one")
     notes += _taken_out(root, file, values, loaded, environ)
     comment = f"Converted from {path.name}, a file of Philly, by: blobsync convert philly"
@@ -176,9 +176,8 @@ def _one_philly(
     return Conversion((NewFile(file, comment, values),), command, (*cluster.warnings, *notes))
 
 
-def _gpus_of_philly(cluster: Cluster) -> int:
-    is_on_premises = cluster.text("vc_type") == "ap" or cluster.text("cluster") == "philly-prod-cy4"
-    return 8 if is_on_premises else 4
+def _gpus_of_philly(cluster: Cluster, name: str) -> int:
+    return 8 if cluster.text("vc_type") == "ap" or name == "philly-prod-cy4" else 4
 
 
 def _entries(cluster: Cluster, platform: str, notes: list[str]) -> dict[str, Any]:
