@@ -62,7 +62,7 @@ def test_the_bytes_of_a_block_and_of_a_range() -> None:
 
 @pytest.mark.parametrize("size", [-1, MAX_BLOB_BYTES + 1])
 def test_no_blob_has_that_size(size: int) -> None:
-    with pytest.raises(ValueError, match=str(size)):
+    with pytest.raises(ValueError, match=f"{size:,}"):
         block_size(size)
 
 

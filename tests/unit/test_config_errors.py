@@ -112,9 +112,16 @@ CLUSTER_MISTAKES = {
     "a path under no mount point": (
         (
             f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
+            "config_param:\n  data_folder: /other/input/data\n"
+        ),
+        f"{AML}:4: config_param.data_folder: /other/input/data is not below any blob_mount_point (/blob)",
+    ),
+    "a path of Philly's HDFS": (
+        (
+            f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
             "config_param:\n  data_folder: /hdfs/input/data\n"
         ),
-        f"{AML}:4: config_param.data_folder: /hdfs/input/data is not below any blob_mount_point (/blob)",
+        f"{AML}:4: config_param.data_folder: /hdfs/input/data was on Philly's HDFS, which is gone",
     ),
     "a mount without an account": (
         "blob_mount_info:\n  - blob_mount_point: /blob\nconfig_param:\n  data_folder: /blob/x\n",
