@@ -178,14 +178,18 @@ def job_keys(document: Document, values: Mapping[str, Any], platform: str, folde
 
 def demand_keys(refusals: Sequence[JobRefusal]) -> None:
     """Raise ``ConfigError`` for the first of these, which names the others too."""
-    if not refusals:
-        return
+    if refusals:
+        raise refusal_of(refusals)
+
+
+def refusal_of(refusals: Sequence[JobRefusal]) -> ConfigError:
+    """The error for the first of these, which names the others too, with the way out for all of them."""
     first, *more = [one.error for one in refusals]
     others = ", ".join(f"{one.key} (line {one.line})" if one.line else f"{one.key} ({one.file})" for one in more)
     message = first.detail + (f"; refused as well: {others}" if others else "")
     without = _without([one.path for one in refusals])
     hint = f"remove {'them' if others else 'it'}" + (f", or for one command: {without}" if without else "")
-    raise ConfigError(message, file=first.file, line=first.line, key=first.key, hint=hint)
+    return ConfigError(message, file=first.file, line=first.line, key=first.key, hint=hint)
 
 
 def _without(paths: Sequence[KeyPath]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import SasToken
 from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.config.job_keys import refusal_of
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.access import SasForAccount, grant
 from blobsync.jobs.backends import create_backend
@@ -40,13 +41,14 @@ def refusals(
     except BlobsyncError as error:
         return (error,)
     try:
-        entry = code_entry(cluster)
+        with cluster.naming_lines():
+            entry = code_entry(cluster)
         if entry:
             code = CodeRef(str(entry.account.container), entry.path, "")
             demand_usable(entry.account, environ)
     except BlobsyncError as error:
         found.append(error)
-    found += [one.error for one in cluster.job_refusals]
+    found += [refusal_of([one]) for one in cluster.job_refusals]
     try:
         with cluster.naming_lines():
             spec = describe(replace(cluster, job_refusals=()), request, _RUN_ID, code)

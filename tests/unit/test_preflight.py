@@ -145,7 +145,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a workspace file that is not there": ({**PLAIN, "aml_config": "aux_data/aml/no.json"}, "does not exist"),
     "Azure ML with mode link": (
         {**PLAIN, "config_param": {**CODE, "d_folder": {**ENTRY, "path": "d", "mode": "link"}}},
-        "Azure ML does not have",
+        "mode link needs a file system that this machine and the nodes of aml share",
     ),
     "Azure ML with a folder in another": ({**PLAIN, "config_param": {**CODE, **DISPATCH}}, "lies inside data_folder"),
     "Azure ML without an image": ({**PLAIN, "docker": {}}, "does not name an image"),
@@ -271,8 +271,10 @@ def test_no_refusal_is_missing_above(tmp_path: Path) -> None:
     for number, (values, _) in enumerate(REFUSED.values()):
         cluster = project(tmp_path / str(number), values)
         for error in refusals(cluster, NO_ENVIRON):
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            seen.add((last.filename, last.lineno or 0))
+            # One that got its line in the file later has the place that raised it as its cause.
+            for each in (error, error.__cause__):
+                frames = traceback.extract_tb(each.__traceback__) if each is not None else []
+                seen |= {(frame.filename, frame.lineno or 0) for frame in frames[-1:]}
     left = [
         f"{module.name}:{node.lineno}: {ast.unparse(node)}"
         for module, node in refusing()

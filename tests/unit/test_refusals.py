@@ -121,6 +121,7 @@ MISTAKES: Mapping[str, Damage] = {
     "a folder for a file": a_folder_for_an_account,
     "a reserved folder": cluster(f"config_param:\n  .git_folder: {ENTRY}\n"),
     "the example's path": cluster(FOLDERS % "<your path>"),
+    "a path with a backslash": cluster(FOLDERS % "'a\\\\b'"),
     "a path too long": cluster(FOLDERS % ("x" * 950)),
     "a mount point twice": cluster(MOUNTS + "config_param:\n  data_folder: /blob/x\n"),
     "a damaged file of logins": a_login("no JSON"),
@@ -149,11 +150,14 @@ OTHERS: Mapping[str, str] = {
     "mapping": "the path on the command line is wrong",
     "first_files": "only config new asks for it",
     "scaffold": "only config new and convert write",
+    "job_keys": "submit refuses it, and config check tells it beforehand; tests/unit/test_preflight.py",
+    "model": "gives an error of submit its line in the file; tests/unit/test_preflight.py",
+    "philly": "only convert reads files of Philly",
 }
 # Raised on purpose in those modules, and never shown: others take their place.
 _INNER = ("RecursionError", "yaml.MarkedYAMLError")
 NOT_A_FILES_FAULT: Mapping[str, str] = {
-    "no cluster '": "the name after -c is wrong",
+    "only a file of Philly": "the name after -c is wrong",
     "which does not exist": "AML_CONFIG_PATH is wrong; tests/unit/test_config_check.py",
     "names the folder": "AML_CONFIG_PATH is wrong; tests/unit/test_config_loader.py",
     "what was given is": "only login asks for it",
