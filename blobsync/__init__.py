@@ -132,6 +132,7 @@ if TYPE_CHECKING:
     from blobsync.project.api import Project
     from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
     from blobsync.project.callback import OnProgress
+    from blobsync.project.folders import FolderName, FolderStatus
     from blobsync.project.jobs import open_jobs
     from blobsync.project.options import TransferKeywords
     from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
@@ -210,6 +211,8 @@ __all__ = [
     "FilesCounted",
     "FolderEntry",
     "FolderLink",
+    "FolderName",
+    "FolderStatus",
     "ForeignProjectError",
     "FoundCause",
     "GitState",
@@ -375,6 +378,7 @@ _HOMES = {
     "blobsync.project.api": ("Project",),
     "blobsync.project.browse": ("Beginning", "ListingEntry", "PathStatus", "Usage"),
     "blobsync.project.callback": ("OnProgress",),
+    "blobsync.project.folders": ("FolderName", "FolderStatus"),
     "blobsync.project.jobs": ("open_jobs",),
     "blobsync.project.options": ("TransferKeywords",),
     "blobsync.project.paths": ("PathName", "Paths"),

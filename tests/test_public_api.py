@@ -130,7 +130,18 @@ _FEW = {"ClusterSummary", "Docker", "FolderLink"}
 # What is handed out, and is nobody's to build on.
 _INSIDE = {
     *("Board", "CodeProject", "Connections", "StateDir"),
-    *("BlobStore", "Home", "overview", "IndexKey", "ProcessRunner", "ProjectOpener", "SasToken", "Secret", "Written"),
+    *(
+        "BlobStore",
+        "Home",
+        "folders",
+        "overview",
+        "IndexKey",
+        "ProcessRunner",
+        "ProjectOpener",
+        "SasToken",
+        "Secret",
+        "Written",
+    ),
     *("AmlClient", "BesideProgram", "TunnelKeeper"),
 }
 

@@ -18,7 +18,7 @@ from blobsync.jobs.experiment import with_others
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
 from blobsync.jobs.logs import FetchedLogs, rank_of
-from blobsync.jobs.spec import State
+from blobsync.jobs.spec import JobSpec, State
 
 if TYPE_CHECKING:
     # Looking at jobs is frequent, and needs little of what submitting needs.
@@ -73,13 +73,14 @@ class SubmitKeywords(TypedDict, total=False):
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
     """What would be submitted: its id, the text for the backend, the same for people, warnings; what it asks for in
-    words."""
+    words, and the job itself."""
 
     run_id: str
     text: str
     shown: str
     warnings: tuple[str, ...] = ()
     asked: str = ""
+    spec: JobSpec | None = None
 
     def __repr__(self) -> str:
         return f"<PlannedJob {self.run_id}: {len(self.text):,} characters, {len(self.warnings)} warnings>"
@@ -110,7 +111,7 @@ class Jobs:
         plan, warnings = plan_job(self._board, cluster, request, self._chooser())
         warnings = (*empty_links(self._board, cluster, plan.spec), *warnings)
         asked = asked_text(cluster, plan.spec)
-        return PlannedJob(plan.spec.run_id, plan.text, plan.shown or plan.text, warnings, asked)
+        return PlannedJob(plan.spec.run_id, plan.text, plan.shown or plan.text, warnings, asked, plan.spec)
 
     def submit(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> Submitted:
         """Run a command on the project's cluster, with the code of the last ``init`` and the folders in place.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.project_jobs import Jobs
     from blobsync.plan.saved_plan import SavedPlan
-    from blobsync.project import browse, overview, removal, sharing
+    from blobsync.project import browse, folders, overview, removal, sharing
     from blobsync.project.callback import OnProgress
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
@@ -279,6 +279,19 @@ class Project(LoggedProject):
             return overview.project_status(
                 self._open_context, chosen, self.listener.seen, fresh=fresh, connect=self._impatient
             )
+
+    def folder(
+        self, path: PathName, *, fresh: bool = False, on_progress: OnProgress | None = None
+    ) -> Iterator[folders.FolderStatus]:
+        """One folder, name by name, here and in its container: as it is known so far, the last time as a whole.
+
+        The container is listed where it never was, and with ``fresh``; else what it held at the last listing counts.
+        """
+        from blobsync.project import folders
+
+        with self._telling(on_progress):
+            self.listener.phase("surveying")
+            yield from folders.look_into(self._open_context, path_text(path), self.listener.seen, fresh=fresh)
 
     def chosen_paths(self, paths: Paths = (), *, all_entries: bool = False) -> Sequence[str]:
         """``paths`` as texts, or with ``all_entries`` one for each folder entry. Raises ``UsageError``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,9 @@ def transfer_begun(plan: TransferPlan, command: str) -> TransferEntry:
 
 
 def entry_of(entry: TransferEntry, result: TransferResult, word: str | None = None) -> TransferEntry:
-    """The entry of a transfer that ended; ``word`` says how, where its exit code does not."""
-    return entry.ended(
+    """The entry of a transfer that ended; ``word`` says how, where its exit code does not. It took as long as the
+    result says, which everything else shows."""
+    ended = entry.ended(
         word or _RESULTS.get(result.exit_code, "failed"),
         transferred=result.transferred,
         deleted=result.deleted,
@@ -109,6 +111,7 @@ def entry_of(entry: TransferEntry, result: TransferResult, word: str | None = No
         bytes=result.bytes_transferred,
         receipt=result.receipt.name if result.receipt else None,
     )
+    return replace(ended, seconds=round(result.seconds, 3))
 
 
 def is_worth_logging(plan: TransferPlan) -> bool:

@@ -141,6 +141,13 @@ class _LastSeen:
         return None if state is None else BlobInfo(name, state.size, state.etag, state.md5)
 
 
+def as_remembered(request: Request) -> Request:
+    """The same, answered by what the container is believed to hold."""
+    end, key = request.part.destination, request.part.key
+    assert isinstance(end, RemoteEnd)
+    return request._replace(remembered=_LastSeen(request.records, end, key.path))
+
+
 class AccountCheck:
     """Asks the account of each folder entry for one blob, beside everything else."""
 
@@ -186,7 +193,7 @@ def entry_status(request: Request, seen: Callable[[int], None], *, fresh: bool, 
     status = EntryStatus(request.part.path, str(end.store.container.blob(end.name)), fresh=fresh)
     status.as_of = now if fresh else request.records.listed_at(key.path)
     if not fresh:
-        request = request._replace(remembered=_LastSeen(request.records, end, key.path))
+        request = as_remembered(request)
     try:
         found, pairs = both_sides(request, seen)
         for pair in pairs:

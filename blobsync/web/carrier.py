@@ -74,7 +74,7 @@ def _result(result: TransferResult) -> dict[str, Any]:
         "deleted": result.deleted,
         "bytes": result.bytes_transferred,
         "reused": result.bytes_reused,
-        "seconds": result.seconds,
+        "seconds": round(result.seconds, 3),
         "failed": len(result.failures),
         "conflicts": len(result.conflicts),
         "failures": [_failure(each) for each in result.failures[:_TOLD]],

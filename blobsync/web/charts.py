@@ -20,7 +20,8 @@ _STACK = {"upload": "up", "download": "down", "copy": "moved"}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: ``parts`` are class, top and height; ``bytes`` and ``rate`` (bytes a second) are its sums."""
+    """One column: ``parts`` are class, top and height; ``bytes`` and ``files`` are its sums, ``rate`` (bytes a second)
+    that of its fastest transfer."""
 
     name: str
     x: float
@@ -81,9 +82,9 @@ def _column(name: str, x: float, width: float, entries: Sequence[TransferEntry],
             top -= height
             parts.append((look, round(top, 1), round(height, 1)))
     size = sum(each.bytes for each in entries)
-    seconds = sum(each.seconds or 0.0 for each in entries if each.bytes)
     files = sum(each.transferred for each in entries)
-    rate = size / seconds if seconds > 0 else 0.0
+    # As the table below the chart has it: an average of an hour would be in no row of it.
+    rate = max((each.bytes / each.seconds for each in entries if each.seconds), default=0.0)
     return Column(name, round(x + width * 0.1, 1), round(width * 0.8, 1), tuple(parts), size, rate, files)
 
 

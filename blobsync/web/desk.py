@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from blobsync.web.listings import Listings
 from blobsync.web.login import Logins, Visit
 from blobsync.web.source import Source
-from blobsync.web.standing import StatusBoards
+from blobsync.web.standing import Boards
 from blobsync.web.works import Works
 
 
@@ -21,9 +20,8 @@ class Desk:
 
     source: Source
     logins: Logins
-    boards: StatusBoards
+    boards: Boards
     works: Works
-    listings: Listings
     is_stopping: Callable[[], bool]
     told_of_jobs: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -31,7 +29,6 @@ class Desk:
         """Stop what is under way, and let nobody in any more."""
         self.logins.close()
         self.works.close()
-        self.listings.close()
 
 
 def desk_of(request: Request) -> Desk:

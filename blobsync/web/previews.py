@@ -6,10 +6,16 @@ scripts.
 
 from __future__ import annotations
 
+import csv
 import difflib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import StringIO
+from itertools import islice
+from typing import Any
 
+from blobsync.base.plain_json import parse_object
 from blobsync.project.browse import Beginning
 
 # Bytes of a text that are shown, and the largest picture.
@@ -18,6 +24,10 @@ PICTURE_BYTES = 20_000_000
 _HEX_BYTES = 256
 # Comparing takes time that grows with the square of the lines.
 _COMPARED_LINES = 2000
+_JSON_LINES = ("jsonl", "ndjson")
+_TABLES = ("csv", "tsv", *_JSON_LINES)
+# Of a table.
+_ROWS, _COLUMNS, _CELL_CHARS = 500, 60, 300
 _PICTURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -29,11 +39,14 @@ _PICTURES = (
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """``kind`` is ``text``, ``picture``, ``bytes`` or ``empty``; ``cut`` says that there is more."""
+    """``kind`` is ``text``, ``table`` (with ``columns`` and ``rows``), ``picture``, ``bytes`` or ``empty``; ``cut``
+    says that there is more."""
 
     kind: str
     text: str = ""
     cut: bool = False
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
 def picture_type(data: bytes) -> str | None:
@@ -43,8 +56,8 @@ def picture_type(data: bytes) -> str | None:
     return next((name for start, name in _PICTURES if data.startswith(start)), None)
 
 
-def preview_of(beginning: Beginning) -> Preview:
-    """How to show it."""
+def preview_of(beginning: Beginning, name: str = "") -> Preview:
+    """How to show it; as a table where ``name`` says that it is one (.csv, .tsv, .jsonl, .ndjson) and the text is."""
     data = beginning.data[:TEXT_BYTES]
     if not data:
         return Preview("empty")
@@ -52,7 +65,49 @@ def preview_of(beginning: Beginning) -> Preview:
         return Preview("picture")
     cut = beginning.size > len(data)
     text = _text(data, cut=cut)
-    return Preview("bytes", "\n".join(_hex(data[:_HEX_BYTES])), cut) if text is None else Preview("text", text, cut)
+    if text is None:
+        return Preview("bytes", "\n".join(_hex(data[:_HEX_BYTES])), cut)
+    return _table(text, name, cut=cut) or Preview("text", text, cut)
+
+
+def _table(text: str, name: str, *, cut: bool) -> Preview | None:
+    kind = name.rpartition(".")[2].lower()
+    if kind not in _TABLES:
+        return None
+    if cut:
+        # The last line may end in the middle.
+        text = text[: text.rfind("\n") + 1]
+    try:
+        found = list(islice(_json_rows(text) if kind in _JSON_LINES else _csv_rows(text, kind), _ROWS + 2))
+    except (csv.Error, ValueError, RecursionError):
+        return None
+    if len(found) < 2 or not found[0]:
+        return None
+    columns, *rows = ([_cell(value) for value in row[:_COLUMNS]] for row in found)
+    # A row that is too short has empty cells; one that is longer has columns without a name.
+    width = max(map(len, (columns, *rows)))
+    whole = [tuple(row + [""] * (width - len(row))) for row in (columns, *rows[:_ROWS])]
+    return Preview("table", "", cut or len(rows) > _ROWS, whole[0], tuple(whole[1:]))
+
+
+def _csv_rows(text: str, kind: str) -> Iterator[list[str]]:
+    first = text.partition("\n")[0]
+    marks = "\t" if kind == "tsv" else max(",;\t|", key=first.count)
+    yield from (row for row in csv.reader(StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=marks) if row)
+
+
+def _json_rows(text: str) -> Iterator[list[Any]]:
+    """The keys, in the order in which they first appear, then the values; ``ValueError`` where a line is no object."""
+    lines = list(islice((line for line in text.splitlines() if line.strip()), _ROWS + 1))
+    found = [parse_object(line) for line in lines]
+    keys = list(dict.fromkeys(key for each in found for key in each))
+    yield list(keys)
+    yield from ([each.get(key, "") for key in keys] for each in found)
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _CELL_CHARS else f"{text[:_CELL_CHARS]}…"
 
 
 def _text(data: bytes, *, cut: bool) -> str | None:

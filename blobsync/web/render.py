@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from blobsync.web.places import PLACES, place_of
 from blobsync.web.source import Source
 
 FOLDER = Path(__file__).parent
+_NOW, _NOW_SECONDS = "just now", 90.0
 
 
 @cache
@@ -42,6 +44,8 @@ def _templates(reveals: bool) -> Environment:
             "took": took_text,
             "duration": duration_text,
             "moment": moment,
+            "age": age_text,
+            "ago": ago_text,
             "address": address_text,
             "breakable": breakable_text,
             "matched": matched_pieces,
@@ -58,6 +62,18 @@ def _without_secrets(value: Any) -> Any:
 def moment(seconds: float) -> str:
     """A time (seconds since 1970) on this machine's clock: ``2026-11-20 10:30``."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def age_text(at: float) -> str:
+    """How long ago a listing was, in the words of ``status``, but not to the second: no text that changes is sent."""
+    ago = ago_text(at)
+    return "listed just now" if ago == _NOW else f"as of {ago}"
+
+
+def ago_text(at: float) -> str:
+    """``just now``, ``5 min ago``."""
+    age = max(0.0, time.time() - at)
+    return _NOW if age < _NOW_SECONDS else f"{duration_text(age)} ago"
 
 
 def matched_pieces(line: str, wanted: str) -> list[tuple[str, bool]]:

@@ -15,10 +15,9 @@ import uvicorn
 from blobsync.base.errors import UsageError
 from blobsync.web.application import web_application
 from blobsync.web.desk import Desk
-from blobsync.web.listings import Listings
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
-from blobsync.web.standing import StatusBoards
+from blobsync.web.standing import Boards
 from blobsync.web.works import Works
 
 USUAL_PORT = 8737
@@ -139,8 +138,8 @@ def serve_pages(
 
 
 def _desk(source: Source, logins: Logins, is_stopping: Callable[[], bool]) -> Desk:
-    boards = StatusBoards()
-    return Desk(source, logins, boards, Works(source, on_end=boards.outdate), Listings(), is_stopping)
+    boards = Boards()
+    return Desk(source, logins, boards, Works(source, on_end=boards.outdate), is_stopping)
 
 
 def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ import yaml
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.web_server import PATIENCE_MS, PHONE, faults, overflow, web_server, window
-from tests.e2e.world import Container, Project
+from tests.e2e.world import Container, Project, write_tree
 
 pytestmark = pytest.mark.e2e
 
@@ -61,7 +61,7 @@ def submitted(desk: Project, *words: str, before: tuple[str, ...] = ()) -> str:
 
 
 def request_of(page: Page) -> str:
-    return re.sub(r"[a-z0-9-]+_[0-9]{9,11}_[0-9a-f]{8}", "ID", page.locator("#request").inner_text())
+    return re.sub(r"[a-z0-9-]+_[0-9]{9,11}_[0-9a-f]{8}", "ID", page.locator("#request").text_content() or "")
 
 
 def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(desk: Project, browser: Browser) -> None:
@@ -75,6 +75,13 @@ def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(d
         page.get_by_label("Environment variables").fill("EPOCHS=20")
         # The exact request stands beside the form while one types, and is that of the exported command line.
         expect(page.locator("#request")).to_contain_text('"EPOCHS": "20"')
+        # For people first what it comes to.
+        expect(page.locator("#summary")).to_contain_text(f"python3 job.py {go}")
+        expect(page.locator("#summary")).to_contain_text("EPOCHS")
+        expect(page.locator("#request")).to_be_hidden()
+        page.get_by_text("The exact request").click()
+        page.get_by_label("Name", exact=True).press("End")
+        expect(page.locator("#request")).to_be_visible()
         line = shlex.split(page.locator("#command-line").inner_text())
         place = line.index("submit") + 1
         printed = desk.run(*line[1:place], "--dry-run", *line[place:]).out
@@ -117,6 +124,33 @@ def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(d
         expect(page.get_by_label("Name", exact=True)).to_have_value("first <b>run</b>")
         assert seen.errors == []
         assert seen.hosts - {""} == {f"127.0.0.1:{server.port}"}, "the login is a file"
+
+
+def test_the_outputs_of_an_open_page_follow_the_end_of_the_job(
+    project: Project, container: Container, browser: Browser
+) -> None:
+    project.configure(container, extra={"platform": "local", "output": "per_job"})
+    cluster = project.root / "aux_data/aml/aml.yaml"
+    values = yaml.safe_load(cluster.read_text())
+    account = "aux_data/configs/aml.yaml"
+    values["config_param"] = {
+        "output_folder": {"azure_blob_config_file": account, "path": "out", "mode": "upload"},
+        "code_path": {"azure_blob_config_file": account, "path": "code.zip"},
+    }
+    cluster.write_text(yaml.safe_dump(values))
+    go = project.root / "go"
+    line = f"while [ ! -e {go} ]; do sleep 0.05; done; echo done > $BLOBSYNC_OUTPUT/model.txt"
+    write_tree(project.root, {"train.py": b""})
+    run_id = project.run("--json", "submit", "--init", line).data["job_id"]
+    with web_server(project) as server, window(browser, server) as seen:
+        page = seen.page
+        page.goto(f"{server.address}/jobs/{run_id}")
+        expect(page.locator("#job-state")).to_have_text("Running")
+        expect(page.locator("#outputs")).to_contain_text("has written no files yet")
+        go.touch()
+        expect(page.locator("#job-state")).to_have_text("Completed")
+        expect(page.locator("#outputs")).to_contain_text("model.txt")
+        assert seen.errors == []
 
 
 def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, browser: Browser) -> None:

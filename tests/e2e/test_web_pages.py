@@ -54,7 +54,7 @@ def test_a_plan_is_made_and_carried_out_with_progress_that_moves(
             assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
             page.get_by_role("button", name="Plan the upload of data").focus()
             page.keyboard.press("Enter")
-            expect(page.locator(".go")).to_contain_text("100 files, 2 MB")
+            expect(page.locator(".go")).to_contain_text("100 files to upload, 2 MB")
             expect(page.get_by_role("heading", name="not at the destination yet")).to_be_visible()
             assert container.names() == [], "the first click changes nothing"
             page.get_by_role("button", name="Carry out exactly this plan").click()
@@ -62,10 +62,13 @@ def test_a_plan_is_made_and_carried_out_with_progress_that_moves(
             expect(page.locator(".badge.done")).to_be_visible()
             expect(page.get_by_label("Result")).to_contain_text("100 files")
             receipt = page.get_by_role("link", name="Receipt").get_attribute("href")
+            rate = page.locator(".numbers div", has_text="Rate").locator("dd").inner_text()
             assert container.contents("data/") == hashes(files)
             # The history has it, with its receipt and a column of the chart; and the project is in sync.
             page.get_by_role("link", name="Transfers").first.click()
             expect(page.locator(".chart rect.up")).to_have_count(1)
+            expect(page.locator(".history tbody tr")).to_contain_text(rate)
+            expect(page.locator(".chart")).to_contain_text(f"fastest transfer: {rate}")
             page.locator(".history a").first.click()
             expect(page).to_have_url(f"{server.address}{receipt}")
             expect(page.get_by_role("heading", name="Receipt")).to_be_visible()
@@ -190,6 +193,7 @@ def test_a_conflict_is_shown_side_by_side_and_settled(project: Project, containe
         page = seen.page
         expect(page.locator(".entries .badge.warn")).to_have_text("1 in conflict")
         page.get_by_role("button", name="Plan the upload of data").click()
+        expect(page.locator(".go h2")).to_have_text("1 conflict, nothing to upload")
         page.get_by_role("link", name="data/notes.txt").click()
         here = page.get_by_role("region", name="Here", exact=True)
         expect(here).to_contain_text("here")
@@ -207,6 +211,58 @@ def test_a_conflict_is_shown_side_by_side_and_settled(project: Project, containe
         hashes({"": b"same\n", "a": b"one\nhere\n", "b": b"one\nthere\n"}).values()
     )
     assert container.contents("data/") == read_tree(project.data)
+
+
+def test_a_folder_is_shown_side_by_side_with_the_state_of_each_file(
+    project: Project, container: Container, browser: Browser
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {"same.txt": b"same\n", "sub/deep/a.bin": b"x" * 900, "table.csv": b"id,name\n1,ada\n"})
+    assert project.run("u", "data").code == 0
+    write_tree(project.data, {f"five/{n:04}.txt": b"here\n" for n in range(1000)})
+    write_tree(project.data, {"same.txt": b"edited\n"})
+    container.put("data/there.bin", b"y" * 70)
+    with web_server(project) as server, window(browser, server) as seen:
+        page = seen.page
+
+        def row(name: str) -> list[str]:
+            cells = page.locator(".blobs tbody tr", has=page.get_by_role("link", name=name, exact=True)).locator(
+                "th, td"
+            )
+            return [" ".join(text.split()) for text in cells.all_inner_texts()][:4]
+
+        page.goto(f"{server.address}/browse?path=data")
+        # What was listed by the upload; the container has changed since.
+        expect(page.locator(".blobs")).to_contain_text("five/")
+        assert row("five/") == ["five/", "1,000 to upload", "5 KB 1,000 files", "–"]
+        assert row("sub/") == ["sub/", "in sync", "900 B 1 file", "900 B 1 blob"]
+        page.get_by_role("button", name="List the container now").click()
+        expect(page.get_by_role("link", name="there.bin")).to_be_visible()
+        assert row("there.bin") == ["there.bin", "only in the container", "–", "70 B"]
+        assert row("same.txt") == ["same.txt", "changed here", "7 B", "5 B"]
+        expect(page.locator("#folder")).to_contain_text("Here 1,003 files")
+        expect(page.locator("#folder")).to_contain_text("listed just now")
+        page.get_by_role("link", name="Here", exact=True).click()
+        expect(page.locator(".blobs tbody th").first).to_have_text("five/")
+        page.get_by_label("State").select_option("What differs")
+        page.get_by_label("Part of a name").fill("THE")
+        page.get_by_role("button", name="Filter").click()
+        expect(page.locator(".blobs tbody th")).to_have_text(["there.bin"])
+        page.get_by_role("button", name="Plan the download of data/there.bin").click()
+        expect(page.locator(".go")).to_contain_text("1 file to download, 70 B")
+        # Only here: not "no blobs".
+        page.goto(f"{server.address}/browse?path=data/five")
+        expect(page.locator("#folder nav")).to_contain_text("1 to 200 of 1,000 names")
+        page.get_by_role("link", name="0007.txt").click()
+        expect(page.locator("pre.preview")).to_have_text("here")
+        expect(page.get_by_label("Facts")).to_contain_text("the container has no such blob")
+        page.goto(f"{server.address}/browse?path=data/table.csv")
+        expect(page.locator(".sheet tbody td")).to_have_text(["1", "1", "ada"])
+        page.get_by_role("link", name="Show it as text").click()
+        expect(page.locator("pre.preview")).to_contain_text("id,name")
+        page.goto(f"{server.address}/browse?path=data/nothing")
+        expect(page.locator(".notice:visible")).to_contain_text("nothing below data/nothing, here or in the container")
+        assert seen.errors == []
 
 
 def test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key(

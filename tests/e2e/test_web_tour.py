@@ -23,8 +23,8 @@ _CONTROLS = """() => [...document.querySelectorAll('a[href], button, input, sele
 _PASSED_BY = f"({_CONTROLS})().filter((each) => each.tabIndex < 0).map((each) => each.outerHTML.slice(0, 200))"
 # Notes whatever gets the focus.
 _WATCH = "document.addEventListener('focusin', (event) => { event.target.dataset.reached = 'yes'; })"
-# Text that has its own bar to scroll sideways; code and logs may.
-_SIDEWAYS = """() => [...document.querySelectorAll('main *:not(pre, textarea)')]
+# What has its own bar to scroll sideways; code, logs and the tables of files may.
+_SIDEWAYS = """() => [...document.querySelectorAll('main *:not(pre, textarea, .sheet)')]
     .filter((each) => each.scrollWidth > each.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(each).overflowX))
     .map((each) => each.outerHTML.slice(0, 200))"""
 # A frame has a margin.
@@ -32,6 +32,18 @@ _AT_AN_EDGE = """() => [...document.querySelectorAll('.card :is(button, input, s
     .filter((each) => each.checkVisibility() && each.getBoundingClientRect().width > 1)
     .filter((each) => each.getBoundingClientRect().left < each.closest('.card').getBoundingClientRect().left + 6)
     .map((each) => each.outerHTML.slice(0, 200))"""
+# What sticks out of its card; heads of tables that screen readers alone have do not count.
+_LEAVES = """() => [...document.querySelectorAll('.card *')]
+    .filter((each) => each.checkVisibility() && getComputedStyle(each).clipPath === 'none')
+    .filter((each) => !each.closest('.hidden-label, .scroll'))
+    .filter((each) => getComputedStyle(each.closest('thead') ?? each).clipPath === 'none')
+    .filter((each) => {
+      const [card, own] = [each.closest('.card').getBoundingClientRect(), each.getBoundingClientRect()];
+      return own.width > 1 && (own.right > card.right + 1 || own.left < card.left - 1);
+    })
+    .map((each) => each.outerHTML.slice(0, 200))"""
+# Between a phone and a wide screen.
+_BETWEEN = (800, 900, 1000, 1100, 1200, 1350)
 _MISSED = f"({_CONTROLS})().filter((each) => !each.dataset.reached).map((each) => each.outerHTML.slice(0, 200))"
 
 
@@ -81,7 +93,12 @@ def _faults(page: Page) -> list[str]:
         found += [f"{size[0]} {look}: {fault}" for fault in faults(page)]
         page.emulate_media(color_scheme=other)
         found += [f"{size[0]} {other}: {fault}" for fault in faults(page, "color-contrast")]
-    page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
+    for width in (*_BETWEEN, PHONE[0], DESKTOP[0]):
+        page.set_viewport_size({"width": width, "height": DESKTOP[1]})
+        if (more := overflow(page)) > 0:
+            found.append(f"{more} px wider than {width}")
+        found += [f"{width}: scrolls sideways: {each}" for each in page.evaluate(_SIDEWAYS)]
+        found += [f"{width}: leaves its card: {each}" for each in page.evaluate(_LEAVES)]
     return found
 
 

@@ -23,6 +23,7 @@ from tests.e2e.world import Container, Project, write_tree
 # What answers without a page of its own, and what it is.
 NO_PAGES = {
     "/project/live": "a stream",
+    "/browse/live": "a stream",
     "/plans/{id}/live": "a stream",
     "/transfers/live": "a stream",
     "/transfers/{id}/live": "a stream",
@@ -114,6 +115,8 @@ def _fill(project: Project, container: Container) -> None:
     chance = random.Random(7)
     files = {f"data/voc20/{n:04}.jpg": chance.randbytes(chance.randrange(4_000, 30_000)) for n in range(120)}
     files |= {f"data/coco/train/{n:05}.jpg": chance.randbytes(chance.randrange(2_000, 20_000)) for n in range(80)}
+    rows = "".join(f'{n:04}.jpg,{n % 20},{n / 7:.3f},"somebody, {n % 3}"\n' for n in range(90))
+    files["data/labels.csv"] = f"file,class,area,by\n{rows}".encode()
     files |= {"data/README.md": _README.format(20, "train").encode(), "data/sample.png": picture()}
     files |= {f"output/run{n}/model.pt": chance.randbytes(700_000) for n in range(3)}
     files["train.py"] = _PROGRAM.encode()
@@ -162,6 +165,7 @@ def _change(project: Project, container: Container) -> None:
     assert project.run("status", "--fresh").code == 3
     chance = random.Random(11)
     write_tree(project.root, {f"data/voc20/new{n:03}.jpg": chance.randbytes(24_000) for n in range(30)})
+    write_tree(project.root, {f"data/five/{n}.txt": b"only here\n" * n for n in range(1, 6)})
     (project.root / "data/README.md").write_text(_README.format(21, "train"))
     container.put("amber/data/README.md", _README.format(20, "trainval").encode())
     container.put("amber/data/coco/train/extra.jpg", chance.randbytes(90_000))
@@ -229,7 +233,7 @@ def _compares(page: Page, address: str) -> None:
 def _types(page: Page, address: str) -> None:
     page.goto(f"{address}/new-job?cluster=here")
     page.get_by_label("Command", exact=True).fill("python train.py --epochs 20")
-    page.wait_for_selector("#request")
+    page.wait_for_selector("#summary")
 
 
 def _mistakes(page: Page, address: str) -> None:
@@ -266,6 +270,10 @@ STOPS = (
     Stop("/plans/{id}", "plan-refused", _goes("/plans/none", ".notice.bad")),
     Stop("/conflict", "conflict", _goes("/conflict?path=data/README.md", ".diff")),
     Stop("/browse", "browse", _goes("/browse?path=data", "table.blobs")),
+    Stop("/browse", "browse-differs", _goes("/browse?path=data/voc20&show=differs&sort=-here", "table.blobs")),
+    Stop("/browse", "browse-here", _goes("/browse?path=data/five", "table.blobs")),
+    Stop("/blob", "blob-here", _goes("/blob?path=data/five/3.txt", "pre.preview")),
+    Stop("/blob", "blob-table", _goes("/blob?path=data/labels.csv", ".sheet")),
     Stop("/browse", "browse-empty", _goes("/browse?path=data/nothing", ".notice:not([hidden])")),
     Stop("/blob", "blob", _goes("/blob?path=data/sample.png", "img.preview")),
     Stop("/links", "link", _clicks("/blob?path=data/README.md", "text=Make a link", "#url")),

@@ -14,10 +14,9 @@ from blobsync.base.process import ProcessRunner
 from blobsync.web.application import web_application
 from blobsync.web.desk import Desk
 from blobsync.web.gate import cookie_name
-from blobsync.web.listings import Listings
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
-from blobsync.web.standing import StatusBoards
+from blobsync.web.standing import Boards
 from blobsync.web.works import Works
 
 _HOST = "127.0.0.1:8737"
@@ -36,9 +35,9 @@ class WebPages:
 
     def __init__(self, source: Source, folder: Path, runner: ProcessRunner | None = None) -> None:
         logins = Logins(LoginFile(folder / "login.html", f"http://{_HOST}"))
-        boards = StatusBoards()
+        boards = Boards()
         self.works = Works(source, runner, boards.outdate)
-        self._desk = Desk(source, logins, boards, self.works, Listings(), lambda: False)
+        self._desk = Desk(source, logins, boards, self.works, lambda: False)
         self._application = web_application(self._desk)
         self._loop = asyncio.new_event_loop()
         visit = logins.exchange(logins.token)

@@ -133,6 +133,17 @@ FILLED: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
+@pytest.mark.parametrize("line", ["python 'train.py", 'echo "a', "echo it's"])
+def test_a_quote_that_is_not_closed_is_found(root: Path, line: str) -> None:
+    (mistake,) = check(root, "here", command=line).mistakes
+    assert mistake.field == "command" and "a quote is opened and not closed" in mistake.message
+
+
+@pytest.mark.parametrize("line", ["echo done # it's over", "cat <<EOF\nit's\nEOF", "echo $'it\\'s'", 'echo "it\'s"'])
+def test_what_a_shell_can_run_has_no_open_quote(root: Path, line: str) -> None:
+    assert check(root, "here", command=line).mistakes == ()
+
+
 @pytest.mark.parametrize("case", FILLED)
 def test_the_exported_command_line_asks_for_the_same(root: Path, case: str) -> None:
     cluster, values = FILLED[case]

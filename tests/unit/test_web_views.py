@@ -1,21 +1,19 @@
-"""What pages make of values: previews, charts, listings page by page, places of the navigation."""
+"""What pages make of values: previews, charts, names of a folder, places of the navigation."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from blobsync.local.transfer_log import TransferEntry
-from blobsync.project.api import Project
-from blobsync.project.browse import Beginning, ListingEntry
+from blobsync.project.browse import Beginning
+from blobsync.project.folders import FolderName, FolderStatus
 from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
-from blobsync.web.listings import PAGE, OpenListing
+from blobsync.web.folder_rows import folder_view
 from blobsync.web.places import place_of
 from blobsync.web.previews import TEXT_BYTES, changed_lines, picture_type, preview_of
 from blobsync.web.render import breakable_text
@@ -60,26 +58,70 @@ def test_changed_lines_are_those_of_two_texts() -> None:
     assert changed_lines(one, preview_of(Beginning("a", 2, b"\0\1"))) == []
 
 
-def test_a_page_of_a_listing_reads_no_more_than_it_shows() -> None:
-    asked = 0
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "first"),
+    [
+        ("a.csv", 'id,name\n1,"x, y"\n2,z,extra\n', ("id", "name", ""), ("1", "x, y", "")),
+        ("a.CSV", "id;größe\n1;2,5\n", ("id", "größe"), ("1", "2,5")),
+        ("a.tsv", "\ufeffid\tb\n1\t\n", ("id", "b"), ("1", "")),
+        ("a.jsonl", '{"id": 1, "box": [1, 2]}\n{"id": 2, "more": null}\n', ("id", "box", "more"), ("1", "[1, 2]", "")),
+    ],
+)
+def test_tables_are_shown_as_tables(name: str, text: str, columns: tuple[str, ...], first: tuple[str, ...]) -> None:
+    data = text.encode()
+    shown = preview_of(Beginning(name, len(data), data), name)
+    assert (shown.kind, shown.columns, shown.rows[0]) == ("table", columns, first)
+    assert preview_of(Beginning(name, len(data), data)).kind == "text", "as a text where it is asked for"
 
-    def blobs() -> Iterator[ListingEntry]:
-        nonlocal asked
-        for number in range(100_000):
-            asked += 1
-            yield ListingEntry(f"data/{number:06}", 1)
 
-    listing = OpenListing("data", "aml", cast(Project, None), blobs())
-    assert [entry.path for entry in listing.page(0)][:2] == ["data/000000", "data/000001"]
-    assert asked == PAGE + 1
-    assert len(listing.page(0)) == PAGE
-    assert asked == PAGE + 1, "what was read is kept"
-    assert listing.page(2)[0].path == f"data/{2 * PAGE:06}"
-    assert asked == 3 * PAGE + 1
-    known = [listing.complete]
-    assert listing.page(499)[-1].path == "data/099999"
-    assert [*known, listing.complete] == [False, True]
-    assert listing.page(500) == []
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "one line only"), ("a.jsonl", "1\n2\n"), ("a.jsonl", "{broken\n{}"), ("a.txt", "a,b\n1,2\n"),
+     ("a.jsonl", "[" * 50_000)],
+)  # fmt: skip
+def test_what_is_no_table_stays_a_text(name: str, text: str) -> None:
+    data = text.encode()
+    assert preview_of(Beginning(name, len(data), data), name).kind == "text"
+
+
+def test_a_table_that_is_cut_has_no_half_row_and_a_large_one_only_its_beginning() -> None:
+    data = b"a,b\n" + b"1,2222222222\n" * 20_000
+    shown = preview_of(Beginning("t.csv", len(data), data), "t.csv")
+    assert (len(shown.rows), shown.cut, set(shown.rows)) == (500, True, {("1", "2222222222")})
+    data = b"a,b\n" + b"x" * 30_000 + b",1\n" + b"y" * TEXT_BYTES
+    shown = preview_of(Beginning("t.csv", len(data), data), "t.csv")
+    assert (shown.kind, shown.cut, len(shown.rows), len(shown.rows[0][0])) == ("table", True, 1, 301)
+
+
+def _names(**sizes: tuple[str, int, int]) -> FolderStatus:
+    status = FolderStatus("data")
+    for name, (kind, here, there) in sizes.items():
+        entry = status.names[name] = FolderName(name.rstrip("_"), name.endswith("_"), states={kind: 1})
+        for tally, size in ((entry.here, here), (entry.there, there)):
+            if size:
+                tally.add(size)
+    return status
+
+
+def test_the_names_of_a_folder_are_filtered_and_sorted() -> None:
+    status = _names(
+        b=("equal", 5, 5), A=("local_only", 9, 0), c=("differs", 7, 8), z_=("remote_only", 0, 20), d=("unknown", 1, 1)
+    )
+
+    def shown(show: str = "", text: str = "", sort: str = "") -> list[str]:
+        return [row.entry.name for row in folder_view(status, show, text, sort).rows]
+
+    assert shown() == ["z", "A", "b", "c", "d"], "folders first"
+    assert shown(sort="-name") == ["d", "c", "b", "A", "z"]
+    assert shown(sort="-here") == ["A", "c", "b", "d", "z"] and shown(sort="there") == ["A", "d", "b", "c", "z"]
+    assert shown(sort="state")[:2] == ["c", "d"], "conflicts first"
+    assert shown("differs") == ["z", "A", "c", "d"] and shown("same") == ["b"]
+    assert shown("upload") == ["A"] and shown("download") == ["z"] and shown("conflict") == ["c", "d"]
+    assert shown(text="a") == ["A"] and shown(text="x") == []
+    view = folder_view(status, "upload", "", "")
+    assert (view.files_here, view.bytes_here, view.files_there, view.bytes_there) == (4, 22, 4, 34), "of all"
+    (row,) = view.rows
+    assert (row.badges, row.uploads, row.downloads) == ((("up", "only here"),), True, False)
 
 
 def _entry(ago: float, size: int, kind: str = "upload") -> TransferEntry:

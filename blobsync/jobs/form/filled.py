@@ -130,6 +130,17 @@ def words_of(command: str) -> tuple[str, ...]:
     return tuple(words) if shlex.join(words) == command else (command,)
 
 
+def _has_open_quote(command: str) -> bool:
+    """Whether a shell would wait for the end of a quote. Where quotes may mean something else, the shell decides."""
+    if "<<" in command or "$'" in command:
+        return False
+    try:
+        shlex.split(command, comments=True)
+    except ValueError:
+        return True
+    return False
+
+
 def text_of_command(argv: Sequence[str]) -> str:
     """The inverse of :func:`words_of`."""
     line = argv[0] if len(argv) == 1 else ""
@@ -169,6 +180,8 @@ class _Reader:
         if "\0" in command or len(command) > MOST_CHARS:
             self._wrong("command", f"a command has no NUL characters, and at most {MOST_CHARS:,} others")
             argv = ()
+        elif _has_open_quote(command):
+            self._wrong("command", "a quote is opened and not closed, so no shell can run the command")
         return AskedJob(self._form.cluster, argv, gpus, param, self._keywords())
 
     def _keywords(self) -> SubmitKeywords:

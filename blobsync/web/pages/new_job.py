@@ -176,7 +176,14 @@ def _hint(found: CheckedForm, field: FormField) -> str:
 
 def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
     """The command line and the exact request, or what is in the way of one."""
-    shown: Mapping[str, Any] = {"line": "", "request": "", "problem": "", "hint": "", "warnings": found.warnings}
+    shown: Mapping[str, Any] = {
+        "line": "",
+        "request": "",
+        "problem": "",
+        "hint": "",
+        "spec": None,
+        "warnings": found.warnings,
+    }
     labels = {one.name: one.label for one in _named(request, found)}
     missing = [(labels.get(one.field, one.field.partition(":")[2] or one.field.title()), one) for one in found.mistakes]
     if found.asked is None:
@@ -189,7 +196,8 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
         return {"aside": {**shown, **told, "line": line, "missing": (), "fresh": fresh}}
     warnings = tuple(dict.fromkeys((*found.warnings, *planned.warnings)))
     text = planned.shown[:_SHOWN_CHARS]
-    return {"aside": {**shown, "line": line, "request": text, "warnings": warnings, "missing": (), "fresh": fresh}}
+    made = {"line": line, "request": text, "spec": planned.spec, "warnings": warnings}
+    return {"aside": {**shown, **made, "missing": (), "fresh": fresh}}
 
 
 ROUTES = (

@@ -25,9 +25,9 @@ from blobsync.web.works import Wish, WorkItem
 # Files of one reason that the page lists at once, and on a page of their own.
 _SHOWN = 8
 _LISTED = 500
-# What needs attention comes last, beside the button.
+# What needs attention comes first.
 _ORDER = (
-    *(Action.TRANSFER, Action.ADOPT, Action.DELETE, Action.CONFLICT, Action.NEWER_AT_DESTINATION),
+    *(Action.CONFLICT, Action.DELETE, Action.TRANSFER, Action.ADOPT, Action.NEWER_AT_DESTINATION),
     *(Action.SKIP, Action.UNCHANGED),
 )
 _CLASSES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.local.transfer_log import TransferEntry
-from blobsync.project.overview import EntryStatus
+from blobsync.project.overview import EntryStatus, ProjectStatus
 from blobsync.web.desk import desk_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page, through_of
@@ -70,11 +69,9 @@ def _renew(request: Request) -> Response:
     return RedirectResponse("/" + through_of(source, desk_of(request).source)["through_first"], 303)
 
 
-def _parts(source: Source, standing: Standing) -> dict[str, Any]:
+def _parts(source: Source, standing: Standing[ProjectStatus]) -> dict[str, Any]:
     rows = tuple(_rows(standing.status.entries, _last(source))) if standing.status else ()
-    # Not to the second: what did not change is not sent again.
-    age = max(0.0, time.time() - standing.at)
-    return {"rows": rows, "standing": standing, "age": "just now" if age < 90 else f"{age / 60:.0f} min ago"}
+    return {"rows": rows, "standing": standing}
 
 
 def _last(source: Source) -> Sequence[TransferEntry]:

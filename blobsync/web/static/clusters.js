@@ -7,6 +7,14 @@ async function fill(place, address) {
   if (!place.innerHTML) place.textContent = "No answer.";
 }
 for (const place of document.querySelectorAll("[data-load]")) fill(place, place.dataset.load);
+// What a job has written comes with its states, the last of it with its end.
+const state = document.getElementById("job-state");
+let before = state?.textContent;
+state?.addEventListener("replaced", () => {
+  const outputs = document.getElementById("outputs");
+  if (outputs && state.textContent !== before) fill(outputs, outputs.dataset.load);
+  before = state.textContent;
+});
 for (const details of document.querySelectorAll("[data-load-open]")) {
   details.addEventListener("toggle", () => {
     if (details.open) fill(details.querySelector("div"), details.dataset.loadOpen);

@@ -39,7 +39,9 @@ async function check(withFields) {
   if (mine !== number) return;
   aside.removeAttribute("aria-busy");
   if (answer.fields !== undefined) document.getElementById("job-fields").innerHTML = answer.fields;
+  const wasOpen = aside.querySelector("details")?.open;
   aside.innerHTML = answer.aside;
+  if (wasOpen) aside.querySelector("details")?.setAttribute("open", "");
   show(answer.mistakes);
   form.dataset.checked = String(mine);
 }
