@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import UsageError
 from blobsync.cli.job_views import IdArgument, find_jobs
 from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
@@ -186,7 +187,7 @@ def _state_line(state: TunnelState) -> str:
     way = tunnel.azure_bastion or tunnel.bastion
     line = f"{tunnel.name}  {tunnel.machine}" + (f" by {way}" if way else "") + f", port {tunnel.port}"
     if state.is_open:
-        again = f", started again {state.restarts} times" if state.restarts else ""
+        again = f", started again {count_text(state.restarts, 'time')}" if state.restarts else ""
         return f"{line}: open at 127.0.0.1:{state.local_port}{again}"
     if state.problem:
         return f"{line}: down, trying again: {state.problem}"

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +64,14 @@ TARGET = "/subscriptions/0-1/resourceGroups/g/providers/Microsoft.Compute/virtua
             ),
         ),
         (
+            forward_line(ME, local=1, remote=2, jump=HUB, key="/k", asks=True),
+            (
+                *("ssh", "-N", "-T", *QUIET[5:], "-i", "/k", "-o", "IdentitiesOnly=yes", "-o"),
+                "ProxyCommand=ssh -i /k -o IdentitiesOnly=yes -W '[%h]:%p' -- you@hub.example.org",
+                *("-p", "2222", "-L", "127.0.0.1:1:127.0.0.1:2", "--", "me@box"),
+            ),
+        ),
+        (
             forward_line(SshMachine("fe80::1"), local=1, remote=2, to="fe80::2", jump=SshMachine("::3", "", 7)),
             (*QUIET, "-J", "[::3]:7", "-L", "127.0.0.1:1:[fe80::2]:2", "--", "fe80::1"),
         ),
@@ -79,7 +87,7 @@ TARGET = "/subscriptions/0-1/resourceGroups/g/providers/Microsoft.Compute/virtua
             ),
         ),
     ],
-    ids=["login", "jump", "jump-with-key", "ipv6", "pod", "azure"],
+    ids=["login", "jump", "jump-with-key", "jump-on-a-terminal", "ipv6", "pod", "azure"],
 )
 def test_the_line_of_each_way(line: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert line == expected
@@ -332,7 +340,9 @@ def tunnels(tmp_path: Path) -> Tunnels:
 
 def test_tunnels_are_kept_for_the_user_alone_and_by_their_names(tunnels: Tunnels, tmp_path: Path) -> None:
     assert tunnels.all() == () and tunnels.next_port() == 22_222
-    box = NamedTunnel("box", "me@box", 22_222, bastion="hub", key="/k")
+    key = tmp_path / "k"
+    key.touch(mode=0o600)
+    box = NamedTunnel("box", "me@box", 22_222, bastion="hub", key=str(key))
     tunnels.add(box)
     tunnels.add(NamedTunnel("board", "me@box", 6006, 6006))
     assert [each.name for each in tunnels.all()] == ["board", "box"] and tunnels.next_port() == 22_223
@@ -343,8 +353,47 @@ def test_tunnels_are_kept_for_the_user_alone_and_by_their_names(tunnels: Tunnels
     with pytest.raises(NothingMatchedError):
         tunnels.find("board")
     assert box.ssh_config(22_222) == (
-        *("Host box", "  HostName 127.0.0.1", "  Port 22222", "  HostKeyAlias box", "  User me", "  IdentityFile /k"),
+        *(
+            "Host box",
+            "  HostName 127.0.0.1",
+            "  Port 22222",
+            "  HostKeyAlias box",
+            "  User me",
+            f"  IdentityFile {key}",
+        ),
     )
+    # A key that went missing later is a matter for `open`: the others stay usable.
+    key.unlink()
+    assert tunnels.find("box") == box
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda key: None, "No such file"),
+        (lambda key: key.mkdir(), "is not a file"),
+        (lambda key: os.mkfifo(key, 0o600), "is not a file"),
+        (lambda key: (key.touch(), key.chmod(0o640)), "can be read by others"),
+        (lambda key: (key.touch(), key.chmod(0o604)), "can be read by others"),
+    ],
+    ids=["missing", "folder", "fifo", "group", "others"],
+)
+def test_a_key_that_ssh_would_not_use_is_refused_when_it_is_named(
+    tunnels: Tunnels, tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    key = tmp_path / "k"
+    make(key)
+    with pytest.raises(UsageError, match=said) as refused:
+        tunnels.add(NamedTunnel("box", "me@box", 22_222, key=str(key)))
+    assert str(key) in str(refused.value) and refused.value.hint and tunnels.all() == ()
+
+
+def test_a_public_key_stands_for_the_one_in_the_agent(tunnels: Tunnels, tmp_path: Path) -> None:
+    key = tmp_path / "k.pub"
+    key.touch()
+    key.chmod(0o644)
+    tunnels.add(NamedTunnel("box", "me@box", 22_222, key=str(key)))
+    assert [each.name for each in tunnels.all()] == ["box"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The gate for what becomes a word of ``ssh``: hosts, users, ports, key files. Pure, but for free ports.
+"""The gate for what becomes a word of ``ssh``: hosts, users, ports, key files. Pure, but for free ports and key files.
 
 They come from cluster files of anybody's projects and from other systems. ssh takes a word that begins with a dash as
 an option, a comma in a jump host as the next one, ``%`` as the start of a token that it replaces, and a line end in its
@@ -8,8 +8,11 @@ configuration as the start of an option such as ``ProxyCommand``, which is a pro
 from __future__ import annotations
 
 import errno
+import os
 import re
+import shlex
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +109,31 @@ def read_key_file(text: str, home: Path) -> str:
     if not _KEY_FILE.fullmatch(path):
         raise UsageError(f"key {path!a} has characters that ssh would read as more than a path", hint="rename the file")
     return path
+
+
+def demand_key_file(path: str) -> None:
+    """Raises ``UsageError`` for a key that ssh would not use: a missing file, or one's own that others can read.
+
+    A public key (``.pub``) may be read by all: its private half is in the user's ssh-agent.
+    """
+    hint = "ssh-keygen -t ed25519 makes a key; --key takes its private file"
+    try:
+        known = os.stat(path)
+    except OSError as error:
+        raise UsageError(f"key {path}: {error.strerror}", hint=hint, path=path) from error
+    if not stat.S_ISREG(known.st_mode):
+        raise UsageError(f"key {path} is not a file", hint=hint, path=path)
+    if path.endswith(".pub"):
+        return
+    # https://man.openbsd.org/ssh: "ssh will simply ignore a private key file if it is accessible by others"
+    if known.st_uid == os.getuid() and known.st_mode & 0o077:
+        raise UsageError(
+            f"key {path} can be read by others (mode {known.st_mode & 0o777:03o}): ssh does not use such a key",
+            hint=f"chmod 600 {shlex.quote(path)}",
+            path=path,
+        )
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"key {path}: you may not read it", hint=hint, path=path)
 
 
 def free_local_port(wanted: int | None) -> int:

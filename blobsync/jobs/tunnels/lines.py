@@ -13,26 +13,38 @@ from blobsync.jobs.tunnels.addresses import AzureBastion, SshMachine
 
 LOOPBACK = "127.0.0.1"
 
-# No question, since nobody can answer; an error instead of a connection without its port; and a line that is cut is
-# noticed within a minute, where the network says nothing.
-_QUIET = (
-    *("-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"),
+# No question, since nobody can answer.
+_SILENT = ("-o", "BatchMode=yes")
+# An error instead of a connection without its port; and a line that is cut is noticed within a minute, where the
+# network says nothing.
+_STEADY = (
+    *("-o", "ExitOnForwardFailure=yes"),
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"),
 )
+_QUIET = (*_SILENT, *_STEADY)
 
 
 def forward_line(
-    machine: SshMachine, *, local: int, remote: int, to: str = LOOPBACK, jump: SshMachine | None = None, key: str = ""
+    machine: SshMachine,
+    *,
+    local: int,
+    remote: int,
+    to: str = LOOPBACK,
+    jump: SshMachine | None = None,
+    key: str = "",
+    asks: bool = False,
 ) -> tuple[str, ...]:
     """``ssh -L``: what connects to ``local`` here is connected to ``remote`` of ``to`` over there.
 
-    ``to`` is as ``machine`` sees it. ``jump`` is the machine before it, which uses ``key`` as well.
+    ``to`` is as ``machine`` sees it. ``jump`` is the machine before it, which uses ``key`` as well. With ``asks`` a
+    person runs it: ssh may ask whether a host key is right, or for a passphrase.
     """
+    manner = () if asks else _SILENT
     target = f"[{to}]" if ":" in to else to
     port = ("-p", str(machine.port)) if machine.port else ()
     forward = f"{LOOPBACK}:{local}:{target}:{remote}"
     return (
-        *("ssh", "-N", "-T", *_QUIET, *_identity(key), *_through(jump, key), *port),
+        *("ssh", "-N", "-T", *manner, *_STEADY, *_identity(key), *_through(jump, key, manner), *port),
         *("-L", forward, "--", machine.destination),
     )
 
@@ -47,12 +59,12 @@ def _identity(key: str) -> tuple[str, ...]:
     return ("-i", key, "-o", "IdentitiesOnly=yes") if key else ()
 
 
-def _through(jump: SshMachine | None, key: str) -> tuple[str, ...]:
+def _through(jump: SshMachine | None, key: str, manner: tuple[str, ...]) -> tuple[str, ...]:
     """``-J`` cannot be told of a key: then it is written out, as a line for the shell; ``%h`` is the target."""
     if jump is None or not key:
         return ("-J", str(jump)) if jump else ()
     port = ("-p", str(jump.port)) if jump.port else ()
-    words = ("ssh", "-o", "BatchMode=yes", *_identity(key), *port, "-W", "[%h]:%p", "--", jump.destination)
+    words = ("ssh", *manner, *_identity(key), *port, "-W", "[%h]:%p", "--", jump.destination)
     return "-o", f"ProxyCommand={shlex.join(words)}"
 
 

@@ -25,6 +25,7 @@ from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
 from blobsync.base.user_data import config_home, read_own, state_home
 from blobsync.jobs.tunnels.addresses import (
     SSH_PORT,
+    demand_key_file,
     free_local_port,
     read_bastion,
     read_key_file,
@@ -77,8 +78,8 @@ class NamedTunnel:
             raise UsageError(f"{self.name!a} is not a name for a tunnel", hint="letters, digits, - and _")
         self.argv(self.local_port)
 
-    def argv(self, local: int) -> tuple[str, ...]:
-        """The command that holds ``local`` open here. Raises ``UsageError``."""
+    def argv(self, local: int, *, asks: bool = False) -> tuple[str, ...]:
+        """The command that holds ``local`` open here; with ``asks``, the one for a terminal. Raises ``UsageError``."""
         remote, machine = read_port(self.port, "port"), read_machine(self.machine, "machine")
         read_port(local, "local port")
         key = read_key_file(self.key, Path.home()) if self.key else ""
@@ -88,7 +89,7 @@ class NamedTunnel:
             bastion = read_bastion(self.azure_bastion, self.resource_group, self.target, self.subscription)
             return bastion_line(bastion, local=local, remote=remote)
         jump = read_machine(self.bastion, "bastion") if self.bastion else None
-        return forward_line(machine, local=local, remote=remote, jump=jump, key=key)
+        return forward_line(machine, local=local, remote=remote, jump=jump, key=key, asks=asks)
 
     def ssh_config(self, local: int) -> tuple[str, ...]:
         """The lines for ``~/.ssh/config`` with which ``ssh NAME`` goes through the open tunnel."""
@@ -219,8 +220,9 @@ class Tunnels:
         return next(port for port in range(FIRST_LOCAL_PORT, 65_536) if port not in taken)
 
     def add(self, tunnel: NamedTunnel) -> None:
-        """Keep it, in the place of one of this name. Raises ``UsageError``."""
+        """Keep it, in the place of one of this name. Raises ``UsageError``, also for a key that ssh would not use."""
         tunnel.check()
+        _demand_key(tunnel)
         if self._folder(tunnel.name).is_held():
             raise UsageError(f"the tunnel {tunnel.name} is open", hint=f"blobsync tunnel close {tunnel.name}")
         self._write([*(other for other in self.all() if other.name != tunnel.name), tunnel])
@@ -253,12 +255,14 @@ class Tunnels:
     def open(self, name: str, *, project: Path | None = None, job_id: str = "") -> TunnelState:
         """Open it in a process of its own, which outlives this one; one that is open stays as it is.
 
-        With ``job_id``, a job of ``project``, it closes when that has ended. Raises ``BackendUnavailableError``.
+        With ``job_id``, a job of ``project``, it closes when that has ended. Raises ``BackendUnavailableError``, and
+        ``UsageError`` for a key that ssh would not use.
         """
         tunnel = self.find(name)
         folder = self._folder(name)
         if folder.is_held():
             return self.state(tunnel)
+        _demand_key(tunnel)
         local = free_local_port(tunnel.local_port)
         if local != tunnel.local_port:
             self._note(f"port {tunnel.local_port} is taken on this machine: {local} is used instead")
@@ -271,7 +275,7 @@ class Tunnels:
         if not _wait(lambda: "open" in folder.read(), _BEGIN_SECONDS + OPEN_SECONDS):
             raise BackendUnavailableError(f"the tunnel {name} did not start", hint=f"see {folder.log}")
         if folder.read()["open"] is not True:
-            raise BackendUnavailableError(str(folder.read().get("problem")), hint=f"try it: {_shown(tunnel, local)}")
+            raise BackendUnavailableError(str(folder.read().get("problem")), hint=_trial(tunnel, local))
         return self.state(tunnel)
 
     def close(self, name: str) -> bool:
@@ -303,8 +307,15 @@ class Tunnels:
         fresh.replace(self._file)
 
 
-def _shown(tunnel: NamedTunnel, local: int) -> str:
-    return shlex.join(tunnel.argv(local))
+def _demand_key(tunnel: NamedTunnel) -> None:
+    if tunnel.key:
+        demand_key_file(read_key_file(tunnel.key, Path.home()))
+
+
+def _trial(tunnel: NamedTunnel, local: int) -> str:
+    """The same line on a terminal, where ssh can ask: a host key that is still unknown is the usual reason."""
+    line = shlex.join(tunnel.argv(local, asks=True))
+    return f"try it in a terminal, where it can ask: {line}; Ctrl-C ends it, then blobsync tunnel open {tunnel.name}"
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:
