@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         UntrustedLinkError,
         UsageError,
     )
-    from blobsync.base.events import Connected, Disconnected, Event, FilesCounted, Moving
+    from blobsync.base.events import Connected, Disconnected, Event, FilesCounted, Hashing, Moving
     from blobsync.base.failure_codes import ExitCode, FailureCode, Retry
     from blobsync.base.file_states import FileState, LocalState, RemoteState
     from blobsync.base.locations import BlobUrl, ContainerUrl
@@ -217,6 +217,7 @@ __all__ = [
     "FoundCause",
     "GitState",
     "HashedFile",
+    "Hashing",
     "Holder",
     "IgnorePatternError",
     "IncompleteTransferError",
@@ -355,7 +356,7 @@ _HOMES = {
     "blobsync.jobs.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
     "blobsync.jobs.watch": ("Attempt",),
     "blobsync.local.transfer_log": ("TransferEntry",),
-    "blobsync.base.events": ("Connected", "Disconnected", "Event", "FilesCounted", "Moving"),
+    "blobsync.base.events": ("Connected", "Disconnected", "Event", "FilesCounted", "Hashing", "Moving"),
     "blobsync.plan.listener": ("Listener",),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),

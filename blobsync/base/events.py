@@ -46,4 +46,17 @@ class FilesCounted:
     files: int
 
 
-Event: TypeAlias = Disconnected | Connected | Moving | FilesCounted
+@dataclass(frozen=True, slots=True)
+class Hashing:
+    """So many more files, of so many bytes, are read for their MD5 while both ends are looked at; less than 0: so many
+    have been read."""
+
+    files: int
+    size: int
+
+
+Event: TypeAlias = Disconnected | Connected | Moving | FilesCounted | Hashing
+
+
+def unheard(event: Event) -> None:
+    """Nobody wants to know."""

@@ -25,7 +25,7 @@ _GRAPH_MOST = 30
 _GRAPH_SHARE = 0.35
 _NAME_LEAST = 12
 # What is shown, as far as there is room: the first ones first.
-_LOOKING_ORDER = ("waiting", "again", "looked", "time", "rate")
+_LOOKING_ORDER = ("waiting", "again", "read", "looked", "time", "rate")
 _ORDER = ("waiting", "again", "time", "failures", "rate", "files", "sizes", "name", "graph")
 # The width if the terminal does not report one.
 _USUAL_COLUMNS = 80
@@ -99,8 +99,12 @@ def _graph(share: float, width: int, *, plain: bool) -> str:
 
 
 def _looking(progress: Progress) -> _Parts:
-    rate = progress.looked / progress.seconds if progress.seconds > 0 and not progress.waiting else 0.0
+    hashing = progress.doing == "hashing"
+    still = hashing or progress.waiting or progress.seconds <= 0
+    rate = 0.0 if still else progress.looked / progress.seconds
+    read = f"{count_text(progress.under_way, 'file')} of {size_text(progress.bytes_expected)}"
     return {
+        "read": read if hashing else "",
         "looked": count_text(progress.looked, "name") if progress.looked else "",
         "rate": f"{rate:,.0f} a second" if rate >= 1 else "",
         "time": duration_text(progress.seconds) if not progress.waiting else "",

@@ -227,7 +227,7 @@ def _same_blobs(one: End, other: End) -> bool:
 
 def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
     request = request_for(context, leg, options)
-    looked = survey(request, listener.seen)
+    looked = survey(request, listener.seen, listener.emit)
     if looked.shape is Shape.FILE and request.ignored is not None and request.ignored(""):
         raise UsageError(
             f"{leg.part.path} is ignored: a pattern in 'ignore' of its folder entry matches it",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from blobsync.base.ahead import side_by_side
+from blobsync.base.events import Event, Hashing, unheard
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.local.index import PairIndex
@@ -20,18 +21,30 @@ from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 _BATCH = 2000
 
 
-def complete(pairs: Iterator[Pair], part: LivePart, records: PairIndex, compare_content: bool) -> Iterator[Pair]:
+def complete(
+    pairs: Iterator[Pair],
+    part: LivePart,
+    records: PairIndex,
+    compare_content: bool,
+    emit: Callable[[Event], None] = unheard,
+) -> Iterator[Pair]:
     """Add each pair's record, and the MD5s that are needed to decide, a batch at a time.
 
-    ``compare_content``: blobs without an MD5 are read where their size alone would leave a doubt.
+    ``compare_content``: blobs without an MD5 are read where their size alone would leave a doubt. ``emit`` hears what
+    is read.
     """
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
         batch = _with_records(batch, part, records)
         unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, part.route)]
+        size = sum(_near(batch[at], part).size for at in unknown)
+        if unknown:
+            emit(Hashing(len(unknown), size))
         read = side_by_side(partial(_with_local_md5, part), [batch[at] for at in unknown], threads)
         for at, pair in zip(unknown, read, strict=True):
             batch[at] = pair
+        if unknown:
+            emit(Hashing(-len(unknown), -size))
         if compare_content:
             batch = list(side_by_side(partial(_with_remote_md5, part), batch, threads))
         yield from batch
@@ -48,12 +61,17 @@ def _with_records(batch: list[Pair], part: LivePart, records: PairIndex) -> list
     ]
 
 
+def _near(pair: Pair, part: LivePart) -> LocalState:
+    state = pair.source if source_is_near(part.route) else pair.destination
+    assert isinstance(state, LocalState)
+    return state
+
+
 def _with_local_md5(part: LivePart, pair: Pair) -> Pair:
     near = source_is_near(part.route)
     end = part.source if near else part.destination
-    state = pair.source if near else pair.destination
+    state = _near(pair, part)
     assert isinstance(end, LocalEnd)
-    assert isinstance(state, LocalState)
     hashed = _hash_file(end.at(pair.path), state)
     return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
 

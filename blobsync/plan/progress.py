@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.events import NO_ANSWER, Connected, Disconnected, Event, Moving
+from blobsync.base.events import NO_ANSWER, Connected, Disconnected, Event, Hashing, Moving
 from blobsync.base.plain_json import demand_types
 from blobsync.plan.remaining_time import RemainingTime
 
@@ -76,7 +76,7 @@ class Progress:
     move, over the same last seconds from which ``seconds_left`` is told. ``doing`` is the phase in a user's word, such
     as ``uploading``. Where nothing moves, ``waiting`` says why (``no connection``, ``no answer``, ``the service is
     busy``), for ``waiting_seconds`` so far, ``retrying`` whether it is tried again; there is neither a rate nor a time
-    left then.
+    left then. While ``hashing``, ``under_way`` files of ``bytes_expected`` bytes are being read.
     ``seconds_left`` is how long the rest of this phase will take, None where that is unknown or nothing is left.
     ``under_way`` are the files that move now, and ``current`` the path that began last, as far as the engine tells.
     ``workers`` are there where several processes or nodes move the files, in the order in which they were heard of.
@@ -169,6 +169,7 @@ class ProgressCounter:
         self._remaining = RemainingTime()
         self._doing = ""
         self._on_record = self._counted = 0
+        self._hashing = self._hashing_bytes = 0
         # Since when each host that is waited for was not heard of, and why.
         self._lost: dict[str, tuple[float, str]] = {}
         self._stirred = clock()
@@ -245,6 +246,8 @@ class ProgressCounter:
                     self._remaining.go_on(self._stirred - self.began, self._files, self._work, self._moved)
             elif isinstance(event, Moving):
                 self._doing, self._on_record = event.doing, event.on_record
+            elif isinstance(event, Hashing):
+                self._hashing, self._hashing_bytes = self._hashing + event.files, self._hashing_bytes + event.size
             else:
                 self._counted += event.files
                 self._stir()
@@ -266,7 +269,8 @@ class ProgressCounter:
             retrying=retrying,
         )
         if self.step not in WORKING:
-            return looking
+            hashing = looking.doing == "hashing"
+            return replace(looking, under_way=self._hashing, bytes_expected=self._hashing_bytes) if hashing else looking
         self._note()
         return replace(
             looking,
@@ -303,7 +307,9 @@ class ProgressCounter:
 
     @property
     def doing(self) -> str:
-        """What is done with files now, in a user's word; empty where none moves."""
+        """What is done with files now, in a user's word; empty where that is the phase's own."""
+        if self.step == "surveying" and self._hashing > 0:
+            return "hashing"
         return self._doing if self.step == "moving" else ""
 
     @property

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from blobsync.base.ahead import Ahead
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.events import Event, unheard
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import reaches_another
@@ -115,8 +116,8 @@ class _Side(NamedTuple):
     round_trip: float | None = None
 
 
-def survey(request: Request, seen: Callable[[int], None]) -> Survey:
-    """Look at both ends. ``seen`` is told how many more entries were looked at.
+def survey(request: Request, seen: Callable[[int], None], emit: Callable[[Event], None] = unheard) -> Survey:
+    """Look at both ends. ``seen`` is told how many more entries were looked at, ``emit`` what is read.
 
     Raises ``NothingMatchedError`` when the source is not there, ``ShapeConflictError`` when one side is a
     file and the other a folder, and whatever the store raises.
@@ -140,6 +141,7 @@ def survey(request: Request, seen: Callable[[int], None]) -> Survey:
             request.part,
             request.records,
             request.compare_content,
+            emit,
         ),
         seen,
     )

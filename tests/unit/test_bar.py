@@ -102,6 +102,10 @@ def test_it_never_reaches_the_last_column(progress: Progress) -> None:
     [
         (Progress("surveying", 2.0), "looking  2 s"),
         (Progress("surveying", 2.0, looked=3000), "looking  3,000 names, 1,500 a second, 2 s"),
+        (
+            Progress("surveying", 9.0, looked=3000, doing="hashing", under_way=12, bytes_expected=120_000_000_000),
+            "hashing  12 files of 120 GB, 3,000 names, 9 s",
+        ),
         (Progress("verifying", 2.0, looked=3000), "checking  3,000 names, 1,500 a second, 2 s"),
         (
             Progress("surveying", 9.0, looked=3, waiting="no answer", waiting_seconds=9.0),

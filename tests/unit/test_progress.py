@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.events import Connected, Disconnected, FilesCounted, Moving
+from blobsync.base.events import Connected, Disconnected, FilesCounted, Hashing, Moving
 from blobsync.base.failure_codes import FailureCode
 from blobsync.plan.progress import Progress, ProgressCounter
 from blobsync.plan.transfer_plan import FileFailure
@@ -142,6 +142,16 @@ def test_while_names_are_looked_at_an_outage_is_said_too() -> None:
     told.emit(Disconnected("acct.example", "no connection", 1.0))
     told.now += 4
     assert (told.seen_now().waiting, told.seen_now().waiting_seconds) == ("no connection", 5.0)
+
+
+def test_files_that_are_read_for_their_md5_are_said_to_be_hashed() -> None:
+    told = Counter()
+    told.phase("surveying")
+    told.emit(Hashing(3, 120 * MB))
+    now = told.seen_now()
+    assert (now.phase, now.doing, now.under_way, now.bytes_expected) == ("surveying", "hashing", 3, 120 * MB)
+    told.emit(Hashing(-3, -120 * MB))
+    assert (told.seen_now().doing, told.seen_now().under_way) == ("", 0)
 
 
 def test_a_failure_that_is_mended_is_none() -> None:

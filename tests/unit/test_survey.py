@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.events import Event, Hashing
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, Record
@@ -582,6 +583,15 @@ def test_a_file_that_is_not_what_was_looked_at_any_more_has_no_md5(place: Place,
     # What is wanted is asked after the look at the file, and before it is read.
     _, pairs = place.look(Route.UPLOAD, wanted=change)
     assert pairs["a"].source == seen
+
+
+def test_files_that_are_read_for_their_md5_are_told_before_and_after(place: Place) -> None:
+    heard: list[Event] = []
+    for name, here, there in (("a", b"aaa", b"aaa"), ("b", b"bb", b"xx"), ("longer", b"c", b"dd")):
+        place.write(name, here)
+        place.store.add(f"v/{name}", there)
+    list(survey(place.request(Route.UPLOAD), place.steps.append, heard.append).pairs)
+    assert heard == [Hashing(2, 5), Hashing(-2, -5)]
 
 
 def compare(place: Place, route: Route = Route.DOWNLOAD) -> Pair:

@@ -11,11 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from blobsync.base.events import Connected, Disconnected, Event
-
-
-def _nobody(event: Event) -> None:
-    """Nobody wants to know."""
+from blobsync.base.events import Connected, Disconnected, Event, unheard
 
 
 class Line:
@@ -28,7 +24,7 @@ class Line:
         self, host: str, emit: Callable[[Event], None] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._host = host
-        self._emit = emit or _nobody
+        self._emit = emit or unheard
         self._clock = clock
         self._lock = threading.Lock()
         self._down_since: float | None = None
