@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -179,6 +180,74 @@ def test_the_bar_says_that_there_is_no_connection_and_no_time_left(
     assert f"uploaded {len(_FILES)} files" in answer
     assert "failed" not in answer
     assert container.contents("data/") == hashes(_FILES)
+
+
+def _changes(file: Path, times: int) -> Callable[[], None]:
+    """Other bytes of the same size, a few times, a tenth of a second apart."""
+
+    def change() -> None:
+        for number in range(times):
+            file.write_bytes(bytes([number]) * file.stat().st_size)
+            time.sleep(0.1)
+
+    return change
+
+
+def _hold_to_the_truth(bars: Sequence[str]) -> None:
+    """No bar that says more than there is, nothing that moves, and no speed or time left of a line that is gone."""
+    places, wholes = set(), set()
+    for bar in (each for each in bars if each.startswith("uploading")):
+        assert int(re.search(r"(\d+)%", bar)[1]) <= 100, bar  # type: ignore[index]
+        if counted := re.search(r"([\d,]+)/([\d,]+) files", bar):
+            done, whole = (int(each.replace(",", "")) for each in counted.groups())
+            assert done <= whole == len(_FILES), bar
+            places.add(counted.start(2))
+        if sizes := re.search(r"([\d.]+) of ([\d.]+) (\w+)", bar):
+            assert float(sizes[1]) <= float(sizes[2]), bar
+            wholes.add(sizes[2])
+        assert not (_OUTAGE_TOLD.search(bar) and ("left" in bar or "/s" in bar)), bar
+        assert "failed" not in bar, bar
+    assert len(places) <= 1 and len(wholes) <= 1, (places, wholes)
+
+
+@pytest.mark.parametrize(
+    ("number", "columns"),
+    [
+        pytest.param(number, columns, marks=[pytest.mark.soak] if number or columns != 80 else [])
+        for number in range(20)
+        for columns in (40, 80, 120)
+    ],
+)
+def test_bars_tell_the_truth_whatever_happens(
+    project: Project, container: Container, line: DelayHandle, number: int, columns: int
+) -> None:
+    """A file changes while it goes, and the line breaks, at random moments."""
+    chance = _seed(number)
+    write_tree(project.data, _FILES)
+    project.configure(container, url=line.url)
+    with on_terminal(project, "u", "data", "--engine", "direct", columns=columns) as terminal:
+        terminal.wait_for(lambda seen: any(bar.startswith("uploading") for bar in seen.bars()))
+        moments = [
+            (chance.uniform(0, 3), _changes(project.data / "large0.bin", chance.randrange(1, 8))),
+            (chance.uniform(0, 4), lambda: _cut(line, chance.uniform(0.5, 5))),
+        ]
+        for after, happens in sorted(moments, key=lambda each: each[0]):
+            time.sleep(after)
+            happens()
+        ended = terminal.finish(seconds=150)
+    _hold_to_the_truth(ended.bars())
+    there, here = container.contents("data/"), read_tree(project.data)
+    if ended.code == 0:
+        assert there == here, str(ended)
+        return
+    # A file may change in its second try, too: then it is named, and only it.
+    assert ended.code == 3 and "data/large0.bin" in " ".join(ended.answer()), str(ended)
+    assert {name for name in here if there.get(name) != here[name]} <= {"large0.bin"}
+
+
+def _cut(line: DelayHandle, seconds: float) -> None:
+    with _outage(line, seconds):
+        pass
 
 
 def test_ctrl_c_in_an_outage_ends_at_once(project: Project, container: Container, line: DelayHandle) -> None:
