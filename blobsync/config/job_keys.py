@@ -80,6 +80,7 @@ ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "ssh_public_key": AML_PLATFORMS,
     "ssh": ("slurm",),
     "docker.environment": AML_PLATFORMS,
+    "docker.runtime": LINKING,
     "docker.username": ("kubernetes",),
     "docker.password": ("kubernetes",),
     "docker.args": ("local", "slurm", *AML_PLATFORMS),

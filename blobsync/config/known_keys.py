@@ -98,6 +98,7 @@ DOCKER: Mapping[str, Key] = {
     "image": TEXT,
     "tag": TEXT,
     "environment": TEXT,
+    "runtime": one_of("docker", "podman", "apptainer", "singularity"),
     "address": TEXT,
     "username": TEXT,
     "password": SECRET,

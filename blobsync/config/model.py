@@ -140,11 +140,12 @@ class CodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class Docker:
-    """The image that jobs run in, and the registry it comes from."""
+    """The image that jobs run in, the registry it comes from, and what runs it (None: whatever is there)."""
 
     image: str | None = None
     tag: str | None = None
     environment: str | None = None
+    runtime: str | None = None
     address: str | None = None
     username: str | None = None
     password: Secret | None = None

@@ -11,10 +11,14 @@ from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
 from blobsync.config.known_keys import GONE_PLATFORMS, PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
+from blobsync.jobs.containers import OPTION as CONTAINER
 from blobsync.jobs.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobs.holding import WAITING, duration_seconds, hold_seconds
 from blobsync.jobs.shape import JobShape, Size, find_shape
 from blobsync.jobs.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
+
+# As docker and Apptainer name an image, or a file of one; what begins otherwise would be an option to them.
+_IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_.:/@+-]*")
 
 # Values of variables named like this are kept out of every record.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
@@ -87,6 +91,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
     if hold:
         options["hold"] = hold
     options.update(own_output(cluster))
+    options.update(container(cluster, request))
     if code is None:
         options["in_place"] = str(cluster.root)
     return JobSpec(
@@ -100,7 +105,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         gpus_per_node=shape.gpus_per_node,
         min_nodes=bounds.least if bounds else None,
         max_nodes=bounds.most if bounds else None,
-        image=cluster.docker.reference,
+        image=image_of(cluster),
         env={**philly_variables(cluster), **{name: cluster.env[name] for name in cluster.env if name not in secret}},
         secret_env=secret,
         code=code,
@@ -217,6 +222,27 @@ def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
             hint="set slurm: {shared_root: /path/there}, or mode: download",
         )
     return f"{base or cluster.root}/{entry.prefix}"
+
+
+def image_of(cluster: Cluster) -> str | None:
+    """The image of ``docker``, in the registry that it names. Raises ``ConfigError`` for what is none."""
+    image, address = cluster.docker.reference, cluster.docker.address
+    if image is None or cluster.platform not in LINKING:
+        return image
+    if not _IMAGE.fullmatch(image):
+        raise ConfigError(f"{image!a} is not an image name", file=cluster.file, key="docker.image")
+    return image if not address or image.startswith(f"{address}/") else f"{address}/{image}"
+
+
+def container(cluster: Cluster, request: SubmitRequest) -> dict[str, Any]:
+    """How blobsync runs the image of a job where it starts jobs itself; ``use_custom_docker: false`` rules that out."""
+    docker = cluster.docker
+    if request.here or cluster.platform not in LINKING or docker.reference is None:
+        return {}
+    if cluster.value("use_custom_docker") is False:
+        return {}
+    told = {"runtime": docker.runtime, "args": docker.args, "shm_size": docker.shm_size}
+    return {CONTAINER: {"file": cluster.file, **{name: value for name, value in told.items() if value}}}
 
 
 def philly_variables(cluster: Cluster) -> dict[str, str]:

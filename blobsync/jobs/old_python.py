@@ -111,6 +111,10 @@ class Job:
 
     def prepare(self, asked: str) -> None:
         """Once per node: later processes find it done."""
+        if self._spec.get("image") and "container" in self._spec["options"]:
+            raise ValueError(
+                f"docker.image {self._spec['image']} needs Python 3.10 or newer on the node, outside of it"
+            )
         with self._boot.locked():
             if self._ready.exists():
                 return

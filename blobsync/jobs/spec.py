@@ -57,6 +57,14 @@ SERVICES = AML_PLATFORMS
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def is_variable_name(name: str) -> bool:
+    """Whether a shell takes it as the name of a variable."""
+    return _VARIABLE.fullmatch(name) is not None
+
+
 def run_name(run_id: str) -> SafeName:
     """The id of a job as the name of a folder. Raises ``UnsafeNameError`` for what is no id of a job."""
     return safe_name(run_id, allowed=RUN_ID)

@@ -223,7 +223,9 @@ def hand_over(
             f"{outcome.error.message}; unknown whether it accepted {spec.run_id}",
             hint=f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it",
         ) from outcome.error
-    way_in = (
-        (f"it waits {hold_text(spec.hold)} for you once it runs: {entering_command(spec.run_id)}",) if spec.hold else ()
-    )
+    way_in: tuple[str, ...] = ()
+    if spec.hold:
+        way_in = (f"it waits {hold_text(spec.hold)} for you once it runs: {entering_command(spec.run_id)}",)
+    if spec.hold and spec.image and spec.platform in ("local", "slurm"):
+        way_in += (f"its shells are on the node itself, not in docker.image of {cluster.file}, {spec.image}",)
     return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes + way_in)

@@ -161,8 +161,9 @@ class Lab:
 def lab(project: Project, container: Container, request: pytest.FixtureRequest) -> Lab:
     lab = Lab(project, container)
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    lab.configure("here", "local", local={"slots": 4, "gpus": 0}, env=root)
-    lab.configure("uni", "slurm", gpu_per_node=0, env=root, slurm={"export": list(root)})
+    outside = {"env": root, "use_custom_docker": False}
+    lab.configure("here", "local", local={"slots": 4, "gpus": 0}, **outside)
+    lab.configure("uni", "slurm", gpu_per_node=0, **outside)
     container.put("chainer/train.py", TRAIN.encode())
     project.environ.update(root)
     if request.node.get_closest_marker("slurm"):
@@ -187,7 +188,7 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     lab.gate.touch()
     lab.write("job.json", {"properties": lab.recipe()})
     done = lab.run("--json", "-c", cluster, "submit", "--file", "job.json")
-    assert "containerSettings: jobs on" in done.err
+    assert "containerSettings: has no effect" in done.err
     job_id = done.data["job_id"]
     # As `az batchai job file stream` did: lines come while the program runs, which ends only when it may.
     streamed = lab.streamed(job_id)
@@ -238,7 +239,7 @@ def test_a_job_file_moves_with_its_job(lab: Lab, first: str, second: str) -> Non
     (lab.project.root / "job.json").unlink()
     done = lab.run("--json", "resubmit", old, "-t", second)
     lab.gate.unlink()
-    assert done.data["cluster"] == second and "containerSettings: jobs on" in done.err
+    assert done.data["cluster"] == second and "containerSettings: has no effect" in done.err
     new = done.data["job_id"]
     assert lab.end(new) == "Completed", lab.run("q", new)
     demand_ranks(lab, new, nodes=2 if second == "uni" else 1)
@@ -255,7 +256,7 @@ def test_a_secret_of_a_job_file_is_asked_for_where_the_job_moves_to(lab: Lab) ->
     lab.write("job.json", {"properties": lab.recipe(secrets=secrets, environmentVariables=env)})
     old = lab.run("--json", "-c", "here", "submit", "--file", "job.json").data["job_id"]
     assert lab.end(old) == "Completed", lab.run("q", old)
-    lab.configure("there", "local", local={"slots": 4, "gpus": 0})
+    lab.configure("there", "local", local={"slots": 4, "gpus": 0}, use_custom_docker=False)
     refused = lab.run("resubmit", old, "-t", "there", code=2)
     assert "the job needs the secret variable HUB_TOKEN" in refused.err and "there.yaml" in refused.err
     kept = [path for path in lab.project.state.rglob("*") if path.is_file() and b"sentinel" in path.read_bytes()]

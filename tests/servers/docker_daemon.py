@@ -73,6 +73,9 @@ class DockerDaemon:
                 self._daemon.kill()
                 self._daemon.wait()
             self._daemon = None
+            # Where a container had the network of the machine, the daemon leaves a mount of that.
+            for path in (self._socket.parent / "exec" / "netns").glob("*"):
+                subprocess.run(["umount", str(path)], capture_output=True)
 
     def _start(self) -> None:
         # No rules and no bridge in this machine's network; a storage that works on any file system.

@@ -154,8 +154,6 @@ NOT_OF_JOBS: Mapping[str, str] = {
     "ignore": "what init packs",
     "compile_args": "what initc compiles here, where nodes compile nothing",
     "platform": "chooses the others",
-    "docker.address": "where blobsync local gets the image from",
-    "use_custom_docker": "whether blobsync local runs in the image, where jobs have no say in it",
 }
 # Without these there is no job at all on the platform; they are no ancestor's.
 ADDED: Mapping[str, Mapping[str, Any]] = {"kubernetes": {"kubernetes": {"namespace": "train"}}}

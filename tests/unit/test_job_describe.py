@@ -53,7 +53,8 @@ def test_what_the_cluster_file_says_arrives_in_the_specification() -> None:
     )
     spec = describe(cluster, SubmitRequest(("true",), name="n", options={"array": "0-3"}), "me_1_x", CODE)
     assert (spec.image, spec.timeout_s, spec.retries, spec.setup) == ("img:7", 5400, 2, ("pip install x",))
-    assert (spec.preemptible, spec.name, spec.options) == (True, "n", {"array": "0-3"})
+    told = {"array": "0-3", "container": {"file": "aux_data/aml/eu.yaml"}}
+    assert (spec.preemptible, spec.name, spec.options) == (True, "n", told)
     (folder,) = spec.folders
     assert (folder.mode, folder.include, folder.cache_seconds, folder.source) == ("download", ("voc",), 9, "")
 

@@ -79,6 +79,7 @@ HANDED_OVER: Mapping[str, tuple[str, Any]] = {
     "docker.address": ("aml", "acr.example"),
     "docker.shm_size": ("aml", "7g"),
     "docker.args": ("aml", ["--cap-add=X"]),
+    "docker.runtime": ("local", "apptainer"),
     "queue_settings.job_tier": ("aml", "Basic"),
     "preemption_allowed": ("itp", True),
     "priority": ("itp", 150),

@@ -54,6 +54,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {"vc": "input", "blob_mount_point": "/blob", **ENTRY, "config_param": {"data_folder": "/blob/d"}},
         "platform: is missing",
     ),
+    "an image that is none": ({**LOCAL, "docker": {"image": "--privileged"}}, "is not an image name"),
     "Kubernetes without an image": ({**KUBE, "kubernetes": {"namespace": "train"}}, "a pod needs an image"),
     "Kubernetes with mounts in no namespace": ({**KUBE, "kubernetes": {"image": "i"}}, "finds the secret of a mount"),
     "Kubernetes with a wrong amount": ({**KUBE, "kubernetes": {"image": "i", "memory": "64 GB"}}, "is not an amount"),

@@ -237,8 +237,8 @@ def _docker(job: BatchAiJob, cluster: Cluster, notes: list[str], *, writes: bool
     image = job.image
     if image is None:
         return {}
-    if cluster.platform in LINKING:
-        what = f"jobs on {cluster.platform} run without a container: the programs of {image.name} must be there"
+    if cluster.platform in LINKING and cluster.value("use_custom_docker") is False:
+        what = f"has no effect: {cluster.file} says use_custom_docker: false, so {image.name}'s programs must be there"
         notes.append(job.file.told("containerSettings", what))
     docker = {"image": image.name, "address": re.sub(r"^https?://|/+$", "", image.server), "username": image.username}
     docker["shm_size"] = image.shm_size

@@ -59,7 +59,6 @@ WHAT, SIZE, WHERE, SURROUNDINGS, MORE = "Command", "Size", "Resources", "Environ
 GROUPS = (WHAT, SIZE, WHERE, SURROUNDINGS, MORE)
 _SLURM = ("slurm",)
 _ELASTIC = tuple(name for name in PLATFORMS if name not in FIXED_SIZE)
-_IN_IMAGES = ("kubernetes", *AML_PLATFORMS)
 
 FIELDS: tuple[FormField, ...] = (
     FormField(
@@ -110,7 +109,7 @@ FIELDS: tuple[FormField, ...] = (
     FormField(
         "retries", "Retries", WHERE, FieldEntry.NUMBER, key="retries", help="After a failure that looks temporary."
     ),
-    FormField("image", "Image", SURROUNDINGS, key="docker.image", example="pytorch/pytorch:latest", only=_IN_IMAGES),
+    FormField("image", "Image", SURROUNDINGS, key="docker.image", example="pytorch/pytorch:latest"),
     FormField("launcher", "Launcher", SURROUNDINGS, FieldEntry.CHOICE, key="launcher"),
     FormField(
         "env",

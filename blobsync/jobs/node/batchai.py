@@ -130,10 +130,10 @@ def make_directories(env: Mapping[str, str], slots: int) -> None:
     Path(env["AZ_BATCHAI_MPI_HOST_FILE"]).write_text(lines, encoding="utf-8")
 
 
-def kept_command(command: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
+def kept_command(command: tuple[str, ...], given: Mapping[str, Any], bash: str | None = None) -> tuple[str, ...]:
     """The command with its output kept in the job's directory (not without bash), and under mpirun where it asks for
-    that."""
-    bash = shutil.which("bash")
+    that. ``bash`` is that of the image; None: this node's."""
+    bash = bash or shutil.which("bash")
     kept = (bash, "-c", KEEPER, KEY, *command) if bash else command
     count = given.get("mpi_processes")
     return ("mpirun", "-n", str(count), "sh", "-c", OF_MPI, KEY, *kept) if count else kept

@@ -18,6 +18,7 @@ import blobsync
 from blobsync.base.locations import Secret
 from blobsync.base.process import python_module
 from blobsync.base.redaction import redact
+from blobsync.jobs.containers import wanted_image
 from blobsync.jobs.holding import HOLDER, HOLDING_FOLDER
 from blobsync.jobs.node.arguments import NodeArguments
 from blobsync.jobs.node.batchai import NodePlace, batchai_variables, kept_command, settings
@@ -65,6 +66,7 @@ class NodeJob:
         root = arguments.root or scratch_root(spec.run_id + self.task, node_rank, environ)
         self.root = Path(os.path.abspath(root))
         self.work_dir = self.root / str(spec.options.get("work_dir", ""))
+        self.in_image = wanted_image(spec) is not None
         # Without a code archive the job runs where it is, and that folder is not ours to remove.
         self.in_place = spec.code is None and spec.spread is None
         self._arguments = arguments
@@ -173,9 +175,10 @@ class NodeJob:
         argv, prefix = self.spec.argv, str(self.spec.options.get("command_prefix", ""))
         command = (*shlex.split(prefix), *argv)
         if self.is_shell_line:
-            command = shell_line(f"{prefix} {argv[0]}".strip())
+            line = f"{prefix} {argv[0]}".strip()
+            command = image_shell_line(line) if self.in_image else shell_line(line)
         given = settings(self.spec)
-        return command if given is None else kept_command(command, given)
+        return command if given is None else kept_command(command, given, "bash" if self.in_image else None)
 
     def _holding_command(self) -> tuple[str, ...]:
         """What waits for people on this node."""
@@ -264,6 +267,11 @@ def _is_word(text: str) -> bool:
 def shell_line(line: str) -> tuple[str, ...]:
     """The argument vector that has a shell read ``line``."""
     return (shutil.which("bash") or "/bin/sh", "-c", line)
+
+
+def image_shell_line(line: str) -> tuple[str, ...]:
+    """The same in an image, which may have another shell than this node, and bash or not."""
+    return ("sh", "-c", 'command -v bash >/dev/null 2>&1 && exec bash -c "$0"; exec sh -c "$0"', line)
 
 
 def scratch_root(run_id: str, node_rank: int, environ: Mapping[str, str]) -> Path:

@@ -1,4 +1,4 @@
-"""Describes this machine and its health, to help debug a job."""
+"""Runs programs on this machine for a job, and describes its health, to help debug one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from blobsync.base.errors import ProcessError
-from blobsync.base.process import ProcessRunner
+from blobsync.base.process import ProcessGroup, ProcessRunner
 from blobsync.jobs.node.job import NodeJob
 
 _PROBES = (("nvidia-smi", "-L"), ("rocm-smi",), ("ibstatus",), ("df", "-h", "."))
@@ -46,3 +46,9 @@ def _answer(command: Sequence[str], cwd: Path, process: ProcessRunner) -> str:
     except ProcessError as error:
         return error.message
     return f"{done.stdout}{done.stderr}".strip()
+
+
+def run_into_log(argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> int:
+    """Run a program to its end, with its output at the end of ``log`` as it comes; returns the exit code."""
+    with log.open("ab") as sink:
+        return ProcessGroup(argv, env=env, cwd=cwd, output=sink).wait()

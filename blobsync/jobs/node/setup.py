@@ -18,12 +18,12 @@ from blobsync.base.process import SubprocessRunner
 from blobsync.base.redaction import redact
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node.batchai import make_directories, settings
+from blobsync.jobs.node.container import fetch_image, remove_image
 from blobsync.jobs.node.folders import KEPT, keep_downloads, place_folders
 from blobsync.jobs.node.job import NodeJob, read_text, shell_line, write_text
-from blobsync.jobs.node.machine import describe_machine
+from blobsync.jobs.node.machine import describe_machine, run_into_log
 from blobsync.jobs.node.mounts import take_mounts_off
 from blobsync.jobs.node.places import JobPlaces
-from blobsync.jobs.node.processes import run_into_log
 from blobsync.jobs.node.ranks import NotReadyError, master_address, ranks_of_node
 from blobsync.jobs.node.transfers import NodeTransfers
 
@@ -122,12 +122,16 @@ def _run_setup(job: NodeJob) -> None:
         make_directories(env, job.spec.procs_per_node)
     if job.own_output:
         job.own_output.mkdir(parents=True, exist_ok=True)
-    for line in job.spec.setup:
+    image = fetch_image(job)
+    for number, line in enumerate(job.spec.setup):
         job.say("setup: " + line)
         # Where the command will run, unless that folder is still to be made.
         folder = job.work_dir if job.work_dir.is_dir() else job.root
         try:
-            code = run_into_log(shell_line(line), folder, env, job.node_log)
+            if image:
+                code, image = image.run_setup(line, number, env)
+            else:
+                code = run_into_log(shell_line(line), folder, env, job.node_log)
         except OSError as error:
             raise ProcessError(f"the setup command cannot be started: {error.strerror}") from error
         if code:
@@ -137,6 +141,7 @@ def _run_setup(job: NodeJob) -> None:
 
 def clean_up(job: NodeJob, code: int) -> None:
     """Remove the job's files from this node, unless the cluster file keeps them."""
+    remove_image(job)
     if job.in_place or job.keep_root == "always" or (job.keep_root == "failed" and code):
         return
     # First what says that the root is ready: a job that is queued again may come back to this node.

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -15,10 +16,12 @@ from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.process import python_module
 from blobsync.base.user_data import state_home
+from blobsync.config.yaml_lines import read_document
 from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.jobs.backends.local.fleet import address_of
 from blobsync.jobs.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.jobs.backends.local.run_files import RunFiles, SavedState
+from blobsync.jobs.containers import find_runtime, image_text, wanted_image
 from blobsync.jobs.holding import HOLDER, entering
 from blobsync.jobs.node_archive import holder_source
 from blobsync.jobs.spec import MARK, RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
@@ -73,7 +76,12 @@ class LocalBackend:
             *("--sync-seconds", str(settings.get("sync_seconds") or 60)),
         )
         first = shlex.join((*command, "--root", str(files.root_for(spec)), "--node-rank", "0"))
-        shown = ("# on this machine, when it is its turn:", first, f"# with {files.job}:", spec.to_json())
+        shown = (
+            f"# on this machine, when it is its turn{image_text(spec)}:",
+            first,
+            f"# with {files.job}:",
+            spec.to_json(),
+        )
         return Plan(spec, "\n".join(shown), LocalRequest(files, command))
 
     def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
@@ -102,6 +110,7 @@ class LocalBackend:
         files, spec = request.files, plan.spec
         capacity = self._capacity()
         _demand_gpus(spec, capacity)
+        self._demand_runtime(spec)
         ticket = LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec))
         local = {
             "slots": capacity.slots,
@@ -219,6 +228,24 @@ class LocalBackend:
         slots, gpus = self._slots(), self._named_gpus()
         if gpus is not None:
             _demand_gpus(spec, Capacity(slots, gpus))
+
+    def _demand_runtime(self, spec: JobSpec) -> None:
+        """Raise ``ConfigError`` unless something here runs the job's image."""
+        wanted = wanted_image(spec)
+        if wanted is not None:
+            try:
+                find_runtime(wanted, self.name, self._around.process)
+            except JobError as error:
+                raise self._of_image(error) from error
+
+    def _of_image(self, error: JobError) -> ConfigError:
+        """With the line of the key, where the cluster file has it."""
+        configured = self._around.configured
+        if configured is not None and configured.written is not None:
+            with suppress(ConfigError):
+                document = read_document(configured.written.path, configured.file)
+                return document.error(("docker", "image"), error.message, hint=error.hint)
+        return ConfigError(error.message, file=self._around.cluster, key="docker.image", hint=error.hint)
 
     def _capacity(self) -> Capacity:
         gpus = self._named_gpus()

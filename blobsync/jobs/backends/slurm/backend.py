@@ -37,6 +37,7 @@ from blobsync.jobs.backends.base import (
 )
 from blobsync.jobs.backends.slurm import replies as slurm_replies
 from blobsync.jobs.backends.slurm.script import build_script
+from blobsync.jobs.containers import image_text
 from blobsync.jobs.holding import HOLDER, entering
 from blobsync.jobs.login import LoginNode
 from blobsync.jobs.node_archive import travelling_sources
@@ -86,7 +87,7 @@ class SlurmBackend:
         request = SlurmRequest(folder, script, ("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
         shown = (
             f"# {shlex.join(self._login.argv(request.command))}",
-            f"# with {folder}/job.sh:",
+            f"# with {folder}/job.sh{image_text(spec)}:",
             script,
             f"# and {folder}/job.json:",
             spec.to_json(),
