@@ -60,7 +60,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
         scripts = wheel.read(f"blobsync-{version}.dist-info/entry_points.txt").decode()
     assert names == {name for name in _tracked() if name.startswith("blobsync/")}
     assert (metadata["Name"], metadata["Version"]) == ("blobsync", version)
-    assert "blobsync = blobsync.cli.main:main" in scripts
+    assert "blobsync = blobsync.__main__:main" in scripts
     assert {"web", "kubernetes", "docs"} <= set(metadata.get_all("Provides-Extra") or ())
 
 
