@@ -199,10 +199,11 @@ def _written(part: LivePart, source: RemoteEnd) -> Iterator[tuple[FileAction, Fi
         there, planned = states.get(action.path), action.source
         if there is None or planned is None or there.size != planned.size or there == action.destination:
             continue
-        if planned.md5 is None and isinstance(end, RemoteEnd):
-            # It was copied as it was, without an MD5.
+        if planned.md5 is None:
+            # It was moved as it was, and only its content tells.
             read = with_md5(source, action.path, planned).md5
-            if read is None or with_md5(end, action.target or action.path, there).md5 != read:
+            found = with_md5(end, action.target or action.path, there) if isinstance(end, RemoteEnd) else there
+            if read is None or found.md5 != read:
                 continue
         yield action, there
 

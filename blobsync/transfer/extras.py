@@ -42,7 +42,7 @@ def _delete_files(end: LocalEnd, deletions: Sequence[FileAction]) -> dict[str, s
             failures[action.path] = error.message
             continue
         parent = action.path.rpartition("/")[0]
-        while parent and parent not in folders:
+        while parent:
             folders.add(parent)
             parent = parent.rpartition("/")[0]
     for folder in sorted(folders, key=lambda path: path.count("/"), reverse=True):

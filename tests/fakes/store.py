@@ -259,7 +259,9 @@ class MemoryStore:
         with self._lock:
             self._demand(name, condition)
             there = self._keep(name, source.body, source.info.md5, replace(source.properties, tier=tier))
-            return CopiedBlob(there.etag, there.md5 if self.tells_md5_of_copies else None)
+            # Computed of what was stored, also where the source has none that is kept.
+            md5 = hashlib.md5(source.body).digest()
+            return CopiedBlob(there.etag, md5 if self.tells_md5_of_copies else None)
 
     def put_block_from_url(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -210,6 +211,58 @@ def test_blocks_of_a_server_that_heeds_no_version_of_the_source_are_not_committe
     report, _ = run(here, there, IN_BLOCKS, threads=1)
     assert [failure.code for _, failure in report.failed] == ["changed_while_read"]
     assert "y/a" not in there.blobs
+
+
+def test_a_small_blob_of_another_version_than_the_planned_one_is_told_by_its_md5(
+    here: MemoryStore, there: MemoryStore
+) -> None:
+    there.heeds_source_etag = False
+    here.add("x/a", b"1" * 10)
+    there.before = changing(there, "put_from_url", 1, lambda: here.add("x/a", b"2" * 10))
+    report, _ = run(here, there, IN_BLOCKS)
+    assert [failure.code for _, failure in report.failed] == ["changed_while_read"] and not report.moved
+
+
+@pytest.mark.parametrize(
+    ("there_already", "with_md5", "code"),
+    [
+        pytest.param(b"1" * 10, True, None, id="an earlier try did it, and its answer was lost"),
+        pytest.param(b"2" * 10, True, "changed_meanwhile", id="somebody else's"),
+        pytest.param(b"1" * 9, True, "changed_meanwhile", id="somebody else's, shorter"),
+        pytest.param(b"1" * 10, False, "changed_meanwhile", id="without an MD5: nobody knows whose"),
+    ],
+)
+def test_what_is_there_when_a_copy_arrives_counts_as_the_copy_only_with_its_content(
+    there_already: bytes, with_md5: bool, code: str | None, here: MemoryStore, there: MemoryStore
+) -> None:
+    here.add("x/a", b"1" * 10, with_md5=with_md5)
+    there.before = changing(there, "put_from_url", 1, lambda: there.add("y/a", there_already, with_md5=with_md5))
+    report, _ = run(here, there, IN_BLOCKS)
+    assert [failure.code for _, failure in report.failed] == ([code] if code else [])
+    assert len(report.moved) == (0 if code else 1) and there.body("y/a") == there_already
+
+
+def test_a_blob_that_is_gone_when_its_copy_was_made_is_to_be_looked_at_by_others(
+    here: MemoryStore, there: MemoryStore
+) -> None:
+    here.add("x/a", b"a" * 10, with_md5=False)
+    there.before = changing(there, "head", 2, lambda: there.blobs.pop("y/a"))
+    (moved,) = run(here, there, IN_BLOCKS)[0].moved
+    assert moved.destination is None
+
+
+def test_a_copy_takes_the_tier_along_that_no_listing_told(here: MemoryStore, there: MemoryStore) -> None:
+    here.add("x/a", b"a" * 10, properties=PNG)
+    task = copy(here, "x", there, "y", ["a"])
+    (action,) = task.actions
+    assert isinstance(action.source, RemoteState)
+    unknown = replace(action, source=replace(action.source, tier=None), target="b")
+    state = RecordedRun(task, RecordingListener(), 0)
+    job = CopyJob(state, unknown, RemoteEnd(here, "x"), RemoteEnd(there, "y"), None, sizes=IN_BLOCKS)
+    WorkerPool(state, [job], 1).work()
+    assert there.blobs["y/b"].properties.tier == "Cool" and "y/a" not in there.blobs
+    (moved,) = state.report.moved
+    assert moved.destination == remote_state(there, "y/b")
 
 
 def test_a_small_blob_of_whose_copy_the_service_tells_no_md5_is_to_be_looked_at_by_others(

@@ -55,7 +55,7 @@ blobs = st.builds(RemoteState, sizes, etags, md5s, st.sampled_from([None, "", "C
 stamps = st.integers(-(1 << 62), 1 << 62)
 files = st.builds(LocalState, sizes, stamps, stamps, st.integers(0, (1 << 64) - 1), md5s)
 parts_of_names = st.text(
-    st.characters(min_codepoint=0x20, exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="/")
+    st.characters(min_codepoint=0x20, exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="/\\")
 )
 names = st.lists(
     parts_of_names.filter(lambda part: part not in ("", ".", "..") and len(part) < 50), min_size=1, max_size=4
@@ -217,6 +217,20 @@ def test_an_account_of_a_range_wants_every_block_and_the_planned_version() -> No
     assert source is not None
     with pytest.raises(FormatError, match="without all of its blocks"):
         whole.ranged(FileRecord("big", dataclasses.replace(source, md5=None)))
+    assert whole.ranged(FileRecord("big", source)) == source
+    # A later range, of which no worker has to know the MD5 of the whole.
+    last = ShardAccount(cut_file(_part(), _large(), 16 * _MIB)[-1])
+    order = last.shard.order
+    assert order is not None and order.blocks.first > 0
+    for index in range(*order.blocks):
+        last.name(NamedBlock(index, _ID))
+    for told in (None, _BLOB):
+        with pytest.raises(FormatError, match="another version"):
+            last.ranged(FileRecord("big", told))
+    without = dataclasses.replace(source, md5=None)
+    assert last.ranged(FileRecord("big", without)) == without
+    with pytest.raises(FormatError, match="another version"):
+        ShardAccount(cut(_part(), [_action("big", source=_FILE)], 1)[0]).ranged(FileRecord("big", _FILE))
     with pytest.raises(FormatError, match="is not in this shard"):
         ShardAccount(cut(_part(), _actions([1]), 1)[0]).name(NamedBlock(0, _ID))
 
@@ -438,12 +452,15 @@ _OTHER = dataclasses.replace(_FILE, inode=43)
         (Route.UPLOAD, _FILE, FileRecord("a", _FILE, None)),
         (Route.UPLOAD, _FILE, FileRecord("a", dataclasses.replace(_FILE, md5=None), _BLOB)),
         (Route.UPLOAD, _FILE, FileRecord("a", _FILE, _BLOB, reused=6)),
+        (Route.DOWNLOAD, None, FileRecord("a", None, _FILE)),
+        (Route.DOWNLOAD, _BLOB, FileRecord("a", _FILE, _FILE)),
+        (Route.UPLOAD, _FILE, FileRecord("a", _BLOB, _BLOB)),
         (Route.DOWNLOAD, _BLOB, FileRecord("a", RemoteState(5, "other", _MD5), _FILE)),
         (Route.DOWNLOAD, _BLOB, FileRecord("a", RemoteState(6, "0x8DC", _MD5), _FILE)),
     ],
 )
 def test_a_record_of_another_version_than_the_plans_is_not_believed(
-    route: Route, planned: FileState, record: FileRecord
+    route: Route, planned: FileState | None, record: FileRecord
 ) -> None:
     account = ShardAccount(Shard(0, route, "d", "s", "t", (_action("a", source=planned),)))
     with pytest.raises(FormatError):
@@ -455,5 +472,33 @@ def test_a_record_of_another_version_than_the_plans_is_not_believed(
 def test_a_record_of_the_planned_version_is_believed() -> None:
     action = _action("a", source=dataclasses.replace(_FILE, md5=None))
     account = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (action,)))
+    assert account.planned("a") is action
     assert account.moved(FileRecord("a", _FILE, _BLOB, 2)) == (action, _FILE, _BLOB, 2)
-    assert not account.left
+    # Also once it has a record.
+    assert not account.left and account.planned("a") is action
+
+
+def test_a_record_of_a_copy_needs_no_look_at_the_destination_nor_an_md5() -> None:
+    blob = dataclasses.replace(_BLOB, md5=None)
+    account = ShardAccount(Shard(0, Route.SAME_ACCOUNT, "d", "s", "t", (_action("a", source=blob),)))
+    assert account.moved(FileRecord("a", blob, None)).destination is None
+
+
+def test_bytes_are_told_once_whatever_becomes_of_the_worker() -> None:
+    listener = RecordingListener()
+    account = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (_action("a", source=_FILE), _action("b", 7))))
+    account.tell(4, 2, listener)
+    account.begin_again("n2", listener)
+    assert (listener.bytes, listener.reused, account.moving, account.reused) == (0, 0, 0, 0)
+    account.tell(3, 2, listener)
+    account.moved(FileRecord("a", _FILE, _BLOB, 2))
+    assert (account.moving, account.reused) == (0, 0)
+    # Nothing is under way any more, so that nothing is taken back.
+    account.take_back(listener)
+    account.close(listener)
+    assert (listener.bytes, listener.reused) == (3, 2)
+    # Somebody who was lost has moved it: of its bytes nobody has told.
+    account.found(account.planned("b"))
+    account.close(listener)
+    account.close(listener)
+    assert (listener.bytes, account.moving) == (10, 0)

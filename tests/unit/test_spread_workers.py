@@ -19,15 +19,17 @@ from blobsync.local.index import Index
 from blobsync.local.names import is_temporary
 from blobsync.plan.spreading import Load, SpreadPlan, check_spread, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action
+from blobsync.spread.arrivals_here import as_seen_here
 from blobsync.spread.earlier_records import merge_records
 from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
 from blobsync.spread.place import FolderPlace, SharedPlace
-from blobsync.spread.probe import OwnProbe, probe_problem, remove_probe, source_probe
+from blobsync.spread.probe import OwnProbe, files_probe, probe_problem, remove_probe, source_probe
 from blobsync.spread.record import FileRecord, Ready, answer_line
 from blobsync.spread.shard import end_text
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.transfer.engines import MoveTask
+from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, download, moved_by, upload
 
@@ -185,6 +187,22 @@ def test_a_download_counts_as_seen_only_where_this_machine_sees_the_same_file(
     assert (moved.destination is not None) is (there == "as it was told")
 
 
+def test_what_is_told_of_another_end_or_without_a_state_is_left_as_it_is(task: MoveTask, tmp_path: Path) -> None:
+    moved = Moved(task.actions[0], destination=RemoteState(0, "0x1"))
+    assert as_seen_here(task.part.destination, moved) is moved
+    # A state of this disk at a container's end, and a blob's at this disk's: nothing that could be looked at.
+    here = Moved(task.actions[0], destination=LocalState(0, 0, 0, 0))
+    assert as_seen_here(task.part.destination, here) is here
+    assert as_seen_here(LocalEnd(tmp_path), moved) is moved
+
+
+def test_a_file_is_looked_at_under_the_name_that_it_was_written_to(task: MoveTask, tmp_path: Path) -> None:
+    (tmp_path / "beside").write_bytes(b"")
+    state = LocalState.of((tmp_path / "beside").stat())
+    moved = Moved(replace(task.actions[0], target="beside"), destination=state)
+    assert as_seen_here(LocalEnd(tmp_path), moved) is moved
+
+
 def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask, place: FolderPlace) -> None:
     crew = Threads(place, task, "Failed with code 1")
     report = moved_by(SpreadEngine(DirectEngine(), place, crew, 2, watch=clock()), task)
@@ -218,7 +236,7 @@ def test_what_workers_told_a_parent_that_was_killed_is_in_the_index(
 
 
 def test_a_probe_of_ours_tells_whether_two_machines_see_the_same_files(tmp_path: Path) -> None:
-    root = tmp_path / "data"
+    root = tmp_path / "new" / "data"
     asked = OwnProbe(root, "0123456789abcdef")
     given = asked.write()
     assert probe_problem(given) is None and probe_problem(None) is None
@@ -265,6 +283,19 @@ def test_where_there_can_be_no_file_of_ours_the_oldest_files_tell_and_one_of_the
     (source.root / named[0]).write_bytes(b"x" * int(named[0].removeprefix("f")))
     assert f"{source.root / named[0]} is another file here" in (probe_problem(given) or "")
     assert source_probe(in_the_way, source, ()) is None
+    # Only what is to move, and was seen here, can tell.
+    others = [replace(actions[0], action=Action.UNCHANGED), replace(actions[1], source=None)]
+    assert source_probe(in_the_way, source, others) is None
+
+
+def test_of_files_of_one_age_the_first_by_name_tell(task: MoveTask) -> None:
+    source = task.part.source
+    assert isinstance(source, LocalEnd)
+    state = LocalState(1, 1, 1, 1)
+    actions = [replace(task.actions[0], path=f"{number:02}", source=state) for number in reversed(range(20))]
+    # The same path twice is no reason to compare states.
+    probe = files_probe(source, [*actions, replace(actions[-1], source=replace(state, inode=2))])
+    assert [Path(each["file"]).name for each in probe["files"]][1:] == [f"{number:02}" for number in range(15)]
 
 
 def test_a_worker_of_a_command_that_was_killed_still_finds_the_probe_that_the_next_command_keeps(

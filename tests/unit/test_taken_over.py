@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import AccessDeniedError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.index import Index, PairIndex
@@ -21,7 +22,7 @@ from blobsync.spread.earlier_records import merge_records, recall, record_files
 from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
 from blobsync.spread.place import CLAIM_SECONDS, FolderPlace
 from blobsync.spread.record import Answer, FileRecord, Ready, answer_line
-from blobsync.spread.shard import cut, end_text, shard_lines
+from blobsync.spread.shard import cut, cut_file, end_text, shard_lines
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import copy, download, upload
@@ -190,6 +191,59 @@ def test_what_has_no_md5_is_compared_by_its_content(place: FolderPlace, known: I
     assert copied.recorded() == ["x/a"]
 
 
+def test_what_cannot_be_read_at_either_end_is_not_equal(place: FolderPlace, known: Index) -> None:
+    copied = Copied(place, known, with_md5=False)
+    _begun(place)
+    copied.there.add("y/a", b"foreign", with_md5=False)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "get":
+            raise AccessDeniedError("no right to read", status=403)
+
+    copied.here.before = copied.there.before = refuse
+    assert copied.recorded() == []
+
+
+@pytest.mark.parametrize(("body", "with_md5"), [(b"planned", True), (b"another size", False)])
+def test_nothing_is_read_where_size_or_md5_tells(body: bytes, with_md5: bool, place: FolderPlace, known: Index) -> None:
+    copied = Copied(place, known, with_md5=with_md5)
+    _begun(place)
+    copied.there.add("y/a", body, with_md5=with_md5)
+    assert copied.recorded() == (["x/a"] if with_md5 else [])
+    assert not copied.here.asked("get") and not copied.there.asked("get")
+
+
+def test_one_file_that_is_somebody_elses_keeps_no_other_from_being_found(place: FolderPlace, known: Index) -> None:
+    here = MemoryStore("here")
+    there = MemoryStore("there", {"here": here})
+    for name in "abc":
+        here.add(f"x/{name}", b"planned", with_md5=False)
+    task = copy(here, "x", there, "y", ["a", "b", "c"])
+    _put(place, task)
+    # A shard that nobody has begun, before one that somebody has.
+    place.write("shards/0000001", place.read("shards/0000000") or b"")
+    place.write("records/0000001~node1.0-00000001~000000", answer_line(Ready()).encode())
+    there.add("y/b", b"foreign", with_md5=False)
+    there.add("y/c", b"planned", with_md5=False)
+    assert record_files(place, [task.part], lambda key: known.pair(key.near, key.remote)) == 1
+    assert list(_pair(known).get(["x/a", "x/b", "x/c"])) == ["x/c"]
+
+
+def test_a_range_of_a_copy_that_came_to_its_end_is_no_file(place: FolderPlace, known: Index) -> None:
+    here = MemoryStore("here")
+    there = MemoryStore("there", {"here": here})
+    here.add("x/big", bytes(8 << 20))
+    task = copy(here, "x", there, "y", ["big"])
+    (action,) = task.actions
+    for number, shard in enumerate(cut_file(task.part, action, 4 << 20)):
+        body = "\n".join(shard_lines(replace(shard, number=number))) + "\n"
+        place.write(f"shards/{number:07}", body.encode())
+    _begun(place, FileRecord("big", action.source, None))
+    there.add("y/big", bytes(8 << 20))
+    merged = merge_records(place, [task.part], lambda key: known.pair(key.near, key.remote))
+    assert merged.files == 0 and not list(_pair(known).get(["x/big"]))
+
+
 @pytest.mark.parametrize("seen", [True, False])
 def test_what_a_worker_told_without_a_look_is_looked_at(place: FolderPlace, known: Index, seen: bool) -> None:
     copied = Copied(place, known)
@@ -223,14 +277,15 @@ def test_what_may_be_somebody_elses_is_not_on_record(
     assert copied.recorded() == []
 
 
+@pytest.mark.parametrize("with_md5", [True, False])
 @pytest.mark.parametrize("body", [b"planned", b"foreign", None])
 def test_what_was_downloaded_without_a_word_is_on_record_where_it_is_the_planned_version(
-    body: bytes | None, place: FolderPlace, known: Index, tmp_path: Path
+    body: bytes | None, with_md5: bool, place: FolderPlace, known: Index, tmp_path: Path
 ) -> None:
     store, root = MemoryStore("box"), tmp_path / "down"
     root.mkdir()
     for name in ("a", "edited"):
-        store.add(f"sets/{name}", b"planned")
+        store.add(f"sets/{name}", b"planned", with_md5=with_md5)
     (root / "edited").write_bytes(b"planned")
     task = download(store, "sets", root, ["a", "edited"])
     _put(place, task)

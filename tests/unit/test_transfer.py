@@ -169,18 +169,18 @@ def test_several_paths_are_one_plan_and_an_inner_one_moves_once(world: World) ->
 
 
 def test_mirror_deletes_extras_only_within_its_limits(world: World) -> None:
-    write(world, {f"data/voc/{n}": b"x" for n in range(20)})
+    write(world, {f"data/voc/{n}": b"x" for n in range(40)})
     world.run("u", "data/voc")
     (world.root / "data/voc/7").unlink()
-    assert counts(world.run("u", "data/voc")) == (0, 19, 0)
-    assert len(blobs(world)) == 20
+    assert counts(world.run("u", "data/voc")) == (0, 39, 0)
+    assert len(blobs(world)) == 40
     assert world.run("u", "data/voc", options=TransferOptions(mirror=True)).deleted == 1
     assert "store/data/voc/7" not in blobs(world)
     for n in range(10):
         (world.root / f"data/voc/{n}").unlink(missing_ok=True)
     with pytest.raises(MirrorRefusedError, match="more than the limit"):
         world.run("u", "data/voc", options=TransferOptions(mirror=True))
-    assert len(blobs(world)) == 19
+    assert len(blobs(world)) == 39
 
 
 def test_mirror_down_removes_local_extras_and_the_folders_they_leave_empty(world: World) -> None:
