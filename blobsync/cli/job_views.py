@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX = 20
 
 MaxOption = Annotated[int, typer.Option("--max", min=1, metavar="N", help="Show the newest N jobs.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, or any unique end of it.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,9 @@ def register(app: typer.Typer) -> None:
 
 def query(
     session: Session,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Job IDs, or ends of them.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Job IDs, their beginnings or ends, or names.")
+    ] = None,
     max: MaxOption = DEFAULT_MAX,
     no_logs: Annotated[bool, typer.Option("--no-logs", help="Fetch no logs.")] = False,
 ) -> Result:
@@ -116,23 +118,29 @@ def failed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
 
 def logs(
     session: Session,
-    id: IdArgument,
+    id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A job ID, its beginning or end, or a job's name.")
+    ] = None,
     follow: Annotated[bool, typer.Option("-F", "--follow", help="Show new lines until the job ends.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, metavar="K", help="Show only this process.")] = None,
     tail: Annotated[int | None, typer.Option("--tail", min=1, metavar="N", help="Show only the last N lines.")] = None,
 ) -> Result:
-    """Print the log of rank 0, or of another; -F follows all of them.
+    """Print the log of rank 0, or of another; -F follows all of them. Without an ID: of the newest job.
 
     \b
+      blobsync logs -F
       blobsync logs 3f2a --rank 3 --tail 50
       blobsync logs 3f2a -F
     """
+    if follow and session.json:
+        raise UsageError("-F and --json cannot be combined")
     jobs = find_jobs(session)
+    record = jobs.newest() if id is None else jobs.find(id)
+    if id is None:
+        session.listener.note(f"the newest job: {record.run_id}")
     if follow:
-        if session.json:
-            raise UsageError("-F and --json cannot be combined")
-        return Result(lines=_told(session, jobs, jobs.find(id), rank), live=True, texts=True)
-    log = jobs.read_log(id, rank=rank, tail=tail)
+        return Result(lines=_told(session, jobs, record, rank), live=True, texts=True)
+    log = jobs.read_log(record, rank=rank, tail=tail)
     run_id = log.record.run_id
     if not log.name:
         session.listener.note(f"{run_id} has no such log yet")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.amounts import count_text
 from blobsync.cli.columns import columns_of
 from blobsync.jobs.holding import entering_command, hold_text
-from blobsync.jobs.lasting import lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
+from blobsync.jobs.lasting import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobs.shape import job_size_text
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _COMMAND_CHARS = 60
 _LAST_LEAST = 12
 # Where no column is left to be left out.
 _LAST_CUT = 8
-_LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "TIME", "USER")
+_LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "TIME", "USER", "AGE")
 
 
 def job_data(record: JobRecord) -> dict[str, Any]:
@@ -112,16 +112,23 @@ def _sure(record: JobRecord) -> str:
 
 def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
     """One line per job under a heading."""
-    rows = [("ID", "STATUS", "CLUSTER", "GPUS", "TIME", "COMMAND")]
+    return table(job_rows(records))
+
+
+def job_rows(records: Sequence[JobRecord]) -> list[tuple[str, ...]]:
+    """The cells of that table, the heading first; names only where a job has one."""
+    named = any(record.spec.name for record in records)
+    rows = [("ID", "STATUS", "AGE", "TIME", "CLUSTER", "GPUS", *(["NAME"] if named else []), "COMMAND")]
     for record in records:
         info, spec = record.info, record.spec
         status = state_text(record)
         if info.restarts:
             status += f", restarted {info.restarts}x"
         gpus = str(spec.nodes * spec.gpus_per_node or f"{spec.world_size} CPU")
-        command = spec.name or shlex.join(spec.argv)
-        rows.append((record.run_id, status, record.cluster, gpus, lasted(record), command))
-    return table(rows)
+        name = [spec.name] if named else []
+        cells = (status, age(record), lasted(record), record.cluster, gpus, *name, shlex.join(spec.argv))
+        rows.append((record.run_id, *cells))
+    return rows
 
 
 def table(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # From the first word that is not our option, everything belongs to the command.
 _ENDS_WITH_A_COMMAND = {**SETTINGS["context_settings"], "allow_interspersed_args": False}
 
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="Job IDs, or any unique ends of them.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, or any unique end of it.")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="Job IDs, their beginnings or ends, or names.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
 CommandArgument = Annotated[
     list[str], typer.Argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
 ]
@@ -112,7 +112,7 @@ def _submitted(
         return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines(), texts=True)
     submitted = jobs.submit(words, **asked)
     note_all(session, submitted.warnings)
-    return _waited(session, jobs, submitted.record) if wait else _accepted([submitted])
+    return _waited(session, jobs, submitted.record) if wait else _accepted(session, [submitted])
 
 
 def _of_file(
@@ -180,7 +180,7 @@ def resubmit(
     ]
     for one in submitted:
         note_all(session, one.warnings)
-    return _accepted(submitted)
+    return _accepted(session, submitted)
 
 
 def abort(session: Session, ids: IdsArgument) -> Result:
@@ -286,11 +286,18 @@ def exit_code_of(record: JobRecord) -> int:
     return code if code else ExitCode.FAILED
 
 
-def _accepted(submitted: list[Submitted]) -> Result:
+def _accepted(session: Session, submitted: list[Submitted]) -> Result:
     """One job's answer is that of ``submit``; several are a list."""
+    if len(submitted) == 1:
+        session.listener.note(f"next: blobsync logs {_short(submitted[0].record)} -F")
     answers = [_answer(one.record) for one in submitted]
     lines = [line for answer in answers for line in (answer["job_id"], answer["url"]) if line]
     return Result(answers[0] if len(answers) == 1 else {"jobs": answers}, lines)
+
+
+def _short(record: JobRecord) -> str:
+    """What a table of jobs shows of its id."""
+    return record.run_id.rpartition("_")[2]
 
 
 def _answer(record: JobRecord) -> dict[str, Any]:
@@ -323,7 +330,7 @@ def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
         yield from followed(jobs, record)
         end()
 
-    last = record.run_id.rpartition("_")[2]
+    last = _short(record)
     goes_on = CommandInterruptedError(
         f"the job {record.run_id} keeps running",
         hint=f"follow it: blobsync logs {last} -F; stop it: blobsync abort {last}",

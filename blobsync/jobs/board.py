@@ -195,16 +195,22 @@ class Board:
 
     # -- states -------------------------------------------------------------------------------------------------
 
-    def find(self, suffixes: Iterable[str]) -> tuple[JobRecord, ...]:
-        """The jobs whose ids end so, in this order. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
-        above = {ASSETS, log_folder(self.root, self.environ).name}
-        return tuple(self._find(_id_of(suffix, above)) for suffix in suffixes)
+    def find(self, wanted: Iterable[str]) -> tuple[JobRecord, ...]:
+        """The jobs whose ids begin or end so, or the newest of that name, in this order.
 
-    def _find(self, suffix: str) -> JobRecord:
+        Raises ``JobNotFoundError`` or ``AmbiguousJobError``.
+        """
+        above = {ASSETS, log_folder(self.root, self.environ).name}
+        return tuple(self._find(_id_of(each, above)) for each in wanted)
+
+    def _find(self, wanted: str) -> JobRecord:
         try:
-            return self.history.find(suffix)
+            record = self.history.find(wanted)
         except JobNotFoundError as unknown:
-            return self._recall(suffix, unknown)
+            return self._recall(wanted, unknown)
+        if record.spec.name == wanted:
+            self.note(f"the newest job with the name {wanted}: {record.run_id}")
+        return record
 
     def _recall(self, suffix: str, unknown: JobNotFoundError) -> JobRecord:
         """Ask the services that know jobs by themselves: a colleague's, or one from another machine."""

@@ -53,6 +53,15 @@ and state in (select value from json_each(?2))
 and run_id not in (select run_id from removed_secrets where gone or tried > ?3)
 order by submitted
 """
+# The last part of an id is what people copy from a narrow table; what comes before it is the same for many.
+_HEAD = "rtrim(run_id, '0123456789abcdefghijklmnopqrstuvwxyz')"
+_LIKE = f"""
+select * from jobs where substr(run_id, -length(?1))=?1 or native_id=?1
+or substr(run_id, length({_HEAD}) + 1, length(?1))=?1
+or (substr(run_id, 1, length(?1))=?1 and length(?1) > length({_HEAD}))
+order by submitted desc
+"""  # noqa: S608 - of our own words
+_NAMED = "select * from jobs where json_extract(spec, '$.name')=? order by submitted desc, rowid desc limit 1"
 _VERSION = 5
 # From a version to the next one.
 _STEPS = {
@@ -251,19 +260,30 @@ class History:
                 [(record.run_id, now, gone) for record in records],
             )
 
-    def find(self, suffix: str) -> JobRecord:
-        """The one job whose id, or whose id on its cluster, ends with ``suffix``; a whole id always wins.
+    def find(self, wanted: str) -> JobRecord:
+        """The one job of that id, of an id that begins or ends so, or of that id on its cluster; a whole id wins.
+        Else the newest of that name.
 
         Raises ``JobNotFoundError``, or ``AmbiguousJobError`` with the candidates.
         """
-        found = self._select("select * from jobs where run_id=?", suffix) or self._select(
-            "select * from jobs where substr(run_id, -?)=? or native_id=?", len(suffix), suffix, suffix
-        )
-        if not found or not suffix:
-            raise JobNotFoundError(f"no job of this project ends with {suffix!r}", hint="blobsync history lists them")
+        found = self._select("select * from jobs where run_id=?", wanted)
+        if not found and wanted:
+            found = self._select(_LIKE, wanted) or self._select(_NAMED, wanted)
+        if not found:
+            raise JobNotFoundError(
+                f"no job of this project has an id that begins or ends with {wanted!r}, or that name",
+                hint="blobsync history lists them",
+            )
         if len(found) > 1:
             names = ", ".join(record.run_id for record in found[:8])
-            raise AmbiguousJobError(f"{len(found)} jobs end with {suffix!r}: {names}", hint="give more of the id")
+            raise AmbiguousJobError(f"{len(found)} jobs could be {wanted!r}: {names}", hint="give more of the id")
+        return found[0]
+
+    def newest(self) -> JobRecord:
+        """The one that was submitted last. Raises ``JobNotFoundError``."""
+        found = self.recent(limit=1)
+        if not found:
+            raise JobNotFoundError("no job was submitted from this project yet", hint="blobsync submit CMD...")
         return found[0]
 
     def holds(self, run_id: str) -> bool:

@@ -131,6 +131,11 @@ def lasted(record: JobRecord) -> str:
     return "" if seconds is None else lasting_text(seconds)
 
 
+def age(record: JobRecord) -> str:
+    """How long ago it was submitted: ``2d``, ``5m``."""
+    return lasting_text(max(0, int(time.time() - record.submitted))).partition(" ")[0]
+
+
 def lasting_text(seconds: int) -> str:
     """``2d 3h``, ``5m 10s``."""
     parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]

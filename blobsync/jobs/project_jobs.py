@@ -155,6 +155,10 @@ class Jobs:
         """What is recorded of a job. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
         return job if isinstance(job, JobRecord) else self._board.find([job])[0]
 
+    def newest(self) -> JobRecord:
+        """What is recorded of the job that was submitted last. Raises ``JobNotFoundError``."""
+        return self._board.history.newest()
+
     def get(self, job: JobName) -> JobRecord:
         """A job as its cluster says that it is now; ``is_settled`` is False where it could not be asked."""
         return self.refresh([job])[0]

@@ -90,11 +90,31 @@ def test_any_unique_end_finds_a_job(history: History) -> None:
     add(history, "me_2_bbbb1234", "77")
     assert history.find("a1234").run_id == "me_1_aaaa1234"
     assert history.find("77").run_id == "me_2_bbbb1234"
-    with pytest.raises(AmbiguousJobError, match="2 jobs end with"):
+    with pytest.raises(AmbiguousJobError, match="2 jobs could be"):
         history.find("1234")
     for nothing in ("zzz", "", "%", "_"):
         with pytest.raises(JobNotFoundError):
             history.find(nothing)
+
+
+def test_any_unique_beginning_finds_a_job(history: History) -> None:
+    add(history, "me_1_aaaa1234")
+    add(history, "me_1_aabb5678")
+    assert history.find("aaa").run_id == history.find("me_1_aaa").run_id == "me_1_aaaa1234"
+    with pytest.raises(AmbiguousJobError):
+        history.find("aa")
+    # What all ids of a user begin with is no job, also where there is only one.
+    for nothing in ("me", "me_1_", "1_aaaa"):
+        with pytest.raises(JobNotFoundError):
+            history.find(nothing)
+
+
+def test_a_name_is_that_of_its_newest_job(history: History) -> None:
+    add(history, "me_1_aaaa1234", name="train")
+    add(history, "me_2_bbbb1234", name="train")
+    assert history.find("train").run_id == history.newest().run_id == "me_2_bbbb1234"
+    with pytest.raises(JobNotFoundError):
+        history.find("trai")
 
 
 def test_a_whole_id_wins_over_longer_ids_that_end_with_it(history: History) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.cli.job_words import job_data, job_details, job_table
+from blobsync.cli.job_words import job_data, job_details, job_rows, job_table, table
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.spec import JobRef, NodeChange, RunInfo, State, StateChange
 from tests.documents import check_data
@@ -43,10 +43,23 @@ def test_how_long_a_job_runs_is_said_while_it_runs(
     else:
         assert not [text for text in details if text.startswith(("ended", "running", "waiting"))]
     heading, row = job_table([job])
-    assert row[heading.index("TIME") : heading.index("COMMAND")].strip() == column
+    assert row[heading.index("TIME") : heading.index("CLUSTER")].strip() == column
     check_data("a", {"jobs": [job_data(job)]})
     elapsed = job_data(job)["elapsed_seconds"]
     assert elapsed is None if seconds is None else abs(elapsed - seconds) <= 1
+
+
+def test_a_narrow_table_has_what_a_job_is_known_by_first() -> None:
+    job = record(State.RUNNING, waited=900, ran=600)
+    named = replace(job, spec=replace(job.spec, name="big-run"))
+    for columns in (40, 80, 120):
+        lines = list(table(job_rows([job, named]), columns))
+        assert max(map(len, lines)) <= columns
+        heading = lines[0].split()
+        assert (heading[:3], "NAME" in heading) == (["ID", "STATUS", "AGE"], True) or columns == 40
+        id, state, *_ = lines[1].split()
+        assert (job.run_id.endswith(id), state) == (True, "Running")
+        assert "big-run" in lines[2]
 
 
 def test_a_job_that_was_taken_off_its_machine_waits_again() -> None:
