@@ -161,6 +161,7 @@ KUBERNETES: Mapping[str, Key] = {
     "pull_secret": TEXT,
     "ttl_days": WHOLE,
     "gpu_resource": TEXT,
+    "security_context": Key(Kind.TEXT_OR_MAPPING),
 }
 
 LOCAL: Mapping[str, Key] = {

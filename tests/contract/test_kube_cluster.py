@@ -208,6 +208,53 @@ def test_of_a_log_that_was_rotated_the_newest_file_alone_is_served(kube_cluster:
     assert cluster.kubectl("logs", "-n", space, "--tail=100", pod).stdout.splitlines() == served
 
 
+SAFE = {
+    "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+    "main": {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}},
+}
+
+
+def test_a_namespace_admits_the_pods_of_its_level_and_warns_of_a_job(kube_cluster: RealCluster) -> None:
+    space = kube_cluster.new_namespace(enforce="restricted")
+    warned = kube_cluster.kubectl("create", "-n", space, "-f", "-", stdin=json.dumps(job("loose", "true"))).stderr
+    assert warned.startswith(
+        'Warning: would violate PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "main" '
+        'must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container "main" must '
+        'set securityContext.capabilities.drop=["ALL"]), runAsNonRoot != true (pod or container "main" must set '
+        'securityContext.runAsNonRoot=true), seccompProfile (pod or container "main" must set '
+        'securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost")'
+    )
+
+    def told() -> str:
+        found = kube_cluster.json("get", "events", "-n", space, "--field-selector=reason=FailedCreate")["items"]
+        return str(found[0]["message"]) if found else ""
+
+    said = kube_cluster.until(told, "the pod is refused")
+    assert said.startswith('Error creating: pods "loose-0-')
+    assert 'is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false' in said
+    assert kube_cluster.pods("loose", space) == []
+    safe = job("safe", "id -u; touch /etc/x || echo kept out", pod=SAFE)
+    assert kube_cluster.kubectl("create", "-n", space, "-f", "-", stdin=json.dumps(safe)).stderr == ""
+    ended(kube_cluster, "safe", space)
+    lines = kube_cluster.kubectl("logs", "-n", space, "job/safe").stdout.splitlines()
+    assert lines[0] == "1000" and lines[-1] == "kept out"
+
+
+def test_a_pod_that_must_not_be_root_waits_where_its_image_is(kube_cluster: RealCluster, space: str) -> None:
+    cluster = stand_in(kube_cluster)
+    cluster.create(job("root", "id -u", pod={"securityContext": {"runAsNonRoot": True}}), space)
+
+    def waiting() -> bool:
+        pods = cluster.pods("root", space)
+        states = pods[0]["status"].get("containerStatuses", []) if pods else []
+        said = states[0]["state"].get("waiting", {}) if states else {}
+        text = "container has runAsNonRoot and image will run as root"
+        return said.get("reason") == "CreateContainerConfigError" and text in said["message"]
+
+    cluster.until(waiting, "it says so")
+    cluster.kubectl("delete", "job", "root", "-n", space, "--wait=false")
+
+
 def test_the_api_server_restarts_with_what_it_had(kube_cluster: RealCluster, space: str) -> None:
     cluster = stand_in(kube_cluster)
     cluster.create(job("stays", "echo begun; sleep 2; echo done"), space)

@@ -340,6 +340,62 @@ def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster
     assert left == [] and lab.ask("q")["jobs"] == []
 
 
+def test_a_job_runs_in_a_namespace_that_admits_restricted_pods_only(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    lab.namespace = kube_cluster.new_namespace(enforce="restricted")
+    lab.kubernetes()
+    script = "id -u; grep NoNewPrivs /proc/self/status; echo x > ~/mine && echo home; id -u > output/who"
+    said = lab.run("-c", "k8s", "submit", script)
+    where = f"the namespace {lab.namespace} admits restricted pods only"
+    assert f"{where}: the job runs as user 1000" in said.err and "warns" not in said.err
+    job_id = lab.ask("q")["jobs"][0]["job_id"]
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
+    assert lab.run("logs", job_id).out.splitlines()[::2] == ["1000", "home"]
+    assert lab.container.get("mine/output/who") == b"1000\n"
+    told = {each["check"]: each for each in lab.ask("-c", "k8s", "doctor")["findings"]}
+    assert told["pod security"]["status"] == "ok"
+    assert told["pod security"]["detail"] == "the namespace enforces restricted: jobs run as user 1000"
+
+    # Another user, in any namespace.
+    lab.kubernetes(kubernetes={"security_context": {"runAsUser": 1234, "runAsGroup": 1234}})
+    job_id = lab.submit("k8s", "id -u")
+    assert lab.until(job_id)["status"] == "Completed" and lab.run("logs", job_id).out == "1234\n"
+
+
+def test_what_the_server_warns_of_is_shown_and_a_refused_pod_is_a_reason(
+    lab: KubeLab, kube_cluster: RealCluster
+) -> None:
+    lab.namespace = kube_cluster.new_namespace(enforce="restricted")
+    lab.kubernetes(kubernetes={"security_context": {"runAsUser": 0}})
+    said = lab.run("-c", "k8s", "submit", "true")
+    warning = 'the cluster warns: would violate PodSecurity "restricted:latest": runAsUser=0'
+    assert said.err.count(warning) == 1 and "\x1b" not in said.err
+    job_id = lab.ask("q")["jobs"][0]["job_id"]
+    assert 'violates PodSecurity "restricted:latest"' in lab.until_reason(job_id, "no pod could be made")["reason"]
+    told = {each["check"]: each for each in lab.ask("-c", "k8s", "doctor")["findings"]}
+    assert told["pod security"]["status"] == "warn" and "runAsUser=0" in told["pod security"]["detail"]
+    lab.run("a", job_id)
+    # A role inside the namespace may not read the namespace itself: then the warning says what helps.
+    cluster = stand_in(kube_cluster)
+    lab.kubernetes()
+    cluster.deny("get", "namespaces")
+    try:
+        said = lab.run("-c", "k8s", "submit", "true")
+    finally:
+        cluster.allow_all()
+    assert "kubernetes: {security_context: restricted} makes such pods" in said.err
+    lab.run("a", lab.ask("q")["jobs"][0]["job_id"])
+
+
+def test_a_queue_of_a_cluster_without_kueue_is_refused(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    stand_in(kube_cluster)
+    lab.kubernetes(kubernetes={"queue": "team"})
+    said = lab.run("-c", "k8s", "submit", "true", code=1)
+    assert "the cluster has no Kueue, so that a job of the queue team would wait for ever" in said.err
+    assert "omit kubernetes.queue, or install Kueue" in said.err
+    assert kube_cluster.json("get", "jobs,secrets,configmaps", "-n", lab.namespace)["items"] == []
+    assert lab.ask("q")["jobs"] == []
+
+
 def test_the_doctor_asks_the_cluster_for_all_that_a_job_needs(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     lab.kubernetes("elsewhere", kubernetes={"namespace": "not-there", "service_account": "nobody"})

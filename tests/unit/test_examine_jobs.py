@@ -171,11 +171,12 @@ def test_what_the_file_names_in_the_cluster_has_to_be_there(tmp_path: Path) -> N
     gone = "Error from server (NotFound): not found"
     answers.errors = {f"/{name}": gone for name in names.values()}
     found = shown(examined(tmp_path / "gone", answers, kubernetes=names))
-    assert found["queue"] == (FAIL, "gpus is not there") and found["priority class"][0] is FAIL
+    assert found["queue"] == (FAIL, "the namespace train has no queue gpus, so that the job would wait for ever")
+    assert found["priority class"][0] is FAIL
     answers.errors = {"/apis/kueue.x-k8s.io": gone}
     assert shown(examined(tmp_path / "no-kueue", answers, kubernetes=names))["queue"] == (
         FAIL,
-        "the cluster has no Kueue",
+        "the cluster has no Kueue, so that a job of the queue gpus would wait for ever",
     )
 
 

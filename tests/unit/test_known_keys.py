@@ -123,6 +123,7 @@ HANDED_OVER: Mapping[str, tuple[str, Any]] = {
     "kubernetes.pull_secret": ("kubernetes", "registry"),
     "kubernetes.ttl_days": ("kubernetes", 1),
     "kubernetes.gpu_resource": ("kubernetes", "amd.com/gpu"),
+    "kubernetes.security_context": ("kubernetes", {"runAsUser": 7}),
     "docker.username": ("kubernetes", "other"),
     "config_param.*.path": ("aml", "elsewhere"),
     "config_param.*.datastore_name": ("aml", "other"),

@@ -18,6 +18,7 @@ from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.spec import JobSpec, Secrets
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID
 from tests.fakes.kubernetes import demand_valid, plan
+from tests.servers.kube.pod_security import violations
 from tests.servers.kube.volumes import expanded
 
 NAME = "me-1795248518-272a2739"
@@ -191,9 +192,41 @@ def test_the_cluster_file_says_what_pods_ask_for(tmp_path: Path) -> None:
     assert spec["activeDeadlineSeconds"] == 7200 and spec["ttlSecondsAfterFinished"] == 86_400
 
 
+def contexts(made: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``securityContext`` of the pod and of its container."""
+    pod = pod_of(made)
+    return pod.get("securityContext", {}), pod["containers"][0].get("securityContext", {})
+
+
+def test_the_security_context_of_the_cluster_file_is_that_of_pod_and_container(tmp_path: Path) -> None:
+    assert contexts(plan(tmp_path, config_param=COPIED)) == ({}, {})
+    given = {"runAsUser": 2000, "fsGroup": 3, "readOnlyRootFilesystem": True, "capabilities": {"add": ["IPC_LOCK"]}}
+    made = plan(tmp_path, config_param=COPIED, kubernetes={"security_context": given})
+    own = {"readOnlyRootFilesystem": True, "capabilities": {"add": ["IPC_LOCK"]}}
+    assert contexts(made) == ({"runAsUser": 2000, "fsGroup": 3}, own)
+    asked = plan(tmp_path, config_param=COPIED, kubernetes={"security_context": "restricted"})
+    assert demand_admitted(asked) == 1000
+    assert asked.request.restricted() == asked.request
+    # Where the namespace asks for it, it is so too; what the file says stays.
+    assert demand_admitted(plan(tmp_path, config_param=COPIED), add=True) == 1000
+    one = plan(tmp_path, config_param=COPIED, kubernetes={"security_context": {"runAsUser": 2000}})
+    assert demand_admitted(one, add=True) == 2000
+
+
+def demand_admitted(made: Plan, *, add: bool = False) -> int:
+    """The user of pods that a restricted namespace admits."""
+    request = made.request.restricted() if add else made.request
+    demand_valid(request.render("x"))
+    pod = request.job["spec"]["template"]["spec"]
+    assert list(violations("restricted", pod)) == []
+    return int(pod["securityContext"]["runAsUser"])
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
+        ({"security_context": "loose"}, "'loose' is not restricted, or a mapping"),
+        ({"security_context": {"runAsUsr": 1}}, "'runAsUsr' is no field of a security context"),
         ({"namespace": "No_Good"}, "is not the name of a namespace"),
         ({"cpu": "many"}, "is not a number of CPUs"),
         ({"memory": "64 GB"}, "is not an amount of memory"),

@@ -77,6 +77,14 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {**KUBE, "kubernetes": {"image": "i", "tolerations": [{"key": "a b"}]}},
         "is not the key of a taint",
     ),
+    "Kubernetes with a security context of another word": (
+        {**KUBE, "kubernetes": {"image": "i", "security_context": "loose"}},
+        "is not restricted, or a mapping",
+    ),
+    "Kubernetes with a misspelt field of a security context": (
+        {**KUBE, "kubernetes": {"image": "i", "security_context": {"runAsUsr": 1}}},
+        "is no field of a security context",
+    ),
     "Kubernetes with a mount of an emulator": (
         {**KUBE, "config_param": {**CODE, "data_folder": EMULATED}},
         "the Blob CSI driver takes accounts of Azure only",
@@ -199,6 +207,8 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "is neither a program name": "the form of the key is checked when the file is read",
     "this machine is one node, but the job requests {spec.nodes}": "the shape of the job is refused before",
     "only Azure ML has computes": "compute on another platform",
+    "the cluster has no Kueue": "the cluster is asked",
+    "has no queue {queue}": "the cluster is asked",
 }
 
 

@@ -7,7 +7,8 @@ for the session) or ``with KubeCluster(folder) as cluster`` (its own, with its o
     cluster.environ                   {"KUBECONFIG": ..., "PATH": ...}: for programs that call kubectl
     cluster.kubectl("get", "pods")    runs the real kubectl; .json("get", "jobs") parses its answer
     cluster.image                     an image with sh and Python (BLOBSYNC_TEST_IMAGE on a real cluster)
-    cluster.new_namespace()           makes an empty namespace with a name of its own, and returns the name
+    cluster.new_namespace()           makes an empty namespace with a name of its own, and returns the name;
+                                      new_namespace(enforce="restricted") gives it this level of PodSecurity
     cluster.pod("run-1", 0)           the newest pod of the Job "run-1" with index 0, as an object, or None
     cluster.running("run-1", 0)       waits until that pod runs, and returns its name
     cluster.until(test, what)         waits until a function answers something true, and returns that
@@ -28,8 +29,12 @@ and where it is this stand-in (not a real cluster, see below)::
 ``BLOBSYNC_TEST_KUBECONFIG`` swaps it for a real cluster: the fixture then gives a ``RealCluster`` with the first list
 alone, and a test that needs the second says ``stand_in(cluster)``, which skips it there.
 
+A namespace with the label ``pod-security.kubernetes.io/enforce: restricted`` (or ``baseline``) refuses pods that are
+not what it asks for, so that a Job gets the event FailedCreate, and answers a Job with the header ``Warning:``.
+
 How a pod runs: each container has its own mount, PID, IPC and host name namespaces, so that its program is process 1
-(which hears SIGTERM only if it has a handler). Its files are this machine's with its own changes apart, so every
+(which hears SIGTERM only if it has a handler), and runs as ``runAsUser``; of the rest of a security context, nothing is
+carried out. Its files are this machine's with its own changes apart, so every
 image is "this machine, with the Python that runs the tests first on PATH"; volumes and Secrets stand where the
 manifest says. Each pod has an address in 127.0.0.0/8, and ``/etc/hosts`` answers what the cluster's DNS would:
 ``JOB-INDEX.SERVICE``. The network is this machine's: a program that listens on 0.0.0.0 takes its port on all pods.

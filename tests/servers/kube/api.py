@@ -6,7 +6,7 @@ import base64
 import copy
 from typing import Any
 
-from tests.servers.kube import errors, rules
+from tests.servers.kube import errors, pod_security, rules
 from tests.servers.kube.access import Access
 from tests.servers.kube.defaults import complete_secret, prepare
 from tests.servers.kube.errors import Refused
@@ -109,7 +109,10 @@ class Api:
             raise errors.already_there(resource, name)
         rules.check(obj, resource)
         if resource.kind == "Pod":
+            pod_security.admit_pod(self._store, obj)
             admit_pod(self._store, obj)
+        if resource.kind == "Job":
+            warnings += pod_security.warnings_of(self._store, obj)
         request.answer(201, self._store.create(obj, dry=_is_dry(request)), warnings=warnings)
 
     def _admitted(self, request: Request, resource: Resource, obj: Any) -> tuple[str, ...]:
@@ -146,6 +149,8 @@ class Api:
                 if "status" in old:
                     new["status"] = copy.deepcopy(old["status"])
                 rules.check_update(old, new, resource)
+                if resource.kind == "Job":
+                    warnings += pod_security.warnings_of(self._store, new)
             changed = self._store.update(new, dry=_is_dry(request))
         request.answer(200, changed, warnings=warnings)
 

@@ -84,9 +84,11 @@ class RealCluster:
     def create(self, obj: Mapping[str, Any], namespace: str = "default") -> Any:
         return self.json("create", "-n", namespace, "-f", "-", stdin=json.dumps(obj))
 
-    def new_namespace(self) -> str:
+    def new_namespace(self, **labels: str) -> str:
+        """``enforce="restricted"``: its label of PodSecurity."""
         name = f"t-{secrets.token_hex(5)}"
-        self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        given = {f"pod-security.kubernetes.io/{mode}": level for mode, level in labels.items()}
+        self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": given}})
         self._made.append(name)
         return name
 

@@ -78,7 +78,20 @@ def _arrange(spec: dict[str, Any]) -> str:
         _mount(each, root + each, None, _BIND | _REC)
     for source, target, read_only in spec["mounts"]:
         _bind(source, root, target, read_only=read_only)
+    if spec["user"]:
+        _open_interpreter(root, spec["environ"].get("PATH", ""))
     return root
+
+
+def _open_interpreter(root: str, path: str) -> None:
+    """Images are there for everybody; this machine's Python may stand in the home of root."""
+    given = shutil.which("python3", path=path) or sys.executable
+    for place in (given, os.path.realpath(given)):
+        for folder in Path(place).parents:
+            inside = root + str(folder)
+            # Only what is the container's own: what is mounted there is this machine's.
+            if os.stat(inside).st_dev == os.stat(root).st_dev:
+                os.chmod(inside, os.stat(inside).st_mode | 0o555)
 
 
 def _become(spec: dict[str, Any]) -> int:
@@ -89,6 +102,10 @@ def _become(spec: dict[str, Any]) -> int:
         os.chroot(root)
         os.makedirs(spec["folder_in"], exist_ok=True)
         os.chdir(spec["folder_in"])
+        if spec["user"]:
+            os.setgroups([spec["group"]])
+            os.setgid(spec["group"])
+            os.setuid(spec["user"])
         found = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
         if found is None:
             print(f'exec: "{argv[0]}": executable file not found in $PATH', flush=True)

@@ -76,6 +76,7 @@ class ContainerProcess:
         self.log, self.started, self.ended = Log(most), stamp(), ""
         self.environ: dict[str, str] = spec["environ"]
         self.folder_in: str = spec["folder_in"]
+        self._owner: tuple[int, int] = (spec["user"], spec["group"])
         self.reason = ""
         self._over = threading.Event()
         (folder / "files").mkdir(parents=True)
@@ -122,7 +123,9 @@ class ContainerProcess:
         words = [f"{name}={value}" for name, value in self.environ.items()]
         inside = ["env", "-i", "--chdir", self.folder_in, *words, *argv]
         spaces = ["--mount", "--uts", "--ipc", "--pid", "--root"]
-        return ["nsenter", "--target", str(self.first_process()), *spaces, "--", *inside]
+        user, group = self._owner
+        rights = [f"--setuid={user}", f"--setgid={group}"] if user else []
+        return ["nsenter", "--target", str(self.first_process()), *spaces, *rights, "--", *inside]
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended."""

@@ -6,7 +6,7 @@ import copy
 import time
 from typing import Any
 
-from tests.servers.kube import job_state, rules
+from tests.servers.kube import job_state, pod_security, rules
 from tests.servers.kube.defaults import prepare
 from tests.servers.kube.errors import Refused
 from tests.servers.kube.events import tell
@@ -92,6 +92,7 @@ class JobController:
             try:
                 prepare(pod)
                 rules.check(pod, of_kind("Pod"))
+                pod_security.admit_pod(self._store, pod)
                 admit_pod(self._store, pod)
                 made = self._store.create(pod)
             except Refused as refused:

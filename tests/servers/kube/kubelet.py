@@ -12,6 +12,7 @@ from typing import Any
 from tests.servers.kube.container_process import ContainerProcess
 from tests.servers.kube.events import tell
 from tests.servers.kube.store import TERMINAL, Object, Store, age, stamp
+from tests.servers.kube.users import home_of, user_of
 from tests.servers.kube.volumes import NotReady, environment, expanded, prepare_volumes
 
 _BACK_OFF, _LONGEST = 10.0, 300.0
@@ -261,7 +262,9 @@ class PodRun:
         name = container["name"]
         pod = self._store.find("Pod", self._pod["metadata"]["namespace"], self._pod["metadata"]["name"]) or self._pod
         pod["status"] = {**pod["status"], "podIP": self.address, "hostIP": "127.0.0.1"}
-        environ = environment(self._store, pod, container, self._machine.image_environ)
+        user, group = user_of(pod, container)
+        image = self._machine.image_environ
+        environ = environment(self._store, pod, container, {**image, **({"HOME": home_of(user)} if user else {})})
         mounts: list[tuple[str, str, bool]] = [(str(self._hosts), "/etc/hosts", False)]
         for mount in sorted(container.get("volumeMounts") or [], key=lambda each: str(each["mountPath"])):
             source = places[mount["name"]] / mount.get("subPath", "")
@@ -275,6 +278,8 @@ class PodRun:
             "mounts": mounts,
             "hostname": environ["HOSTNAME"],
             "folder_in": container.get("workingDir") or "/",
+            "user": user,
+            "group": group,
         }
         tries = self.attempts.setdefault(name, [])
         process = ContainerProcess(self._folder / f"{name}-{len(tries)}", spec, lambda: self._machine.log_bytes)

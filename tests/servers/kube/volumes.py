@@ -39,6 +39,8 @@ def prepare_volumes(store: Store, pod: Object, folder: Path) -> dict[str, Path]:
             text = f"driver name {driver} not found in the list of registered CSI drivers"
             raise NotReady("FailedMount", f'MountVolume.SetUp failed for volume "{name}" : {text}', "ContainerCreating")
         place.mkdir(parents=True, exist_ok=True)
+        if "emptyDir" in volume:
+            place.chmod(0o777)
         places[name] = place
     return places
 

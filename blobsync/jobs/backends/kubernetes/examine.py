@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
-from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundError
+from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundError, SubmissionError
 from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal
+from blobsync.jobs.backends.kubernetes.kueue import demand_queue
 from blobsync.jobs.backends.kubernetes.place import Place
+from blobsync.jobs.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.jobs.backends.kubernetes.request import KubernetesRequest
 from blobsync.jobs.backends.kubernetes.rights import CLUSTER_WIDE, Right
 from blobsync.jobs.backends.kubernetes.settings import KubernetesSettings
@@ -19,8 +20,6 @@ OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN,
 # Each question is one kubectl.
 _AT_ONCE = 4
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_KUEUE = "/apis/kueue.x-k8s.io"
-_KUEUE_VERSION = re.compile(r"kueue\.x-k8s\.io/v[0-9a-z]{1,20}")
 _CSI_DRIVER = "blob.csi.azure.com"
 
 
@@ -69,6 +68,7 @@ def examine_cluster(
     yield namespace
     if namespace.status is FAIL:
         return
+    yield from look.pod_security(request, notes)
     yield from look.rights(request)
     yield from look.named(settings, request)
 
@@ -157,20 +157,33 @@ class _Look:
             yield self.at("mounts", f"the driver {_CSI_DRIVER}", self._place.path("CSIDriver", _CSI_DRIVER), hint)
 
     def _queue(self, queue: str) -> CheckResult:
-        """https://kubernetes.io/docs/reference/using-api/#api-groups: a group says which version it prefers."""
         try:
-            preferred = self._place.kubectl.get(_KUEUE).get("preferredVersion")
-        except JobNotFoundError:
-            return CheckResult(self._about, "queue", FAIL, "the cluster has no Kueue", "omit queue, or install Kueue")
+            demand_queue(self._place, queue)
+        except SubmissionError as error:
+            return failed_check(self._about, "queue", error)
         except BlobsyncError as error:
             return failed_check(self._about, "queue", error, UNTRIED)
-        version = str(preferred.get("groupVersion")) if isinstance(preferred, dict) else ""
-        if not _KUEUE_VERSION.fullmatch(version):
-            return CheckResult(self._about, "queue", UNTRIED, "cannot find out which version of Kueue the cluster runs")
-        namespace = self._place.namespace
-        shown = self._place.kubectl.shown("get", "localqueues", "-n", namespace)
-        path = f"/apis/{version}/namespaces/{namespace}/localqueues/{queue}"
-        return self.at("queue", queue, path, f"see what there is: {shown}")
+        return CheckResult(self._about, "queue", OK, f"{queue} is there")
+
+    def pod_security(self, request: KubernetesRequest | None, notes: list[str]) -> Iterator[CheckResult]:
+        """The namespace's level, and what it says of the Job, which is not made."""
+        try:
+            level = enforced_level(self._place)
+            if not level or request is None:
+                return
+            fitting = request.restricted() if level == RESTRICTED else request
+            before = len(notes)
+            self._place.kubectl.create(self._place.path("Job"), fitting.suspended_job(), dry=True)
+        except BlobsyncError as error:
+            yield failed_check(self._about, "pod security", error, UNTRIED)
+            return
+        who = f": jobs run as user {fitting.user}" if level == RESTRICTED else ""
+        yield CheckResult(
+            self._about,
+            "pod security",
+            WARN if notes[before:] else OK,
+            "; ".join([f"the namespace enforces {level}{who}", *notes[before:]]),
+        )
 
 
 def _mounts(request: KubernetesRequest | None) -> bool:

@@ -60,6 +60,8 @@ _NOT_REACHED = re.compile(
 )
 # How much of what kubectl says is shown (characters): several mistakes at once are long.
 _MOST_SAID = 1000
+# What a namespace says of pods of which it knows the Job only.
+_RESTRICTED = re.compile(r'would violate PodSecurity "restricted:')
 _INSTALL = "pip install 'blobsync[kubernetes]', or install kubectl as your cluster's provider says"
 
 
@@ -77,12 +79,14 @@ class Kubectl:
     def __init__(
         self, process: ProcessRunner, environ: Mapping[str, str], context: str, note: Callable[[str], None]
     ) -> None:
-        """``context`` empty: kubectl's current one. ``note`` is told of versions that nobody has tried."""
+        """``context`` empty: kubectl's current one. ``note`` is told what the server warns of, and of versions that
+        nobody has tried."""
         self._process = process
         self._environ = environ
         self._context = context
-        self._note = note
+        self.note = note
         self._program = ""
+        self._warned: set[str] = set()
         self._has_context = bool(context)
 
     # -- words ------------------------------------------------------------------------------------------------------
@@ -125,9 +129,12 @@ class Kubectl:
         """The answer as text."""
         return self._answered("read", path, self._ask("get", "--raw", path))
 
-    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Unknown fields are refused, as the server refuses them for ``kubectl apply``."""
-        target = f"{path}?fieldManager=blobsync&fieldValidation=Strict"
+    def create(self, path: str, body: Mapping[str, Any], *, dry: bool = False) -> dict[str, Any]:
+        """Unknown fields are refused, as the server refuses them for ``kubectl apply``.
+
+        ``dry``: the server does everything but keep it.
+        """
+        target = f"{path}?fieldManager=blobsync&fieldValidation=Strict{'&dryRun=All' if dry else ''}"
         done = self._ask("create", "--raw", target, "-f", "-", input=json.dumps(body))
         return self._object(self._answered("create", path, done))
 
@@ -168,7 +175,7 @@ class Kubectl:
             )
         for what, minor in (("kubectl", client), ("the cluster", server)):
             if minor is not None and not TESTED[0] <= minor <= TESTED[1]:
-                self._note(f"{what} is version 1.{minor}; blobsync was tested with 1.{TESTED[0]} to 1.{TESTED[1]}")
+                self.note(f"{what} is version 1.{minor}; blobsync was tested with 1.{TESTED[0]} to 1.{TESTED[1]}")
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -189,8 +196,20 @@ class Kubectl:
 
     def _answered(self, verb: str, path: str, done: Completed) -> str:
         if done.returncode == 0:
+            if verb != "read":
+                self._pass_warnings_on(done.stderr)
             return done.stdout
         raise self._error(verb, path, redact(done.stderr.strip()))
+
+    def _pass_warnings_on(self, stderr: str) -> None:
+        """kubectl writes them so: https://kubernetes.io/blog/2020/09/03/warnings/. Each is told once."""
+        for line in stderr.splitlines():
+            said = _joined("".join(each if each.isprintable() else " " for each in redact(line)))
+            if line.startswith("Warning: ") and said not in self._warned:
+                self._warned.add(said)
+                asks = _RESTRICTED.search(said)
+                hint = "; kubernetes: {security_context: restricted} makes such pods" if asks else ""
+                self.note(f"the cluster warns: {said.removeprefix('Warning: ')}{hint}")
 
     def _error(self, verb: str, path: str, stderr: str) -> BlobsyncError:
         match = _REASON.search(stderr)

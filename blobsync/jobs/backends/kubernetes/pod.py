@@ -17,7 +17,9 @@ RUN_DIR = f"{_WORK}/run"
 # After SIGTERM: the program's own ten seconds, then the last uploads.
 _GRACE_SECONDS = 60
 # A container's first process loses signals for which it has no handler yet, and Python takes a while to have one.
-_FIRST = """\
+# What programs keep below HOME needs a folder: a user that the image does not know has the root folder.
+_FIRST = f"""\
+[ -w "${{HOME:-/}}" ] || export HOME={_WORK}
 "$@" & child=$!
 trap 'kill -TERM "$child"' TERM
 wait "$child"; code=$?
@@ -56,6 +58,8 @@ def pod_template(
         content["tolerations"] = [dict(one) for one in settings.tolerations]
     if settings.priority_class:
         content["priorityClassName"] = settings.priority_class
+    if settings.security.pod:
+        content["securityContext"] = dict(settings.security.pod)
     pull = [settings.pull_secret] if settings.pull_secret else []
     pull += [pull_name(name)] if settings.registry else []
     if pull:
@@ -87,6 +91,7 @@ def _container(
         "env": _environment(spec, name, settings, several),
         "resources": {"limits": limits} if (limits := _limits(spec, settings)) else {},
         "volumeMounts": volumes,
+        **({"securityContext": dict(settings.security.container)} if settings.security.container else {}),
     }
 
 

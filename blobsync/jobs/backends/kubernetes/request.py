@@ -10,7 +10,7 @@ import copy
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blobsync.jobs.access import rights_needed
@@ -30,6 +30,7 @@ from blobsync.jobs.backends.kubernetes.naming import (
     pull_name,
 )
 from blobsync.jobs.backends.kubernetes.pod import node_files, pod_template
+from blobsync.jobs.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
 from blobsync.jobs.backends.kubernetes.settings import KubernetesSettings
 from blobsync.jobs.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
 
@@ -88,6 +89,27 @@ class KubernetesRequest:
         if queue:
             return {"metadata": {**metadata, "labels": {QUEUE_LABEL: queue}}}
         return {"metadata": metadata, "spec": {"suspend": False}}
+
+    @property
+    def user(self) -> int | None:
+        """Whose rights its pods have; None: those of the image's user."""
+        found: int | None = self._pod.get("securityContext", {}).get("runAsUser")
+        return found
+
+    def restricted(self) -> KubernetesRequest:
+        """With pods that the level ``restricted`` admits, as far as the cluster file does not say otherwise."""
+        made = replace(self, objects=copy.deepcopy(self.objects))
+        for part, wanted in (
+            (made._pod, RESTRICTED_CONTEXT.pod),
+            (made._pod["containers"][0], RESTRICTED_CONTEXT.container),
+        ):
+            part["securityContext"] = {**copy.deepcopy(dict(wanted)), **part.get("securityContext", {})}
+        return made
+
+    @property
+    def _pod(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.job["spec"]["template"]["spec"]
+        return found
 
     def owned(self, uid: str, secrets: Secrets, login: str) -> list[dict[str, Any]]:
         """The other objects with their secrets and their owner; **holds the credentials**.

@@ -9,6 +9,8 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import Cluster
+from blobsync.config.nearest import nearest
+from blobsync.jobs.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
 
 # The time for which a Job and its logs stay after its end.
 _TTL_DAYS = 7
@@ -61,6 +63,7 @@ class KubernetesSettings:
     pull_secret: str = ""
     ttl_days: int = _TTL_DAYS
     gpu_resource: str = _GPU_RESOURCE
+    security: SecurityContext = field(default_factory=SecurityContext)
     registry: Registry | None = None
     python: str = _PYTHON
     scratch: str = ""
@@ -89,6 +92,7 @@ def read_settings(cluster: Cluster, settings: Mapping[str, Any]) -> KubernetesSe
         pull_secret=given.text("pull_secret", _SUBDOMAIN, "the name of a secret"),
         ttl_days=days,
         gpu_resource=given.text("gpu_resource", _QUALIFIED, "the name of a resource") or _GPU_RESOURCE,
+        security=_security(given),
         registry=_registry(given),
         python=str(settings.get("python") or _PYTHON),
         scratch=str(settings.get("scratch") or ""),
@@ -121,6 +125,21 @@ def _image(given: _Given) -> str:
         raise given.error("image", f"{image[:80]!a} is not the name of an image")
     address = given.cluster.docker.address
     return image if not address or image.startswith(f"{address}/") else f"{address}/{image}"
+
+
+def _security(given: _Given) -> SecurityContext:
+    value = given.cluster.value("kubernetes.security_context")
+    if value == RESTRICTED:
+        return RESTRICTED_CONTEXT
+    if value is not None and not isinstance(value, Mapping):
+        known = f"{RESTRICTED}, or a mapping of fields of Kubernetes: {{runAsUser: 1000}}"
+        raise given.error("security_context", f"{str(value)[:80]!a} is not {known}")
+    fields: Mapping[str, Any] = value or {}
+    if unknown := sorted(fields.keys() - FIELDS):
+        guess = nearest(unknown[0], FIELDS)
+        hint = f"did you mean {guess}?" if guess else "kubectl explain pod.spec.containers.securityContext"
+        raise given.error("security_context", f"{unknown[0][:80]!a} is no field of a security context", hint)
+    return SecurityContext.of(fields)
 
 
 def _registry(given: _Given) -> Registry | None:

@@ -8,7 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from blobsync.base.errors import (
+    BackendDeniedError,
     BackendFailingError,
+    BackendUnavailableError,
     BlobsyncError,
     JobNotFoundError,
     LostContactError,
@@ -17,9 +19,11 @@ from blobsync.base.errors import (
 from blobsync.jobs.backends.base import Accepted, Outcome, Refused, Unknown
 from blobsync.jobs.backends.kubernetes import replies
 from blobsync.jobs.backends.kubernetes.kubectl import KubernetesRefusal
+from blobsync.jobs.backends.kubernetes.kueue import demand_queue
 from blobsync.jobs.backends.kubernetes.mounting import mount_names
-from blobsync.jobs.backends.kubernetes.naming import object_name, pull_name
+from blobsync.jobs.backends.kubernetes.naming import QUEUE_LABEL, object_name, pull_name
 from blobsync.jobs.backends.kubernetes.place import Place
+from blobsync.jobs.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.jobs.backends.kubernetes.replies import KubernetesJob
 from blobsync.jobs.backends.kubernetes.request import KubernetesRequest
 from blobsync.jobs.spec import JobRef, JobSpec, Secrets
@@ -43,6 +47,8 @@ class Submission:
         try:
             ref = self.ref()
             self._place.kubectl.check_versions()
+            self._demand_queue(request)
+            request = self._admitted(request)
             job = self._make_job(request)
         except DOUBTFUL as error:
             return self._look_again(error)
@@ -74,6 +80,21 @@ class Submission:
         """Remove what never ran, and return what stays: ``Job/NAME``. Safe to repeat."""
         job = self.find()
         return self._remove() if job and not job.released else []
+
+    def _demand_queue(self, request: KubernetesRequest) -> None:
+        queue = request.job["metadata"]["labels"].get(QUEUE_LABEL)
+        # Whoever may not read queues may still use them.
+        with suppress(BackendDeniedError, BackendUnavailableError):
+            if queue:
+                demand_queue(self._place, queue)
+
+    def _admitted(self, request: KubernetesRequest) -> KubernetesRequest:
+        """The request as the namespace admits its pods."""
+        if enforced_level(self._place) != RESTRICTED or (fitting := request.restricted()) == request:
+            return request
+        where, who = f"the namespace {self._place.namespace} admits restricted pods only", fitting.user
+        self._place.kubectl.note(f"{where}: the job runs as user {who}; kubernetes.security_context chooses another")
+        return fitting
 
     def _make_job(self, request: KubernetesRequest) -> KubernetesJob:
         try:
