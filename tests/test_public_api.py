@@ -141,6 +141,8 @@ _INSIDE = {
         "SasToken",
         "Secret",
         "Written",
+        "Document",
+        "JobRefusal",
     ),
     *("AmlClient", "BesideProgram", "TunnelKeeper"),
 }

@@ -192,11 +192,11 @@ def test_deletions_of_a_large_mirror_come_after_all_batches_and_only_without_fai
 
 def test_too_many_deletions_of_a_large_mirror_are_refused_before_anything_moves(tmp_path: Path) -> None:
     world = large(tmp_path, count=4)
-    for number in range(9):
+    for number in range(20):
         world.store("eu").add(f"store/data/extra/{number}", b"x")
-    with pytest.raises(MirrorRefusedError, match="would delete 9 of 9 files"):
+    with pytest.raises(MirrorRefusedError, match="would delete 20 of 20 files"):
         world.run("u", "data", options=TransferOptions(mirror=True))
-    assert len(stored(world, "eu")) == 9
+    assert len(stored(world, "eu")) == 20
 
 
 def test_an_interrupted_large_transfer_says_what_is_done_and_goes_on_from_there(tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
     assert ended.is_set()
     assert 0 < len(store.blobs) < 30
     merged = merge_records(place, [task.part], lambda key: known.pair(key.near, key.remote))
-    assert merged.files == len(store.blobs)
+    # The answer to the one request that was under way may come too late to be told; the next plan compares that file.
+    assert len(store.blobs) - 1 <= merged.files <= len(store.blobs)
 
 
 def test_nobody_takes_a_shard_that_was_taken_back_and_a_worker_that_hangs_is_waited_for_once(
