@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError
+from blobsync.base.seals import KEY_BYTES, SealKey
 from blobsync.base.user_data import config_home, state_home
 from blobsync.config.project_root import STATE_FOLDER
 
 NAME = STATE_FOLDER
 KEY_FILE = "state.key"
 
-_KEY_BYTES = 32
 _MARK_CHARS = 16
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_KEY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -110,6 +110,11 @@ def own_folder(path: Path) -> None:
         os.close(fd)
 
 
+def user_key(environ: Mapping[str, str]) -> SealKey:
+    """The key of this user's seals, made when missing. Raises ``OSError`` if there is none that only the user knows."""
+    return SealKey(_key(config_home(environ)))
+
+
 def _inside(project: Path, environ: Mapping[str, str]) -> Path:
     key = _key(config_home(environ))
     folder = project / NAME
@@ -151,8 +156,8 @@ def _key(home: Path) -> bytes:
         _demand_ours(status, file)
         if status.st_mode & (stat.S_IRGRP | stat.S_IROTH):
             raise PermissionError(1, "other users can read it: remove it, and blobsync creates a new one", str(file))
-        key = stream.read(_KEY_BYTES + 1)
-    if len(key) != _KEY_BYTES:
+        key = stream.read(KEY_BYTES + 1)
+    if len(key) != KEY_BYTES:
         raise OSError(22, "it is not a valid key: remove it, and blobsync creates a new one", str(file))
     return key
 
@@ -161,7 +166,7 @@ def _make_key(home: Path, file: Path) -> None:
     """Under a name of its own first: two commands at once must end up with one key, and never with half of one."""
     part = home / f"{KEY_FILE}.{secrets.token_hex(4)}"
     with open(os.open(part, _NEW_KEY, 0o600), "wb") as stream:
-        stream.write(secrets.token_bytes(_KEY_BYTES))
+        stream.write(secrets.token_bytes(KEY_BYTES))
     try:
         os.link(part, file)
     except FileExistsError:

@@ -1,0 +1,54 @@
+"""Seals: what blobsync wrote once and reads back from a place that others can write to is believed only with its seal.
+
+A seal is an HMAC-SHA-256 over what the document is (its kind), where it belongs, its name there and its content, so
+that a sealed document counts as no other one, and nowhere else. The key never enters that place, nor a command line:
+the user's own is in the user's configuration folder, a run's is derived from it, and a worker's from that of the run
+(HKDF-Expand with SHA-256, RFC 5869), so that nobody who has one of the lower keys can make seals of another.
+
+What lets blobsync skip, trust, run or write something needs a seal. What only makes it stop or wait does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+KEY_BYTES = 32
+_FIRST = b"blobsync-seal 1 "
+_HEAD_BYTES = len(_FIRST) + 2 * hashlib.sha256().digest_size + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SealKey:
+    """A secret of ``KEY_BYTES`` bytes."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != KEY_BYTES:
+            raise ValueError(f"a key for seals has {KEY_BYTES} bytes")
+
+    def derive(self, *purpose: str) -> SealKey:
+        """The key for one purpose, such as ``"run", run_id``. Whoever has it learns neither this one nor those of other
+        purposes."""
+        return SealKey(hmac.new(self.secret, _joined(*purpose) + b"\x01", hashlib.sha256).digest())
+
+    def seal(self, kind: str, place: str, name: str, body: bytes) -> bytes:
+        """The document with its seal before it."""
+        return _FIRST + self._mac(kind, place, name, body).encode() + b"\n" + body
+
+    def opened(self, kind: str, place: str, name: str, document: bytes) -> bytes | None:
+        """The body of a sealed document; None for anything else, which counts as absent."""
+        head, body = document[:_HEAD_BYTES], document[_HEAD_BYTES:]
+        expected = _FIRST + self._mac(kind, place, name, body).encode() + b"\n"
+        return body if hmac.compare_digest(head, expected) else None
+
+    def _mac(self, kind: str, place: str, name: str, body: bytes) -> str:
+        return hmac.new(self.secret, _joined("seal", kind, place, name) + body, hashlib.sha256).hexdigest()
+
+
+def _joined(*parts: str) -> bytes:
+    """Each part with its length before it, so that no two lists of parts are the same bytes."""
+    encoded = [part.encode("utf-8", "surrogateescape") for part in parts]
+    return b"".join(len(each).to_bytes(4, "big") + each for each in (len(encoded).to_bytes(4, "big"), *encoded))
