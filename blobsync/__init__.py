@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         UnsafeNameError,
         UnsafeNamesError,
         UntrustedLinkError,
+        UntrustedStateError,
         UsageError,
     )
     from blobsync.base.events import Connected, Disconnected, Event, FilesCounted, Hashing, Moving
@@ -312,6 +313,7 @@ __all__ = [
     "UnsafeNameError",
     "UnsafeNamesError",
     "UntrustedLinkError",
+    "UntrustedStateError",
     "Usage",
     "UsageError",
     "VerifyReport",

@@ -203,6 +203,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("local.files", "local.part_files"), "what comes from outside: downloads and logs"),
     "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
+    "local.state_seal": "the seal of the state folder",
     "local.range_records": "which ranges of a download are there",
     "local.running_records": "how far transfers under way are",
     **dict.fromkeys(("local.sorted_runs", "plan.plan_records"), "plans that memory does not hold"),

@@ -9,6 +9,7 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
         ConfigNotFoundError
         ForeignProjectError              a project of another user that is not trusted
         UnknownClusterError
+      UntrustedStateError                a state folder that may have come from somebody else
       MappingError
         UnmappedPathError
         OutsideProjectError
@@ -123,6 +124,17 @@ class ForeignProjectError(ConfigError):
 
 class UnknownClusterError(ConfigError):
     code = FailureCode.CLUSTER_UNKNOWN
+
+
+class UntrustedStateError(BlobsyncError):
+    """``folder`` is the state folder; ``project`` the one that it was kept for, None where nothing says so."""
+
+    code = FailureCode.STATE_UNTRUSTED
+
+    def __init__(self, message: str, *, folder: str, project: str | None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, path=folder)
+        self.folder = folder
+        self.project = project
 
 
 class MappingError(BlobsyncError):

@@ -76,6 +76,7 @@ class FailureCode(str, Enum):
     CONFIG_INVALID = "config_invalid", "a mistake in a configuration file", ExitCode.USAGE
     CONFIG_NOT_FOUND = "config_not_found", "a project or a configuration file does not exist", ExitCode.USAGE
     PROJECT_FOREIGN = "project_foreign", "the project belongs to a user whom you do not trust yet", ExitCode.USAGE
+    STATE_UNTRUSTED = "state_untrusted", "the project's state folder may be somebody else's", ExitCode.USAGE
     CLUSTER_UNKNOWN = "cluster_unknown", "no cluster has that name", ExitCode.USAGE
     PATH_INVALID = "path_invalid", "a PATH is invalid", ExitCode.USAGE
     PATH_UNMAPPED = "path_unmapped", "no folder entry of the cluster file covers the path", ExitCode.USAGE

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
+from blobsync.base.errors import UntrustedStateError
 from blobsync.cli.completion import complete_cluster, complete_path, completes
 from blobsync.cli.confirm import interrupted, interrupted_looking, looking
 from blobsync.cli.output import Result
@@ -176,13 +177,24 @@ def _with_session(
         try:
             if bundle:
                 values[bundle.name] = bundle.build(**{name: values.pop(name) for name, _, _ in shared})
-            return function(session, **values)
+            return _asking(session, lambda: function(session, **values))
         except KeyboardInterrupt as stop:
             raise interrupted(stop) from stop
 
     extra = [_parameter(name, completes(kind), default) for name, kind, default in (*shared, *globals_here)]
     signed: Callable[..., Result] = _signed(run, [_parameter("ctx", typer.Context), *own, *extra], function.__doc__)
     return signed
+
+
+def _asking(session: Session, act: Callable[[], Result]) -> Result:
+    """A state folder that is not trusted yet is asked about; few commands ever need that code."""
+    try:
+        return act()
+    except UntrustedStateError as error:
+        from blobsync.cli.consent import agree_to_state
+
+        agree_to_state(session, error)
+        return act()
 
 
 def _inside_project(paths: list[str]) -> list[str]:

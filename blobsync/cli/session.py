@@ -6,11 +6,11 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.errors import UsageError
+from blobsync.base.errors import UntrustedStateError, UsageError
 from blobsync.cli.progress import QuietListener
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ class Session:
         if any(project.root.glob(SECRETS_PATTERN)):
             from blobsync.jobs.backends.local.run_files import remove_dead_secrets
 
-            remove_dead_secrets(project.state.root / "jobs")
+            # Who uses the state folder says what is wrong with it; other commands do without.
+            with suppress(UntrustedStateError):
+                remove_dead_secrets(project.state.root / "jobs")
         self.warn(project.cluster, project.from_cluster)
         return project
 

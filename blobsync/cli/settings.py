@@ -1,4 +1,4 @@
-"""``config check``, ``config trust-link`` and ``emulator``; the words of ``config`` are registered here."""
+"""Commands of ``config`` that check and trust, and ``emulator``; all words of ``config`` are registered here."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     command(config, "check", takes=(*TWO_CLUSTERS, "num_gpu"))(config_check)
     command(config, "new", takes=ITS_NAME)(config_new)
     command(config, "trust-link", takes=NO_CLUSTER)(config_trust_link)
+    command(config, "trust-state", takes=NO_CLUSTER)(config_trust_state)
     app.add_typer(config, name="config")
     emulator = typer.Typer(**SETTINGS, help="Run a local blob server (Azurite) to try things out.")
     command(emulator, "start", takes=NO_CLUSTER)(emulator_start)
@@ -137,6 +138,31 @@ def config_trust_link(
     word = "no longer trusted" if forget and paths else "trusted"
     data = {"links": [{"path": link.link, "target": link.target} for link in links], "trusted": word == "trusted"}
     return Result(data, [f"{word}: {link.link} -> {link.target}" for link in links] or ["no link is trusted"])
+
+
+def config_trust_state(
+    session: Session,
+    both: Annotated[
+        bool, typer.Option("--both", help="It is one project, seen under this path and the earlier one.")
+    ] = False,
+) -> Result:
+    """Accept the state folder in this project as your own: what blobsync remembers of files and jobs here.
+
+    It is needed once after you moved or copied a project, or used an earlier version of blobsync in it. If
+    somebody else made the folder, remove it instead: its records would say which files need no check.
+
+    \b
+      blobsync config trust-state
+      blobsync config trust-state --both
+    """
+    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.local.state_dir import trust_state
+
+    found = trust_state(find_project(current_folder(session.environ), session.environ), session.environ, both=both)
+    paths = list(found.seal.paths)
+    data = {"folder": str(found.folder), "id": found.seal.id, "projects": paths, "accepted": found.is_new}
+    word = "accepted" if found.is_new else "yours already"
+    return Result(data, [f"{word}: {found.folder}", *(f"for the project {path}" for path in paths)])
 
 
 def emulator_start(

@@ -1,8 +1,9 @@
 """Where a project keeps what blobsync remembers about it: ``<project>/.blobsync/state-<mark>``.
 
 A project may come from a stranger, with a forged ``.blobsync``. So nothing in there is trusted by
-its name alone: the mark is a MAC with a key from the user's configuration folder. Nobody else can name a
-folder that blobsync opens, and others are ignored. It contains no host name: home folders are shared.
+its name: a folder counts only with this user's seal for this project (``state_seal``), and all others are ignored,
+or the user is asked. The mark tells apart the folders of several keys and users; it differs from project to project,
+and contains no host name: home folders are shared.
 """
 
 from __future__ import annotations
@@ -11,28 +12,44 @@ import atexit
 import hashlib
 import hmac
 import os
+import re
 import secrets
+import shlex
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.errors import LocalFileError
+from blobsync.base.errors import LocalFileError, UntrustedStateError
 from blobsync.base.seals import KEY_BYTES, SealKey
 from blobsync.base.user_data import config_home, state_home
 from blobsync.config.project_root import STATE_FOLDER
+from blobsync.local.state_seal import StateSeal, has_contents, read_seal, write_seal
 
 NAME = STATE_FOLDER
 KEY_FILE = "state.key"
 
+# What the user types to accept a state folder.
+TRUST_STATE = "blobsync config trust-state"
+
 _MARK_CHARS = 16
+_STATE_NAME = re.compile(r"state-[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_KEY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_KEY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedState:
+    """A state folder in a project, and its seal; ``is_new``: the user's word was needed, and has been written down."""
+
+    folder: Path
+    seal: StateSeal
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +95,8 @@ class StateDir:
 def open_state_dir(project: Path, environ: Mapping[str, str]) -> StateDir:
     """The project's own folder; for a project we may not write to, a folder of the user's state directory.
 
-    If neither is writable, a temporary one, which is removed when this process ends.
+    If neither is writable, a temporary one, which is removed when this process ends. Raises ``UntrustedStateError``
+    for a folder in the project that may be somebody else's: :func:`trust_state` accepts it.
     """
     with suppress(OSError):
         return StateDir(_inside(project, environ))
@@ -115,15 +133,127 @@ def user_key(environ: Mapping[str, str]) -> SealKey:
     return SealKey(_key(config_home(environ)))
 
 
+def trust_state(project: Path, environ: Mapping[str, str], *, both: bool = False) -> TrustedState:
+    """Take the state folder in the project for the user's own, whoever made it: from now on its records count.
+
+    A folder that was kept for the project at another path gets a new id, as the project may be a copy; with ``both`` it
+    is the same project under both paths. Raises ``LocalFileError`` where blobsync cannot use a folder in the project.
+    """
+    try:
+        key = user_key(environ)
+        above = _above(project)
+        found = _look(above, project, key)
+        if isinstance(found, _Doubtful):
+            own_folder(found.folder)
+            known, seal = found.seal, StateSeal.fresh(project)
+            if both and known is not None:
+                seal = StateSeal(known.id, (*known.paths, *seal.paths))
+            write_seal(found.folder, seal, key, replaces=True)
+            return TrustedState(found.folder, seal, is_new=True)
+        own = found or _make(above, project, key)
+        with _opened(own) as folder:
+            kept = read_seal(folder, own.name, key)
+    except OSError as error:
+        place = error.filename or project / NAME
+        raise LocalFileError(f"{place}: {error.strerror}", path=str(place)) from error
+    return TrustedState(own, kept or StateSeal.fresh(project), is_new=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubtful:
+    """A state folder that may be somebody else's; ``seal``: the user's own, for the project at another path."""
+
+    folder: Path
+    seal: StateSeal | None
+
+
 def _inside(project: Path, environ: Mapping[str, str]) -> Path:
-    key = _key(config_home(environ))
+    key = user_key(environ)
+    above = _above(project)
+    found = _look(above, project, key)
+    if isinstance(found, _Doubtful):
+        raise _untrusted(found, project)
+    return found or _make(above, project, key)
+
+
+def _above(project: Path) -> Path:
     folder = project / NAME
     own_folder(folder)
     _ignore_in_git(folder)
-    mark = hmac.new(key, b"blobsync state 1", hashlib.sha256).hexdigest()[:_MARK_CHARS]
-    own = folder / f"state-{mark}"
+    return folder
+
+
+def _make(above: Path, project: Path, key: SealKey) -> Path:
+    """A new one, sealed before anything is in it."""
+    own = above / _names(project, key)[0]
     own_folder(own)
+    write_seal(own, StateSeal.fresh(project), key, replaces=False)
+    with _opened(own) as folder:
+        if read_seal(folder, own.name, key) is None:
+            # What was in the place of a seal was none: the folder is empty besides.
+            write_seal(own, StateSeal.fresh(project), key, replaces=True)
     return own
+
+
+def _names(project: Path, key: SealKey) -> tuple[str, str]:
+    """What a folder for the project at this path is called, and what earlier versions called that of any project."""
+    own = key.derive("state folder", os.path.realpath(project)).secret
+    earlier = hmac.new(key.secret, b"blobsync state 1", hashlib.sha256).digest()
+    return f"state-{own.hex()[:_MARK_CHARS]}", f"state-{earlier.hex()[:_MARK_CHARS]}"
+
+
+def _look(above: Path, project: Path, key: SealKey) -> Path | _Doubtful | None:
+    """The project's own state folder, or one that may be; None where there is neither. Raises ``OSError``."""
+    expected = _names(project, key)
+    others = (each.name for each in os.scandir(above) if _STATE_NAME.fullmatch(each.name))
+    doubtful: list[_Doubtful] = []
+    for name in dict.fromkeys((*expected, *sorted(others))):
+        folder = above / name
+        try:
+            with _opened(folder) as opened:
+                # Asked first: what another process makes at this moment is sealed before it has contents.
+                filled = name in expected and has_contents(opened)
+                seal = read_seal(opened, name, key)
+                if seal is not None:
+                    _demand_ours(os.fstat(opened), folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if seal is not None and seal.is_of(project):
+            return folder
+        if seal is not None or filled:
+            doubtful.append(_Doubtful(folder, seal))
+    # What the user's own key has sealed is the likelier one.
+    return min(doubtful, key=lambda each: each.seal is None, default=None)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    fd = os.open(folder, _FOLDER)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _untrusted(found: _Doubtful, project: Path) -> UntrustedStateError:
+    remove = f"if not, remove it: rm -r {shlex.quote(str(found.folder))}"
+    if found.seal is None:
+        return UntrustedStateError(
+            f"{found.folder} may be yours, from an earlier version of blobsync, or have come with the project from "
+            "somebody else; its records would say which files are verified, so it is not used before you accept it",
+            folder=str(found.folder),
+            project=None,
+            hint=f"if you have used blobsync in this project before: {TRUST_STATE}; {remove}",
+        )
+    there = " and ".join(found.seal.paths)
+    return UntrustedStateError(
+        f"{found.folder} was kept for the project at {there}, and this one is at {os.path.realpath(project)}: "
+        "it is not used before you accept it",
+        folder=str(found.folder),
+        project=there,
+        hint=f"if you moved or copied the project: {TRUST_STATE} (with --both if it is one project under two paths); "
+        f"{remove}",
+    )
 
 
 def _outside(project: Path, environ: Mapping[str, str]) -> Path:

@@ -18,7 +18,7 @@ from blobsync.config.trusted_links import load_trusted_links
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
-from blobsync.local.state_dir import StateDir, open_state_dir
+from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.plan.legs import nested
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import ProjectContext
@@ -131,7 +131,7 @@ class OpenProject:
 
     @property
     def state(self) -> StateDir:
-        """What blobsync remembers about this project; made on first use."""
+        """What blobsync remembers about this project; made on first use. Raises ``UntrustedStateError``."""
         self._demand_open()
         if self._state is None:
             self._state = open_state_dir(self.root, self.environ)
@@ -147,6 +147,15 @@ class OpenProject:
         self._demand_open()
         trust(self.root, links, self.environ)
         self._context = None
+
+    def trust_state(self, *, both: bool = False) -> None:
+        """Accept the state folder in the project, which may have come from somebody else (``UntrustedStateError``).
+
+        ``both``: it is one project, seen under this path and under those that the folder was kept for; otherwise it
+        counts as moved or copied. Raises ``LocalFileError``.
+        """
+        self._demand_open()
+        trust_state(self.root, self.environ, both=both)
 
     @property
     def connections(self) -> Connections:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
-from blobsync.base.errors import LocalFileError
+from blobsync.base.errors import LocalFileError, UntrustedStateError
 from blobsync.local.range_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import open_state_dir
 
@@ -20,7 +20,7 @@ def examine_downloads(root: Path, environ: Mapping[str, str]) -> Iterator[CheckR
     """Each unfinished download of the project at ``root``, with what lies on the disk of it. Changes nothing."""
     try:
         found = sorted(RangeRecords(open_state_dir(root, environ)).all(), key=lambda each: each[0].destination)
-    except LocalFileError as error:
+    except (LocalFileError, UntrustedStateError) as error:
         yield failed_check(_ABOUT, "state", error)
         return
     for of, size in found[:_NAMED]:

@@ -43,14 +43,15 @@ def web_application(desk: Desk) -> Gate:
 
 
 def _show_login(request: Request) -> Response:
-    return page(request, "login.html", login_file=str(desk_of(request).logins.file), wrong=False)
+    # Every user of this machine can ask for it: it does not tell where the project is.
+    return page(request, "login.html", login_file=desk_of(request).logins.file.name, wrong=False)
 
 
 def _log_in(request: Request) -> Response:
     desk = desk_of(request)
     visit = desk.logins.exchange(form_of(request).get("login_token", "").strip())
     if visit is None:
-        return page(request, "login.html", code=403, login_file=str(desk.logins.file), wrong=True)
+        return page(request, "login.html", code=403, login_file=desk.logins.file.name, wrong=True)
     answer = RedirectResponse("/", 303)
     answer.set_cookie(cookie_name(request.headers["host"]), visit.cookie, httponly=True, samesite="strict")
     return answer

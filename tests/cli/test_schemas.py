@@ -117,6 +117,7 @@ def test_the_shapes_of_commands_that_need_no_service(cli: Cli) -> None:
         ("qf",),
         ("config", "check"),
         ("config", "trust-link"),
+        ("config", "trust-state"),
         ("login", "--list"),
         ("doctor",),
         ("init", "--list"),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.terminal import on_terminal
+from tests.e2e.web_server import web_server
 from tests.e2e.world import Container, Project, hashes, read_tree, write_tree
 
 pytestmark = pytest.mark.e2e
@@ -76,3 +81,123 @@ def test_a_shipped_index_makes_nothing_look_unchanged(project: Project, containe
     done = project.json("u", "data")
     # Never verified by this user: both sides differ, so it is a conflict and not a silent replacement.
     assert (done.code, done.data["conflicts"]) == (3, 1), str(done)
+
+
+def earlier_name(project: Project) -> str:
+    """What earlier versions called the state folders of all of a user's projects."""
+    key = Path(project.environ["HOME"], ".config", "blobsync", "state.key").read_bytes()
+    return f"state-{hmac.new(key, b'blobsync state 1', hashlib.sha256).hexdigest()[:16]}"
+
+
+@pytest.fixture
+def clone(project: Project, container: Container) -> Project:
+    """A project of files that its user never compared with the container: uploading them is a conflict."""
+    write_tree(project.data, {"a": b"old"})
+    project.configure(container)
+    assert project.run("u", "data").code == 0
+    (project.data / "a").write_bytes(b"new")
+    return project
+
+
+def ship(clone: Project, kind: str) -> Path:
+    """The state folder that came with the clone: its records say that the blob was verified."""
+    own = clone.state
+    if kind == "without a seal":
+        folder = own.with_name(earlier_name(clone))
+        index = (own / "index.sqlite").read_bytes()
+        shutil.rmtree(own.parent)
+        write_tree(folder, {"index.sqlite": index})
+        return folder
+    # One that the user's own blobsync has sealed for a project at another path.
+    there = clone.root.with_name("clone")
+    clone.root.rename(there)
+    clone.root = there
+    return clone.state
+
+
+@pytest.mark.parametrize("kind", ["without a seal", "of another path"])
+def test_a_shipped_folder_under_the_right_name_counts_only_after_the_users_word(
+    clone: Project, container: Container, kind: str
+) -> None:
+    folder = ship(clone, kind)
+    before = container.contents()
+    assert before == hashes({"data/a": b"old"})
+    for words in (("u", "data"), ("d", "data"), ("plan", "u", "data"), ("q",), ("history",), ("rm", "data/a", "-y")):
+        refused = clone.json(*words)
+        assert (refused.code, refused.codes) == (2, {"state_untrusted"}), str(refused)
+        hint = str(refused.errors[0]["hint"])
+        assert "blobsync config trust-state" in hint and f"rm -r {folder}" in hint
+    assert container.contents() == before, "nothing was replaced"
+    assert [path.name for path in (clone.root / ".blobsync").glob("state-*")] == [folder.name], "nor made anew"
+    # What needs no state goes on.
+    assert clone.json("config", "check").code == 0
+    assert clone.json("resolve", "data").code == 0
+    # The user's two ways out of it: without the folder, the files have never been compared.
+    kept = folder.with_name("kept")
+    folder.rename(kept)
+    conflict = clone.json("u", "data")
+    assert (conflict.code, conflict.data["conflicts"]) == (3, 1), str(conflict)
+    assert container.contents() == before
+    shutil.rmtree(clone.state)
+    kept.rename(folder)
+    accepted = clone.json("config", "trust-state")
+    assert accepted.code == 0, str(accepted)
+    assert accepted.data["accepted"] is True
+    assert (accepted.data["folder"], accepted.data["projects"]) == (str(folder), [str(clone.root)])
+    assert clone.json("config", "trust-state").data == {**accepted.data, "accepted": False}
+    done = clone.json("u", "data")
+    assert (done.code, done.data["transferred"]) == (0, 1), str(done)
+
+
+@pytest.mark.parametrize("kind", ["without a seal", "of another path"])
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_terminal_is_asked_once_about_a_state_folder(
+    clone: Project, container: Container, kind: str, answer: str
+) -> None:
+    folder = ship(clone, kind)
+    with on_terminal(clone, "u", "data", columns=60) as terminal:
+        terminal.wait_for(lambda seen: any("[y/N]" in line for line in seen.lines()))
+        asked = " ".join(terminal.answer())
+        assert str(folder) in asked
+        terminal.type(f"{answer}\r")
+        terminal.finish()
+    if answer == "n":
+        assert terminal.code == 2, str(terminal)
+        assert f"rm -r {folder}" in " ".join(terminal.answer())
+        assert container.contents() == hashes({"data/a": b"old"})
+        return
+    assert terminal.code == 0, str(terminal)
+    assert container.contents() == hashes({"data/a": b"new"})
+    assert clone.json("u", "data").code == 0, "accepted for good"
+
+
+def test_commands_that_are_first_at_once_end_with_one_state_folder(project: Project, container: Container) -> None:
+    project.configure(container)
+    started = [project.start("history", "--json") for _ in range(6)]
+    assert {project.finish(each).code for each in started} == {0}
+    assert sorted(path.name for path in project.state.glob("seal*")) == ["seal"]
+
+
+def test_no_name_of_one_projects_state_opens_another(project: Project, tmp_path: Path) -> None:
+    """Other users read it in the list of processes."""
+    other = Project(tmp_path / "other", project.environ)
+    names = []
+    for each in (project, other):
+        (each.root / "aux_data" / "aml").mkdir(parents=True)
+        (each.root / "aux_data" / "aml" / "aml.yaml").write_text("platform: local\n")
+        shown = each.run("submit", "--dry-run", "sleep", "60")
+        assert shown.code == 0, str(shown)
+        # The command lines of the job's processes: they name their folder.
+        assert f"{each.state}/jobs/" in shown.out
+        assert earlier_name(each) not in shown.out
+        names.append(each.state.name)
+    assert len(set(names)) == 2
+
+
+def test_a_page_before_the_login_does_not_tell_where_the_state_is(project: Project, container: Container) -> None:
+    project.configure(container)
+    with web_server(project) as server:
+        for answer in (server.ask("/login"), server.ask("/login", form={"login_token": "guessed"})):
+            assert f"login-{server.port}.html" in answer.body
+            assert str(project.root) not in answer.body
+            assert "state-" not in answer.body

@@ -318,7 +318,7 @@ def test_the_word_holds_for_one_link_one_target_and_one_project(
         assert filled.json("config", "trust-link", "--forget", "data/coco").code == 0
         assert filled.json("config", "trust-link").data["links"] == []
     else:
-        shutil.copytree(filled.root, tmp_path / "clone", symlinks=True)
+        shutil.copytree(filled.root, tmp_path / "clone", symlinks=True, ignore=shutil.ignore_patterns(".blobsync"))
         project = Project(tmp_path / "clone", filled.environ)
     for words in (("u", name), ("d", name)):
         refused = project.json(*words)

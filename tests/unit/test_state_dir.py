@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
+import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import LocalFileError
-from blobsync.local.state_dir import KEY_FILE, StateDir, open_state_dir, own_folder
+from blobsync.base.check_results import CheckStatus
+from blobsync.base.errors import LocalFileError, UntrustedStateError
+from blobsync.local.state_dir import KEY_FILE, StateDir, TrustedState, open_state_dir, own_folder, trust_state
+from blobsync.local.state_seal import SEAL_FILE
+from blobsync.project.unfinished_downloads import examine_downloads
 
 
 @pytest.fixture
@@ -125,3 +131,188 @@ def test_commands_that_start_at_once_make_one_key(project: Path, environ: dict[s
         found = {each.root for each in pool.map(lambda _: open_state_dir(project, environ), range(32))}
     assert len(found) == 1
     assert [path.name for path in key_file(environ).parent.iterdir()] == [KEY_FILE]
+
+
+def earlier_folder(project: Path, environ: dict[str, str]) -> Path:
+    """As earlier versions made it: under one name in all projects, which others may have come to know."""
+    key = key_file(environ).read_bytes()
+    mark = hmac.new(key, b"blobsync state 1", hashlib.sha256).hexdigest()[:16]
+    folder = project / ".blobsync" / f"state-{mark}"
+    folder.mkdir(mode=0o700, parents=True)
+    (folder / "index.sqlite").write_bytes(b"records")
+    return folder
+
+
+def refused(project: Path, environ: dict[str, str]) -> UntrustedStateError:
+    with pytest.raises(UntrustedStateError) as caught:
+        open_state_dir(project, environ)
+    assert "blobsync config trust-state" in (caught.value.hint or "")
+    assert f"rm -r {caught.value.folder}" in (caught.value.hint or "")
+    return caught.value
+
+
+def elsewhere(tmp_path: Path, environ: dict[str, str]) -> Path:
+    """Another project, where the key was made."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    open_state_dir(folder, environ)
+    return folder
+
+
+def test_two_projects_have_two_names_and_ids(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
+    other = elsewhere(tmp_path, environ)
+    assert open_state_dir(project, environ).root.name != open_state_dir(other, environ).root.name
+    found = [trust_state(each, environ) for each in (project, other)]
+    assert [each.is_new for each in found] == [False, False]
+    assert found[0].seal.id != found[1].seal.id
+
+
+def test_a_folder_without_a_seal_counts_only_after_the_users_word(
+    project: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    elsewhere(tmp_path, environ)
+    folder = earlier_folder(project, environ)
+    assert refused(project, environ).project is None
+    assert refused(project, environ).folder == str(folder)
+    assert [path.name for path in (project / ".blobsync").glob("state-*")] == [folder.name], "nothing was made instead"
+    accepted = trust_state(project, environ)
+    assert (accepted.folder, accepted.is_new) == (folder, True)
+    assert open_state_dir(project, environ).index_file.read_bytes() == b"records"
+    assert trust_state(project, environ) == TrustedState(folder, accepted.seal, is_new=False)
+
+
+def test_doctor_names_a_folder_that_waits_for_the_users_word(
+    project: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    elsewhere(tmp_path, environ)
+    folder = earlier_folder(project, environ)
+    (told,) = examine_downloads(project, environ)
+    assert told.status is CheckStatus.FAIL
+    assert str(folder) in told.detail
+    assert "blobsync config trust-state" in (told.hint or "")
+
+
+def test_without_the_folder_the_project_begins_anew(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
+    elsewhere(tmp_path, environ)
+    shutil.rmtree(earlier_folder(project, environ))
+    assert not open_state_dir(project, environ).index_file.exists()
+
+
+@pytest.mark.parametrize(
+    "forged", ["nothing", "garbage", "another key", "another folder", "a link", "a folder", "half"]
+)
+def test_no_seal_but_the_users_own_for_this_folder_counts(
+    forged: str, project: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    other = elsewhere(tmp_path, environ)
+    real = open_state_dir(other, environ).root / SEAL_FILE
+    folder = earlier_folder(project, environ)
+    seal = folder / SEAL_FILE
+    if forged == "garbage":
+        seal.write_bytes(b"\xff" * 300)
+    elif forged == "another key":
+        stranger = {"HOME": str(tmp_path / "stranger")}
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        seal.write_bytes((open_state_dir(theirs, stranger).root / SEAL_FILE).read_bytes())
+    elif forged == "another folder":
+        seal.write_bytes(real.read_bytes())
+    elif forged == "a link":
+        seal.symlink_to(real)
+    elif forged == "a folder":
+        seal.mkdir()
+    elif forged == "half":
+        seal.write_bytes(real.read_bytes()[:-9])
+    assert refused(project, environ).project is None
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_a_project_at_another_path_is_asked_about(
+    how: str, project: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    state = open_state_dir(project, environ)
+    state.index_file.write_bytes(b"records")
+    before = trust_state(project, environ).seal
+    there = tmp_path / "there"
+    if how == "moved":
+        project.rename(there)
+    else:
+        shutil.copytree(project, there, symlinks=True)
+    assert refused(there, environ).project == str(project)
+    accepted = trust_state(there, environ)
+    assert accepted.is_new
+    assert accepted.seal.paths == (str(there),)
+    assert accepted.seal.id != before.id
+    assert open_state_dir(there, environ).index_file.read_bytes() == b"records"
+    if how == "copied":
+        assert trust_state(project, environ) == TrustedState(state.root, before, is_new=False)
+
+
+def test_one_project_may_be_seen_under_two_paths(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
+    before = trust_state(project, environ)
+    there = tmp_path / "there"
+    project.rename(there)
+    refused(there, environ)
+    both = trust_state(there, environ, both=True)
+    assert both.seal.paths == (str(project), str(there))
+    assert both.seal.id == before.seal.id
+    assert open_state_dir(there, environ).root == both.folder
+    there.rename(project)
+    assert open_state_dir(project, environ).root == before.folder
+
+
+def test_a_link_to_the_project_is_the_project(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
+    state = open_state_dir(project, environ)
+    link = tmp_path / "link"
+    link.symlink_to(project)
+    assert open_state_dir(link, environ).root.samefile(state.root)
+    # As a project that is mounted at two places: the sealed path leads to the very same folder.
+    there = tmp_path / "there"
+    project.rename(there)
+    project.symlink_to(there)
+    assert open_state_dir(there, environ).root.samefile(state.root)
+
+
+def test_a_folder_of_the_users_that_came_along_is_asked_about_too(
+    project: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    """The state of one project of the user's in the clone of another, which has none of its own."""
+    other = open_state_dir(elsewhere(tmp_path, environ), environ)
+    other.index_file.write_bytes(b"records")
+    shutil.copytree(other.root, project / ".blobsync" / other.root.name)
+    assert refused(project, environ).project == str(tmp_path / "elsewhere")
+    # Beside the project's own it says nothing.
+    shutil.rmtree(project / ".blobsync")
+    state = open_state_dir(project, environ)
+    shutil.copytree(other.root, project / ".blobsync" / other.root.name)
+    assert open_state_dir(project, environ) == state
+
+
+def test_a_folder_that_others_can_write_is_not_accepted(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
+    elsewhere(tmp_path, environ)
+    earlier_folder(project, environ).chmod(0o777)
+    with pytest.raises(LocalFileError, match="other users can write to it"):
+        trust_state(project, environ)
+
+
+def test_what_a_killed_command_left_of_a_seal_is_in_nobodys_way(project: Path, environ: dict[str, str]) -> None:
+    state = open_state_dir(project, environ)
+    seal = state.root / SEAL_FILE
+    seal.rename(state.root / f"{SEAL_FILE}.0123abcd")
+    assert open_state_dir(project, environ) == state
+    seal.write_bytes(b"")
+    assert open_state_dir(project, environ) == state
+    assert trust_state(project, environ).seal.paths == (str(project),)
+
+
+def test_commands_that_start_at_once_make_one_seal(project: Path, environ: dict[str, str]) -> None:
+    def use(number: int) -> str:
+        state = open_state_dir(project, environ)
+        (state.root / f"{number}").write_bytes(b"")
+        return trust_state(project, environ).seal.id
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(use, range(32)))
+    assert len(found) == 1
+    (state,) = (project / ".blobsync").glob("state-*")
+    assert [path.name for path in state.glob(f"{SEAL_FILE}*")] == [SEAL_FILE]

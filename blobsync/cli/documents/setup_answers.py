@@ -84,6 +84,16 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
             record({**_WRITTEN, "auth": _AUTH, "login_stored": FLAG, "checks": _CHECKS}),
         ),
         "config trust-link": (record({"links": links, "trusted": noted(FLAG, "false: no longer")}),),
+        "config trust-state": (
+            record(
+                {
+                    "folder": TEXT,
+                    "id": TEXT,
+                    "projects": list_of(TEXT),
+                    "accepted": noted(FLAG, "false: it was trusted before"),
+                }
+            ),
+        ),
         "login": (
             record({**place, "auth": _AUTH, "stored": FLAG, "checks": _CHECKS}),
             record({**place, "forgotten": noted(FLAG, "false: nothing was stored")}),
