@@ -17,6 +17,7 @@ import pytest
 
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.cli.app import SECTIONS
+from tests.e2e.web_server import chromium
 from tests.source import ROOT, modules
 from tools.docs_site.__main__ import build
 from tools.docs_site.navigation import KINDS
@@ -221,3 +222,50 @@ def test_ten_questions_are_answered_in_the_first_three_hits_of_the_search(html: 
         if page not in hits[:3]
     }
     assert (wrong, none) == ({}, [])
+
+
+def test_a_search_in_pages_opened_as_files_names_sections_and_shows_where_the_words_stand(html: Path) -> None:
+    with chromium() as browser:
+        page = browser.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.goto(f"{html.as_uri()}/search.html?q=restore+deleted+blob")
+        first = page.locator("#search-results li", has=page.locator(".search-sections")).first
+        first.locator(".search-sections a").first.wait_for()
+        assert first.locator("> a").inner_text() == "Restore a deleted blob"
+        assert "Show deleted blobs" in first.locator(".context").first.inner_text()
+        page.goto(f"{html.as_uri()}/search.html?q=elastic+jobs")
+        page.locator(".search-sections a").nth(2).wait_for()
+        links = [str(link.get_attribute("href")) for link in page.locator(".search-sections a").all()]
+        page.locator(".search-sections a").first.click()
+        page.wait_for_selector("article section:target")
+        assert said == []
+    assert all(re.fullmatch(r"[\w./-]+\.html#.+", link) for link in links), links
+
+
+@pytest.mark.parametrize("columns", [50, 80, 120])
+def test_a_recording_begins_with_what_it_shows_at_its_end(columns: int) -> None:
+    text = (ROOT / f"docs/images/terminal-{columns}.svg").read_text(encoding="utf-8")
+    found = re.search(r"g \{ animation: ([\d.]+)s step-end (-[\d.]+)s infinite; \}", text)
+    assert found, "run: python -m tools.recordings"
+    whole, delay = float(found[1]), float(found[2])
+    last = max(float(at) for at in re.findall(r"([\d.]+)% \{ visibility: (?:visible|hidden) \}", text))
+    assert last / 100 <= -delay / whole + 0.001 < 1, "everything has happened by then"
+
+
+def test_dev_docs_installs_only_what_builds_the_documentation(tmp_path: Path) -> None:
+    """In a virtual environment whose Python only writes down what it is asked for."""
+    told = tmp_path / "told"
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "blobsync"):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+        program.chmod(0o755)
+    for _ in range(2):
+        environ = {**os.environ, "BLOBSYNC_VENV": str(tmp_path)}
+        done = subprocess.run([sys.executable, "tools/dev.py", "docs"], cwd=ROOT, env=environ, capture_output=True)
+        assert done.returncode == 0, done
+    lines = [line for line in told.read_text().splitlines() if line != "-m pip --version"]
+    assert lines[0].endswith(f"--editable {ROOT}[docs]")
+    # The second time everything is there.
+    assert lines[1:] == ["-m tools.prose", "-m tools.docs_site"] * 2

@@ -58,4 +58,4 @@ def test_the_recordings_of_the_docs_end_with_everything_verified(columns: int) -
     lines = last_lines(text)
     assert lines[-1].startswith("$") and "121 equal" in lines[-2], lines
     assert max(map(len, lines)) <= columns
-    assert re.search(r">moving +\d+%", text), "the bar was seen on the way"
+    assert re.search(r">uploading +\d+%", text), "the bar was seen on the way"

@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(os.environ.get("BLOBSYNC_VENV") or ROOT / ".venv").absolute()
 PYTHON = VENV / "bin" / "python"
+STAMP, DOCS_STAMP = VENV / "blobsync.stamp", VENV / "blobsync-docs.stamp"
 TOOLS = ROOT / ".tools"
 
 # What decides whether the set-up is up to date.
@@ -78,12 +79,11 @@ def main(words: Sequence[str]) -> int:
     if rest and given.command not in ("demo", "test", "bench", "mutants", "release", "soak"):
         parser.error(f"{given.command} takes no arguments")
     try:
-        programs = {
-            "bench": FOR_BENCHMARKS,
-            "docs": FOR_DOCS,
-            **dict.fromkeys(("test", "soak", "setup"), FOR_TESTS),
-        }.get(given.command, {})
-        set_up(programs)
+        if given.command == "docs":
+            set_up_docs()
+        else:
+            tests = dict.fromkeys(("test", "soak", "setup"), FOR_TESTS)
+            set_up({"bench": FOR_BENCHMARKS, **tests}.get(given.command, {}))
         if given.command == "setup" or os.environ.get("CI"):
             add_torch()
         return COMMANDS[given.command](rest)
@@ -189,23 +189,11 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 def set_up(programs: Mapping[str, str]) -> None:
     """Bring the virtual environment, the system's programs and the servers up to date; quick when they are."""
     system_packages(programs)
-    stamp, now = VENV / "blobsync.stamp", fingerprint()
-    if stamp.is_file() and stamp.read_text() == now and (VENV / "bin" / "blobsync").exists():
+    if is_ready(STAMP):
         return
     make_venv()
     say(f"installing blobsync and what its tests need into {shown(VENV)}")
-    must(
-        [
-            PYTHON,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--editable",
-            f"{ROOT}[docs,test,web]",
-        ]
-    )
+    pip_install("docs,test,web")
     install = (
         "from blobsync.emulator import Emulator; Emulator(note=lambda text: print('dev:', text, flush=True)).install()"
     )
@@ -214,7 +202,28 @@ def set_up(programs: Mapping[str, str]) -> None:
         say("going on without azcopy; tests that need it are skipped, transfers use the direct engine")
         return
     add_actionlint()
-    stamp.write_text(now)
+    STAMP.write_text(fingerprint())
+
+
+def set_up_docs() -> None:
+    """Only what builds the documentation: no servers, no azcopy, no browser."""
+    install_missing(missing_programs(FOR_DOCS))
+    if is_ready(STAMP) or is_ready(DOCS_STAMP):
+        return
+    make_venv()
+    say(f"installing blobsync and what builds its documentation into {shown(VENV)}")
+    pip_install("docs")
+    DOCS_STAMP.write_text(fingerprint())
+
+
+def is_ready(stamp: Path) -> bool:
+    """Whether the virtual environment has what was installed when the stamp was written, from the same files."""
+    return stamp.is_file() and stamp.read_text() == fingerprint() and (VENV / "bin" / "blobsync").exists()
+
+
+def pip_install(extras: str) -> None:
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    must([PYTHON, "-m", "pip", "install", *quiet, "--editable", f"{ROOT}[{extras}]"])
 
 
 def add_actionlint() -> None:
@@ -273,12 +282,16 @@ def system_packages(programs: Mapping[str, str]) -> None:
 
     ``programs`` maps a package to the program that shows it is there.
     """
-    if sys.platform != "linux":
-        return
-    missing = [] if has_libsecret() else [LIBSECRET]
+    install_missing([*([] if has_libsecret() else [LIBSECRET]), *missing_programs(programs)])
+
+
+def missing_programs(programs: Mapping[str, str]) -> list[str]:
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-    missing += [package for package, program in programs.items() if not shutil.which(program, path=path)]
-    if missing and not apt_install(missing):
+    return [package for package, program in programs.items() if not shutil.which(program, path=path)]
+
+
+def install_missing(missing: Sequence[str]) -> None:
+    if sys.platform == "linux" and missing and not apt_install(missing):
         who = "" if os.geteuid() == 0 else "sudo "
         say(f"not installed: {', '.join(missing)}; what needs them is skipped or refuses with a reason")
         say(f"to mend that: {who}apt-get install {' '.join(missing)}   (or this system's packages of that kind)")

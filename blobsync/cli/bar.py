@@ -34,14 +34,14 @@ _SIZE_WIDTH = 7
 _TIME_WIDTH = 11
 _FAILURES_WIDTH = 11
 
-_WORDS = {"surveying": "looking", "verifying": "checking"}
+_WORDS = {"surveying": "listing", "verifying": "checking"}
 
 # The parts of a line, by what they tell, in the order in which they stand there.
 _Parts = dict[str, str]
 
 
 def step_verb(phase: str) -> str:
-    """What a phase is called here: ``looking`` for ``surveying``, ``checking`` for ``verifying``."""
+    """What a phase is called here: ``listing`` for ``surveying``, ``checking`` for ``verifying``."""
     return _WORDS.get(phase, phase)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _FIRST, _LAST = "starting", "answering"
 # What a phase is called in the answer.
-_SPANS = {"surveying": "looking"}
+_SPANS = {"surveying": "listing"}
 
 
 class TimedListener:

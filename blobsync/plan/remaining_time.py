@@ -52,18 +52,16 @@ class RemainingTime:
 
     def __init__(self, files: int = 0, size: int = 0, moved: int = 0) -> None:
         self._stretches: list[_Stretch] = []
-        self._at = _Stretch(0.0, files, size, moved)
+        self._at = self._now = _Stretch(0.0, files, size, moved)
 
     def add(self, seconds: float, files: int, size: int, moved: int | None = None) -> None:
-        """So far it is by now; what comes too soon after the last is kept for the next. ``moved`` None: all of it."""
-        last = self._at
-        if seconds - last.seconds < _STRETCH:
+        """So far it is by now. What comes too soon after the last stretch belongs to the next one. ``moved`` None: all
+        of it."""
+        self._now = _Stretch(seconds, files, size, size if moved is None else moved)
+        if seconds - self._at.seconds < _STRETCH:
             return
-        now = _Stretch(seconds, files, size, size if moved is None else moved)
-        # A retry takes bytes back: they are to be moved again, in time that counts.
-        gone = (max(each - before, 0) for each, before in zip(now[1:], last[1:], strict=True))
-        self._stretches.append(_Stretch(seconds - last.seconds, *gone))
-        self._at = now
+        self._stretches.append(_since(self._at, self._now))
+        self._at = self._now
         if len(self._stretches) > _MOST:
             pairs = zip(self._stretches[::2], self._stretches[1::2], strict=False)
             odd = self._stretches[-1:] if len(self._stretches) % 2 else []
@@ -71,33 +69,48 @@ class RemainingTime:
 
     def go_on(self, seconds: float, files: int, size: int, moved: int) -> None:
         """So far it is after a time without a connection, which says nothing of the line's speed."""
-        self._at = _Stretch(seconds, files, size, moved)
+        self._at = self._now = _Stretch(seconds, files, size, moved)
 
     def rate(self, seconds: float, moved: int) -> float:
         """Bytes a second that moved of late; so many in all by now."""
-        recent = self._recent(_sum(self._stretches).seconds)
+        recent = _recent(self._stretches, _sum(self._stretches).seconds)
         took = recent.seconds + seconds - self._at.seconds
         return max(recent.moved + moved - self._at.moved, 0.0) / took if took > 0 else 0.0
 
     def left(self, files: int, size: int) -> float | None:
         """Seconds for so many more files and bytes; None where nothing is known yet."""
-        total = _sum(self._stretches)
+        stretches = self._until_now()
+        total = _sum(stretches)
         if not total.files and not total.size:
             return None
-        recent = self._recent(total.seconds)
-        file, byte = _prices(self._stretches, total)
+        recent = _recent(stretches, total.seconds)
+        file, byte = _prices(stretches, total)
         expected = file * recent.files + byte * recent.size
         change = recent.seconds / expected if expected > 0 else _CHANGE
         return (file * max(files, 0) + byte * max(size, 0)) * min(max(change, 1 / _CHANGE), _CHANGE)
 
-    def _recent(self, elapsed: float) -> _Stretch:
-        wanted = min(max(_RECENT, _RECENT_SHARE * elapsed), _RECENT_MOST)
-        recent = _Stretch(0.0, 0, 0)
-        for stretch in reversed(self._stretches):
-            recent = _joined(recent, stretch)
-            if recent.seconds >= wanted and (recent.files or recent.size):
-                break
-        return recent
+    def _until_now(self) -> list[_Stretch]:
+        """With what came since the last stretch as a part of that: in the first seconds it may be nearly all."""
+        if self._now.seconds <= self._at.seconds:
+            return self._stretches
+        begun = _since(self._at, self._now)
+        return [*self._stretches[:-1], _joined(self._stretches[-1], begun)] if self._stretches else [begun]
+
+
+def _since(before: _Stretch, now: _Stretch) -> _Stretch:
+    # A retry takes bytes back: they are to be moved again, in time that counts.
+    gone = (max(each - earlier, 0) for each, earlier in zip(now[1:], before[1:], strict=True))
+    return _Stretch(now.seconds - before.seconds, *gone)
+
+
+def _recent(stretches: Sequence[_Stretch], elapsed: float) -> _Stretch:
+    wanted = min(max(_RECENT, _RECENT_SHARE * elapsed), _RECENT_MOST)
+    recent = _Stretch(0.0, 0, 0)
+    for stretch in reversed(stretches):
+        recent = _joined(recent, stretch)
+        if recent.seconds >= wanted and (recent.files or recent.size):
+            break
+    return recent
 
 
 def _prices(stretches: Sequence[_Stretch], total: _Stretch) -> tuple[float, float]:

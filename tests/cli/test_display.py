@@ -131,7 +131,7 @@ def test_lines_now_and_then() -> None:
     listener.file_done("a", None)
     listener.file_done("b", FileFailure("b", FailureCode.STORAGE_ERROR, "broke"))
     lines = err.getvalue().splitlines()
-    assert lines[1] == "blobsync: looking: 5 names"
+    assert lines[1] == "blobsync: listing: 5 names"
     assert lines[-1] == ("blobsync: uploading 2 of 2 files, 1 MB of 2 MB, 1 failed so far, 500 KB/s, about 2 s left")
 
 

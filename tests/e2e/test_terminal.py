@@ -55,7 +55,7 @@ def test_there_and_looked_at(project: Project, container: Container, line: str, 
     assert container.contents("data/v/") == hashes(_FILES)
     again = see(project, "u", "data/v", columns=columns)
     assert (again.code, again.answer()) == (0, ["nothing to upload; 120 unchanged; 120 verified"])
-    assert _first_words(again) == {"looking"}
+    assert _first_words(again) == {"listing"}
     same = see(project, "verify", "data/v", columns=columns)
     assert (same.code, same.answer()) == (0, ["120 equal; 240 KB equal"])
     assert _first_words(same) == {"checking"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import shutil
 import signal
@@ -252,11 +253,12 @@ class AmlStub(ThreadingHTTPServer):
     def _bring_out(self, uri: str, place: Path) -> None:
         client, path = self._container(uri)
         with client:
-            for file in place.rglob("*"):
-                if file.is_file():
-                    client.upload_blob(
-                        f"{path}/{file.relative_to(place).as_posix()}", file.read_bytes(), overwrite=True
-                    )
+            # The program may still change what is there.
+            for folder, _, names in os.walk(place):
+                for file in (Path(folder, name) for name in names):
+                    with suppress(FileNotFoundError):
+                        name = file.relative_to(place).as_posix()
+                        client.upload_blob(f"{path}/{name}", file.read_bytes(), overwrite=True)
 
     def logs(self, job: Job) -> dict[str, str]:
         files = list(job.folder.glob("user_logs/*.txt"))

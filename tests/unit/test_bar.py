@@ -100,8 +100,8 @@ def test_it_never_reaches_the_last_column(progress: Progress) -> None:
 @pytest.mark.parametrize(
     ("progress", "text"),
     [
-        (Progress("surveying", 2.0), "looking  2 s"),
-        (Progress("surveying", 2.0, looked=3000), "looking  3,000 names, 1,500 a second, 2 s"),
+        (Progress("surveying", 2.0), "listing  2 s"),
+        (Progress("surveying", 2.0, looked=3000), "listing  3,000 names, 1,500 a second, 2 s"),
         (
             Progress("surveying", 9.0, looked=3000, doing="hashing", under_way=12, bytes_expected=120_000_000_000),
             "hashing  12 files of 120 GB, 3,000 names, 9 s",
@@ -109,7 +109,7 @@ def test_it_never_reaches_the_last_column(progress: Progress) -> None:
         (Progress("verifying", 2.0, looked=3000), "checking  3,000 names, 1,500 a second, 2 s"),
         (
             Progress("surveying", 9.0, looked=3, waiting="no answer", waiting_seconds=9.0),
-            "looking  3 names, no answer for 9 s",
+            "listing  3 names, no answer for 9 s",
         ),
         (Progress("deleting", 3.0, files_expected=8), "deleting   0%  0/8 files, 3 s so far"),
         (Progress("deleting", 3.0, files=2, files_expected=8, seconds_left=9.0), "deleting  25%  2/8 files, 9 s left"),

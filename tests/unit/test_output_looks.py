@@ -109,9 +109,9 @@ def test_the_time_of_a_command_is_that_of_its_phases() -> None:
     now[0] = 16.5
     timed.answers()
     now[0] = 17.0
-    spans = {"starting": 1.0, "looking": 2.5, "moving": 3.0, "verifying": 1.0, "answering": 0.5}
+    spans = {"starting": 1.0, "listing": 2.5, "moving": 3.0, "verifying": 1.0, "answering": 0.5}
     assert dict(timed.spans()) == spans
-    assert timed.sentence().startswith("8.00 s in all: starting 1.00 s, looking 2.50 s, ")
+    assert timed.sentence().startswith("8.00 s in all: starting 1.00 s, listing 2.50 s, ")
 
 
 _MOVING = Progress("moving", 2.0, files=3, files_expected=9, under_way=4, current="data/voc20/a-long-name/x.jpg")

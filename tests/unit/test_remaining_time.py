@@ -184,6 +184,15 @@ def test_nothing_is_said_before_anything_is_known() -> None:
     assert remaining.left(5, 0) == pytest.approx(20.0)
 
 
+def test_what_came_since_the_last_stretch_counts_at_once() -> None:
+    """A quarter of the files within the first moment after one of them: they say more than that one does."""
+    remaining = RemainingTime()
+    remaining.add(1.0, 1, KIB)
+    assert remaining.left(119, 119 * KIB) == pytest.approx(119.0)
+    remaining.add(1.2, 30, 30 * KIB)
+    assert remaining.left(90, 90 * KIB) == pytest.approx(3.6)
+
+
 def test_a_retry_that_takes_bytes_back_makes_it_longer_and_never_negative() -> None:
     remaining = RemainingTime()
     for second in range(1, 11):

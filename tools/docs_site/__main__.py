@@ -10,6 +10,7 @@ from pathlib import Path
 from tools.docs_site.links import write_external_links
 from tools.docs_site.man_pages import write_man_pages
 from tools.docs_site.pictures import PictureError
+from tools.docs_site.search_texts import write_search_texts
 from tools.docs_site.sources import ROOT, write_sources
 
 
@@ -28,6 +29,7 @@ def main(words: list[str]) -> int:
     write_man_pages(manual)
     code = build(source, html)
     if code == 0:
+        write_search_texts(html)
         print(f"open {html / 'index.html'}")
     return code
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 project = "blobsync"
 extensions = ["myst_parser"]
 # Links to headings, as GitHub makes them: down to the fourth level.
@@ -16,3 +18,14 @@ html_css_files = ["site.css"]
 html_theme_options: dict[str, list[str]] = {"footer_icons": []}
 # Shell sessions and trees of folders are in blocks without a language.
 highlight_language = "none"
+
+
+def setup(app: Any) -> None:
+    """Sphinx calls it. The search page alone loads what the search shows."""
+
+    def add_scripts(app: Any, page: str, template: str, context: Any, doctree: Any) -> None:
+        if page == "search":
+            app.add_js_file("search_texts.js", loading_method="defer", priority=900)
+            app.add_js_file("site_search.js", loading_method="defer", priority=901)
+
+    app.connect("html-page-context", add_scripts)

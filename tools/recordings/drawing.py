@@ -1,4 +1,5 @@
-"""A recording as one SVG: rows that come and go by CSS, no script. Whoever asked for less motion sees its end."""
+"""A recording as one SVG: rows that come and go by CSS, no script. It begins with its end, which is all that somebody
+sees who asked for less motion."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tools.recordings.screen import Row, Run, Stay
 from tools.svg import opening
 
 _CELL, _LINE, _PAD, _SIZE = 8.4, 19, 14, 14
-# How long the end stands before it begins anew.
+# How long the end stands before it begins anew. A reader sees that first: an empty terminal says nothing.
 _REST = 6.0
 _BACK, _TEXT = "#161b22", "#e6edf3"
 _COLORS = {"red": "#ff7b72", "green": "#56d364", "brown": "#e3b341", "default": _TEXT}
@@ -42,7 +43,7 @@ def _style(whole: float) -> str:
         [
             f"text {{ font: {_SIZE}px {mono}; white-space: pre; fill: {_TEXT}; }}",
             ".row { visibility: hidden; }",
-            f"g {{ animation: {whole:.2f}s step-end infinite; }}",
+            f"g {{ animation: {whole:.2f}s step-end {_REST - whole:.2f}s infinite; }}",
             "@media (prefers-reduced-motion: reduce) { g { animation: none !important; } }",
         ]
     )

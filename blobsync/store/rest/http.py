@@ -329,11 +329,11 @@ class BlobHttp:
         if self._line.answers:
             hint = "it answered before; run the same command again when the network is back"
         if self._host.startswith("127.") and trouble is Trouble.REFUSED:
-            hint = f"blobsync emulator start --port {self._port}"
+            start = f"blobsync emulator start --port {self._port}"
             if self._account == EMULATOR_ACCOUNT:
-                sentence = f"the emulator is not running at {self._host}, port {self._port}"
-            else:
-                hint += " starts an emulator there; or check blob_endpoint"
+                sentence, hint = f"the emulator is not running at {self._host}, port {self._port}", start
+            elif not self._line.answers:
+                hint = f"{start} starts an emulator there; or check blob_endpoint"
         down = self._line.down
         lasted = f" in {duration_text(down)}" if down >= 1 else ""
         tried = f" ({tries:,} tries{lasted})" if tries > 1 else ""
