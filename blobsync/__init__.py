@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
     from blobsync.jobs.logs import FetchedLogs
+    from blobsync.jobs.output_copies import CopiedOutputs
     from blobsync.jobs.outputs import JobOutputs, OutputFile
     from blobsync.jobs.parse import Cause, FoundCause
     from blobsync.jobs.project_jobs import Command, JobName, Jobs, PlannedJob, SubmitKeywords
@@ -189,6 +190,7 @@ __all__ = [
     "Connected",
     "ContainerNotFoundError",
     "ContainerUrl",
+    "CopiedOutputs",
     "CopySourceRefusedError",
     "CredentialError",
     "Deletion",
@@ -344,6 +346,7 @@ _HOMES = {
     "blobsync.jobs.board": ("JobList",),
     "blobsync.jobs.history": ("JobRecord",),
     "blobsync.jobs.logs": ("FetchedLogs",),
+    "blobsync.jobs.output_copies": ("CopiedOutputs",),
     "blobsync.jobs.outputs": ("JobOutputs", "OutputFile"),
     "blobsync.jobs.parse": ("Cause", "FoundCause"),
     "blobsync.jobs.job_answers": ("Cancellation", "Diagnosis", "JobLog", "JobReport", "LogLine"),

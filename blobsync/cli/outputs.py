@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import size_text
-from blobsync.base.errors import UsageError
+from blobsync.base.amounts import count_text, size_text
+from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
+from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.options import command
@@ -18,6 +20,7 @@ from blobsync.store.grants import LINK_LIFETIME
 
 if TYPE_CHECKING:
     from blobsync.jobs.outputs import JobOutputs, OutputFile
+    from blobsync.plan.transfer_plan import FileFailure
 
 
 def register(app: typer.Typer) -> None:
@@ -54,15 +57,29 @@ def outputs(
     note_all(session, found.notes)
     if download:
         return _downloaded(session, found)
-    links = [found.link(one, valid) if url else None for one in found.files]
-    data = {**_heading(found), "files": [_file_data(one, link) for one, link in zip(found.files, links, strict=True)]}
     if not found.files:
         session.listener.note(f"{found.record.run_id} ({found.record.state}) has written nothing so far")
-    lines = [
-        f"{size_text(one.size):>10}  {one.shown}" + (f"  {link}" if link else "")
-        for one, link in zip(found.files, links, strict=True)
-    ]
-    return Result({**data, "bytes": sum(one.size for one in found.files)}, lines, reveals=url)
+    links, failures = _links(found, valid) if url else ([None] * len(found.files), [])
+    rows = list(zip(found.files, links, strict=True))
+    data = {**_heading(found), "files": [_file_data(one, link) for one, link in rows]}
+    lines = [f"{size_text(one.size):>10}  {one.shown}" + (f"  {link}" if link else "") for one, link in rows]
+    refused = len(failures) == len(rows)
+    code = ExitCode.DONE if not failures else ExitCode.USAGE if refused else ExitCode.PARTIAL
+    total = {"bytes": sum(one.size for one in found.files)}
+    return Result({**data, **total}, [] if refused else lines, failures, code, reveals=url)
+
+
+def _links(found: JobOutputs, valid: timedelta) -> tuple[list[str | None], list[UsageError]]:
+    """One for each file, and why some have none."""
+    links: list[str | None] = []
+    failures: list[UsageError] = []
+    for one in found.files:
+        try:
+            links.append(found.link(one, valid))
+        except UsageError as error:
+            links.append(None)
+            failures.append(error)
+    return links, failures
 
 
 def _heading(found: JobOutputs) -> dict[str, Any]:
@@ -73,22 +90,43 @@ def _heading(found: JobOutputs) -> dict[str, Any]:
 def _file_data(one: OutputFile, link: str | None) -> dict[str, Any]:
     modified = datetime.fromtimestamp(one.last_modified, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     known = {"output": one.output, "name": one.name, "path": one.path, "size": one.size, "last_modified": modified}
-    return {**known, "url": link}
+    return {**known, "on_disk": str(one.on_disk) if one.on_disk else None, "url": link}
 
 
 def _downloaded(session: Session, found: JobOutputs) -> Result:
-    """As ``d`` of these paths, through the job's cluster."""
+    """Files on a disk are copied from there; the others come as ``d`` of these paths, through the job's cluster."""
     from blobsync.cli.reports import result_data, result_lines
     from blobsync.jobs.outputs import demand_mapped
 
-    here = [one.path for one in found.files if one.blob is None]
-    if here or not found.files:
-        text = f"on this machine already: {here[0]} and the rest" if here else "nothing is there to download"
-        session.listener.note(text)
-        return Result({**_heading(found), "files": [_file_data(one, None) for one in found.files]})
+    if not found.files:
+        raise NothingMatchedError(
+            f"{found.record.run_id} ({found.record.state}) has written nothing to download so far"
+        )
+    if not found.paths:
+        return _copied(session, found)
     project = session.project(cluster=found.record.cluster)
     demand_mapped(found, project.cluster)
+    copied = _copied(session, found) if any(one.on_disk for one in found.files) else None
     result = project.download([f"{project.root}/{path}" for path in found.paths])
     data = {**_heading(found), **result_data(result, session.seconds)}
-    failures = (*result.failures, *result.plan.conflicts)
-    return Result(data, result_lines(result, session.seconds), failures, result.exit_code, wraps=True)
+    lines, code = [*result_lines(result, session.seconds)], result.exit_code
+    failures: Sequence[FileFailure | BlobsyncError] = (*result.failures, *result.plan.conflicts)
+    if copied:
+        data["copied"] = copied.data["copied"]
+        lines, failures = [*copied.lines, *lines], (*copied.failures, *failures)
+        code = code if copied.exit_code == code else ExitCode.PARTIAL
+    return Result(data, lines, failures, code, wraps=True)
+
+
+def _copied(session: Session, found: JobOutputs) -> Result:
+    done = find_jobs(session).copy_outputs(found)
+    lines = []
+    if done.copied:
+        size = size_text(sum(one.size for one in done.copied))
+        lines.append(f"copied {count_text(len(done.copied), 'file')} ({size}) from the disk; verified")
+    if done.present:
+        rest = f" and {count_text(len(done.present) - 1, 'more file')}" if len(done.present) > 1 else ""
+        lines.append(f"in the project already: {done.present[0].path}{rest}")
+    files = [_file_data(one, None) for one in found.files]
+    data = {**_heading(found), "files": files, "copied": len(done.copied)}
+    return Result(data, lines, done.failures, done.exit_code, wraps=True)

@@ -2,13 +2,15 @@
 
 Three kinds of place: the directories of a Batch AI job by their ids, the folder of this job alone (``output:
 per_job``), and else the output folder that all jobs share, of which only what changed while the job ran is its own.
-A linked folder is on a disk; every other one is in a container.
+A linked folder is on a disk, which is not always the project's own folder (Slurm's ``shared_root``); every other one
+is in a container.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,13 +22,15 @@ from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, Usa
 from blobsync.base.locations import BlobUrl
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
-from blobsync.config.model import Cluster, StorageAccount
+from blobsync.config.mapping import Resolution, resolve
+from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
 from blobsync.jobs.access import known_accounts
 from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.node.batchai import settings
 from blobsync.jobs.node.places import container_url
 from blobsync.jobs.spec import OWN_OUTPUT, FolderLink, JobSpec
+from blobsync.local.hashing import hash_file
 from blobsync.local.names import local_problem, relative_name
 from blobsync.store.connect import sas_url
 from blobsync.store.grants import LINK_LIFETIME, READ_BLOB
@@ -66,7 +70,7 @@ class OutputPlace:
 class OutputFile:
     """One file: ``name`` below the place ``output``, ``path`` from the project's root. Bytes; seconds since 1970.
 
-    ``blob`` is where it is, None for a file on this machine's disk.
+    ``blob`` is where it is, None for a file on this machine's disk, which is at ``on_disk``: not always at ``path``.
     """
 
     output: str
@@ -75,6 +79,7 @@ class OutputFile:
     size: int
     last_modified: float
     blob: BlobUrl | None = field(default=None, repr=False)
+    on_disk: Path | None = None
 
     @property
     def shown(self) -> str:
@@ -84,7 +89,10 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class JobOutputs:
-    """What a job has written so far. ``notes`` are for people; ``paths`` is what a download has to name."""
+    """What a job has written so far. ``notes`` are for people; ``paths`` is what a download has to name.
+
+    Files on a disk are not downloaded: ``project.jobs.copy_outputs`` brings those that the project does not have.
+    """
 
     record: JobRecord
     files: tuple[OutputFile, ...]
@@ -95,17 +103,56 @@ class JobOutputs:
     def __repr__(self) -> str:
         return f"<JobOutputs of {self.record.run_id}: {len(self.files):,} files>"
 
-    def link(self, one: OutputFile, expiry: timedelta = LINK_LIFETIME) -> str:
-        """A URL that reads this file alone until it expires: a secret.
+    def is_here(self, one: OutputFile) -> bool:
+        """Whether the file on a disk is the one at its path of the project."""
+        return one.on_disk is not None and is_same(one.on_disk, self.board.root / one.path)
 
-        Raises ``UsageError`` for a file on a disk, ``CredentialError`` where the account cannot sign such a link.
+    @property
+    def are_here(self) -> bool:
+        """Whether none has to be downloaded."""
+        return all(self.is_here(one) for one in self.files)
+
+    def link(self, one: OutputFile, expiry: timedelta = LINK_LIFETIME) -> str:
+        """A URL that reads this file alone until it expires: a secret. That of a file on a disk is its blob's.
+
+        Raises ``UsageError`` for a file on a disk whose blob is not there or not the same, ``MappingError`` where the
+        project has no blob for it, ``CredentialError`` where the account cannot sign such a link.
         """
-        if one.blob is None:
-            raise UsageError(f"{one.path} is on this machine, not in a container", hint=f"blobsync u {one.path}")
         board, cluster = self.board, self.board.cluster_of(self.record)
-        account = _account(board, cluster, str(one.blob.container))
+        if one.blob is None:
+            place = resolve(one.path, cwd=board.root, root=board.root, cluster=cluster)
+            self._demand_uploaded(one, cluster, place)
+            blob, account = place.remote, place.entry.account
+        else:
+            blob, account = one.blob, _account(board, cluster, str(one.blob.container))
         seconds, cli_login = int(expiry.total_seconds()), cluster.flag("use_cli_auth")
-        return sas_url(account, one.blob, READ_BLOB, seconds, environ=board.environ, use_cli_auth=cli_login)
+        return sas_url(account, blob, READ_BLOB, seconds, environ=board.environ, use_cli_auth=cli_login)
+
+    def _demand_uploaded(self, one: OutputFile, cluster: Cluster, place: Resolution) -> None:
+        """Raise ``UsageError`` unless the file's blob has the same bytes."""
+        with self.board.store(cluster, place.entry.account) as store:
+            blob = store.head(place.remote.name)
+        other = "" if cluster.name == DEFAULT_CLUSTER else f"-c {cluster.name} "
+        path = shlex.quote(one.path)
+        upload = f"blobsync {other}u {path}"
+        if not self.is_here(one):
+            upload = f"blobsync outputs {self.record.run_id} {shlex.quote(one.shown)} --download, then {upload}"
+        if blob is None:
+            raise UsageError(f"{one.path} is on this machine, not in a container", hint=upload, path=one.path)
+        known = hash_file(one.on_disk) if one.on_disk else None
+        if known is None or (known.size, known.md5) != (blob.size, blob.md5):
+            raise UsageError(
+                f"{one.path} on this machine is not known to be what {place.remote} holds",
+                hint=f"{upload} brings it there; blobsync {other}url {path} links to what is there",
+                path=one.path,
+            )
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether both are there and one and the same file or folder."""
+    with suppress(OSError):
+        return os.path.samefile(one, other)
+    return False
 
 
 def output_places(spec: JobSpec) -> tuple[OutputPlace, ...]:
@@ -161,7 +208,7 @@ def list_outputs(board: Board, record: JobRecord, asked: str = "") -> JobOutputs
         part = place.part(wanted)
         found = list(_files(board, cluster, record, place, part))
         files += found
-        if found:
+        if found and place.folder.mode != "link":
             paths += [one.path for one in found] if place.is_shared else [f"{place.path}/{part}".rstrip("/")]
     if not files and wanted:
         known = ", ".join(place.id for place in places)
@@ -170,7 +217,7 @@ def list_outputs(board: Board, record: JobRecord, asked: str = "") -> JobOutputs
             hint = f"blobsync outputs {record.run_id} lists the rest"
             raise NothingMatchedError(f"{record.run_id} has written nothing to {wanted}{yet}", hint=hint, path=asked)
         raise NothingMatchedError(f"{record.run_id} has written no {asked}", hint=f"its outputs: {known}", path=asked)
-    notes = tuple(
+    notes = tuple(sentence for place in places if (sentence := _elsewhere(board, place))) + tuple(
         f"{place.path} is shared by all jobs: these files changed while {record.run_id} ran; output: per_job in the"
         " cluster file gives each job its own"
         for place in places
@@ -195,12 +242,21 @@ def demand_mapped(outputs: JobOutputs, cluster: Cluster) -> None:
 
 def _files(board: Board, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str) -> Iterator[OutputFile]:
     if place.folder.mode == "link":
-        found = _on_disk(cluster, record, place, part)
+        found = _on_disk(board, cluster, record, place, part)
     else:
         account = _account(board, cluster, place.folder.container)
         with board.store(cluster, account) as store:
             found = list(_in_container(store, place, part))
     yield from (one for one in found if not place.is_shared or _is_of(record, one.last_modified))
+
+
+def _elsewhere(board: Board, place: OutputPlace) -> str:
+    """A sentence if the linked folder is not the project's own."""
+    source = place.folder.source
+    if place.folder.mode != "link" or is_same(Path(source), board.root / place.folder.name):
+        return ""
+    what = "is not the project's folder: --download copies from there" if Path(source).is_dir() else "is not there"
+    return f"{place.folder.name} of this job is {source}, which {what}"
 
 
 def _is_of(record: JobRecord, modified: float) -> bool:
@@ -223,13 +279,14 @@ def _in_container(store: BlobStore, place: OutputPlace, part: str) -> Iterator[O
             yield OutputFile(place.id, below, path, blob.size, blob.last_modified, url.blob(blob.name))
 
 
-def _on_disk(cluster: Cluster, record: JobRecord, place: OutputPlace, part: str) -> list[OutputFile]:
+def _on_disk(board: Board, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str) -> list[OutputFile]:
     # Other people's records of jobs come from Azure ML.
     base = Path(place.folder.source, relative_name(place.below) if place.below else "")
     if cluster.platform == "slurm" and cluster.text("ssh"):
         raise JobError(
             f"the outputs of {record.run_id} are on {cluster.text('ssh')}, in {base}",
-            hint=f"mode: upload for {place.folder.name}_folder brings outputs to the container",
+            hint=f"{_copy_command(board, cluster, place, base)} brings them here;"
+            f" mode: upload for {place.folder.name}_folder brings those of later jobs to the container",
         )
     start = base / part
     walked = (Path(folder, name) for folder, _, names in os.walk(start) for name in names)
@@ -240,8 +297,15 @@ def _on_disk(cluster: Cluster, record: JobRecord, place: OutputPlace, part: str)
             known = path.stat()
             if stat.S_ISREG(known.st_mode):
                 below = path.relative_to(base).as_posix()
-                found.append(OutputFile(place.id, below, f"{place.path}/{below}", known.st_size, known.st_mtime))
+                size, modified = known.st_size, known.st_mtime
+                found.append(OutputFile(place.id, below, f"{place.path}/{below}", size, modified, on_disk=path))
     return found
+
+
+def _copy_command(board: Board, cluster: Cluster, place: OutputPlace, base: Path) -> str:
+    """What brings a folder of the login node here; rsync makes no folders above its own."""
+    there, here = shlex.quote(f"{cluster.text('ssh')}:{base}/"), shlex.quote(str(board.root / place.path))
+    return f"mkdir -p {here} && rsync -a {there} {here}/"
 
 
 def _account(board: Board, cluster: Cluster, container: str) -> StorageAccount:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder
     from blobsync.jobs.code_choice import ChooseCode, ProjectOpener
     from blobsync.jobs.describe import SubmitRequest
+    from blobsync.jobs.output_copies import CopiedOutputs
     from blobsync.jobs.outputs import JobOutputs
     from blobsync.jobs.submit import Submitted
     from blobsync.jobs.tunnels.beside import TunnelRequest
@@ -219,6 +220,15 @@ class Jobs:
         from blobsync.jobs.outputs import list_outputs
 
         return list_outputs(self._board, self.refresh([job])[0], path)
+
+    def copy_outputs(self, outputs: JobOutputs) -> CopiedOutputs:
+        """Bring those files of a job that are on a disk, but not in the project, to their paths in it.
+
+        Each is verified, and none replaces another version: see ``failures``. Raises ``LocalFileError``.
+        """
+        from blobsync.jobs.output_copies import copy_outputs
+
+        return copy_outputs(outputs, self._board.root, self._board.environ)
 
     def follow(self, job: JobName, *, rank: int | None = None) -> Iterator[LogLine]:
         """The lines of all processes (or of one) as they arrive, until the job has ended."""

@@ -220,6 +220,31 @@ def test_outputs_of_a_job_are_listed_and_a_link_to_one_works(
         assert seen.errors == []
 
 
+def test_an_output_on_the_disk_has_a_link_once_it_is_uploaded(
+    desk: Project, container: Container, browser: Browser
+) -> None:
+    desk.configure(container, cluster="box")
+    entry = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
+    entries = {"code_path": {**entry, "path": "mine/code.zip"}, "output_folder": {**entry, "path": "mine/output"}}
+    values = {"platform": "local", "config_param": entries, "output": "per_job"}
+    (desk.root / "aux_data/aml/box.yaml").write_text(yaml.safe_dump(values))
+    run_id = submitted(desk, "--init", "echo 'a model' > $BLOBSYNC_OUTPUT/model.bin", before=("-c", "box"))
+    with web_server(desk) as server, window(browser, server) as seen:
+        page = seen.page
+        page.goto(f"{server.address}/jobs/{run_id}")
+        expect(page.locator("#outputs")).to_contain_text("They are in the project's folder.")
+        expect(page.locator("#outputs")).to_contain_text("on this machine")
+        assert faults(page) == []
+        page.get_by_role("button", name="Link to output/model.bin").click()
+        upload = f"-c box u output/{run_id}/model.bin"
+        expect(page.locator("main")).to_contain_text(f"blobsync {upload}")
+        assert desk.run(*upload.split()).code == 0
+        page.goto(f"{server.address}/jobs/{run_id}")
+        page.get_by_role("button", name="Link to output/model.bin").click()
+        with urllib.request.urlopen(page.get_by_label("Link", exact=True).input_value()) as answer:
+            assert answer.read() == b"a model\n"
+
+
 def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the_platform(
     desk: Project, browser: Browser
 ) -> None:

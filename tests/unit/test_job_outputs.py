@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
+from blobsync.base.locations import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.board import Board
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.output_copies import copy_outputs
 from blobsync.jobs.outputs import OutputPlace, demand_mapped, list_outputs, output_places
 from blobsync.jobs.spec import FolderLink, JobRef, JobSpec, RunInfo, State
 from tests.fakes.jobs import make_spec
@@ -133,20 +135,103 @@ def test_a_job_that_keeps_nothing_says_what_to_write(desk: Desk) -> None:
     assert "output: per_job" in str(caught.value.hint)
 
 
-def test_linked_folders_are_on_the_disk_and_have_no_links(desk: Desk) -> None:
-    link = replace(OUT, mode="link", source=str(desk.root / "output"))
-    spec = replace(OWN, folders=(link,), platform="slurm")
-    (desk.root / f"output/{RUN}/deep").mkdir(parents=True)
-    (desk.root / f"output/{RUN}/deep/a.txt").write_text("12345")
-    found = list_outputs(desk.board(platform="slurm"), desk.record(spec))
+def linked(desk: Desk, root: Path) -> JobSpec:
+    """A job of Slurm that wrote ``deep/a.txt`` to the output folder of ``root``."""
+    folder = root / "output" / RUN / "deep"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("12345")
+    return replace(OWN, folders=(replace(OUT, mode="link", source=str(root / "output")),), platform="slurm")
+
+
+def test_a_file_of_a_linked_folder_has_the_link_of_its_blob_once_that_is_the_same(desk: Desk) -> None:
+    spec, name = linked(desk, desk.root), f"output/{RUN}/deep/a.txt"
+    signing = replace(BOX, account_key=Secret("a2V5"))
+    folders = (replace(desk.cluster.folders[0], account=signing),)
+    found = list_outputs(desk.board(platform="slurm", folders=folders), desk.record(spec))
     [one] = found.files
-    assert (one.shown, one.size, one.blob) == ("output/deep/a.txt", 5, None)
-    with pytest.raises(UsageError, match="is on this machine") as caught:
+    assert (one.shown, one.size, one.blob, one.on_disk) == ("output/deep/a.txt", 5, None, desk.root / name)
+    assert found.is_here(one) and found.paths == () and found.notes == ()
+    with pytest.raises(UsageError, match="is on this machine, not in a container") as caught:
         found.link(one)
-    assert caught.value.hint == f"blobsync u output/{RUN}/deep/a.txt"
+    assert caught.value.hint == f"blobsync -c eu u {name}"
+    for other, with_md5 in ((b"54321", True), (b"123456", True), (b"12345", False)):
+        desk.store.add(f"mine/{name}", other, with_md5=with_md5)
+        with pytest.raises(UsageError, match=f"is not known to be what {URL}/mine/{name} holds") as caught:
+            found.link(one)
+        assert f"blobsync -c eu url {name} links to what is there" in str(caught.value.hint)
+    desk.store.add(f"mine/{name}", b"12345")
+    assert found.link(one).startswith(f"{URL}/mine/{name}?")
+
+
+def test_what_is_on_the_disk_of_a_login_node_is_said_with_the_command_that_brings_it(desk: Desk) -> None:
+    spec = linked(desk, desk.root / "there")
     away = desk.board(platform="slurm", values={"ssh": "me@login"})
-    with pytest.raises(JobError, match=f"are on me@login, in {desk.root}/output/{RUN}"):
+    with pytest.raises(JobError, match=f"are on me@login, in {desk.root}/there/output/{RUN}") as caught:
         list_outputs(away, desk.record(spec))
+    here = f"{desk.root}/output/{RUN}"
+    brings = f"mkdir -p {here} && rsync -a me@login:{desk.root}/there/output/{RUN}/ {here}/ brings them here"
+    assert str(caught.value.hint).startswith(brings)
+
+
+def test_outputs_on_the_disk_of_a_shared_root_are_copied_and_none_is_replaced(desk: Desk) -> None:
+    there = desk.root / "there"
+    spec = linked(desk, there)
+    for name in ("b.txt", "big"):
+        (there / "output" / RUN / name).write_bytes(b"x" * 3_000_001)
+    board = desk.board(platform="slurm")
+    found = list_outputs(board, desk.record(spec))
+    [first, *_] = found.files
+    assert not found.is_here(first) and first.on_disk == there / first.path
+    [note] = found.notes
+    assert note.startswith(f"output of this job is {there}/output, which is not the project's folder")
+    with pytest.raises(UsageError) as caught:
+        found.link(first)
+    brings = f"blobsync outputs {RUN} output/b.txt --download, then blobsync -c eu u output/{RUN}/b.txt"
+    assert caught.value.hint == brings
+
+    here = desk.root / "output" / RUN
+    here.mkdir(parents=True)
+    (here / "b.txt").write_text("an earlier one")
+    done = copy_outputs(found, desk.root, board.environ)
+    assert [one.name for one in done.copied] == ["big", "deep/a.txt"] and done.present == ()
+    assert (here / "deep/a.txt").read_text() == "12345" and (here / "big").stat().st_size == 3_000_001
+    [conflict] = done.failures
+    assert (conflict.path, conflict.code, done.exit_code) == (f"output/{RUN}/b.txt", "conflict", 3)
+    assert conflict.hint == f"cp {there}/output/{RUN}/b.txt {here}/b.txt replaces it"
+    assert (here / "b.txt").read_text() == "an earlier one"
+    assert not [name for name in os.listdir(here) if name.startswith(".")]
+
+    (here / "b.txt").unlink()
+    again = copy_outputs(found, desk.root, board.environ)
+    assert [one.name for one in again.copied] == ["b.txt"] and len(again.present) == 2 and again.exit_code == 0
+
+
+def test_no_link_leads_a_copy_out_of_either_folder(desk: Desk, tmp_path: Path) -> None:
+    there, secret = desk.root / "there", desk.root / "secret"
+    spec = linked(desk, there)
+    secret.write_text("mine")
+    (there / "output" / RUN / "stolen").symlink_to(secret)
+    (there / "output" / RUN / "latest").symlink_to("deep/a.txt")
+    board = desk.board(platform="slurm")
+    found = list_outputs(board, desk.record(spec))
+    done = copy_outputs(found, desk.root, board.environ)
+    assert [(each.path, each.code) for each in done.failures] == [(f"output/{RUN}/stolen", "link_refused")]
+    assert [one.name for one in done.copied] == ["deep/a.txt", "latest"] and done.exit_code == 3
+    assert not (desk.root / "output" / RUN / "stolen").exists()
+
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    (desk.root / "output").rename(desk.root / "before")
+    (desk.root / "output").symlink_to(outside)
+    refused = copy_outputs(found, desk.root, board.environ)
+    assert refused.copied == () and refused.exit_code == 1 and not list(outside.iterdir())
+    assert "config trust-link" in str(refused.failures[0].hint)
+
+
+def test_a_linked_folder_that_is_not_there_is_said(desk: Desk) -> None:
+    spec = replace(OWN, folders=(replace(OUT, mode="link", source="/not/mounted/output"),), platform="slurm")
+    found = list_outputs(desk.board(platform="slurm"), desk.record(spec))
+    assert found.files == () and found.notes == ("output of this job is /not/mounted/output, which is not there",)
 
 
 def test_a_download_needs_the_folder_where_the_job_had_it(desk: Desk) -> None:

@@ -166,12 +166,14 @@ def _output_answers() -> Sequence[Schema]:
             "path": PATH,
             "size": BYTES,
             "last_modified": MOMENT,
+            "on_disk": noted(maybe(TEXT), "where it is on a disk of this machine; null: in a container"),
             "url": noted(maybe(TEXT), "with --url; a secret"),
         }
     )
     heading = {"job_id": TEXT, "status": _STATUS, "count": COUNT}
-    listed = record({**heading, "files": list_of(file)}, {"bytes": COUNT})
-    return listed, record({**heading, **TRANSFERRED})
+    copied = {"copied": noted(COUNT, "files that came into the project from the disk of a linked folder")}
+    listed = record({**heading, "files": list_of(file)}, {"bytes": COUNT, **copied})
+    return listed, record({**heading, **TRANSFERRED}, copied)
 
 
 def _tunnel_answers() -> Mapping[str, Sequence[Schema]]:
