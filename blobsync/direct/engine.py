@@ -20,6 +20,7 @@ from blobsync.direct.upload import UploadJob
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.files import LocalFolder
 from blobsync.local.range_records import RangeRecords
+from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import ONE_REQUEST
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction
@@ -122,7 +123,7 @@ class DirectEngine:
         try:
             if isinstance(source, LocalEnd):
                 kind = ReadBlocksJob if order.only_read else UploadBlocksJob
-                job: FileJob = kind(run, action, source.at(action.path), to, order, named)
+                job: FileJob = kind(run, action, _sources(source), to, order, named)
                 threads = _READERS if order.only_read else NEAR.threads
             else:
                 sas = self._source_sas(source) if self._source_sas else None
@@ -171,9 +172,11 @@ class _Way(NamedTuple):
 
 
 def _upload(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: LineTuning, memory: BlockMemory) -> _Way:
+    folder = _sources(source)
+
     def job(action: FileAction) -> FileJob:
         name = destination.at(action.target or action.path)
-        return UploadJob(run, action, source.at(action.path), destination.store, name, tuning.single, memory)
+        return UploadJob(run, action, folder, destination.store, name, tuning.single, memory)
 
     return _Way(tuning, job, destination.store)
 
@@ -222,6 +225,10 @@ def _is_small(action: FileAction) -> bool:
     """Whether one request moves it, and its size is certain: what changed since is refused before it is read."""
     in_blocks = action.delta or action.on_record > 0
     return action.source is not None and action.source.size <= _SMALL and not in_blocks
+
+
+def _sources(source: LocalEnd) -> SourceFolder:
+    return SourceFolder(source.root, source.boundary)
 
 
 def _folder(task: MoveTask, destination: LocalEnd) -> LocalFolder:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import ChecksumError, PreconditionFailedError
@@ -22,6 +21,7 @@ from blobsync.direct.pool import FileJob, RunState
 from blobsync.direct.reads import demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, precondition_of
 from blobsync.local.files import SourceFile
+from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import BlockRange, block_bytes, block_size
 from blobsync.plan.block_reuse import differs
 from blobsync.plan.project_context import LivePart
@@ -75,16 +75,16 @@ class UploadBlocksJob(_BlocksJob):
     """From a file of this machine."""
 
     def __init__(
-        self, run: RunState, action: FileAction, path: Path, to: RemoteEnd, order: BlockOrder, named: Named
+        self, run: RunState, action: FileAction, folder: SourceFolder, to: RemoteEnd, order: BlockOrder, named: Named
     ) -> None:
         super().__init__(run, action, order, named)
-        self._path = path
+        self._folder = folder
         self._store = to.store
         self._name = to.at(action.target or action.path)
         self._source: SourceFile | None = None
 
     def open(self) -> int:
-        self._source = SourceFile(self._path, self.action.source)
+        self._source = self._folder.open(self.action.path, self.action.source)
         return self._begin()
 
     def piece(self) -> None:

@@ -8,7 +8,6 @@ import threading
 from base64 import b64encode
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError
@@ -16,6 +15,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.sent_blocks import BlockMemory, Fate, SentBlocks
 from blobsync.local.files import SourceFile
+from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.block_ids import block_id_of
@@ -73,15 +73,15 @@ class UploadJob(FileJob):
         self,
         run: RunState,
         action: FileAction,
-        path: Path,
+        folder: SourceFolder,
         store: BlobStore,
         name: str,
         single: int,
         memory: BlockMemory,
     ) -> None:
-        """Files up to ``single`` bytes go in one request."""
+        """Reads the file of ``folder``. Files up to ``single`` bytes go in one request."""
         super().__init__(run, action)
-        self._path = path
+        self._folder = folder
         self._store = store
         self._name = name
         self._single = single
@@ -95,7 +95,7 @@ class UploadJob(FileJob):
         self._condition = precondition_of(action)
 
     def open(self) -> int:
-        self._source = SourceFile(self._path, self.action.source)
+        self._source = self._folder.open(self.action.path, self.action.source)
         self._size = self._source.state.size
         self._whole = hashlib.md5(usedforsecurity=False)
         self._info = None

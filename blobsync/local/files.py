@@ -33,19 +33,22 @@ _LOCK_SECONDS, _LOCK_PAUSE = 10.0, 0.05
 class SourceFile:
     """A regular file that is read in pieces, from any thread, and must not change meanwhile."""
 
-    def __init__(self, path: Path | str, expected: FileState | None = None, *, folder: int | None = None) -> None:
+    def __init__(
+        self, path: Path | str, expected: FileState | None = None, *, folder: int | None = None, shown: str = ""
+    ) -> None:
         """Raises ``LocalFileError``, or ``ChangedWhileReadError`` when it is not ``expected`` any more.
 
-        With ``folder``, an open directory, ``path`` is a name in it, and a link there is not followed.
+        With ``folder``, an open directory, ``path`` is a name in it, and a link there is not followed; ``shown`` is
+        what messages call it.
         """
-        self._path = path
-        with naming(path):
+        self._path = shown or path
+        with naming(self._path):
             self.fd = os.open(path, _READ if folder is None else _READ | os.O_NOFOLLOW, dir_fd=folder)
             found = os.fstat(self.fd)
         self.state = LocalState.of(found)
         if not stat.S_ISREG(found.st_mode):
             self.close()
-            raise LocalFileError(f"{path}: not a regular file", path=str(path))
+            raise LocalFileError(f"{self._path}: not a regular file", path=str(self._path))
         if isinstance(expected, LocalState) and not expected.same_file(self.state):
             self.close()
             raise self._changed()
@@ -176,7 +179,9 @@ class LocalFolder:
         if not isinstance(expected, LocalState):
             return None
         with suppress(OSError, LocalFileError, ChangedWhileReadError):
-            return SourceFile(parts[-1], expected, folder=self._parent(parts[:-1]).fd)
+            # Its descriptor is open as long as somebody has it: other threads go to other folders meanwhile.
+            folder = self._parent(parts[:-1])
+            return SourceFile(parts[-1], expected, folder=folder.fd)
         return None
 
     def path_of(self, relative: RelativeName) -> str:

@@ -10,11 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.ahead import side_by_side
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, IndexKey
-from blobsync.spread.arrivals_here import as_seen_here
+from blobsync.spread.arrivals_here import file_to_read, with_own_look
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.hauler import read_shard
 from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
@@ -24,7 +26,7 @@ from blobsync.spread.shard_account import ShardAccount, is_same_version
 from blobsync.store.blob_hash import with_md5
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import states_at_destination
+from blobsync.transfer.fresh_look import check_arrival, states_at_destination
 from blobsync.transfer.ledger import Ledger
 
 # Between two looks whether workers have given their shards up.
@@ -113,11 +115,11 @@ def merge_records(place: SharedPlace, parts: Sequence[LivePart], records: Callab
 def record_files(place: SharedPlace, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> int:
     """Bring the files that workers have moved to the index; how many. Nothing of the place changes.
 
-    Also those of which no worker could say so, or which nobody has looked at, as far as their content shows it.
+    What they say is looked at first. Also those of which no worker could say so, as far as their content shows it.
     """
     by_ends = _by_ends(parts)
     pieces = place.names("records")
-    count = 0
+    told: dict[tuple[str, str], list[Moved]] = {}
     unsaid: dict[tuple[str, str], list[FileAction]] = {}
     for name in place.names("shards"):
         mine = _of_shard(pieces, name)
@@ -128,12 +130,16 @@ def record_files(place: SharedPlace, parts: Sequence[LivePart], records: Callabl
             key = shard.source, shard.destination
             if shard.order is None and key in by_ends:
                 account = ShardAccount(shard)
-                ledger = _told(place, mine, account, by_ends[key], records(by_ends[key].key))
-                count += len(ledger.verified)
-                unseen = [moved.action for moved in ledger.pending.values()]
-                unsaid.setdefault(key, []).extend([*account.left.values(), *unseen])
-    for key, actions in unsaid.items():
-        count += _record_unsaid(replace(by_ends[key], actions=tuple(actions)), records(by_ends[key].key))
+                told.setdefault(key, []).extend(_told(place, mine, account))
+                unsaid.setdefault(key, []).extend(account.left.values())
+    count = 0
+    for key, moved in told.items():
+        actions = tuple(each.action for each in moved)
+        ledger = Ledger(replace(by_ends[key], actions=actions), records(by_ends[key].key))
+        count += _look(ledger, moved)
+        unsaid[key] += [each.action for each in moved if each.action.path not in ledger.verified]
+    for key, left in unsaid.items():
+        count += _record_unsaid(replace(by_ends[key], actions=tuple(left)), records(by_ends[key].key))
     return count
 
 
@@ -163,17 +169,37 @@ def _of_shard(pieces: Sequence[str], name: str) -> list[str]:
     return [piece for piece in pieces if piece.startswith(f"{name}~")]
 
 
-def _told(
-    place: SharedPlace, pieces: Sequence[str], account: ShardAccount, part: LivePart, records: PairIndex
-) -> Ledger:
-    ledger = Ledger(replace(part, actions=account.shard.actions), records)
+def _told(place: SharedPlace, pieces: Sequence[str], account: ShardAccount) -> Iterator[Moved]:
     for answer in _answers(place, pieces, account.shard):
         # One that tells of a file twice says nothing.
         with suppress(FormatError):
             if isinstance(answer, FileRecord) and answer.failure is None:
-                ledger.moved(as_seen_here(part.destination, account.moved(answer)))
+                yield account.moved(answer)
+
+
+def _look(ledger: Ledger, told: Sequence[Moved]) -> int:
+    """Record what is as the workers say: the version of a blob that the service gave them, and what this machine reads
+    of its own files. How many."""
+    part = ledger.part
+    states: Mapping[str, FileState] = {}
+    if isinstance(part.destination, RemoteEnd):
+        told = [each for each in told if isinstance(each.destination, RemoteState)]
+        states = states_at_destination(part.destination, told, lambda count: None) if told else {}
+        told = [each for each in told if _is_version(each.destination, states.get(each.action.path))]
+    files = [file_to_read(part.source, part.destination, each) for each in told]
+    read = side_by_side(lambda file: hash_file(file) if file else None, files, reading_threads())
+    for each, own in zip(told, read, strict=True):
+        moved = with_own_look(each, own)
+        there = states.get(each.action.path, moved.destination)
+        if there is not None and check_arrival(part.shown(each.action), moved, there) is None:
+            ledger.seen(moved, there)
     ledger.save()
-    return ledger
+    return len(ledger.verified)
+
+
+def _is_version(told: FileState | None, there: FileState | None) -> bool:
+    """Nobody else can make a version of a blob with the same ETag."""
+    return isinstance(told, RemoteState) and isinstance(there, RemoteState) and told.etag == there.etag
 
 
 def _record_unsaid(part: LivePart, records: PairIndex) -> int:

@@ -1,37 +1,48 @@
 """The account of large files that are cut into ranges: what workers told of each, and its one commit in the end.
 
 Nothing stands under a file's name before that. Who puts the blocks of an upload and who reads it for its MD5 are two
-workers: the commit is made only where both have read the same. Blocks that somebody else's commit of the same blob
-dropped are put once more.
+workers, and this machine reads it as well: the commit is made only where all have read the same. Blocks that somebody
+else's commit of the same blob dropped are put once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.file_states import LocalState
 from blobsync.direct.file_blocks import commit_blocks
 from blobsync.direct.upload import BLOCKS_DROPPED
 from blobsync.plan.block_edges import block_bytes, block_count
 from blobsync.plan.listener import Listener
 from blobsync.plan.spreading import is_cut
 from blobsync.plan.transfer_plan import FileAction, FileFailure, Route
+from blobsync.spread.arrivals_here import OwnReading
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.record import FileRecord
 from blobsync.spread.shard import Shard, can_be_in_shard, cut_file, size_of_file
 from blobsync.spread.shard_account import ShardAccount
+from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 # How often the blocks of a file are put.
 _TIMES = 2
 
 
+class OwnFile(NamedTuple):
+    """What this machine read of a file; None where it could not, or where it changed meanwhile."""
+
+    state: LocalState | None
+
+
 @dataclass(slots=True)
 class _CutFile:
     """``open`` of its shards are not at their end. ``there`` are the ids of blocks that an earlier run has put, ``put``
-    and ``read`` those of all of its blocks, as whoever put them and whoever read the file has them."""
+    and ``read`` those of all of its blocks, as whoever put them and whoever read the file has them. ``own`` is what
+    this machine read itself, ``waits`` whether nothing but that is missing."""
 
     action: FileAction
     open: int
@@ -40,6 +51,8 @@ class _CutFile:
     put: dict[int, str] = field(default_factory=dict)
     read: dict[int, str] = field(default_factory=dict)
     md5: bytes | None = None
+    own: OwnFile | None = None
+    waits: bool = False
     failure: FileFailure | None = None
 
     @property
@@ -51,17 +64,25 @@ class _CutFile:
 
 class LargeFiles:
     """Those of one task. Their ranges have ``about`` so many bytes; 0: no file is cut. ``earlier`` are blocks that a
-    run before this one has put."""
+    run before this one has put, and ``reading`` reads sources here."""
 
     def __init__(
-        self, task: MoveTask, report: MoveReport, listener: Listener, about: int, earlier: EarlierBlocks
+        self,
+        task: MoveTask,
+        report: MoveReport,
+        listener: Listener,
+        about: int,
+        earlier: EarlierBlocks,
+        reading: OwnReading,
     ) -> None:
         self._part = task.part
         self._report = report
         self._listener = listener
         self._about = about
         self._earlier = earlier
+        self._reading = reading
         self._files: dict[str, _CutFile] = {}
+        self._again_later: list[Shard] = []
 
     def takes(self, action: FileAction) -> bool:
         """Whether the file is cut."""
@@ -73,7 +94,10 @@ class LargeFiles:
 
     def cut(self, action: FileAction) -> tuple[Shard, ...]:
         """The shards of a file."""
-        return self._cut(action, self._earlier.take(self._part, action))
+        shards = self._cut(action, self._earlier.take(self._part, action))
+        if isinstance(self._part.source, LocalEnd):
+            self._reading.begin(self._part.source.at(action.path), lambda own: self._read_here(action.path, own))
+        return shards
 
     def there(self, shard: Shard) -> Mapping[int, str]:
         """Which blocks of a range need not be put, with their ids."""
@@ -108,7 +132,23 @@ class LargeFiles:
         if account.left:
             hint = "run the same command again: verified files are skipped"
             self._failed(file, FailureCode.NOT_REPORTED, said, hint)
-        if file.open:
+        return () if file.open else self._conclude(file)
+
+    def again(self) -> tuple[Shard, ...]:
+        """Shards that are to be carried out once more, since the last call."""
+        shards, self._again_later = tuple(self._again_later), []
+        return shards
+
+    def _read_here(self, path: str, own: LocalState | None) -> None:
+        file = self._files[path]
+        file.own = OwnFile(own)
+        if file.waits:
+            file.waits = False
+            self._again_later += self._conclude(file)
+
+    def _conclude(self, file: _CutFile) -> tuple[Shard, ...]:
+        if self._part.route is Route.UPLOAD and file.own is None and file.failure is None:
+            file.waits = True
             return ()
         try:
             moved = self._commit(file) if file.failure is None else None
@@ -126,13 +166,19 @@ class LargeFiles:
 
     def _commit(self, file: _CutFile) -> Moved | None:
         size = size_of_file(file.action)
-        if self._part.route is Route.UPLOAD and file.read != file.put:
-            said = f"{self._part.shown(file.action)}: two workers read different bytes of it"
+        if self._part.route is Route.UPLOAD and (file.read != file.put or self._is_other_here(file)):
+            said = f"{self._part.shown(file.action)}: two machines read different bytes of it"
             hint = "run the same command again; where that happens again a node's memory or disk may be damaged"
             self._failed(file, FailureCode.CHECKSUM_MISMATCH, said, hint)
             return None
         ids = [file.put[index] for index in range(block_count(size))]
         return commit_blocks(self._part, file.action, ids, file.md5)
+
+    def _is_other_here(self, file: _CutFile) -> bool:
+        """Whether the version that moved is still there, and holds something else than the worker that read it says."""
+        own = file.own.state if file.own is not None else None
+        planned = file.action.source
+        return own is not None and isinstance(planned, LocalState) and own.same_file(planned) and own.md5 != file.md5
 
     def _again(self, file: _CutFile) -> tuple[Shard, ...]:
         shown = self._part.shown(file.action)
@@ -143,6 +189,7 @@ class LargeFiles:
         self._listener.bytes_reused(-file.reused)
         shards = self._cut(file.action, {})
         self._files[file.action.path].times = file.times + 1
+        self._files[file.action.path].own = file.own
         return shards
 
     def _cut(self, action: FileAction, there: Mapping[int, str]) -> tuple[Shard, ...]:

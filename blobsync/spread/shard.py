@@ -213,8 +213,9 @@ def is_local(route: Route) -> tuple[bool, bool]:
 
 
 def can_be_in_shard(action: FileAction, route: Route) -> bool:
-    """Whether the gate would let its names through: a part that is one file has none, and stays out."""
-    if not action.path:
+    """Whether the gate would let it through: a part that is one file has no name, and stays out, as does a file of
+    which nobody knows what it is."""
+    if not action.path or action.source is None:
         return False
     try:
         for key in ("path", *(["target"] if action.target is not None else [])):
@@ -241,13 +242,17 @@ def _action(values: dict[str, Any], route: Route) -> FileAction:
     reason = text_of(values, "reason")
     if reason not in Reason.__members__:
         raise FormatError("there is no such reason")
+    source = state_of(values, "source", local=from_here)
+    if source is None:
+        # A worker would move whatever is under that name by now.
+        raise FormatError("a file to move has no source")
     return FileAction(
         # A blob, or the file of an upload, may be the end itself.
         "" if values.get("path") == "" and not to_here else name_of(values, "path", local=near),
         Action.TRANSFER,
         Reason[reason],
         size_of(values, "size"),
-        state_of(values, "source", local=from_here),
+        source,
         state_of(values, "destination", local=to_here),
         target=name_of(values, "target", local=near) if "target" in values else None,
         on_record=size_of(values, "on_record") if "on_record" in values else 0,

@@ -17,7 +17,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
-from blobsync.spread.arrivals_here import as_seen_here
+from blobsync.spread.arrivals_here import OwnReading, file_to_read, with_own_look
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import LONGEST_TEXT, FormatError, message_of
 from blobsync.spread.hauler import FROM_PARENT
@@ -84,12 +84,14 @@ class _Task:
     """One call of ``move``. ``open`` are the accounts of shards that are not at their end, ``done`` of those
     whose worker says that they are, or cannot be believed, with what is then said of files without a record.
     ``refused`` are failures, by shard and path, that count once the shard is at its end: who was cut off tells them
-    while another worker, who has taken the shard over, still moves the file."""
+    while another worker, who has taken the shard over, still moves the file. ``reading`` are files that this machine
+    reads itself."""
 
     task: MoveTask
     report: MoveReport
     listener: Listener
     large: LargeFiles
+    reading: OwnReading
     open: dict[str, ShardAccount] = field(default_factory=dict)
     attempts: dict[str, str] = field(default_factory=dict)
     lying: set[str] = field(default_factory=set)
@@ -140,7 +142,9 @@ class SpreadEngine:
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Raises ``SpreadRefusedError`` where a node says that it cannot
         work, and what the job's cluster raises."""
-        run = _Task(task, report, listener, LargeFiles(task, report, listener, self._range_bytes, self._earlier))
+        reading = OwnReading()
+        large = LargeFiles(task, report, listener, self._range_bytes, self._earlier, reading)
+        run = _Task(task, report, listener, large, reading)
         route = task.part.route
         away = [each for each in task.actions if can_be_in_shard(each, route) or run.large.takes(each)]
         if not away or task.again:
@@ -155,6 +159,8 @@ class SpreadEngine:
         except BaseException:
             self._stop(run)
             raise
+        finally:
+            reading.close()
         if here:
             self._alone.move(task._replace(actions=here, whole_folder=False), report, listener)
 
@@ -184,7 +190,11 @@ class SpreadEngine:
 
     def _wait(self, run: _Task) -> None:
         looked, crews = self._watch.now(), 1
-        while run.open:
+        while run.open or run.reading.open:
+            if not run.open:
+                run.reading.settle(self._poll)
+                self._hand_out(run, run.large.again())
+                continue
             if self._listen(run) and self._watch.now() - looked < _CREW_SECONDS:
                 self._watch.sleep(self._poll)
                 continue
@@ -233,6 +243,8 @@ class SpreadEngine:
         # Who finished a shard left out what others had told before, and their records may come later in this list.
         while run.done:
             self._close(run, *run.done.pop())
+        run.reading.settle()
+        self._hand_out(run, run.large.again())
         return bool(new)
 
     def _read(self, run: _Task, name: str, match: re.Match[str], account: ShardAccount) -> None:
@@ -282,10 +294,16 @@ class SpreadEngine:
         if account.shard.order is not None:
             run.large.heard(account, record)
             return
-        end, moved = run.task.part.destination, account.moved(record)
+        moved = account.moved(record)
         account.arrived(run.listener)
-        there = as_seen_here(end, moved) if isinstance(end, LocalEnd) else moved._replace(destination=None)
-        run.report.file_moved(there)
+        part = run.task.part
+        file = file_to_read(part.source, part.destination, moved)
+        if file is None:
+            run.report.file_moved(with_own_look(moved._replace(destination=None), None))
+            return
+        there = moved.destination if isinstance(part.destination, LocalEnd) else None
+        told = moved._replace(destination=there)
+        run.reading.begin(file, lambda own: run.report.file_moved(with_own_look(told, own)))
 
     def _close(self, run: _Task, account: ShardAccount, said: str) -> None:
         name = f"{account.shard.number:07}"
@@ -300,6 +318,8 @@ class SpreadEngine:
         while run.open:
             _, account = run.open.popitem()
             self._settle(run, account, f"not moved: the workers' job ended early {_CREWS} times; the last: {how}")
+        while run.reading.open:
+            run.reading.settle(self._poll)
 
     def _settle(self, run: _Task, account: ShardAccount, said: str) -> None:
         """Nothing more will be heard of a shard: what nobody moved has failed, for the reason that a worker gave, or

@@ -18,6 +18,7 @@ from blobsync.direct.sent_blocks import BlockMemory
 from blobsync.direct.upload import UploadJob
 from blobsync.direct.width import Width
 from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
@@ -58,7 +59,7 @@ def test_more_threads_work_only_where_the_disk_is_slow(tmp_path: Path, seconds: 
 
     def job(action: FileAction) -> Slow:
         memory = BlockMemory(None, lambda text: None)
-        made = Slow(run, action, tmp_path / action.path, store, f"p/{action.path}", 1 << 20, memory)
+        made = Slow(run, action, SourceFolder(tmp_path), store, f"p/{action.path}", 1 << 20, memory)
         made.seconds, made.threads = seconds, threads
         return made
 
@@ -84,7 +85,9 @@ def test_a_small_file_that_changed_after_it_was_read_is_not_sent(tmp_path: Path,
     file.write_bytes(b"first")
     task = upload(tmp_path, store, "p")
     run = RecordedRun(task, SilentListener(), 1 << 20)
-    job = UploadJob(run, task.actions[0], file, store, "p/f", 1 << 20, BlockMemory(None, lambda text: None))
+    job = UploadJob(
+        run, task.actions[0], SourceFolder(tmp_path), store, "p/f", 1 << 20, BlockMemory(None, lambda text: None)
+    )
     assert job.open() == 1
     # In place, with the same size.
     with file.open("r+b") as opened:

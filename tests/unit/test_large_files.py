@@ -353,7 +353,7 @@ def test_a_file_that_two_workers_read_differently_is_not_committed(
     place.write(f"records/{reader}~node7.0-00000000~000000", lines.encode())
     report = _moved(place, task)
     assert [(each.path, failure.code) for each, failure in report.failed] == [("big", FailureCode.CHECKSUM_MISMATCH)]
-    assert "two workers read different bytes of it" in report.failed[0][1].message and "sets/big" not in store.blobs
+    assert "two machines read different bytes of it" in report.failed[0][1].message and "sets/big" not in store.blobs
 
 
 @pytest.mark.parametrize("with_md5", [True, False])

@@ -68,7 +68,7 @@ def _part() -> LivePart:
 
 
 def _action(path: str, size: int = 5, source: FileState | None = None) -> FileAction:
-    return FileAction(path, Action.TRANSFER, Reason.NEW, size, source)
+    return FileAction(path, Action.TRANSFER, Reason.NEW, size, source or dataclasses.replace(_FILE, size=size))
 
 
 def _actions(given: list[int]) -> list[FileAction]:
@@ -131,7 +131,7 @@ def shards(draw: st.DrawFn) -> Shard:
             Action.TRANSFER,
             draw(st.sampled_from(Reason)),
             draw(sizes),
-            draw(st.none() | source),
+            draw(source),
             draw(st.none() | destination),
             target=draw(st.none() | names),
             on_record=draw(sizes),
@@ -242,6 +242,7 @@ def test_two_shards_follow_each_other() -> None:
     assert read == [one, two]
 
 
+_THERE = {"size": 1, "etag": "a", "md5": None, "tier": None}
 _HEAD = '{"blobsync_shard":1,"number":0,"route":"download","path":"d","source":"https://a/b","destination":"/p/data"}'
 
 
@@ -263,8 +264,8 @@ _HEAD = '{"blobsync_shard":1,"number":0,"route":"download","path":"d","source":"
 )
 @pytest.mark.parametrize("key", ["path", "target"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, key: str) -> None:
-    line = json.dumps({"path": "a", "reason": "NEW", "size": 1, "source": None, "destination": None, key: name})
-    with pytest.raises(FormatError):
+    line = json.dumps({"path": "a", "reason": "NEW", "size": 1, "source": _THERE, "destination": None, key: name})
+    with pytest.raises(FormatError, match=r"the name|is not a text"):
         _read([_HEAD, line, '{"end":1}'])
 
 
@@ -277,6 +278,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, key: str) -> 
         {"size": 1 << 70},
         {"reason": "because"},
         {"source": []},
+        {"source": None},
         {"source": {"size": 1, "etag": "a\r\nx-ms-evil: 1", "md5": None}},
         {"source": {"size": 1, "etag": "a", "md5": "00"}},
         {"source": {"size": 1, "etag": "a", "md5": None, "tier": "Hot\r\nx-ms-evil: 1"}},
@@ -285,7 +287,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, key: str) -> 
     ],
 )
 def test_a_state_that_no_side_can_have_is_refused(change: dict[str, object]) -> None:
-    fine = {"path": "a", "reason": "NEW", "size": 1, "source": None, "destination": None}
+    fine = {"path": "a", "reason": "NEW", "size": 1, "source": _THERE, "destination": None}
     assert _read([_HEAD, json.dumps(fine), '{"end":1}']) is not None
     with pytest.raises(FormatError):
         _read([_HEAD, json.dumps({**fine, **change}), '{"end":1}'])
@@ -299,7 +301,11 @@ def test_a_state_that_no_side_can_have_is_refused(change: dict[str, object]) -> 
         ['{"blobsync_shard": 2}'],
         [_HEAD.replace("download", "sideways")],
         [_HEAD, '{"end":1}'],
-        [_HEAD, *['{"path":"a","reason":"NEW","size":1,"source":null,"destination":null}'] * 2, '{"end":2}'],
+        [
+            _HEAD,
+            *[json.dumps({"path": "a", "reason": "NEW", "size": 1, "source": _THERE, "destination": None})] * 2,
+            '{"end":2}',
+        ],
         [_HEAD.replace('"d"', '"' + "d" * LONGEST_LINE + '"')],
         ["[" * 5000],
     ],
@@ -315,6 +321,7 @@ def test_a_part_that_is_one_file_and_odd_names_stay_in_this_process() -> None:
     assert not can_be_in_shard(_action("a/../b"), Route.CROSS_ACCOUNT)
     assert can_be_in_shard(_action("a//b"), Route.CROSS_ACCOUNT)
     assert not can_be_in_shard(_action("a//b"), Route.DOWNLOAD)
+    assert not can_be_in_shard(dataclasses.replace(_action("a"), source=None), Route.UPLOAD)
 
 
 # -- records ----------------------------------------------------------------------------------------------

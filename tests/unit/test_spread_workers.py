@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import uuid
@@ -31,7 +32,7 @@ from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefus
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, download, moved_by, upload
+from tests.fakes.tasks import RecordingListener, copy, download, moved_by, upload
 
 _MD5 = bytes(16)
 
@@ -212,6 +213,35 @@ def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask
     }
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_a_source_holds_is_read_here_and_not_told(task: MoveTask, place: FolderPlace, changed: bool) -> None:
+    """A worker's word counts only for a version that is not there any more."""
+    _attempt(place, 1, _moved(task, 3))
+    file = task.part.source.at(task.actions[3].path)
+    assert isinstance(file, Path)
+    if changed:
+        file.write_bytes(b"another version")
+    report = moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
+    (moved,) = report.moved
+    assert moved.source is not None and moved.destination is None
+    assert moved.source.md5 == (_MD5 if changed else hashlib.md5(b"x" * moved.action.size).digest())
+
+
+def test_of_a_blob_the_plan_s_md5_counts_and_not_a_worker_s(place: FolderPlace) -> None:
+    here = MemoryStore("here")
+    there = MemoryStore("there", {"here": here})
+    here.add("x/a", b"planned")
+    here.add("x/b", b"planned", with_md5=False)
+    task = copy(here, "x", there, "y", ["a", "b"])
+    for action in task.actions:
+        assert isinstance(action.source, RemoteState)
+    told = [FileRecord(each.path, replace(each.source, md5=_MD5), None) for each in task.actions if each.source]
+    _attempt(place, 1, *told)
+    report = moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
+    md5s = {moved.action.path: moved.source.md5 for moved in report.moved if moved.source}
+    assert md5s == {"a": hashlib.md5(b"planned").digest(), "b": _MD5}
+
+
 def test_a_node_that_cannot_take_part_stops_it_with_its_sentence(task: MoveTask, place: FolderPlace) -> None:
     hauler(place, task).refuse("n1: f0 is another file here")
     crew = Threads(place, task, "lost")
@@ -220,16 +250,32 @@ def test_a_node_that_cannot_take_part_stops_it_with_its_sentence(task: MoveTask,
     assert crew.stopped and place.read("stop") is not None
 
 
-def test_what_workers_told_a_parent_that_was_killed_is_in_the_index(
+def _arrived(task: MoveTask, index: int, letter: bytes = b"x") -> FileRecord:
+    """A file that is at the destination, as the service told its worker; of the source the worker says the same."""
+    action, end = task.actions[index], task.part.destination
+    body = letter * action.size
+    assert isinstance(action.source, LocalState) and isinstance(end, RemoteEnd)
+    store = end.store
+    assert isinstance(store, MemoryStore)
+    there = store.add(f"sets/{action.path}", body)
+    told = replace(action.source, md5=hashlib.md5(body).digest())
+    return FileRecord(action.path, told, RemoteState(there.size, there.etag, there.md5))
+
+
+def test_what_workers_told_a_parent_that_was_killed_is_in_the_index_as_far_as_it_is_so(
     task: MoveTask, place: FolderPlace, tmp_path: Path
 ) -> None:
     moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
-    _attempt(place, 1, _moved(task, 3), FileRecord("nowhere", None, None))
+    true, junk, replaced = _arrived(task, 3), _arrived(task, 4, b"j"), _arrived(task, 5)
+    # Of one the worker lies, of one somebody else has made another version since.
+    _arrived(task, 5)
+    _attempt(place, 1, true, junk, replaced, _moved(task, 6), FileRecord("nowhere", None, None))
     index = Index(tmp_path / "index.sqlite", lambda text: None)
     merged = merge_records(place, [task.part], lambda key: index.pair(key.near, key.remote))
     assert (merged.files, merged.next_number) == (1, 1)
-    path = task.actions[3].path
-    assert list(index.pair("data", "blobs").get([f"x/{path}"])) == [f"x/{path}"]
+    found = index.pair("data", "blobs").get([f"x/{action.path}" for action in task.actions])
+    assert list(found) == [f"x/{true.path}"]
+    assert found[f"x/{true.path}"].near.md5 == hashlib.md5(b"x" * task.actions[3].size).digest()
     assert not place.names("shards") and not place.names("records")
     assert merge_records(place, [task.part], lambda key: index.pair(key.near, key.remote)).files == 0
     index.close()
