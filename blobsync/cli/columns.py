@@ -83,6 +83,11 @@ def shortened(name: str, room: int) -> str:
     return f"{head}{_GAP}{_first(name[::-1], room - cells(head))[::-1]}"
 
 
+def cut(text: str, room: int) -> str:
+    """Its beginning in ``room`` columns, and that there is more."""
+    return text if cells(text) <= room else f"{_first(text, room - len(_GAP))}{_GAP}"
+
+
 def _first(text: str, room: int) -> str:
     """As much of its beginning as there is room for."""
     taken = 0

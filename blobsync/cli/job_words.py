@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text
-from blobsync.cli.columns import columns_of
+from blobsync.cli.columns import cells, columns_of, cut
 from blobsync.jobs.holding import entering_command, hold_text
 from blobsync.jobs.lasting import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobs.shape import job_size_text
@@ -26,7 +27,12 @@ _COMMAND_CHARS = 60
 _LAST_LEAST = 12
 # Where no column is left to be left out.
 _LAST_CUT = 8
-_LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "TIME", "USER", "AGE")
+_LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "RESULT", "STATUS", "TIME", "USER", "AGE")
+# Of these, the cells are shortened: what is said first stays.
+_SENTENCES = ("RESULT", "STATUS")
+_SENTENCE_LEAST = 16
+# The narrowest that any column is made.
+_CELL_LEAST = 5
 
 
 def job_data(record: JobRecord) -> dict[str, Any]:
@@ -139,30 +145,56 @@ def table(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator
     columns = columns_of(sys.stdout) if columns is None else columns
     if columns:
         rows = _fitted(rows, columns)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    widths = _widths(rows)
     most = max(columns - sum(widths) - 2 * len(widths), _LAST_CUT) if columns else _COMMAND_CHARS
     for row in rows:
-        last = row[-1] if len(row[-1]) <= most else row[-1][: most - 3] + "..."
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        yield "  ".join([*cells, last]).rstrip()
+        filled = [cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*filled, cut(row[-1], most)]).rstrip()
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Of all columns but the last."""
+    return [max(cells(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
 
 
 def _fitted(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[str]]:
-    def left() -> int:
-        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
-        return columns - sum(widths) - 2 * len(widths)
-
     for least in ("ID", *_LEAST_COLUMNS):
-        if left() >= _LAST_LEAST:
-            break
+        widths = _widths(rows)
+        lacking = _LAST_LEAST - (columns - sum(widths) - 2 * len(widths))
+        if lacking <= 0:
+            return rows
         if least not in rows[0][:-1]:
             continue
         at = rows[0].index(least)
         if least == "ID":
-            rows = [(*row[:at], row[at].rpartition("_")[2], *row[at + 1 :]) for row in rows]
+            rows = _changed(rows, at, lambda text: text.rpartition("_")[2])
+        elif least in _SENTENCES:
+            room = max(widths[at] - lacking, _SENTENCE_LEAST)
+            rows = _changed(rows, at, partial(_said_in, room=room))
         else:
             rows = [(*row[:at], *row[at + 1 :]) for row in rows]
-    return rows
+    return _squeezed(rows, columns)
+
+
+def _squeezed(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[str]]:
+    """Once no column is left to be left out, the widest one is cut, but never what a job is known by."""
+    while True:
+        widths = _widths(rows)
+        most, at = max(((width, at) for at, width in enumerate(widths) if rows[0][at] != "ID"), default=(0, 0))
+        if columns - sum(widths) - 2 * len(widths) >= _LAST_CUT or most <= _CELL_LEAST:
+            return rows
+        rows = _changed(rows, at, partial(_said_in, room=most - 1))
+
+
+def _changed(rows: Sequence[Sequence[str]], at: int, change: Callable[[str], str]) -> Sequence[Sequence[str]]:
+    return [(*row[:at], change(row[at]), *row[at + 1 :]) for row in rows]
+
+
+def _said_in(text: str, room: int) -> str:
+    """As many of its clauses, from the first on, as there is room for."""
+    while cells(text) > room and ", " in text:
+        text = text.rpartition(", ")[0]
+    return cut(text, room)
 
 
 def job_details(record: JobRecord) -> Iterator[str]:

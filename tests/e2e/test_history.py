@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 from functools import partial
 
 import pytest
 
+from tests.e2e.terminal import see
 from tests.e2e.world import Container, Project, wait_until, write_tree
 from tests.servers.delay_proxy import delay_proxy
 
@@ -103,3 +105,30 @@ def test_how_a_transfer_ended_is_told_also_after_a_kill(project: Project, contai
             assert newest(project) == result
     (cancelled,) = [row for row in project.json("history").data["transfers"] if row["result"] == "cancelled"]
     assert cancelled["transferred"] > 0 and cancelled["receipt"]
+
+
+def test_what_runs_has_one_row_of_any_terminal(project: Project, container: Container, service: str) -> None:
+    write_tree(project.data / "a/long/folder/name", {f"{number}.bin": b"x" * 20_000 for number in range(60)})
+    project.configure(container, extra={"platform": "local"})
+    job = project.run("--json", "submit", "sleep", "600")
+    assert job.code == 0, str(job)
+    with delay_proxy(service, round_trip_ms=50, mbps=0.2) as slow:
+        project.configure(container, url=slow.url, extra={"platform": "local"})
+        moving = project.start("u", "data/a/long/folder/name", "--mirror", "-y", "--json")
+        try:
+            assert wait_until(lambda: "running, " in project.run("history").out, seconds=60)
+            for columns in (40, 80, 120):
+                terminal = see(project, "history", columns=columns)
+                # A row that did not fit would take two.
+                heading, *rows = terminal.lines()
+                assert heading.startswith("ID" if columns == 40 else "TIME"), str(terminal)
+                assert len(rows) == 2, str(terminal)
+                assert ["mirror" in row or "upload" in row for row in rows] == [True, False], str(terminal)
+                said = r"running, \d+ %", r"(Queued|Preparing|Running) as of"
+                found = [re.search(words, row) for words, row in zip(said, rows, strict=True)]
+                assert all(found) or columns == 40, str(terminal)
+                assert job.data["job_id"].rpartition("_")[2] in rows[1], str(terminal)
+        finally:
+            moving.kill()
+            project.finish(moving)
+            assert project.run("abort", job.data["job_id"]).code == 0

@@ -95,6 +95,37 @@ def test_a_table_of_what_was_done_fits_the_narrowest_terminal() -> None:
     ]
 
 
+_RUNNING = [
+    ("TIME", "ID", "WHAT", "FILES", "SIZE", "TOOK", "RESULT", "PATHS, OR COMMAND"),
+    ("2026-11-23 12:00", "0123abcd", "upload --mirror", "1,234", "12.3 GB", "",
+     "running, 43 %, 2 min left, nothing heard for 3 min", "data/voc20/データ/a/b"),
+    ("2026-11-23 12:00", "someone_1795330959_9055041b", "job", "", "", "2 h 13 min",
+     "Running as of 2026-11-23T12:00:00Z, not confirmed", "python train.py --lr 3"),
+    ("2026-11-23 12:00", "someone_1795330959_9055041c", "job", "", "", "3s", "Running", "python train.py"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 120, 200])
+def test_a_table_of_what_runs_fits_and_says_that_it_runs(columns: int) -> None:
+    lines = list(table(_RUNNING, columns))
+    assert max(map(cells, lines)) <= columns
+    for line, row in zip(lines, _RUNNING, strict=True):
+        assert row[1].rpartition("_")[2] in line
+    if columns >= 40:
+        assert [line.lower().count("runn") for line in lines] == [0, 1, 1, 1]
+    if columns >= 80:
+        assert "running, 43 %" in lines[1] and "Running as of" in lines[2] and "2026-11-23 12:00" in lines[1]
+    if columns == 200:
+        assert lines[1].endswith("nothing heard for 3 min  data/voc20/データ/a/b") and "not confirmed" in lines[2]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("row", _RUNNING[1:], ids=["transfer", "unconfirmed", "job"])
+def test_a_table_of_one_that_runs_fits(columns: int, row: tuple[str, ...]) -> None:
+    lines = list(table([_RUNNING[0], row], columns))
+    assert max(map(cells, lines)) <= columns and "runn" in lines[1].lower()
+
+
 def test_a_table_for_a_file_is_as_it_was() -> None:
     lines = list(table(_ROWS, 0))
     assert "someone_1795330959_9055041b" in lines[1] and lines[1].endswith("...")
