@@ -73,11 +73,12 @@ def _entry_data(entry: EntryStatus) -> dict[str, Any]:
         "path": entry.path,
         "url": entry.url,
         **{name: _tally(getattr(entry, name)) for name in _TALLIES},
-        "there": _tally(entry.there) if entry.as_of is not None else None,
+        "there": _tally(entry.there) if entry.as_of is not None or entry.there.files else None,
         "newer_at_destination": entry.newer_at_destination,
         "missing_here": entry.missing_here,
         "ignored": entry.ignored,
         "left_out": entry.left_out,
+        "not_files": entry.not_files,
         "unreadable": len(entry.unreadable),
         "as_of": None if entry.as_of is None else round(entry.as_of, 3),
         "answers": entry.silence is None and entry.problem is None,
@@ -107,6 +108,8 @@ def _lines(found: ProjectStatus, running: Sequence[RunningTransfer], now: float,
 def _sides(entry: EntryStatus) -> str:
     here = f"{_amount(entry.here)} here"
     if entry.as_of is None:
+        if entry.there.files:
+            return f"{here}, at least {_amount(entry.there)} in the container, not listed as a whole yet"
         return f"{here}, container not listed yet"
     return f"{here}, {_amount(entry.there)} in the container"
 
@@ -134,6 +137,7 @@ def _standing(entry: EntryStatus) -> Iterator[str]:
         yield f"never verified: {_amount(entry.never_verified)}"
     rest = [f"{entry.ignored:,} ignored"] if entry.ignored else []
     rest += [f"{entry.left_out:,} left out (symlinks)"] if entry.left_out else []
+    rest += [f"{entry.not_files:,} neither files nor folders"] if entry.not_files else []
     rest += [f"{len(entry.unreadable):,} unreadable"] if entry.unreadable else []
     if rest:
         yield ", ".join(rest)

@@ -126,40 +126,51 @@ class Index:
         if not _storable(folder):
             return
         start, end = last_seen.below(folder)
+        yield from self._paged(key, start, lambda db, root, after: page(db, root, after, end))
 
+    def _level_pages(self, key: tuple[str, str], folder: str) -> Iterator[tuple[str, str]]:
+        """Recorded paths directly in ``folder``, and their ETags."""
+        if _storable(folder):
+            yield from self._paged(key, "", lambda db, root, after: last_seen.recorded_level(db, root, folder, after))
+
+    def _paged(
+        self, key: tuple[str, str], start: str, page: Callable[[sqlite3.Connection, int, str], list[_Row]]
+    ) -> Iterator[_Row]:
         def rows_after(path: str) -> list[_Row] | None:
-            return self._read(key, lambda db, root: page(db, root, path, end))
+            return self._read(key, lambda db, root: page(db, root, path))
 
         while rows := rows_after(start):
             yield from rows
             start = rows[-1][0]
 
-    def _store_listing(self, key: tuple[str, str], folder: str, rows: Spool, at: float) -> None:
+    def _store_listing(self, key: tuple[str, str], folder: str, rows: Spool, at: float, *, one_level: bool) -> None:
         """In one transaction, or in several: the listing counts from the last one on."""
+        listed = last_seen.level_of(folder) if one_level else folder
+        forget = last_seen.forget_level if one_level else last_seen.forget_folder
         if not _storable(folder):
             return
         storable = (row for row in rows if _storable(row[0]))
         beginning = list(islice(storable, last_seen.PAGE))
 
-        def write(work: Callable[[sqlite3.Connection, int], None]) -> None:
-            def transaction(db: sqlite3.Connection) -> None:
-                root = self._root(db, key, make=True)
-                assert root is not None
-                work(db, root)
-
-            self._file.write(transaction)
-
         def first(db: sqlite3.Connection, root: int) -> None:
-            last_seen.forget_folder(db, root, folder)
+            forget(db, root, folder)
             last_seen.store(db, root, beginning)
             if len(rows) <= last_seen.PAGE:
-                last_seen.note_listing(db, root, folder, at)
+                last_seen.note_listing(db, root, listed, at)
 
-        write(first)
+        self._write(key, first)
         if len(rows) > last_seen.PAGE:
             while page := list(islice(storable, last_seen.PAGE)):
-                write(partial(last_seen.store, rows=page))
-            write(lambda db, root: last_seen.note_listing(db, root, folder, at))
+                self._write(key, partial(last_seen.store, rows=page))
+            self._write(key, lambda db, root: last_seen.note_listing(db, root, listed, at))
+
+    def _write(self, key: tuple[str, str], work: Callable[[sqlite3.Connection, int], None]) -> None:
+        def transaction(db: sqlite3.Connection) -> None:
+            root = self._root(db, key, make=True)
+            assert root is not None
+            work(db, root)
+
+        self._file.write(transaction)
 
     def _read(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
         def read(db: sqlite3.Connection) -> _T | None:
@@ -201,13 +212,24 @@ class PairIndex:
         """These are no longer known to be equal."""
         self._index._forget(self._key, paths)
 
-    def differences(self, folder: str, spill: Spill = _IN_MEMORY) -> last_seen.Differences:
-        """To hold a listing of ``folder`` (below both roots) against the records; ``spill`` is for what differs."""
-        return last_seen.Differences(self._index._pages(self._key, folder, last_seen.recorded_page), spill)
+    def differences(self, folder: str, spill: Spill = _IN_MEMORY, *, one_level: bool = False) -> last_seen.Differences:
+        """To hold a listing of ``folder`` (below both roots) against the records; ``spill`` is for what differs.
 
-    def remember_listing(self, folder: str, found: last_seen.Differences, at: float) -> None:
+        ``one_level``: it shows only what lies directly in the folder.
+        """
+        pages = self._index._pages(self._key, folder, last_seen.recorded_page)
+        return last_seen.Differences(self._index._level_pages(self._key, folder) if one_level else pages, spill)
+
+    def remember_listing(
+        self, folder: str, found: last_seen.Differences, at: float, *, one_level: bool = False
+    ) -> None:
         """The listing of ``folder`` has ended; it began ``at`` that time (seconds since 1970)."""
-        self._index._store_listing(self._key, folder, found.rows(), at)
+        self._index._store_listing(self._key, folder, found.rows(), at, one_level=one_level)
+
+    def remember_blob(self, path: str, state: RemoteState | None, at: float) -> None:
+        """Somebody looked for the blob of exactly that name; None: there is none."""
+        if _storable(path):
+            self._index._write(self._key, lambda db, root: last_seen.note_blob(db, root, path, state, at))
 
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
         """What the container is believed to hold below ``folder``, in the order of the paths."""
@@ -226,6 +248,19 @@ class PairIndex:
         if not _storable(folder):
             return None
         return self._index._read(self._key, lambda db, root: last_seen.listed_at(db, root, folder))
+
+    def blob_listed_at(self, path: str) -> float | None:
+        """The same for a path that is no folder."""
+        if not _storable(path):
+            return None
+        return self._index._read(self._key, lambda db, root: last_seen.blob_listed_at(db, root, path))
+
+    def listed_in(self, folder: str) -> last_seen.Listed:
+        """What of ``folder`` was listed."""
+        if not _storable(folder):
+            return last_seen.Listed()
+        found = self._index._read(self._key, lambda db, root: last_seen.listed_in(db, root, folder))
+        return found or last_seen.Listed()
 
 
 def _storable(path: str) -> bool:

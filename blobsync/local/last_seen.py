@@ -2,6 +2,9 @@
 
 Only what differs from the records is stored: blobs that have none, blobs of another version, and (with an empty ETag)
 recorded blobs that were not there. So a listing of a million verified blobs stores one row, its time.
+
+What was listed is a folder with all that is below it (``a/b``), one level of it without the folders in it (``a/b/``),
+or a single blob (``a/b`` again: where it is a blob, nothing is below it).
 """
 
 from __future__ import annotations
@@ -78,6 +81,50 @@ def recorded_page(db: sqlite3.Connection, root: int, after: str, end: str) -> li
     return db.execute(query, (root, after, end, PAGE)).fetchall()
 
 
+def level_of(folder: str) -> str:
+    """What stands for one level of ``folder`` among the listings; a path never ends so."""
+    return f"{folder}/"
+
+
+def recorded_level(db: sqlite3.Connection, root: int, folder: str, after: str) -> list[tuple[str, str]]:
+    """Some recorded paths directly in ``folder`` and their ETags, in order, from ``after`` on (``""``: the first).
+
+    Passes over all that is below a folder at once.
+    """
+    start, end = below(folder)
+    # The first path after a file's is itself and a NUL; after a folder's it ends with the "0" that follows "/".
+    first = f"{after}\0" if after else start
+    found: list[tuple[str, str]] = []
+    query = "SELECT path, etag FROM pairs WHERE root = ? AND path >= ? AND path < ? ORDER BY path LIMIT 1"
+    while len(found) < PAGE and (row := db.execute(query, (root, first, end)).fetchone()) is not None:
+        path, etag = row
+        name, slash, _ = path[len(start) :].partition("/")
+        if slash:
+            first = f"{start}{name}0"
+        else:
+            found.append((path, etag))
+            first = f"{path}\0"
+    return found
+
+
+def forget_level(db: sqlite3.Connection, root: int, folder: str) -> None:
+    """Nothing is known of what lies directly in ``folder``; the caller holds a transaction."""
+    start, end = below(folder)
+    direct = "DELETE FROM seen WHERE root = ? AND path >= ? AND path < ? AND instr(substr(path, ?), '/') = 0"
+    db.execute(direct, (root, start, end, len(start) + 1))
+
+
+def note_blob(db: sqlite3.Connection, root: int, path: str, state: RemoteState | None, at: float) -> None:
+    """Whether there is a blob of that name is known, as of that time; the caller holds a transaction."""
+    db.execute("DELETE FROM seen WHERE root = ? AND path = ?", (root, path))
+    recorded = db.execute("SELECT etag FROM pairs WHERE root = ? AND path = ?", (root, path)).fetchone()
+    if state is not None and (recorded is None or recorded[0] != state.etag):
+        store(db, root, [(path, state.size, state.md5, state.etag)])
+    elif state is None and recorded is not None:
+        store(db, root, [(path, 0, None, _GONE)])
+    note_listing(db, root, path, at)
+
+
 def forget_folder(db: sqlite3.Connection, root: int, folder: str) -> None:
     """Nothing is known of ``folder`` from now on; the caller holds a transaction."""
     start, end = below(folder)
@@ -106,13 +153,48 @@ def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
 
 def listed_at(db: sqlite3.Connection, root: int, folder: str) -> float | None:
     """When ``folder`` as a whole was last listed, by itself or with a folder above it."""
-    above = [folder]
+    return _latest(db, root, _with_above(folder))
+
+
+def blob_listed_at(db: sqlite3.Connection, root: int, path: str) -> float | None:
+    """The same for a path that is no folder: the level that it is in counts, too."""
+    return _latest(db, root, [*_with_above(path), level_of(path.rpartition("/")[0])])
+
+
+def _with_above(path: str) -> list[str]:
+    """The path, and each folder that it is in."""
+    above = [path]
     while above[-1]:
         above.append(above[-1].rpartition("/")[0])
-    marks = ",".join("?" * len(above))
+    return above
+
+
+def _latest(db: sqlite3.Connection, root: int, listed: list[str]) -> float | None:
+    marks = ",".join("?" * len(listed))
     query = f"SELECT max(at) FROM listings WHERE root = ? AND folder IN ({marks})"  # noqa: S608 - only marks
-    found = db.execute(query, (root, *above)).fetchone()[0]
+    found = db.execute(query, (root, *listed)).fetchone()[0]
     return None if found is None else float(found)
+
+
+class Listed:
+    """What was listed in a folder that was never listed as a whole."""
+
+    def __init__(self, listings: frozenset[str] = frozenset()) -> None:
+        self._listings = listings
+
+    def __contains__(self, path: str) -> bool:
+        """Whether it is known if there is a blob of that name."""
+        known = self._listings
+        return bool(known) and (
+            level_of(path.rpartition("/")[0]) in known or any(each in known for each in _with_above(path))
+        )
+
+
+def listed_in(db: sqlite3.Connection, root: int, folder: str) -> Listed:
+    """What was listed below ``folder``."""
+    start, end = below(folder)
+    rows = db.execute("SELECT folder FROM listings WHERE root = ? AND folder >= ? AND folder < ?", (root, start, end))
+    return Listed(frozenset(row[0] for row in rows))
 
 
 def known_blob(db: sqlite3.Connection, root: int, path: str) -> RemoteState | None:

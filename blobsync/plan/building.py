@@ -25,7 +25,7 @@ from blobsync.plan.one_file import Names, settle, spare_links
 from blobsync.plan.partial_uploads import bytes_spared, for_engine, partial_uploads
 from blobsync.plan.processes import NOT_DIRECT, choose_processes
 from blobsync.plan.project_context import LivePart, ProjectContext
-from blobsync.plan.remembering import remember
+from blobsync.plan.remembering import remember, remember_nothing
 from blobsync.plan.selection import below_any, ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.stored_actions import StoredActions
@@ -227,7 +227,11 @@ def _same_blobs(one: End, other: End) -> bool:
 
 def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
     request = request_for(context, leg, options)
-    looked = survey(request, listener.seen, listener.emit)
+    try:
+        looked = survey(request, listener.seen, listener.emit)
+    except NothingMatchedError as nothing:
+        remember_nothing(request, nothing)
+        raise
     if looked.shape is Shape.FILE and request.ignored is not None and request.ignored(""):
         raise UsageError(
             f"{leg.part.path} is ignored: a pattern in 'ignore' of its folder entry matches it",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     # Imports are local: our own modules take a third of a short command's time.
     from typing_extensions import Unpack
 
+    from blobsync.config.mapping import Resolution
     from blobsync.config.model import StorageAccount
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.project_jobs import Jobs
@@ -226,10 +227,17 @@ class Project(LoggedProject):
 
     def list(self, path: PathName, *, recursive: bool = False) -> Iterator[browse.ListingEntry]:
         """The blobs at ``path``; streams. Raises ``NothingMatchedError``."""
+        from blobsync.plan.remembering import Listing
         from blobsync.project import browse
 
-        place = self.resolve(path)
-        return browse.list_path(self.connections, place, self._inner(place), recursive=recursive)
+        place, context = self.resolve(path), self._open_context
+
+        def remembering(where: Resolution) -> Listing:
+            records = context.index.pair(where.entry.prefix, str(where.entry.remote))
+            return Listing(records, where.relative, context.spill, recursive=recursive)
+
+        inner = self._inner(place)
+        return browse.list_path(context.connections, place, inner, recursive=recursive, remembering=remembering)
 
     def usage(self, path: PathName) -> browse.Usage:
         """Blobs and bytes below ``path``."""

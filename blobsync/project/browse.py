@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
@@ -15,6 +15,7 @@ from blobsync.local.hashing import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.nearby import look_nearby
 from blobsync.plan.pairs import known_equal
+from blobsync.plan.remembering import Listing
 from blobsync.store.connections import Connections
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo
@@ -43,34 +44,57 @@ def _entry(shown: str, blob: BlobInfo) -> ListingEntry:
 
 
 def list_path(
-    connections: Connections, place: Resolution, inner: Sequence[Resolution], *, recursive: bool
+    connections: Connections,
+    place: Resolution,
+    inner: Sequence[Resolution],
+    *,
+    recursive: bool,
+    remembering: Callable[[Resolution], Listing] | None = None,
 ) -> Iterator[ListingEntry]:
     """The blob ``place``, or what lies below that folder: one level, or with ``recursive`` everything.
 
     ``inner`` are nested folder entries: their prefixes hide what the outer container has there, and with
-    ``recursive`` their own blobs follow. Streams; holds one page. Raises ``NothingMatchedError``.
+    ``recursive`` their own blobs follow. Streams; holds one page. ``remembering`` keeps what it shows of each folder
+    entry. Raises ``NothingMatchedError``.
     """
+    listing = remembering(place) if remembering else None
     end = connections.end(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
     if blob is not None and not blob.is_folder_stub:
+        if listing is not None:
+            listing.only_blob(remote_state(blob))
         yield _entry(place.path, blob)
         return
     found = False
     hidden = tuple(f"{other.path}/" for other in inner)
-    for entry in _below(end, place.path, recursive=recursive):
+    for entry in _below(end, place.path, listing, recursive=recursive):
         if not entry.path.startswith(hidden) if hidden else True:
             found = True
             yield entry
     for other in inner:
-        if recursive:
-            for entry in _below(connections.end(other.remote), other.path, recursive=True):
-                found = True
-                yield entry
-        elif "/" not in other.path[len(place.path) + 1 :]:
+        for entry in _nested(connections, place, other, remembering, recursive=recursive):
             found = True
-            yield ListingEntry(f"{other.path}/")
+            yield entry
     if not found:
+        if remembering is not None and not place.folder_only:
+            remembering(place).only_blob(None)
         raise nothing_at(place, end)
+
+
+def _nested(
+    connections: Connections,
+    place: Resolution,
+    other: Resolution,
+    remembering: Callable[[Resolution], Listing] | None,
+    *,
+    recursive: bool,
+) -> Iterator[ListingEntry]:
+    """What a folder entry below ``place`` adds."""
+    if recursive:
+        listing = remembering(other) if remembering else None
+        yield from _below(connections.end(other.remote), other.path, listing, recursive=True)
+    elif "/" not in other.path[len(place.path) + 1 :]:
+        yield ListingEntry(f"{other.path}/")
 
 
 def nothing_at(place: Resolution, *ends: LiveEnd) -> NothingMatchedError:
@@ -86,15 +110,21 @@ def nothing_at(place: Resolution, *ends: LiveEnd) -> NothingMatchedError:
     )
 
 
-def _below(end: RemoteEnd, shown: str, *, recursive: bool) -> Iterator[ListingEntry]:
+def _below(end: RemoteEnd, shown: str, listing: Listing | None = None, *, recursive: bool) -> Iterator[ListingEntry]:
     prefix = f"{end.name}/" if end.name else ""
     start = len(prefix)
-    listing: Iterator[BlobInfo | str] = end.store.list_blobs(prefix) if recursive else end.store.list_folder(prefix)
-    for item in listing:
+    items: Iterator[BlobInfo | str] = end.store.list_blobs(prefix) if recursive else end.store.list_folder(prefix)
+    for item in items:
         if isinstance(item, str):
+            if listing is not None:
+                listing.inner()
             yield ListingEntry(f"{shown}/{item[start:]}")
         elif not item.is_folder_stub and item.name != prefix:
+            if listing is not None:
+                listing.blob(item.name[start:], remote_state(item))
             yield _entry(f"{shown}/{item.name[start:]}", item)
+    if listing is not None:
+        listing.ended()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,16 @@ from blobsync.base.ahead import Ahead
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.locations import ContainerUrl
+from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount
 from blobsync.local.index import PairIndex
+from blobsync.local.last_seen import Listed
 from blobsync.plan.building import both_ends
+from blobsync.plan.left_out import FAULTS
 from blobsync.plan.pairs import Pair
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
-from blobsync.plan.transfer_plan import FileFailure
+from blobsync.plan.transfer_plan import FileFailure, Shape
 from blobsync.project.verify import both_sides, classify
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobStore
@@ -28,7 +31,6 @@ from blobsync.store.protocol import BlobInfo, BlobStore
 # What a class of `verify` means for what is to be done.
 _UPLOAD = ("local_only", "changed_here")
 _DOWNLOAD = ("remote_only", "changed_there")
-_CONFLICT = ("differs", "unknown")
 
 # How long `status` waits for accounts to answer.
 ANSWER_SECONDS = 2.0
@@ -54,10 +56,12 @@ class EntryStatus:
 
     ``here`` and ``there`` count the files of each side. ``newer_at_destination`` are those of ``to_download`` that
     changed in the container since they were verified, ``missing_here`` those that are not here at all;
-    ``never_verified`` are the conflicts that are on no record, and files of which nobody looked whether the container
-    has them. ``ignored`` counts local files that the entry ignores, ``left_out`` links that are not followed. ``as_of``
-    is when the container was last listed (seconds since 1970; None: never), ``fresh`` says that it was now. ``problem``
-    says why the entry could not be looked at, ``silence`` why its account did not answer (None: it did).
+    ``conflicts`` differ on both sides. ``never_verified`` are files of which nothing tells whether they differ: the
+    blob has no MD5 and its size is the file's, or nobody looked whether the container has them. ``ignored`` counts
+    local files that the entry ignores, ``left_out`` links that are not followed, ``not_files`` pipes and other things
+    that are no files. A file counts in one of these. ``as_of`` is when the container was last listed as a whole
+    (seconds since 1970; None: never, and ``there`` is what is known of it), ``fresh`` says that it was now.
+    ``problem`` says why the entry could not be looked at, ``silence`` why its account did not answer (None: it did).
     """
 
     path: str
@@ -72,6 +76,7 @@ class EntryStatus:
     missing_here: int = 0
     ignored: int = 0
     left_out: int = 0
+    not_files: int = 0
     unreadable: tuple[FileFailure, ...] = ()
     as_of: float | None = None
     fresh: bool = False
@@ -196,8 +201,12 @@ def entry_status(request: Request, seen: Callable[[int], None], *, fresh: bool, 
         request = as_remembered(request)
     try:
         found, pairs = both_sides(request, seen)
+        if found.shape is Shape.FILE and not fresh:
+            status.as_of = request.records.blob_listed_at(key.path)
+        listed = Listed() if status.as_of is not None else request.records.listed_in(key.path)
         for pair in pairs:
-            _count(status, pair)
+            is_known = status.as_of is not None or pair.record is not None or key.at(pair.path) in listed
+            _count(status, pair, is_known=is_known)
     except NothingMatchedError:
         # Nothing at either end: an entry that is still empty.
         return status
@@ -209,25 +218,28 @@ def entry_status(request: Request, seen: Callable[[int], None], *, fresh: bool, 
     return status
 
 
-def _count(status: EntryStatus, pair: Pair) -> None:
+def _count(status: EntryStatus, pair: Pair, *, is_known: bool) -> None:
+    """``is_known``: whether the container has this file."""
     local, remote = pair.source, pair.destination
     kind = classify(pair)
     if local is not None:
         status.here.add(local.size)
     if remote is not None:
         status.there.add(remote.size)
-    if kind == "left_out" or pair.left_out is not None:
-        status.left_out += 1
+    if pair.left_out is not None:
+        # What cannot be read counts as that.
+        status.not_files += pair.left_out is Reason.NOT_A_FILE
+        status.left_out += pair.left_out is not Reason.NOT_A_FILE and pair.left_out not in FAULTS
     elif kind in _UPLOAD and local is not None:
-        known = status.as_of is not None or pair.record is not None
-        (status.to_upload if known else status.never_verified).add(local.size)
+        (status.to_upload if is_known else status.never_verified).add(local.size)
     elif kind in _DOWNLOAD and remote is not None:
         status.to_download.add(remote.size)
         status.missing_here += kind == "remote_only"
         status.newer_at_destination += kind == "changed_there"
-    elif kind in _CONFLICT and local is not None:
-        status.conflicts.add(local.size)
-        if pair.record is None:
+    elif local is not None:
+        if kind == "differs":
+            status.conflicts.add(local.size)
+        elif kind == "unknown":
             status.never_verified.add(local.size)
 
 

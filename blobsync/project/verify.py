@@ -17,7 +17,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
 from blobsync.plan.nearby import look_nearby
 from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
-from blobsync.plan.remembering import remember
+from blobsync.plan.remembering import remember, remember_nothing
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.blob_hash import blob_md5
@@ -110,6 +110,8 @@ def both_sides(request: Request, seen: Callable[[int], None]) -> tuple[Survey, I
         except NothingMatchedError as neither:
             part = request.part
             neither.nearby = look_nearby(part.path, part.key.path, part.destination, part.source)
+            if request.remembered is None:
+                remember_nothing(request, neither)
             raise
         turned = True
     if request.remembered is None:

@@ -146,3 +146,54 @@ def test_a_listing_that_differs_in_more_than_one_transaction_holds_is_remembered
     assert [path for path, _ in pair.as_last_listed("")] == names and pair.listed_at("") == 5.0
     pair.remember_listing("", pair.differences(""), 6.0)
     assert list(pair.as_last_listed("")) == [] and pair.listed_at("") == 6.0
+
+
+def directly_in(blobs: Mapping[str, int], folder: str) -> dict[str, int]:
+    start = f"{folder}/" if folder else ""
+    return {path: blobs[path] for path in blobs if path.startswith(start) and "/" not in path[len(start) :]}
+
+
+@given(recorded=BLOBS, before=BLOBS, blobs=BLOBS, folder=st.sampled_from(["", "a", "b", "a/b"]))
+def test_a_listing_of_one_level_tells_of_that_level_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+    recorded: dict[str, int],
+    before: dict[str, int],
+    blobs: dict[str, int],
+    folder: str,
+) -> None:
+    pair = Index(tmp_path_factory.mktemp("index") / "index.sqlite").pair("data", "http://x/1")
+    pair.put({path: record(version) for path, version in recorded.items()})
+    listed(pair, "", before, sorted(before), at=1.0)
+    level = directly_in(blobs, folder)
+    found = pair.differences(folder, one_level=True)
+    for path, version in level.items():
+        found.seen(path, state(version))
+    pair.remember_listing(folder, found, 2.0, one_level=True)
+    beside = {path: version for path, version in before.items() if path not in directly_in(before, folder)}
+    assert remembered(pair) == {path: state(version) for path, version in {**beside, **level}.items()}
+    # The folder as a whole is as old as it was.
+    assert pair.listed_at(folder) == 1.0
+    name = f"{folder}/x" if folder else "x"
+    assert (pair.blob_listed_at(name), pair.blob_listed_at(f"{name}/below")) == (2.0, 1.0)
+
+
+def test_what_was_listed_of_a_folder_is_told_file_by_file(tmp_path: Path) -> None:
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    listed(pair, "whole", {}, [])
+    pair.remember_listing("level", pair.differences("level", one_level=True), 1.0, one_level=True)
+    pair.remember_blob("one", None, 1.0)
+    known = pair.listed_in("")
+    assert [path in known for path in ("whole/a", "whole/a/b", "level/a", "one")] == [True] * 4
+    assert [path in known for path in ("level/a/b", "whole2/a", "a", "level", "onemore")] == [False] * 5
+    assert "anything" not in Index(tmp_path / "other.sqlite").pair("data", "http://x/1").listed_in("")
+
+
+def test_a_look_for_one_blob_is_remembered_as_it_was(tmp_path: Path) -> None:
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    pair.put({"a": record(1), "b": record(1)})
+    for known in (state(2), None, state(1), state(3)):
+        pair.remember_blob("a", known, 1.0)
+        assert pair.blob_as_last_listed("a") == known
+        assert remembered(pair) == ({"a": known} if known else {}) | {"b": state(1)}
+    pair.remember_blob("new", None, 1.0)
+    assert pair.blob_as_last_listed("new") is None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, StorageUnreachableError, UsageError
+from blobsync.base.errors import AccessDeniedError, NothingMatchedError, StorageUnreachableError, UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.project.api import Project
@@ -55,11 +56,14 @@ def synced(place: Place) -> Place:
     return place
 
 
+_COUNTS = ("newer_at_destination", "missing_here", "ignored", "left_out", "not_files")
+
+
 def numbers(status: EntryStatus) -> dict[str, int]:
     """What is not zero."""
     names = ("here", "there", "to_upload", "to_download", "conflicts", "never_verified")
     found = {name: getattr(status, name).files for name in names}
-    found |= {name: getattr(status, name) for name in ("newer_at_destination", "missing_here", "ignored", "left_out")}
+    found |= {name: getattr(status, name) for name in _COUNTS}
     return {name: count for name, count in found.items() if count}
 
 
@@ -116,6 +120,93 @@ def test_whatever_lists_a_folder_is_remembered(synced: Place, look: str) -> None
     assert numbers(synced.entry()) == {"here": 3, "there": 4, "to_download": 1, "missing_here": 1}
 
 
+def look_by(place: Place, how: str) -> None:
+    """By a command that lists something; it may find nothing."""
+    word, path, *more = how.split()
+    project = place.project
+    with suppress(NothingMatchedError):
+        if word == "ls":
+            list(project.list(path, recursive=bool(more)))
+        elif word == "du":
+            project.usage(path)
+        else:
+            getattr(project, word)(path)
+
+
+@pytest.mark.parametrize("how", ["ls data -r", "du data", "verify data", "plan_upload data", "plan_download data"])
+def test_whatever_listed_a_folder_tells_its_age_and_what_was_in_it(place: Place, how: str) -> None:
+    place.write("data/sub/mine", b"m")
+    place.store.add("store/data/sub/theirs", b"th")
+    place.store.add("store/data/coco/other", b"c")
+    before = time.time()
+    look_by(place, how)
+    found = place.entry()
+    assert numbers(found) == {"here": 1, "there": 1, "to_upload": 1, "to_download": 1, "missing_here": 1}
+    assert found.as_of is not None and found.as_of >= before
+    place.store.delete("store/data/sub/theirs")
+    look_by(place, how)
+    assert numbers(place.entry()) == {"here": 1, "to_upload": 1}
+
+
+@pytest.mark.parametrize("how", ["ls data -r", "ls data", "du data", "verify data", "download data", "upload data"])
+def test_a_container_that_was_found_empty_was_listed(place: Place, how: str) -> None:
+    place.write("data/a", b"a")
+    if how == "verify data":
+        (place.root / "data/a").unlink()
+    before = time.time()
+    look_by(place, how)
+    listed = place.entry().as_of
+    assert listed is not None and listed >= before
+
+
+@pytest.mark.parametrize("how", ["ls data/a", "verify data/a", "plan_upload data/a", "plan_download data/a"])
+def test_a_single_file_that_was_looked_at_is_known_and_nothing_beside_it(place: Place, how: str) -> None:
+    place.write("data/a", b"mine")
+    place.write("data/b", b"b")
+    place.store.add("store/data/a", b"theirs")
+    look_by(place, how)
+    assert numbers(place.entry()) == {"here": 2, "there": 1, "conflicts": 1, "never_verified": 1}
+    assert place.entry().as_of is None
+    (found,) = place.project.status("data/a").entries
+    assert found.as_of is not None and numbers(found) == {"here": 1, "there": 1, "conflicts": 1}
+    assert place.project.upload("data/a", overwrite=True).ok
+    place.store.delete("store/data/a")
+    look_by(place, how)
+    assert numbers(place.project.status("data/a").entries[0]) == {"here": 1, "to_upload": 1}
+
+
+def test_one_level_is_known_without_what_is_below_it(synced: Place) -> None:
+    for name in ("sub/x", "sub/deeper/y", "new"):
+        synced.write(f"data/{name}", b"new")
+    assert synced.project.upload("data/sub").ok
+    was = synced.entry().as_of
+    synced.store.delete("store/data/a")
+    synced.store.delete("store/data/sub/x")
+    synced.store.add("store/data/b", b"theirs")
+    synced.store.add("store/data/theirs", b"t")
+    look_by(synced, "ls data")
+    expected = {"here": 6, "there": 5, "to_upload": 2, "to_download": 2, "missing_here": 1, "newer_at_destination": 1}
+    assert numbers(synced.entry()) == expected
+    assert synced.entry().as_of == was
+
+
+def test_of_a_folder_that_was_listed_in_part_the_rest_stays_unknown(place: Place) -> None:
+    for name in ("a", "sub/x", "other/y"):
+        place.write(f"data/{name}", b"1")
+    place.store.add("store/data/sub/theirs", b"1")
+    look_by(place, "verify data/sub")
+    assert numbers(place.entry()) == {
+        "here": 3, "there": 1, "to_upload": 1, "to_download": 1, "missing_here": 1, "never_verified": 2
+    }  # fmt: skip
+    look_by(place, "ls data")
+    assert numbers(place.entry())["never_verified"] == 1
+    assert place.entry().as_of is None
+    assert place.project.status("data/other").entries[0].as_of is None
+    assert place.project.status("data/a").entries[0].as_of is not None
+    look_by(place, "ls data/sub")
+    assert place.project.status("data/sub").entries[0].as_of is not None
+
+
 @pytest.mark.parametrize("how", ["--keep", "download", "upload --overwrite", "remove", "mirror"])
 def test_what_blobsync_itself_changed_there_is_known(synced: Place, how: str) -> None:
     project = synced.project
@@ -150,8 +241,26 @@ def test_files_that_both_have_and_nobody_verified(place: Place) -> None:
     place.store.add("store/data/differs", b"theirs")
     place.store.add("store/data/same", b"same")
     assert numbers(place.entry()) == {"here": 2, "never_verified": 2}
-    assert numbers(place.entry(fresh=True)) == {"here": 2, "there": 2, "conflicts": 1, "never_verified": 1}
+    assert numbers(place.entry(fresh=True)) == {"here": 2, "there": 2, "conflicts": 1}
     assert place.project.status(fresh=True).exit_code is ExitCode.PARTIAL
+
+
+def test_a_file_that_nothing_tells_of_is_never_verified_and_no_conflict(place: Place) -> None:
+    place.write("data/same", b"same")
+    place.store.add("store/data/same", b"same", with_md5=False)
+    assert numbers(place.entry(fresh=True)) == {"here": 1, "there": 1, "never_verified": 1}
+    assert (place.project.status().exit_code, place.project.status().differs) == (ExitCode.DONE, False)
+    assert place.project.status(fresh=True).exit_code is ExitCode.PARTIAL
+
+
+def test_each_thing_that_is_no_file_to_move_is_counted_as_what_it_is(synced: Place, tmp_path: Path) -> None:
+    for name in ("pipe", "c"):
+        (synced.root / "data" / name).unlink(missing_ok=True)
+        os.mkfifo(synced.root / "data" / name)
+    (synced.root / "data/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "outside").write_bytes(b"o")
+    for fresh in (False, True):
+        assert numbers(synced.entry(fresh=fresh)) == {"here": 2, "there": 3, "left_out": 1, "not_files": 2}
 
 
 def test_entries_inside_others_count_for_themselves(synced: Place) -> None:

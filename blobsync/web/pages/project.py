@@ -94,7 +94,7 @@ def _rows(entries: Sequence[EntryStatus], transfers: Sequence[TransferEntry]) ->
 
 
 def _bytes(entry: EntryStatus) -> Iterator[tuple[str, int]]:
-    unknown = entry.never_verified.bytes if entry.as_of is None else 0
+    unknown = entry.never_verified.bytes
     differing = entry.to_upload.bytes + entry.conflicts.bytes + unknown
     yield "same", max(0, entry.here.bytes - differing)
     yield "up", entry.to_upload.bytes
@@ -115,7 +115,9 @@ def _states(entry: EntryStatus) -> Iterator[tuple[str, str]]:
     )
     yield from ((name, f"{count:,} {words}") for name, count, words in counts if count)
     if entry.as_of is None:
-        yield "", "not listed yet"
+        yield "", "listed in part" if entry.there.files else "not listed yet"
+    elif entry.never_verified.files:
+        yield "", f"{entry.never_verified.files:,} never verified"
     elif not entry.differs:
         yield "good", "in sync"
     if entry.silence is not None:
