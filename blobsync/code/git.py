@@ -1,7 +1,9 @@
 """What git says about the code: the commit, and which files differ from it.
 
 A repository may come from a stranger as a folder, with a configuration that names programs for git to run. Querying
-files would run two kinds of them: a file system monitor, and the filters of single files. Both are switched off here.
+files would run three kinds of them: a file system monitor, the filters of single files, and what fetches an object
+that a partial clone lacks (``core.sshCommand``, ``remote.NAME.uploadpack``). All are switched off here. A folder that
+has the files of a bare repository is not taken for one: it would choose what is configured for the project around it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from blobsync.base.process import ProcessRunner
 
 # Submodules have their own configurations, and are not read.
 _STATUS = ("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=all", "--", ".")
-_NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
+_NO_PROGRAMS = (
+    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false"),
+    # Since git 2.38: https://git-scm.com/docs/git-config#Documentation/git-config.txt-safebareRepository
+    *("-c", "safe.bareRepository=explicit"),
+)
+# Each stops a fetch. The first needs git 2.45, or 2.39.4 and later of the older lines; every git knows the second.
+_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": ""}
 _FILTERS = re.compile(r"^(filter\..+)\.(?:clean|smudge|process|required)$", re.DOTALL)
 
 # In seconds. Do not wait longer for a repository.
@@ -60,9 +68,9 @@ class GitReport:
 
 
 def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None = None) -> GitReport | None:
-    """None where there is no git or no repository. Takes no lock and changes nothing."""
+    """None where there is no git, no repository, or none that git can read. Takes no lock and changes nothing."""
     environ = environment(environ)
-    env = {**environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    env = {**environ, **_NO_FETCH, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
     def git(*words: str) -> str | None:
         done = runner.run(["git", *_NO_PROGRAMS, *words], env=env, cwd=root, timeout=_PATIENCE)
@@ -80,10 +88,13 @@ def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None
         status = git(*_without(filters), *_STATUS)
     except ProcessError:
         return None
+    if status is None:
+        # An object is missing. What differs is not known, and is not said to be nothing.
+        return None
     below = prefix.rstrip("\n")
     changes = tuple(
         (entry[:2], entry[3:].removeprefix(below))
-        for entry in (status or "").split("\0")
+        for entry in status.split("\0")
         if entry and entry[3:].startswith(below)
     )
     return GitReport(commit.strip() if commit else None, changes)

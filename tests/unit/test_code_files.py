@@ -298,3 +298,56 @@ def test_a_repository_that_names_programs_runs_none(tmp_path: Path, how: str) ->
         return
     assert report is not None and report.commit
     assert "a.py" in report.state(["a.py", "lib/b.py"]).uncommitted
+
+
+@pytest.mark.parametrize("how", ["core.sshCommand", "remote.origin.uploadpack"])
+def test_a_missing_object_is_fetched_by_no_program_that_a_repository_names(tmp_path: Path, how: str) -> None:
+    root, ran = tmp_path / "project", tmp_path / "ran"
+    write(root, "a.py")
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    git = ("git", "-c", "user.name=x", "-c", "user.email=x@x")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x")):
+        subprocess.run([*git, *words], cwd=root, check=True)
+    assert ask_git(root, SubprocessRunner()) is not None
+    tree = subprocess.run([*git, "rev-parse", "HEAD^{tree}"], cwd=root, check=True, capture_output=True, text=True)
+    (root / ".git/objects" / tree.stdout[:2] / tree.stdout[2:].strip()).unlink()
+    settings = {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": "ssh://git.example/x" if how == "core.sshCommand" else str(root / ".git"),
+        how: str(program),
+    }
+    for name, value in settings.items():
+        subprocess.run([*git, "config", name, value], cwd=root, check=True)
+    report = ask_git(root, SubprocessRunner())
+    assert not ran.exists()
+    assert report is None, "what differs from a commit that cannot be read is not known"
+    subprocess.run([*git, "status"], cwd=root, check=False, capture_output=True)
+    assert ran.exists(), "a plain git status runs it"
+
+
+def test_a_folder_with_the_files_of_a_bare_repository_is_no_repository(tmp_path: Path) -> None:
+    told = subprocess.run(["git", "version"], check=True, capture_output=True, text=True).stdout.split()[2]
+    if tuple(int(part) for part in told.split(".")[:2]) < (2, 38):
+        pytest.skip(f"git {told} has no safe.bareRepository")
+    root = tmp_path / "clone/project"
+    write(root, "a.py")
+    subprocess.run(["git", "init", "-q", "--bare", str(root)], check=True)
+    subprocess.run(["git", "config", "core.bare", "false"], cwd=root, check=True)
+    subprocess.run(["git", "config", "core.worktree", str(root)], cwd=root, check=True)
+    assert ask_git(root, SubprocessRunner()) is None
+
+
+def test_a_work_tree_of_its_own_is_still_asked(tmp_path: Path) -> None:
+    """``git worktree`` and a repository that is a sub-folder's parent are no bare repositories."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first, "proj/a.py")
+    git = ("git", "-c", "user.name=x", "-c", "user.email=x@x")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x"), ("worktree", "add", "-q", str(second))):
+        subprocess.run([*git, *words], cwd=first, check=True)
+    (second / "proj/a.py").write_text("edited")
+    report = ask_git(second / "proj", SubprocessRunner())
+    assert report is not None and report.state(["a.py"]).uncommitted == ("a.py",)
