@@ -3,13 +3,15 @@
 A page of another site must neither read nor change anything. The name of the Host stops names that were pointed at this
 machine (DNS rebinding); the Origin stops forms and scripts of other pages, those of other servers on this machine
 included, which browsers take for the same site; the cookie is sent with neither (``SameSite=Strict``).
+
+Other users of this machine reach the port, too. Whoever is not logged in is turned away before a form is read, since
+reading a large one takes seconds from the user.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -37,8 +39,10 @@ _HEADERS = {
 _HERE = ("127.0.0.1", "localhost", "::1")
 _OPEN = ("/static/", "/login")
 _LOOKS = ("GET", "HEAD")
-# Bytes of a form; templates of jobs are the longest.
+# Bytes of a form; templates of jobs are the longest. Who is not logged in sends a token and nothing else.
 _LARGEST_FORM = 1_000_000
+_LARGEST_LOGIN = 4_000
+_MOST_FIELDS = 20_000
 TOKEN_FIELD = "form_token"  # noqa: S105 - the name of a field
 
 LOG_IN = "You are not logged in to this blobsync. Open the page /login, which says how."
@@ -104,47 +108,58 @@ class Gate:
         refusal = strange_sender(method, headers)
         if refusal is not None:
             return refusal
-        visit = self._visit(headers)
+        visit, is_open = self._visit(headers), path.startswith(_OPEN)
         scope.setdefault("state", {}).update(visit=visit, form={})
-        form: Mapping[str, str] = {}
-        if method not in _LOOKS:
-            found = await _form(Request(scope, receive))
-            if isinstance(found, TurnedAway):
-                return found
-            form = scope["state"]["form"] = found
-        if path.startswith(_OPEN):
-            return None
-        if visit is None:
+        if visit is None and not is_open:
             return TurnedAway(401, LOG_IN)
-        if method not in _LOOKS and not visit.wrote(form.get(TOKEN_FIELD, "")):
-            return TurnedAway(
-                403, "This form is not from this page, or from before the last login. Load the page again."
-            )
-        return None
+        if method in _LOOKS:
+            return None
+        form = await _form(Request(scope, receive), _LARGEST_LOGIN if visit is None else _LARGEST_FORM)
+        if isinstance(form, TurnedAway):
+            return form
+        scope["state"]["form"] = form
+        if is_open or (visit is not None and visit.wrote(form.get(TOKEN_FIELD, ""))):
+            return None
+        return TurnedAway(403, "This form is not from this page, or from before the last login. Load the page again.")
 
     def _visit(self, headers: Headers) -> Visit | None:
-        try:
-            cookies: Mapping[str, Any] = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return None
-        found = cookies.get(cookie_name(headers["host"]))
-        return self._logins.find(found.value) if found is not None else None
+        found = _cookie(headers.get("cookie", ""), cookie_name(headers["host"]))
+        return None if found is None else self._logins.find(found)
 
 
-async def _form(request: Request) -> Mapping[str, str] | TurnedAway:
-    """The fields of a form; of several with one name the last one, and all of them, by lines, as ``name[]``."""
+def _cookie(sent: str, name: str) -> str | None:
+    """The value of a cookie; ours have no quotes. ``http.cookies`` takes seconds for some headers of 60 kB."""
+    for one in sent.split(";"):
+        key, equals, value = one.strip().partition("=")
+        if equals and key == name:
+            return value
+    return None
+
+
+async def _form(request: Request, largest: int) -> Mapping[str, str] | TurnedAway:
+    """The fields of a form of at most ``largest`` bytes.
+
+    Of several with one name it is the last one, and all of them, by lines, as ``name[]``.
+    """
     if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
         return TurnedAway(415, "Changes are made by forms.")
-    body = b""
+    body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _LARGEST_FORM:
+        if len(body) > largest:
             return TurnedAway(413, "This form is too large.")
-    form: dict[str, str] = {}
-    for name, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True):
-        form[name] = value
-        form[f"{name}[]"] = f"{form[f'{name}[]']}\n{value}" if f"{name}[]" in form else value
-    return form
+    fields: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        return TurnedAway(413, "This form has too many fields.")
+    for name, value in pairs:
+        fields.setdefault(name, []).append(value)
+    return {
+        key: text
+        for name, values in fields.items()
+        for key, text in ((name, values[-1]), (f"{name}[]", "\n".join(values)))
+    }
 
 
 def _refused(scope: Scope, refusal: TurnedAway) -> Response:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from blobsync.web.gate import cookie_name, strange_sender
+from blobsync.web.gate import Gate, cookie_name, strange_sender
 from blobsync.web.login import LoginFile, Logins
 
 _OURS = {"host": "127.0.0.1:8737"}
@@ -97,3 +101,91 @@ def test_the_login_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     Logins(LoginFile(file, "http://127.0.0.1:1"))
     assert theirs.read_text() == "before"
     assert not file.is_symlink()
+
+
+@dataclass
+class Sent:
+    """How a request to the gate ended: 200 is the application's. ``form`` is what it saw."""
+
+    status: int
+    bytes_read: int
+    cpu_seconds: float
+    form: dict[str, str]
+
+
+def send(logins: Logins, path: str, body: bytes, **headers: str) -> Sent:
+    """A POST as of our own page; ``body`` comes in pieces of 1,000 bytes, as many as are asked for."""
+    sent = Sent(0, 0, 0.0, {})
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        sent.form = scope["state"]["form"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> dict[str, Any]:
+        piece = body[sent.bytes_read : sent.bytes_read + 1_000]
+        sent.bytes_read += len(piece)
+        return {"type": "http.request", "body": piece, "more_body": sent.bytes_read < len(body)}
+
+    async def answered(message: Any) -> None:
+        sent.status = message.get("status", sent.status)
+
+    headers = {
+        **_OURS,
+        "origin": "http://127.0.0.1:8737",
+        "content-type": "application/x-www-form-urlencoded",
+        **headers,
+    }
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    began = time.process_time()
+    asyncio.run(Gate(application, logins)(scope, receive, answered))
+    sent.cpu_seconds = time.process_time() - began
+    return sent
+
+
+@pytest.fixture
+def logins(tmp_path: Path) -> Logins:
+    return Logins(LoginFile(tmp_path / "login.html", "http://127.0.0.1:1"))
+
+
+def test_who_is_not_logged_in_has_no_form_read(logins: Logins) -> None:
+    large = b"a=1&" * 1_000_000
+    for path in ("/logout", "/jobs/new"):
+        turned_away = send(logins, path, large)
+        assert (turned_away.status, turned_away.bytes_read) == (401, 0)
+    for path in ("/login", "/static/page.css"):
+        turned_away = send(logins, path, large)
+        assert turned_away.status == 413
+        assert turned_away.bytes_read <= 5_000, "no more than a token needs"
+    wrong = send(logins, "/logout", large, cookie=f"{cookie_name('127.0.0.1:8737')}=guessed")
+    assert (wrong.status, wrong.bytes_read) == (401, 0)
+    assert send(logins, "/login", f"login_token={logins.token}".encode()).form["login_token"] == logins.token
+
+
+def test_a_large_form_of_the_user_is_read_in_linear_time(logins: Logins) -> None:
+    visit = logins.exchange(logins.token)
+    assert visit is not None
+    cookie = f"other=1; {cookie_name('127.0.0.1:8737')}={visit.cookie}; more=2"
+    token = f"form_token={visit.form_token}"
+    fields = "&".join([token, *(f"path={'x' * 40}{number}" for number in range(19_000))])
+    done = send(logins, "/plans", fields.encode(), cookie=cookie)
+    assert done.status == 200
+    assert len(done.form["path[]"].split("\n")) == 19_000
+    assert done.form["path"].endswith("x18999")
+    # As many fields as fit into the bytes.
+    many = send(logins, "/plans", f"{token}&{'a=&' * 330_000}".encode(), cookie=cookie)
+    assert many.status == 413
+    assert many.cpu_seconds < 3
+
+
+def test_no_cookie_takes_long_to_read(logins: Logins) -> None:
+    # A server takes headers of 64 kB, before anybody has logged in.
+    for cookie in ('a="' + "\\" * 60_000 + '"', 'a="' + '\\"' * 30_000 + '"', ";=" * 30_000):
+        turned_away = send(logins, "/logout", b"", cookie=cookie)
+        assert turned_away.status == 401
+        assert turned_away.cpu_seconds < 2
