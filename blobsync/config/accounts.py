@@ -21,7 +21,7 @@ from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
 from blobsync.config.logins import StoredLogin, load_login
 from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
-from blobsync.config.typed import Checker, is_placeholder
+from blobsync.config.typed import Checker, described, is_placeholder
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_lines import Document, KeyPath, read_document
 
@@ -29,6 +29,9 @@ from blobsync.config.yaml_lines import Document, KeyPath, read_document
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-name
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_ACCOUNT_RULE = "3 to 24 lowercase letters and digits"
+# Emulators and stores on premises have other names; an account key, which ends with "=", is none of them.
+_ANY_ACCOUNT = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _CREDENTIAL_KEYS = {"sas": "sas_token", "key": "account_key"}
 
 
@@ -65,7 +68,8 @@ class AccountFile:
         if container and not _CONTAINER.fullmatch(container) and not is_placeholder(container):
             self._checker.problem(
                 ("container_name",),
-                f"'{container}' is not a valid container name: 3 to 63 lowercase letters, digits and single hyphens",
+                f"{described(container)} is not a valid container name: "
+                "3 to 63 lowercase letters, digits and single hyphens",
             )
         account = StorageAccount(
             file=shown,
@@ -101,13 +105,15 @@ class AccountFile:
 
     def _endpoint(self, account: str) -> str:
         given = self._values.get("blob_endpoint")
+        form, rule = (_ANY_ACCOUNT, "letters, digits, '-', '_' and '.'") if given else (_ACCOUNT, _ACCOUNT_RULE)
+        if account and not form.fullmatch(account) and not is_placeholder(account):
+            self._checker.problem(
+                ("account_name",),
+                f"{described(account)} is not a valid storage account name: {rule}",
+                hint="only the name, without .blob.core.windows.net; for other clouds set blob_endpoint too",
+            )
+            account = "ACCOUNT"
         if not given:
-            if account and not _ACCOUNT.fullmatch(account) and not is_placeholder(account):
-                self._checker.problem(
-                    ("account_name",),
-                    f"'{account}' is not a valid storage account name: 3 to 24 lowercase letters and digits",
-                    hint="only the name, without .blob.core.windows.net; for other clouds set blob_endpoint too",
-                )
             return default_blob_endpoint(account)
         endpoint = str(given).rstrip("/")
         problem = _endpoint_problem(endpoint, account)

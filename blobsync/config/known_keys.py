@@ -38,12 +38,16 @@ class Kind(enum.Enum):
 
 
 class Key(NamedTuple):
-    """What a key may hold. ``keys`` are those of a mapping, None where any key may stand."""
+    """What a key may hold. ``keys`` are those of a mapping, None where any key may stand.
+
+    ``quoted``: messages may show a wrong value. In an account file it may be a key or a SAS in the wrong line.
+    """
 
     kind: Kind
     keys: Mapping[str, Key] | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
+    quoted: bool = True
 
 
 # A word that a shell looks for, or an absolute path: nothing of the folder in which a command happens to run.
@@ -69,7 +73,7 @@ ACCOUNT: Mapping[str, Key] = {
     "account_key": SECRET,
     "sas_token": SECRET,
     "blob_endpoint": TEXT,
-    "auth": one_of(*AUTH_CHOICES),
+    "auth": one_of(*AUTH_CHOICES)._replace(quoted=False),
 }
 
 WORKSPACE: Mapping[str, Key] = {

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from blobsync.base.amounts import count_text
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import Secret
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind
@@ -22,6 +23,8 @@ _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # What a system takes: it holds "NAME=value", ended by a NUL.
 _VARIABLE_NAME = re.compile(r"[^=\x00-\x1f\x7f]+")
 _SHOWN_CHARS = 80
+# What looks like the name of a key; a credential that stands in its place is longer, or ends with "=".
+_KEY_FORM = re.compile(r"[\w ./-]{1,40}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _PLACEHOLDER = re.compile(r"<[^<>]*>|\??x{3,}", re.IGNORECASE)
@@ -39,6 +42,11 @@ FOLDER_SUFFIX = "_folder"
 def is_placeholder(text: str) -> bool:
     """Whether an example's ``<your account>`` or ``xxxx`` was left in place."""
     return bool(_PLACEHOLDER.fullmatch(text.strip()))
+
+
+def described(value: str) -> str:
+    """A value that must not be quoted, for a message about it: what it begins with, and its length."""
+    return f"{value[:2] + '...'!a} ({count_text(len(value), 'character')})"
 
 
 def parse_size(text: str) -> int | None:
@@ -112,9 +120,10 @@ class Checker:
             # Those that are gone are read, but nobody should choose one.
             choices = [choice for choice in key.choices if choice not in GONE_PLATFORMS]
             guess = nearest(value, choices)
+            shown = f"'{value}'" if key.quoted else described(value)
             self.problem(
                 path,
-                f"'{value}' is not one of {', '.join(choices)}",
+                f"{shown} is not one of {', '.join(choices)}",
                 hint=f"did you mean '{guess}'?" if guess else None,
             )
             return None
@@ -123,7 +132,9 @@ class Checker:
     def _unknown(self, path: KeyPath, keys: Mapping[str, Key]) -> None:
         guess = nearest(path[-1], keys)
         meant = f"; did you mean '{guess}'?" if guess else ""
-        self.warnings.append(f"{self._document.place(path)}: {'.'.join(path)}: unknown key, ignored{meant}")
+        name = path[-1] if _KEY_FORM.fullmatch(path[-1]) else described(path[-1])
+        where = f"{self._document.place(path)}: {'.'.join((*path[:-1], name))}"
+        self.warnings.append(f"{where}: unknown key, ignored{meant}")
 
     def _wrong(self, path: KeyPath, raw: Any, kind: Kind) -> None:
         found = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number", str: "a text"}

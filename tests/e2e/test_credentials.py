@@ -203,6 +203,23 @@ def test_what_a_server_or_a_file_echoes_of_a_key_is_not_told(project: Project, c
                 assert form not in done.out + done.err, done
 
 
+def test_a_key_in_the_line_of_the_container_is_not_told(project: Project, container: Container) -> None:
+    project.configure(container)
+    (project.root / "data").mkdir()
+    (project.root / "data/a").write_text("a")
+    (account,) = (project.root / "aux_data/configs").glob("*.yaml")
+    # Of 32 bytes: with 44 characters it has no form of its own, as the 88 of an account key have.
+    key = "dGhpcnR5LXR3byByYW5kb20gYnl0ZXMgb2YgYSBrZXk="
+    values = yaml.safe_load(account.read_text())
+    account.write_text(yaml.safe_dump({**values, "container_name": key}))
+    for words in (("u", "data"), ("ls",), ("config", "check"), ("doctor",), ("u", "data", "-vv")):
+        for more in ((), ("--json",)):
+            done = project.run(*words, *more)
+            assert done.code != 0
+            assert "container_name" in done.out + done.err and "44 characters" in done.out + done.err, done
+            assert key[3:-1] not in done.out + done.err, done
+
+
 def share(project: Project, container: Container) -> None:
     """A folder beside which lie the code archive and another folder with the same beginning."""
     project.configure(container)

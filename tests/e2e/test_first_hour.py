@@ -125,8 +125,8 @@ def test_a_wrong_answer_is_asked_again_and_a_missing_container_can_be_made(
         terminal.finish()
     shown = "\n".join(terminal.answer())
     assert terminal.code == 0, str(terminal)
-    assert "'No Good' is not a valid container name" in shown
-    assert "'my_account' is not a valid storage account name" in shown
+    assert "'No...' (7 characters) is not a valid container name" in shown
+    assert "'my...' (10 characters) is not a valid storage account name" in shown
     before_writing = shown.partition("wrote aux_data")[0]
     assert "aux_data/configs" not in before_writing, before_writing
     assert "created the container" in shown and "writing: works" in shown

@@ -69,7 +69,7 @@ def test_all_problems_of_all_files_are_told_once_each(tmp_path: Path) -> None:
         ],
         "aux_data/configs/unused.yaml": [
             (
-                "aux_data/configs/unused.yaml:2: container_name: 'A' is not a valid container name: "
+                "aux_data/configs/unused.yaml:2: container_name: 'A...' (1 character) is not a valid container name: "
                 "3 to 63 lowercase letters, digits and single hyphens"
             ),
         ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.failure_codes import ExitCode
+from blobsync.config.check import check_project
 from blobsync.config.loader import load_cluster, load_workspace
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
@@ -191,14 +193,14 @@ ACCOUNT_MISTAKES = {
     "an account that is a URL": (
         "account_name: acct.blob.core.windows.net\ncontainer_name: cont\n",
         (
-            f"{ACCT}:1: account_name: 'acct.blob.core.windows.net' is not a valid storage account name: "
+            f"{ACCT}:1: account_name: 'ac...' (26 characters) is not a valid storage account name: "
             "3 to 24 lowercase letters and digits"
         ),
     ),
     "a container with capitals": (
         "account_name: acct\ncontainer_name: My_Data\n",
         (
-            f"{ACCT}:2: container_name: 'My_Data' is not a valid container name: "
+            f"{ACCT}:2: container_name: 'My...' (7 characters) is not a valid container name: "
             "3 to 63 lowercase letters, digits and single hyphens"
         ),
     ),
@@ -240,7 +242,7 @@ ACCOUNT_MISTAKES = {
     ),
     "an unknown credential": (
         BASE + "auth: token\n",
-        f"{ACCT}:3: auth: 'token' is not one of sas, key, identity",
+        f"{ACCT}:3: auth: 'to...' (5 characters) is not one of sas, key, identity",
     ),
     "an unset variable": (
         BASE + "account_key: ${AZURE_STORAGE_KEY}\n",
@@ -257,6 +259,35 @@ def test_mistakes_in_an_account_file(project: ProjectFiles, text: str, message: 
     error = refusal(project)
     assert str(error) == message
     assert "SENTINEL" not in repr(error)
+
+
+# As long as the keys of Batch and Cosmos; its form alone does not say what it is.
+SHORT_KEY = base64.b64encode(b"a key of thirty-two random bytes").decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"account_name: acct\ncontainer_name: {SHORT_KEY}\n",
+        f"account_name: {SHORT_KEY}\ncontainer_name: cont\n",
+        f"account_name: {SHORT_KEY}\ncontainer_name: cont\nblob_endpoint: http://127.0.0.1:10000/acct\n",
+        f"account_name: {SHORT_KEY}\ncontainer_name: cont\nblob_endpoint: https://blobs.example\n",
+        BASE + f"auth: {SHORT_KEY}\n",
+        BASE + f"blob_endpoint: {SHORT_KEY}\n",
+        BASE + f"blob_endpoint: https://{SHORT_KEY}\n",
+        BASE + f"sas_token: {SHORT_KEY}\n",
+        BASE + f"{SHORT_KEY}: account_key\nauth: none\n",
+    ],
+)
+def test_a_key_in_a_wrong_line_of_an_account_file_is_not_quoted(project: ProjectFiles, text: str) -> None:
+    project.account("acct", text)
+    project.cluster(DATA)
+    checked = check_project(project.root, environ=NO_ENVIRON)
+    told = [str(each) for file in checked for each in (*file.problems, *file.warnings)]
+    told += [str(problem.hint) for file in checked for problem in file.problems]
+    assert any(f"{ACCT}:" in each for each in told)
+    assert SHORT_KEY[3:] not in "\n".join(told)
+    assert SHORT_KEY[3:] not in repr(refusal(project))
 
 
 @pytest.mark.parametrize(
