@@ -267,7 +267,7 @@ class _Copies:
                 )
                 continue
             # Made when there is something to write.
-            self._folder = self._folder or LocalFolder(self._path, self._boundary)
+            self._folder = self._folder or LocalFolder(self._path, self._boundary, private=True)
             try:
                 if not _continue(source, log, self._folder, name):
                     self.lacking.setdefault(name, (source, log))

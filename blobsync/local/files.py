@@ -128,19 +128,29 @@ class LocalFolder:
     Safe for several threads. Its descriptors are closed with the last reference to it and to its files.
     """
 
-    def __init__(self, root: Path, boundary: Path | tuple[Path, ...] | None = None, *, unnamed: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        boundary: Path | tuple[Path, ...] | None = None,
+        *,
+        unnamed: bool = True,
+        private: bool = False,
+    ) -> None:
         """Make ``root`` where it is missing. Links are followed inside ``boundary`` (default: ``root``) only.
 
         ``unnamed`` False gives each file a temporary name from the start, as on file systems without O_TMPFILE.
+        ``private``: ``root``, and what is made below it, is for the user alone; what is there keeps its permissions.
         """
         self._root = root
         self._unnamed = unnamed and unnamed_work()
+        self._private = private
+        self._folder_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o644)
         with naming(root):
             given = boundary if isinstance(boundary, tuple) else (boundary,) if boundary else ()
             self._boundary = tuple(os.path.realpath(place) for place in given or (root,))
             real = os.path.realpath(root)
             self._demand_inside(real, root)
-            os.makedirs(real, exist_ok=True)
+            os.makedirs(real, self._folder_mode, exist_ok=True)
             self._top = self._descriptor(os.open(real, _FOLDER | os.O_NOFOLLOW))
         # Files come folder by folder: the last one is kept open for the next file.
         self._last: tuple[list[str], FolderDescriptor] = ([], self._top)
@@ -225,7 +235,7 @@ class LocalFolder:
         with naming(path):
             folder = self._parent(parts[:-1])
             try:
-                fd = _open_locked(parts[-1], folder.fd)
+                fd = _open_locked(parts[-1], folder.fd, self._file_mode)
             except OSError as error:
                 # A pipe that nobody reads, or a socket: open(2).
                 if error.errno == errno.ENXIO:
@@ -263,13 +273,13 @@ class LocalFolder:
         return folder
 
     def _descriptor(self, fd: int) -> FolderDescriptor:
-        return FolderDescriptor(fd, unnamed=self._unnamed)
+        return FolderDescriptor(fd, unnamed=self._unnamed, private=self._private)
 
     def _open_parent(self, parts: list[str]) -> int:
         folder = os.dup(self._top.fd)
         for depth, part in enumerate(parts):
             try:
-                below = _open_folder(folder, part)
+                below = _open_folder(folder, part, self._folder_mode)
             except OSError as error:
                 # O_NOFOLLOW on a link: ELOOP, or ENOTDIR together with O_DIRECTORY.
                 if error.errno not in {errno.ELOOP, errno.ENOTDIR}:
@@ -308,11 +318,11 @@ class LocalFolder:
         )
 
 
-def _open_locked(name: str, folder: int) -> int:
+def _open_locked(name: str, folder: int, mode: int) -> int:
     """The file of that name, locked; without a lock where there are none, or where somebody keeps it for long."""
     until = time.monotonic() + _LOCK_SECONDS
     while True:
-        fd = os.open(name, _GROW, 0o644, dir_fd=folder)
+        fd = os.open(name, _GROW, mode, dir_fd=folder)
         try:
             _wait_for_lock(fd, until)
             with suppress(FileNotFoundError):
@@ -338,10 +348,10 @@ def _wait_for_lock(fd: int, until: float) -> None:
             return
 
 
-def _open_folder(folder: int, part: str) -> int:
+def _open_folder(folder: int, part: str, mode: int) -> int:
     try:
         return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
         with suppress(FileExistsError):
-            os.mkdir(part, dir_fd=folder)
+            os.mkdir(part, mode, dir_fd=folder)
         return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)

@@ -27,6 +27,7 @@ from blobsync.local.names import is_own_temporary, new_temporary_name
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = 0o644
+_PRIVATE_MODE = 0o600
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 # Errors of file systems and old kernels without O_TMPFILE.
@@ -91,12 +92,17 @@ class KeptName(NamedTuple):
 class FolderDescriptor:
     """An open directory that several files share; closed with the last reference to it."""
 
-    __slots__ = ("fd", "unnamed")
+    __slots__ = ("fd", "private", "unnamed")
 
-    def __init__(self, fd: int, *, unnamed: bool) -> None:
-        """Takes over ``fd``; ``unnamed``: files below it may be without a name until they are complete."""
+    def __init__(self, fd: int, *, unnamed: bool, private: bool = False) -> None:
+        """Takes over ``fd``.
+
+        ``unnamed``: files below it may be without a name until they are complete. ``private``: new ones are for their
+        owner alone.
+        """
         self.fd = fd
         self.unnamed = unnamed
+        self.private = private
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -127,6 +133,8 @@ class PartFile:
         self._temporary = ""
         self._fd = self._create() if kept is None else self._open_kept(kept, size)
         try:
+            if self._folder.private:
+                os.fchmod(self._fd, _PRIVATE_MODE)
             self._probe(size)
         except BaseException:
             self.discard()

@@ -245,6 +245,8 @@ def test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folder
     assert {name for name in new if not name.startswith(f"assets/{job_id}")} <= {"assets"}
     assert not list((lab.project.root / "assets").rglob(".*")) and read_tree(home) == hashes({"bashrc": b"mine"})
     assert lab.run("logs", job_id).out == "mine\n"
+    own = lab.project.root / "assets" / job_id
+    assert not [path for path in (own, *own.rglob("*")) if path.stat().st_mode & 0o077], "other users read no log"
 
 
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])

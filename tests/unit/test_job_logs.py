@@ -174,6 +174,40 @@ def test_a_log_that_was_begun_anew_is_fetched_anew(tmp_path: Path) -> None:
     assert fetched.tail("user_logs/std_log.txt", 5) == ["short"]
 
 
+def test_fetched_logs_are_for_the_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "assets/job"
+    modes: dict[str, str] = {}
+
+    class Looking(Source):
+        def read(self, log: LogFile, start: int, end: int | None) -> bytes:
+            # While it is written, too.
+            look()
+            return super().read(log, start, end)
+
+    def look() -> None:
+        for path in (folder, *folder.rglob("*")):
+            modes[path.name] = f"{stat.S_IMODE(path.stat().st_mode):o}"
+
+    before = os.umask(0o022)
+    try:
+        for text in (b"a long first attempt\n", b"short\n", b"short\nand more\n"):
+            fetch(folder, Looking({"user_logs/std_log.txt": text, "system_logs/node_0.txt": b"n\n"}))
+            look()
+            assert modes == {
+                "job": "700",
+                "user_logs": "700",
+                "std_log.txt": "600",
+                "system_logs": "700",
+                "node_0.txt": "600",
+            }
+        # Who lets colleagues read them keeps that.
+        folder.chmod(0o750)
+        fetch(folder, Source({"user_logs/std_log.txt": b"again\n"}))
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+    finally:
+        os.umask(before)
+
+
 def test_the_copies_are_read_when_the_cluster_is_gone_and_continue_what_is_here(tmp_path: Path) -> None:
     cluster = Source({"user_logs/std_log.txt": b"one\n"})
     mirror = Source({"user_logs/std_log.txt": b"one\ntwo\n", "system_logs/node_0.txt": b"n\n"})

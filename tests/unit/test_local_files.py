@@ -164,6 +164,24 @@ def test_a_growing_file_is_continued_and_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "a.txt").read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_private_folder_makes_everything_for_the_user_alone(tmp_path: Path, unnamed: bool) -> None:
+    folder = LocalFolder(tmp_path / "logs", unnamed=unnamed, private=True)
+    fresh = folder.create(relative_name("a/b/new"), 3)
+    fresh.write_at(0, b"new")
+    fresh.keep()
+    during = [path for path in (tmp_path / "logs").rglob("*") if path.is_file()]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in during] == [0o600], "while it is written"
+    fresh.commit(None)
+    with folder.grow(relative_name("c/grows")) as file:
+        file.append(b"one")
+    modes = {str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {
+        **dict.fromkeys(("logs", "logs/a", "logs/a/b", "logs/c"), 0o700),
+        **dict.fromkeys(("logs/a/b/new", "logs/c/grows"), 0o600),
+    }
+
+
 def test_two_writers_of_a_growing_file_wait_for_each_other(tmp_path: Path) -> None:
     def bring_up() -> None:
         with LocalFolder(tmp_path).grow(relative_name("a.txt")) as file:
