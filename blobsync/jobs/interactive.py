@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import sys
 import time
 from contextlib import suppress
@@ -26,6 +27,8 @@ POLL_SECONDS = 0.3
 # A shell that was told that the job is over has this long to end.
 HANG_UP_SECONDS = 3.0
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+# linux/auxvec.h
+AT_SECURE = 23
 # What is the visitor's own; all the rest is the job's.
 OF_THE_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
 
@@ -60,7 +63,7 @@ class Place:
             old.unlink()
         if not self.hold.exists() or self.node == 0:
             write(self.hold, f"{seconds}\n")
-        write(self.holder, json.dumps({"pid": os.getpid(), "cwd": os.getcwd()}))
+        write(self.holder, json.dumps({"pid": os.getpid(), "born": birth(os.getpid()), "cwd": os.getcwd()}))
 
     def read_hold(self, otherwise: float) -> float:
         with suppress(OSError, ValueError):
@@ -120,11 +123,9 @@ def enter(place: Place) -> int:
     """Become a shell with the environment, and in the folder, of the job's program."""
     try:
         holder = json.loads(place.holder.read_text())
-        pid, folder = int(holder["pid"]), str(holder["cwd"])
-        os.kill(pid, 0)
-        env = environment_of(pid)
-        os.chdir(folder)
-    except (OSError, ValueError, KeyError, TypeError):
+        env = environment_of(int(holder["pid"]), str(holder["born"]))
+        os.chdir(str(holder["cwd"]))
+    except (OSError, ValueError, KeyError, TypeError, struct.error):
         sys.stderr.write(f"blobsync: the job does not wait on node {place.node}, or not any more\n")
         return 1
     env.update({name: os.environ[name] for name in OF_THE_TERMINAL if name in os.environ})
@@ -137,12 +138,32 @@ def enter(place: Place) -> int:
     return os.execve(shell, [shell], env)
 
 
-def environment_of(pid: int) -> Dict[str, str]:
-    """What the process was started with; see proc(5). Where there is no /proc, ours."""
+def environment_of(pid: int, born: str) -> Dict[str, str]:
+    """What the process was started with; see proc(5). Where there is no /proc, ours.
+
+    Raises ``OSError`` for a process that is not the one that was noted: its number may be another user's by now, who
+    would choose what the shell runs.
+    """
+    os.kill(pid, 0)
     if not os.path.isdir("/proc/self"):
         return dict(os.environ)
+    # Its users first: a program of the user's cannot become one with the variables of somebody else.
+    if not is_own(pid):
+        raise PermissionError(pid)
     words = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    if not born or birth(pid) != born:
+        raise ProcessLookupError(pid)
     return dict(os.fsdecode(word).split("=", 1) for word in words if b"=" in word)
+
+
+def is_own(pid: int) -> bool:
+    """Whether a process is the user's, and was started by the user.
+
+    A set-user-ID program such as sudo runs as root with variables of who started it; getauxval(3) has AT_SECURE.
+    """
+    users = re.search(r"^Uid:((?:\s+[0-9]+){4})$", Path("/proc", str(pid), "status").read_text(), re.MULTILINE)
+    values = dict(struct.iter_unpack("@LL", Path("/proc", str(pid), "auxv").read_bytes()))
+    return users is not None and set(map(int, users[1].split())) == {os.geteuid()} and values.get(AT_SECURE) == 0
 
 
 def open_terminals() -> List[int]:

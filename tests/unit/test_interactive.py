@@ -19,6 +19,7 @@ from blobsync.base.errors import UsageError
 from blobsync.jobs import interactive
 from blobsync.jobs.holding import DEFAULT_HOLD, hold_seconds, hold_text
 from tests.e2e.world import wait_until
+from tests.servers.other_user import needs_root, program_of_another_user
 
 FILE = str(interactive.__file__)
 PATIENCE = 60.0
@@ -175,6 +176,32 @@ def test_a_record_of_another_process_with_the_same_number_is_nobody(tmp_path: Pa
     for name, content in (("1", json.dumps([own, "1"])), ("2", json.dumps([2**22, ""])), ("3", "no json"), ("4", "{}")):
         (tmp_path / f"node_0.{name}.shell").write_text(content)
     assert place.count() == 0 and not list(tmp_path.glob("*.shell"))
+
+
+@needs_root
+@pytest.mark.parametrize("as_root", [False, True])
+def test_a_shell_has_nothing_of_another_users_process(waiting: Waiting, as_root: bool) -> None:
+    """It got the number of a holder that was killed."""
+    job = waiting.hold("--seconds", "600")
+    assert waiting.says("0 shells open")
+    job.kill()
+    job.wait()
+    (file,) = waiting.place.glob("node_*.json")
+    holder = json.loads(file.read_text())
+    with program_of_another_user({"PATH": "/home/other/bin", "BASH_ENV": "/home/other/x"}, as_root=as_root) as pid:
+        for born in (holder["born"], interactive.birth(pid), ""):
+            file.write_text(json.dumps({**holder, "pid": pid, "born": born}))
+            assert waiting.enter()[0].wait(PATIENCE) == 1
+
+
+def test_a_shell_has_nothing_of_a_process_that_got_the_number(waiting: Waiting) -> None:
+    waiting.hold("--seconds", "600")
+    assert waiting.says("0 shells open")
+    (file,) = waiting.place.glob("node_*.json")
+    holder = json.loads(file.read_text())
+    assert holder["born"] == interactive.birth(holder["pid"])
+    file.write_text(json.dumps({**holder, "pid": os.getpid()}))
+    assert not os.path.isdir("/proc/self") or waiting.enter()[0].wait(PATIENCE) == 1
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0\n", 0), ("2h", 7200), ("90m\n", 5400), ("soon", 7), ("", 7)])

@@ -35,6 +35,7 @@ from blobsync.jobs.tunnels.keeper import TunnelKeeper
 from blobsync.jobs.tunnels.lines import bastion_line, forward_line, pod_line
 from blobsync.jobs.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
 from tests.fakes.runner import ScriptedRunner
+from tests.servers.other_user import needs_root, program_of_another_user
 
 QUIET = (
     *("ssh", "-N", "-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"),
@@ -489,6 +490,20 @@ def test_programs_beside_a_job_know_its_environment_and_no_token_is_in_their_wor
         other.bind(("127.0.0.1", 0))
         other.listen()
         assert choose_port("127.0.0.1", other.getsockname()[1]) != other.getsockname()[1]
+
+
+@needs_root
+@pytest.mark.parametrize("as_root", [False, True])
+def test_no_other_user_chooses_what_runs_beside_a_job(as_root: bool) -> None:
+    run_id = f"me_1_{uuid.uuid4().hex}"
+    theirs = {"BLOBSYNC_RUN_ID": run_id, "PATH": "/home/other/bin", "BLOBSYNC_ROOT": "/home/other"}
+    with program_of_another_user(theirs, as_root=as_root):
+        assert environment_of(run_id)["PATH"] == os.environ["PATH"]
+        argv = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+        own = {"BLOBSYNC_RUN_ID": run_id, "PATH": "/own/bin"}
+        with subprocess.Popen(argv, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+            assert program.stdout and program.stdout.readline()
+            assert environment_of(run_id)["PATH"] == "/own/bin"
 
 
 def test_a_program_beside_a_job_is_open_once_it_listens_and_one_that_ends_is_told() -> None:

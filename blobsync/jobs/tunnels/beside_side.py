@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -25,18 +27,57 @@ _JUPYTERS = ("jupyter-lab", "jupyter-notebook", "jupyter-server")
 # Less than the other side waits for our answer (seconds).
 _OPEN_SECONDS = 100.0
 _POLL_SECONDS = 0.1
+# linux/auxvec.h
+_AT_SECURE = 23
 
 
 def environment_of(run_id: str) -> dict[str, str]:
-    """The variables of one of the job's own programs, which know its Python and its folder; else ours."""
-    for path in sorted(glob("/proc/[0-9]*/environ")):
+    """The variables of one of the job's own programs, which know its Python and its folder; else ours.
+
+    Anybody can give the job's id to a program of theirs, and would choose what root runs.
+    """
+    for process in sorted(glob("/proc/[0-9]*")):
         # Most belong to other users, and processes end meanwhile.
-        with suppress(OSError), open(path, "rb") as source:
-            pairs = [os.fsdecode(item).partition("=") for item in source.read().split(b"\0") if item]
+        with suppress(OSError, IndexError, struct.error):
+            pairs = [os.fsdecode(item).partition("=") for item in own_variables(process) if item]
             found = {name: value for name, _, value in pairs}
             if found.get("BLOBSYNC_RUN_ID") == run_id:
                 return found
     return dict(os.environ)
+
+
+def own_variables(process: str) -> list[bytes]:
+    """What a process, a folder of proc(5), was started with. Raises ``OSError`` for one that is not the user's."""
+    born = birth(process)
+    # Its users first: a program of the user's cannot become one with the variables of somebody else.
+    if not is_own(process):
+        raise PermissionError(process)
+    found = read(process, "environ").split(b"\0")
+    if birth(process) != born:
+        # Its number is another one's by now.
+        raise ProcessLookupError(process)
+    return found
+
+
+def is_own(process: str) -> bool:
+    """Whether a process is the user's, and was started by the user.
+
+    A set-user-ID program such as sudo runs as root with variables of who started it; getauxval(3) has AT_SECURE.
+    """
+    users = re.search(rb"^Uid:((?:\s+[0-9]+){4})$", read(process, "status"), re.MULTILINE)
+    values = dict(struct.iter_unpack("@LL", read(process, "auxv")))
+    return users is not None and set(map(int, users[1].split())) == {os.geteuid()} and values.get(_AT_SECURE) == 0
+
+
+def birth(process: str) -> bytes:
+    """When it began: a number that is given again later belongs to another process."""
+    return read(process, "stat").rpartition(b")")[2].split()[19]
+
+
+def read(process: str, name: str) -> bytes:
+    """A file of its folder."""
+    with open(os.path.join(process, name), "rb") as source:
+        return source.read()
 
 
 def choose_port(address: str, wanted: int) -> int:
