@@ -44,6 +44,7 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
       ArchiveError
         IgnorePatternError
         SecretsFoundError
+        UntrustedCodeError               code for a job that was neither published from here nor trusted
       JobError
         BackendUnavailableError
           BackendFailingError            no answer, 429 or 5xx after all retries
@@ -376,6 +377,16 @@ class IgnorePatternError(ArchiveError):
 
 class SecretsFoundError(ArchiveError):
     code = FailureCode.SECRETS_FOUND
+
+
+class UntrustedCodeError(ArchiveError):
+    """``digest`` is what the user has to agree to; empty where the code has none that could be trusted."""
+
+    code = FailureCode.CODE_UNTRUSTED
+
+    def __init__(self, message: str, *, digest: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.digest = digest
 
 
 class JobError(BlobsyncError):

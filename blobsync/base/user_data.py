@@ -3,10 +3,11 @@ what the user says there."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blobsync.base.environment import environment
@@ -89,6 +90,29 @@ def write_own(file: Path, text: str) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise ConfigError(f"cannot be written: {error.strerror}", file=str(file)) from error
+
+
+@contextmanager
+def locked_own(file: Path) -> Iterator[None]:
+    """While it lasts no other process that asks for it reads and replaces the file.
+
+    A file system without locks, and a folder that cannot be written, give none: writing says what is wrong.
+    """
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        lock = os.open(
+            file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+    except OSError:
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def remove_own(folder: Path, suffix: str, *, before: float) -> None:

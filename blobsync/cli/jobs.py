@@ -70,6 +70,15 @@ def submit(
         str | None, typer.Option("--hold", metavar="TIME", help="Wait at least so long for you (4h), run nothing.")
     ] = None,
     init: Annotated[bool, typer.Option("--init", help="First pack and upload the current code.")] = False,
+    code: Annotated[
+        str | None, typer.Option("--code", metavar="DIGEST", help="Run this code, though it is not of your last init.")
+    ] = None,
+    trust_code: Annotated[
+        str | None,
+        typer.Option(
+            "--trust-code", metavar="DIGEST", help="Run this code of somebody else, and let later jobs run it."
+        ),
+    ] = None,
     array: Annotated[str | None, typer.Option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition.")] = None,
     qos: Annotated[str | None, typer.Option("--qos", help="Slurm: the quality of service.")] = None,
@@ -84,6 +93,9 @@ def submit(
 ) -> Result:
     """Run a command on the cluster, with the code of the last init and the project's folders in place.
 
+    Code at code_path that was not published from here runs only if you name its digest (--code, for one job) or trust
+    it (--trust-code, or 'blobsync config trust-code').
+
     The command 'ssh' makes a job that waits for you instead; 'blobsync ssh ID' opens a shell in it.
 
     \b
@@ -97,7 +109,7 @@ def submit(
     """
     asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
     asked |= {"elastic": elastic, "hold": hold, "array": array, "partition": partition}
-    asked |= {"qos": qos, "time": time, "gres": gres}
+    asked |= {"qos": qos, "time": time, "gres": gres, "code": code or "", "trust_code": trust_code or ""}
     choice = choose(session, asked)
     words, jobs = _of_file(session, cmd, file, cluster_file, asked)
     return with_choice(_submitted(session, jobs, words, asked, dry_run=dry_run, wait=wait), choice)

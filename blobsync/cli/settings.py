@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     command(config, "new", takes=ITS_NAME)(config_new)
     command(config, "trust-link", takes=NO_CLUSTER)(config_trust_link)
     command(config, "trust-state", takes=NO_CLUSTER)(config_trust_state)
+    command(config, "trust-code", takes=NO_CLUSTER)(config_trust_code)
     app.add_typer(config, name="config")
     emulator = typer.Typer(**SETTINGS, help="Run a local blob server (Azurite) to try things out.")
     command(emulator, "start", takes=NO_CLUSTER)(emulator_start)
@@ -163,6 +165,44 @@ def config_trust_state(
     data = {"folder": str(found.folder), "id": found.seal.id, "projects": paths, "accepted": found.is_new}
     word = "accepted" if found.is_new else "yours already"
     return Result(data, [f"{word}: {found.folder}", *(f"for the project {path}" for path in paths)])
+
+
+def config_trust_code(
+    session: Session,
+    digests: Annotated[
+        list[str] | None, typer.Argument(metavar="DIGEST...", help="Digests of code, as an error of submit shows them.")
+    ] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Stop trusting this code.")] = False,
+) -> Result:
+    """Trust code that was not published from here: from now on jobs of the project may run it.
+
+    For code of a colleague, or of your own from another machine. A digest is one content: what is published there later
+    must be trusted again. Without DIGEST, lists what is trusted, and what 'init' published from here.
+    The list is kept in your own configuration, never in the project or its container.
+
+    \b
+      blobsync config trust-code
+      blobsync config trust-code --forget DIGEST
+    """
+    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.config.trusted_code import demand_digest, forget_code, load_known_code, trust_code
+
+    root = find_project(current_folder(session.environ), session.environ)
+    given = [demand_digest(text, "trust-code") for text in digests or ()]
+    if given:
+        (forget_code if forget else trust_code)(root, given, session.environ)
+    known = load_known_code(root, session.environ)
+    lines = [f"{'no longer trusted' if forget else 'trusted'}: {digest}" for digest in given or known.trusted]
+    published = [{"code_path": one.place, "digest": one.digest, "at": _moment(one.at)} for one in known.published]
+    if not given:
+        last = {one.place: one for one in known.published}.values()
+        lines += [f"published from here: {one.digest} at {one.place}" for one in last]
+    data = {"trusted": list(known.trusted), "published": published}
+    return Result(data, lines or ["no code is trusted, and none was published from here"])
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def emulator_start(

@@ -85,11 +85,16 @@ def manifest(snapshot: CodeSnapshot, git: GitState | None) -> bytes:
         "digest": snapshot.digest,
         "git": git and {"commit": git.commit, "dirty": git.dirty, "uncommitted": list(git.uncommitted)},
         "files": [
-            {"path": file.path, "mode": file.file.mode, "size": file.size, "sha256": file.sha256}
+            {"path": file.path, "mode": file.file.mode, "size": file.size, "sha256": file.sha256} | _target(file)
             for file in snapshot.files
         ],
     }
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+
+
+def _target(file: HashedFile) -> dict[str, str]:
+    """Where a link points: a folder of blobs has no links."""
+    return {"target": file.file.target} if file.file.mode == "link" else {}
 
 
 def write_archive(

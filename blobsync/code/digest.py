@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from blobsync.base.plain_json import parse_object
+
 # What init writes into the archive about itself; not part of the code.
 MANIFEST_NAME = ".blobsync-manifest.json"
 
@@ -30,3 +32,23 @@ def digest_of_records(records: Iterable[DigestRecord]) -> str:
         # Names in an archive may not be UTF-8; such a digest matches no code.
         whole.update(f"{mode} {sha256} {path}\0".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()
+
+
+class ListedFile(NamedTuple):
+    """One file of the list; ``target`` is where a link points, empty in lists of an older blobsync."""
+
+    record: DigestRecord
+    target: str = ""
+
+
+def read_listed(document: bytes) -> tuple[ListedFile, ...]:
+    """The files that a manifest lists. Raises ``ValueError`` for what init did not write."""
+    try:
+        return tuple(_listed(file) for file in parse_object(document)["files"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("it lists no files") from error
+
+
+def _listed(file: dict[str, object]) -> ListedFile:
+    record = DigestRecord(str(file["mode"]), str(file["sha256"]), str(file["path"]))
+    return ListedFile(record, str(file.get("target") or ""))

@@ -18,14 +18,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
-from blobsync.base.errors import ArchiveError, ConfigError, StorageError
+from blobsync.base.errors import ArchiveError, BlobNotFoundError, ConfigError, StorageError
 from blobsync.base.locations import BlobUrl, SasToken
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.code import compile as code_compile
-from blobsync.code.archive import write_archive
+from blobsync.code.archive import manifest, write_archive
+from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.files import CodeRules, Decision, code_rules, why
 from blobsync.code.git import GitState, ask_git
 from blobsync.code.publish import CodePlace, look_up_code, prune_archives, publish_archive, published_digest
+from blobsync.code.published_files import listed_digest
 from blobsync.code.snapshot import (
     BIGGEST,
     LARGE,
@@ -35,8 +37,10 @@ from blobsync.code.snapshot import (
     secret_configuration,
     take_snapshot,
 )
+from blobsync.code.unpack import digest_of_archive
 from blobsync.config.mapping import project_relative
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry
+from blobsync.config.trusted_code import is_digest, record_published
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.ignore import IgnoreRules
 from blobsync.local.state_dir import StateDir
@@ -47,6 +51,8 @@ from blobsync.store.connections import Connections
 from blobsync.store.grants import CODE_COPY_SECONDS, READ_BLOB
 
 _ATTEMPTS = 3
+# How much of a blob is read at once (bytes).
+_PIECE = 1 << 20
 
 _T = TypeVar("_T")
 
@@ -153,9 +159,32 @@ class Code:
             )
         return CodeState(snapshot, report.state(file.path for file in snapshot.files) if report else None)
 
-    def published_digest(self) -> str | None:
-        """The digest of what is at ``code_path`` now, None where nothing of ours is there."""
-        return published_digest(self._place())
+    def claimed_digest(self) -> str | None:
+        """The digest that what is at ``code_path`` now says it has, None where it says none.
+
+        Whoever may write there chooses it; nodes check that the code fits it.
+        """
+        if self.goes_to_a_folder:
+            entry = self._entry()
+            return listed_digest(self._project.connections.store(entry.account.container), entry.path)
+        claimed = published_digest(self._place())
+        return claimed if claimed and is_digest(claimed) else None
+
+    def read_digest(self) -> str | None:
+        """The digest of the archive at ``code_path`` by its content, which is read; None where there is no blob.
+
+        Raises ``ArchiveError`` for one that no node would unpack.
+        """
+        place = self._place()
+        with tempfile.NamedTemporaryFile(dir=self._project.state.folder("code"), prefix="read-") as file:
+            try:
+                with place.store.open(place.name) as reader:
+                    while piece := reader.read(_PIECE):
+                        file.write(piece)
+            except BlobNotFoundError:
+                return None
+            file.flush()
+            return digest_of_archive(Path(file.name))
 
     @property
     def goes_to_a_folder(self) -> bool:
@@ -197,7 +226,7 @@ class Code:
     def sync_folder(self, *, dry_run: bool = False) -> tuple[CodeState, TransferResult | None]:
         """Upload the same files one by one to a blob folder: ``code_path`` without ``.zip`` at its end.
 
-        Files of the folder that are no longer code stay. With ``dry_run`` there is no result.
+        Files of the folder that are no longer code stay; jobs do not get them. With ``dry_run`` there is no result.
         """
         entry = self._entry()
         state = self.current_state()
@@ -211,12 +240,16 @@ class Code:
                 f"{self._project.root} is not writable, and init --folder writes to it",
                 hint="make the project's folder writable, or use 'blobsync init'",
             ) from error
-        _copy_tree(state.snapshot, tree)
+        _copy_tree(state, tree)
         folder = FolderEntry(str(inside), entry.account, entry.path.removesuffix(".zip"))
         cluster = replace(self._project.cluster, folders=(folder,))
         project = self._project.with_cluster(cluster)
         try:
-            return state, project.upload(f"{inside}/", TransferOptions(overwrite=True))
+            result = project.upload(f"{inside}/", TransferOptions(overwrite=True))
+            if not result.exit_code:
+                for note in self._record(str(entry.account.container.blob(folder.path)), state.snapshot.digest):
+                    self._project.listener.note(note)
+            return state, result
         finally:
             project.close()
             shutil.rmtree(tree, ignore_errors=True)
@@ -229,6 +262,8 @@ class Code:
         return f"{decision.reason}: {decision.file}:{decision.line or ''} {decision.pattern}"
 
     def _publish(self, place: CodePlace, find: Callable[[], CodeState], started: float, *, dry_run: bool) -> CodeResult:
+        where = str(self._entry().remote)
+
         def once() -> CodeResult:
             state = find()
             digest = state.snapshot.digest
@@ -243,7 +278,7 @@ class Code:
                 notes=state.notes,
             )
             if there.digest == digest and there.kept:
-                return result
+                return result if dry_run else replace(result, notes=(*result.notes, *self._record(where, digest)))
             if dry_run:
                 return replace(result, status="would_publish")
             with _Archive(state, self._project.state.folder("code"), self._project) as archive:
@@ -255,10 +290,20 @@ class Code:
                 archive_bytes=archive.size,
                 seconds=time.monotonic() - started,
                 removed=removed,
-                notes=(*result.notes, *notes),
+                notes=(*result.notes, *notes, *self._record(where, digest)),
             )
 
         return _steadily(once)
+
+    def _record(self, where: str, digest: str) -> tuple[str, ...]:
+        """Remember that this user published it: by that jobs know it again."""
+        try:
+            record_published(self._project.root, where, digest, self._project.environ)
+        except ConfigError as error:
+            # The code is published, and a job can name it.
+            told = f"'blobsync submit --code {digest}' runs it"
+            return (f"the code is not on record as yours, so submit will ask for it: {error.message}; {told}",)
+        return ()
 
     def _prune(self, place: CodePlace, digest: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         try:
@@ -343,12 +388,15 @@ class _Archive:
         return self._file, self.size
 
 
-def _copy_tree(snapshot: CodeSnapshot, tree: Path) -> None:
-    """A folder with the files of the code; links to folders are left out, blobs know none.
+def _copy_tree(state: CodeState, tree: Path) -> None:
+    """A folder with the files of the code and their list; links to folders are left out, blobs know none.
 
     Not of links to them: a transfer follows none into ``aux_data``, and code is small.
     """
+    snapshot = state.snapshot
     shutil.rmtree(tree, ignore_errors=True)
+    tree.mkdir(parents=True)
+    (tree / MANIFEST_NAME).write_bytes(manifest(snapshot, state.git))
     for hashed in snapshot.files:
         source = snapshot.root / hashed.path
         if hashed.file.mode != "link" or source.is_file():

@@ -1,4 +1,4 @@
-"""The list of files that a published archive holds, read from the beginning of its blob: the manifest comes first.
+"""The list of files that published code holds: in an archive the manifest comes first, in a folder it is a blob.
 
 An archive is untrusted input: what is inflated is bounded, and a list counts only if it gives the archive's own digest.
 """
@@ -9,9 +9,8 @@ import struct
 import zlib
 from collections.abc import Mapping
 
-from blobsync.base.errors import ArchiveError
-from blobsync.base.plain_json import parse_object
-from blobsync.code.digest import MANIFEST_NAME, DigestRecord, digest_of_records
+from blobsync.base.errors import ArchiveError, BlobNotFoundError
+from blobsync.code.digest import MANIFEST_NAME, digest_of_records, read_listed
 from blobsync.store.protocol import BlobStore
 
 # The local header of a member, without its name. PKWARE, APPNOTE.TXT 4.3.7.
@@ -29,15 +28,31 @@ def published_files(store: BlobStore, name: str, digest: str) -> Mapping[str, st
     Raises ``ArchiveError`` for one that init did not write, or that is not that of ``digest``, and ``StorageError``.
     """
     try:
-        document = parse_object(_manifest(store, name))
-        records = [
-            DigestRecord(str(file["mode"]), str(file["sha256"]), str(file["path"])) for file in document["files"]
-        ]
-    except (ValueError, KeyError, TypeError, zlib.error, struct.error) as error:
+        in_folder = not name.endswith(".zip")
+        records = [one.record for one in read_listed(_list_in(store, name) if in_folder else _manifest(store, name))]
+    except (ValueError, zlib.error, struct.error, BlobNotFoundError) as error:
         raise ArchiveError(f"{name} has no list of its files: blobsync init did not make it") from error
     if digest_of_records(records) != digest:
         raise ArchiveError(f"the list of files in {name} does not match its digest")
     return {record.path: f"{record.mode} {record.sha256}" for record in records}
+
+
+def listed_digest(store: BlobStore, folder: str) -> str | None:
+    """The digest of the list that a blob folder of code holds; None where it holds none of ours."""
+    try:
+        return digest_of_records(one.record for one in read_listed(_list_in(store, folder)))
+    except (ValueError, BlobNotFoundError):
+        return None
+
+
+def _list_in(store: BlobStore, folder: str) -> bytes:
+    with store.open(f"{folder.rstrip('/')}/{MANIFEST_NAME}") as reader:
+        found = b""
+        while piece := reader.read(_PIECE):
+            found += piece
+            if len(found) >= _LARGEST:
+                raise ValueError("the list is too large")
+    return found
 
 
 def _manifest(store: BlobStore, name: str) -> bytes:

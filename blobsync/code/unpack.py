@@ -1,7 +1,8 @@
 """Unpacks a code archive: everything is checked before anything is written, and nothing comes to lie outside.
 
 The inverse of ``archive``; compute nodes run it. An archive is untrusted input: its names pass the gate of
-``local.names``, its sizes are bounded before a byte is inflated, its links come last and must lead inside.
+``local.names``, its sizes are bounded before a byte is inflated, its links come last and must lead inside. Code that
+came as a folder of blobs has the same digest, by the list of its files that lies among them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import os
 import shutil
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from blobsync.base.errors import ArchiveError, UnsafeNameError
-from blobsync.code.digest import MANIFEST_NAME, DigestRecord, digest_of_records
+from blobsync.code.digest import MANIFEST_NAME, DigestRecord, digest_of_records, read_listed
 from blobsync.local.names import relative_name
 
 # What an archive holds beside the code, at most; and how large code may become where nobody knows its size. Bytes,
@@ -40,6 +43,56 @@ def unpack_archive(archive: Path, target: Path, digest: str, size: int) -> None:
             raise ArchiveError("the code archive does not hold the code that was submitted")
         links = _write_files(source, members)
     _place_links(base, links)
+
+
+def digest_of_archive(archive: Path) -> str:
+    """The digest of the code in an archive, whoever made it: what ``unpack_archive`` would ask for.
+
+    Raises ``ArchiveError`` for one that no node would unpack.
+    """
+    limit = max(_SMALL_CODE, _UNPACKED_RATIO * archive.stat().st_size)
+    try:
+        with zipfile.ZipFile(archive) as source:
+            _checked(source, os.sep, limit)
+            return digest_of_records(_records(source))
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise ArchiveError(f"it is no archive that nodes can unpack: {error}") from error
+
+
+def keep_listed(folder: Path, digest: str) -> None:
+    """Make a folder of downloaded code exactly the code of ``digest``: with run bits and links, and without the rest.
+
+    Raises ``ArchiveError`` where a file differs from the list, or the list from the digest.
+    """
+    base = os.path.realpath(folder)
+    try:
+        listed = read_listed((folder / MANIFEST_NAME).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ArchiveError("the folder of code has no list of its files any more") from error
+    if digest_of_records(one.record for one in listed) != digest:
+        raise ArchiveError("the folder of code does not hold the code that was submitted")
+    paths = {os.path.join(base, relative_name(one.record.path, base)): one for one in listed}
+    for path in sorted(Path(base).rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            with suppress(OSError):
+                path.rmdir()
+        elif str(path) not in paths or paths[str(path)].record.mode == "link":
+            path.unlink()
+    links = []
+    for place, one in paths.items():
+        if one.record.mode == "link" and hashlib.sha256(os.fsencode(one.target)).hexdigest() == one.record.sha256:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            links.append((place, one.target))
+            continue
+        if not os.path.isfile(place) or _sha256_of(place) != one.record.sha256:
+            raise ArchiveError(f"the folder of code does not hold {one.record.path} as it was submitted")
+        os.chmod(place, 0o755 if one.record.mode == "755" else 0o644)
+    _place_links(base, links)
+
+
+def _sha256_of(path: str) -> str:
+    with open(path, "rb") as stream:
+        return _sha256(stream)
 
 
 def _checked(source: zipfile.ZipFile, base: str, limit: int) -> Mapping[str, zipfile.ZipInfo]:

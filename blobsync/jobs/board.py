@@ -48,7 +48,17 @@ from blobsync.jobs.logs import (
     rank_of,
 )
 from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
-from blobsync.jobs.spec import SERVICES, JobRef, JobSpec, LogMirror, RunInfo, State, run_name, submission_time
+from blobsync.jobs.spec import (
+    RECALLED,
+    SERVICES,
+    JobRef,
+    JobSpec,
+    LogMirror,
+    RunInfo,
+    State,
+    run_name,
+    submission_time,
+)
 from blobsync.jobs.standing import News
 from blobsync.local.state_dir import open_state_dir
 from blobsync.store.connect import connect, impatient
@@ -230,6 +240,7 @@ class Board:
             )
         for spec, ref, cluster in found.values():
             home, submitted = home_of(cluster, self.environ), submission_time(spec.run_id)
+            spec = replace(spec, options={**spec.options, RECALLED: True})
             return self.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
         raise JobNotFoundError("; ".join([unknown.message, *silent]), hint=unknown.hint)
 

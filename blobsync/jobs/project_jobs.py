@@ -51,8 +51,9 @@ class SubmitKeywords(TypedDict, total=False):
     """The options of a submission besides its command; the cluster file gives the others.
 
     ``num_gpu``: GPUs in all, 0 for none. ``nodes``: machines. ``name`` is shown instead of the command.
-    ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first. ``elastic`` are
-    the bounds of a job that may change its number of nodes (``1:4``). ``hold`` is how long an interactive job, whose
+    ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first; ``code`` is
+    the digest of the code to run, ``trust_code`` one that jobs of the project may run from now on. ``elastic`` are the
+    bounds of a job that may change its number of nodes (``1:4``). ``hold`` is how long an interactive job, whose
     command is ``ssh`` or empty, waits for you (``4h``). The others are Slurm's: ``array`` (``0-9%2``), ``partition``,
     ``qos``, ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
     """
@@ -62,6 +63,8 @@ class SubmitKeywords(TypedDict, total=False):
     name: str
     multi_process: bool | None
     init: bool
+    code: str
+    trust_code: str
     elastic: str | None
     hold: str | None
     array: str | None
@@ -109,7 +112,7 @@ class Jobs:
         from blobsync.jobs.submit import asked_text, plan_job
 
         cluster, request = self._asked(command, keywords)
-        plan, warnings = plan_job(self._board, cluster, request, self._chooser())
+        plan, warnings = plan_job(self._board, cluster, request, self._chooser(keywords, looks_only=True))
         warnings = (*empty_links(self._board, cluster, plan.spec), *warnings)
         asked = asked_text(cluster, plan.spec)
         return PlannedJob(plan.spec.run_id, plan.text, plan.shown or plan.text, warnings, asked, plan.spec)
@@ -117,13 +120,14 @@ class Jobs:
     def submit(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> Submitted:
         """Run a command on the project's cluster, with the code of the last ``init`` and the folders in place.
 
-        Raises ``UsageError`` and ``ConfigError`` before anything runs, ``SubmissionError`` if the cluster rejected it,
-        and ``SubmissionUnknownError`` if its answer got lost: the job then stays in the history.
+        Raises ``UsageError`` and ``ConfigError`` before anything runs, ``UntrustedCodeError`` for code that was neither
+        published from here nor trusted (``project.trust_code``), ``SubmissionError`` if the cluster rejected it, and
+        ``SubmissionUnknownError`` if its answer got lost: the job then stays in the history.
         """
         from blobsync.jobs.submit import submit
 
         cluster, request = self._asked(command, keywords)
-        return submit(self._board, cluster, request, self._chooser(init=keywords.get("init", False)))
+        return submit(self._board, cluster, request, self._chooser(keywords))
 
     def resubmit(
         self, job: JobName, *, cluster: str | None = None, num_gpu: int | None = None, latest_code: bool = False
@@ -136,7 +140,7 @@ class Jobs:
 
         record = self.find(job)
         # The code of another program's job is somewhere else.
-        choose = self._chooser() if latest_code or record.spec.is_foreign else None
+        choose = self._chooser({}) if latest_code or record.spec.is_foreign else None
         return resubmit(self._board, record, to=cluster, num_gpu=num_gpu, choose_code=choose)
 
     def run_here(self, command: Command, *, num_gpu: int | None = None) -> int:
@@ -358,10 +362,11 @@ class Jobs:
             hold=keywords.get("hold") or "",
         )
 
-    def _chooser(self, *, init: bool = False) -> ChooseCode:
-        from blobsync.jobs.code_choice import code_chooser
+    def _chooser(self, keywords: SubmitKeywords, *, looks_only: bool = False) -> ChooseCode:
+        from blobsync.jobs.code_choice import CodeWish, code_chooser
 
-        return code_chooser(self._open_project, init=init)
+        digest, trust = keywords.get("code") or "", keywords.get("trust_code") or ""
+        return code_chooser(self._open_project, CodeWish(bool(keywords.get("init")), digest, trust, looks_only))
 
     def _told(self, found: JobList) -> JobList:
         for problem in found.problems:

@@ -49,6 +49,9 @@ _PLACEHOLDER = re.compile(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
 # where that is on a node.
 OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
 
+# The option of a job that was not submitted from here: its service told of it.
+RECALLED = "recalled"
+
 # Platforms that reach containers, and keep logs, by themselves.
 SERVICES = AML_PLATFORMS
 

@@ -14,7 +14,7 @@ from blobsync.jobs.access import grant, known_accounts, sas_minter
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.batchai.files import MovedJob, translate_again
 from blobsync.jobs.board import Board
-from blobsync.jobs.code_choice import ChooseCode, CodeChoice
+from blobsync.jobs.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.holding import entering_command, hold_text
@@ -22,7 +22,7 @@ from blobsync.jobs.home import home_of
 from blobsync.jobs.linked_folders import empty_links
 from blobsync.jobs.node_archive import node_archive, publish
 from blobsync.jobs.shape import job_size_text
-from blobsync.jobs.spec import MOUNTED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobs.spec import MOUNTED, RECALLED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
 
 
 class Submitted(NamedTuple):
@@ -95,6 +95,9 @@ def resubmit(
     origin = board.cluster_of(old)
     cluster = board.cluster(to) if to else origin
     demand_platform(cluster)
+    if choose_code is None:
+        is_ours = RECALLED not in old.spec.options
+        demand_known(board.root, old.spec.code, old.run_id, is_ours=is_ours, environ=board.environ)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     told: tuple[str, ...] = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
     # The keys of a job file are on top of the cluster's, as they were when it was submitted.
@@ -140,7 +143,8 @@ def _spec_again(
         return _foreign_again(cluster, spec, request, run_id, code)
     request = replace(request, hold=str(spec.hold or ""))
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
-        same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id))
+        options = {name: value for name, value in spec.options.items() if name != RECALLED}
+        same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id), options=options)
         if num_gpu is None:
             return same
         shape = shape_of(cluster, replace(request, options=spec.options))

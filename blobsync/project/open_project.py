@@ -157,6 +157,16 @@ class OpenProject:
         self._demand_open()
         trust_state(self.root, self.environ, both=both)
 
+    def trust_code(self, digests: Iterable[str]) -> None:
+        """Let jobs of the project run the code of these digests, though it was not published from here.
+
+        ``UntrustedCodeError`` has the ``digest``. Raises ``UsageError`` for what is none.
+        """
+        from blobsync.config.trusted_code import demand_digest, trust_code
+
+        self._demand_open()
+        trust_code(self.root, [demand_digest(digest, "trust_code") for digest in digests], self.environ)
+
     @property
     def connections(self) -> Connections:
         """The stores behind the folder entries of both clusters."""

@@ -127,12 +127,13 @@ def test_folder_uploads_the_same_files_one_by_one(coded: Project, container: Con
     done = coded.json("init", "--folder")
     assert done.code == 0, str(done)
     assert set(container.names("exp/")) == {
-        f"exp/code/{name}" for name in (".gitignore", "aux_data/aml/aml.yaml", "src/model.py", "train.py")
+        f"exp/code/{name}"
+        for name in (".blobsync-manifest.json", ".gitignore", "aux_data/aml/aml.yaml", "src/model.py", "train.py")
     }
     assert container.get("exp/code/src/model.py") == FILES["src/model.py"]
     (coded.root / "src/model.py").write_text("edited\n")
     again = coded.json("init", "--folder")
-    assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 1, 3), str(again)
+    assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 2, 3), str(again)
 
 
 def test_initc_says_that_docker_is_missing(coded: Project, container: Container) -> None:

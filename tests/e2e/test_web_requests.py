@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import socket
 import sys
 import zipfile
@@ -66,6 +67,33 @@ def _archive(container: Container) -> dict[str, str]:
 def _job_of(answer: WebAnswer) -> str:
     assert answer.status == 303, words_of(answer.text)
     return answer.headers["location"].rpartition("/")[2]
+
+
+def test_code_that_was_not_published_from_here_is_refused_and_can_be_trusted(
+    pages: WebPages, desk: Project, container: Container, tmp_path: Path
+) -> None:
+    form = {"cluster": "here", "command": "cat job.py"}
+    pages.post("/new-job", **form, do="init")
+    stranger = Project(tmp_path / "stranger", {"HOME": str(tmp_path / "stranger-home")})
+    (tmp_path / "stranger-home").mkdir()
+    shutil.copytree(desk.root, stranger.root, ignore=shutil.ignore_patterns(".blobsync"))
+    (stranger.root / "job.py").write_text("evil\n")
+    digest = stranger.run("--json", "-c", "here", "init").data["code_digest"]
+    told = pages.post("/new-job", **form, do="submit")
+    assert (
+        told.status == 400 and f"was not published from here, and you do not trust it yet: digest {digest}" in told.text
+    )
+    button = f'value="trust-code {digest}"'
+    assert button in told.text and f"blobsync config trust-code {digest}" in told.text
+    # While one types, the request says the same, and offers the same.
+    assert button in json.loads(pages.post("/new-job/check", **form).text)["aside"]
+    assert pages.post("/new-job", **form, do="trust-code ../x").status == 400
+    # For one job it is a field; then the command line has it as well.
+    named = pages.post("/new-job", **form, code=digest, do="check")
+    assert f"submit --code {digest} cat job.py" in words_of(named.text) and button not in named.text
+    assert f"may now run the code {digest}" in pages.post("/new-job", **form, do=f"trust-code {digest}").text
+    job = _job_of(pages.post("/new-job", **form, do="submit"))
+    assert desk.run("--json", "q", job, "--no-logs").data["jobs"][0]["code_digest"] == digest
 
 
 def test_synchronize_leaves_out_what_the_form_says_as_a_submission_would(

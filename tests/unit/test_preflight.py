@@ -193,6 +193,8 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "--{option} is for Slurm": "an option of the command line",
     "--elastic {": "an option of the command line",
     "a job that waits for you": "only a job that waits for its user, which is asked for on the command line",
+    "cannot be combined": "options of the command line",
+    "has no code_path: its jobs": "an option of the command line",
     "--hold": "an option of the command line",
     "cannot be scaled": "a job that runs is scaled",
     "may have {bounds}, not {nodes}": "a job that runs is scaled",

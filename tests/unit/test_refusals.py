@@ -152,6 +152,7 @@ OTHERS: Mapping[str, str] = {
     "scaffold": "only config new and convert write",
     "job_keys": "submit refuses it, and config check tells it beforehand; tests/unit/test_preflight.py",
     "model": "gives an error of submit its line in the file; tests/unit/test_preflight.py",
+    "trusted_code": "submit and config trust-code read it; tests/unit/test_trusted_code.py",
     "philly": "only convert reads files of Philly",
 }
 # Raised on purpose in those modules, and never shown: others take their place.

@@ -14,9 +14,17 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, ConfigError, CredentialError, SubmissionUnknownError, UsageError
+from blobsync.base.errors import (
+    AccessDeniedError,
+    ConfigError,
+    CredentialError,
+    SubmissionUnknownError,
+    UntrustedCodeError,
+    UsageError,
+)
 from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
+from blobsync.config.trusted_code import trust_code
 from blobsync.jobs.backends.base import Outcome, Plan, Refused
 from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice
@@ -299,3 +307,28 @@ def test_a_sas_of_the_users_that_has_ended_stops_the_submission(board: Board, eu
     with pytest.raises(CredentialError):
         resubmit(board, replace(old, spec=replace(old.spec, code=CODE)))
     assert list(eu.jobs) == [old.run_id]
+
+
+# -- whose code ----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_a_service_told_of_brings_no_code_that_is_not_trusted(board: Board, tmp_path: Path) -> None:
+    board.environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    digest = "ab" * 32
+    set_current(board, code=CodeEntry(ACCOUNT, "code.zip"))
+    told = send(board, "true", code=CodeRef(CONTAINER, f"code.zip.d/{digest}.zip", digest))
+    told = replace(told, spec=replace(told.spec, options={**told.spec.options, "recalled": True}))
+    with pytest.raises(UntrustedCodeError, match=f"not submitted from here.*{digest}") as refused:
+        resubmit(board, told)
+    assert refused.value.digest == digest and f"config trust-code {digest}" in str(refused.value.hint)
+    trust_code(board.root, [digest], board.environ)
+    again = resubmit(board, told).record
+    assert again.spec.code and again.spec.code.digest == digest and "recalled" not in again.spec.options
+
+
+def test_a_job_without_a_digest_of_its_code_is_not_submitted_again_as_it_is(board: Board) -> None:
+    set_current(board, code=CodeEntry(ACCOUNT, "code.zip"))
+    old = send(board, "true", code=CodeRef(CONTAINER, "code.zip", ""))
+    with pytest.raises(UntrustedCodeError, match=r"no digest of its code.*code\.zip"):
+        resubmit(board, old)
+    assert resubmit(board, old, choose_code=lambda _: CodeChoice(CODE)).record.spec.code == CODE

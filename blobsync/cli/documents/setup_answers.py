@@ -70,6 +70,7 @@ _COMPUTES_CHANGED = (
     record({"compute": noted(maybe(_COMPUTE), "null: it is gone")}),
     record({"plan": noted(TEXT, "the request that --dry-run does not send")}),
 )
+_PUBLISHED = record({"code_path": TEXT, "digest": TEXT, "at": noted(TEXT, "UTC, when init published it")})
 _CONVERTED = record({"files": list_of(TEXT), "command": list_of(TEXT), "notes": list_of(TEXT), "written": FLAG})
 
 
@@ -94,6 +95,7 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
                 }
             ),
         ),
+        "config trust-code": (record({"trusted": list_of(TEXT), "published": list_of(_PUBLISHED)}),),
         "login": (
             record({**place, "auth": _AUTH, "stored": FLAG, "checks": _CHECKS}),
             record({**place, "forgotten": noted(FLAG, "false: nothing was stored")}),

@@ -156,6 +156,13 @@ FIELDS: tuple[FormField, ...] = (
         choices=("yes",),
         help="Runs blobsync init before it submits the job.",
     ),
+    FormField(
+        "code",
+        "Code",
+        MORE,
+        option="code",
+        help="The digest of the code to run, where it is not that of your last init.",
+    ),
 )
 BY_NAME: Mapping[str, FormField] = {field.name: field for field in FIELDS}
 # A folder entry's two fields: how jobs see it, and which parts of it they need.

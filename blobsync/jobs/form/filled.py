@@ -107,7 +107,7 @@ class AskedJob:
             elif name == "init":
                 words += ["--init"] if value else []
             elif value not in (None, ""):
-                words += [f"--{name}", str(value)]
+                words += [f"--{name.replace('_', '-')}", str(value)]
         return (*words, *(["--"] if self.argv[:1] and self.argv[0].startswith("-") else []), *self.argv)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessError
 from blobsync.base.process import SubprocessRunner
 from blobsync.base.redaction import redact
-from blobsync.code.unpack import unpack_archive
+from blobsync.code.unpack import keep_listed, unpack_archive
 from blobsync.jobs.node.batchai import make_directories, settings
 from blobsync.jobs.node.container import fetch_image, remove_image
 from blobsync.jobs.node.folders import KEPT, keep_downloads, place_folders
@@ -106,6 +106,8 @@ def _place_code(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> No
             unpack_archive(archive, fresh, code.digest, code.size)
         else:
             transfers.download(code.blob, place, fresh)
+            if code.digest:
+                keep_listed(fresh, code.digest)
         fresh.chmod(0o755)
         fresh.rename(job.root)
         job.say(f"code {code.digest[:12]} unpacked in {time.monotonic() - began:.1f} s")

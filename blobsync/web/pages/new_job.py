@@ -15,11 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError, UntrustedCodeError
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.code.project_code import Code
 from blobsync.config.known_keys import FOLDER_MODES
 from blobsync.config.loader import cluster_names
+from blobsync.config.trusted_code import demand_digest, trust_code
 from blobsync.jobs.form.checked import CheckedForm
 from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, key_on
 from blobsync.jobs.form.filled import JobForm
@@ -34,6 +35,8 @@ from blobsync.web.source import Source
 # How many old jobs the list offers, and how much of a request is shown (characters).
 _RECENT = 50
 _SHOWN_CHARS = 200_000
+# What the button sends that trusts code, before the digest.
+_TRUST = "trust-code "
 # Fields of the page that are none of the job's.
 _OWN = ("do", "cluster", "template_name", "replace", "form_token")
 
@@ -50,6 +53,11 @@ class _Told:
     @classmethod
     def of(cls, error: BlobsyncError) -> _Told:
         return cls(problem=redact(error.message), hint=redact(error.hint or ""))
+
+
+def _digest(error: BlobsyncError) -> str:
+    """The digest of code that the user may trust here."""
+    return error.digest if isinstance(error, UntrustedCodeError) else ""
 
 
 def _forms(source: Source) -> JobForms:
@@ -82,7 +90,7 @@ def _sent(request: Request) -> JobForm:
 
 
 def _do(request: Request) -> Response:
-    """One of the buttons: submit, save, init, or only check."""
+    """One of the buttons: submit, save, init, trust code, or only check."""
     source, given = desk_of(request).source, form_of(request)
     forms, form = _forms(source), _sent(request)
     found, what = forms.check(form), given.get("do", "check")
@@ -99,6 +107,10 @@ def _do(request: Request) -> Response:
             told = _Told(f"Saved as {file}.")
         elif what == "init":
             told = _synchronize(source, found)
+        elif what.startswith(_TRUST):
+            digest = demand_digest(what.removeprefix(_TRUST), "trust-code")
+            trust_code(source.root, (digest,), source.environ)
+            told = _Told(f"Jobs of this project may now run the code {digest}.")
     except BlobsyncError as error:
         told = _Told.of(error)
     return _page(request, found, told, fresh=False)
@@ -181,6 +193,7 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
         "request": "",
         "problem": "",
         "hint": "",
+        "digest": "",
         "spec": None,
         "warnings": found.warnings,
     }
@@ -192,7 +205,7 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
     try:
         planned = _forms(desk_of(request).source).plan(found.asked)
     except BlobsyncError as error:
-        told = {"problem": redact(error.message), "hint": redact(error.hint or "")}
+        told = {"problem": redact(error.message), "hint": redact(error.hint or ""), "digest": _digest(error)}
         return {"aside": {**shown, **told, "line": line, "missing": (), "fresh": fresh}}
     warnings = tuple(dict.fromkeys((*found.warnings, *planned.warnings)))
     text = planned.shown[:_SHOWN_CHARS]
