@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.errors import UsageError
+from blobsync.base.errors import LoginRequiredError, UsageError
 from blobsync.cli.confirm import confirm
 from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
@@ -81,7 +81,14 @@ def compute_create(
     if priority not in PRIORITIES:
         raise UsageError(f"--vm-priority {priority!a} is not one of {', '.join(PRIORITIES)}")
     computes = _computes(session)
-    request = computes.plan_create(name, vm_size, priority, _bounds(least, most, idle), location)
+    asked = (name, vm_size, priority, _bounds(least, most, idle), location)
+    try:
+        request = computes.plan_create(*asked)
+    except LoginRequiredError as error:
+        if not dry_run:
+            raise
+        session.listener.note(f"not asked whether there is a compute {name} already: {error.message}")
+        request = computes.sketch_create(*asked)
     return _carried_out(computes, name, request, dry_run=dry_run, wait=not no_wait)
 
 

@@ -80,6 +80,7 @@ def _chosen(session: Session) -> list[ClusterChoice]:
 
 
 def _refused(item: CheckedFile, environ: Mapping[str, str]) -> tuple[Sequence[BlobsyncError], Sequence[BlobsyncError]]:
+    from blobsync.config.job_keys import refusal_of
     from blobsync.jobs.preflight import refusals
     from blobsync.store.connect import demand_usable
 
@@ -92,7 +93,8 @@ def _refused(item: CheckedFile, environ: Mapping[str, str]) -> tuple[Sequence[Bl
             demand_usable(account, environ)
         except BlobsyncError as error:
             transfers[error.message] = error
-    return list(transfers.values()), refusals(item.cluster, environ) if item.cluster else ()
+    told = refusals(item.cluster, environ) if item.cluster else [refusal_of([one]) for one in item.job_refusals]
+    return list(transfers.values()), told
 
 
 def _warnings(found: _Found, told: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
@@ -19,7 +19,7 @@ from blobsync.config.loader import (
     read_workspace,
     shown_path,
 )
-from blobsync.config.model import AML_PLATFORMS, Cluster, StorageAccount
+from blobsync.config.model import AML_PLATFORMS, Cluster, JobRefusal, StorageAccount
 from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE
 from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
 
@@ -35,13 +35,22 @@ class ClusterChoice:
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
     """One file. ``cluster`` is what a cluster file says, ``account`` what an account file does; None for other files
-    and for wrong ones."""
+    and for wrong ones. ``job_refusals`` are keys that jobs would be refused for, told of wrong files, too.
+    """
 
     file: str
     problems: tuple[ConfigError, ...] = ()
     warnings: tuple[str, ...] = ()
     cluster: Cluster | None = None
     account: StorageAccount | None = None
+    job_refusals: tuple[JobRefusal, ...] = ()
+
+
+class _Read(NamedTuple):
+    """A cluster file, and the cluster as far as it could be read."""
+
+    item: CheckedFile
+    partial: Cluster | None = None
 
 
 def check_project(
@@ -53,45 +62,46 @@ def check_project(
     """
     environ = environment(environ)
     if clusters:
-        checked = [
-            _check_cluster(root, find_cluster_file(root, each.name, environ), environ, each) for each in clusters
-        ]
+        read = [_check_cluster(root, find_cluster_file(root, each.name, environ), environ, each) for each in clusters]
     else:
-        checked = _check_clusters(root, environ)
+        read = _check_clusters(root, environ)
+    checked = [each.item for each in read]
     checked.extend(_check_accounts(root, environ))
-    checked.extend(_check_workspaces(root, checked, environ))
+    checked.extend(_check_workspaces(root, [each.partial for each in read if each.partial], environ))
     checked.extend(_check_links(root, environ))
     return _each_once(checked)
 
 
-def _check_clusters(root: Path, environ: Mapping[str, str]) -> list[CheckedFile]:
+def _check_clusters(root: Path, environ: Mapping[str, str]) -> list[_Read]:
     without_variable = {key: value for key, value in environ.items() if key != CLUSTER_VARIABLE}
     paths = [find_cluster_file(root, name, without_variable) for name in cluster_names(root)]
-    checked: list[CheckedFile] = []
+    checked: list[_Read] = []
     if environ.get(CLUSTER_VARIABLE):
         try:
             chosen = find_cluster_file(root, None, environ)
             paths += [] if any(path.samefile(chosen) for path in paths) else [chosen]
         except ConfigError as error:
-            checked.append(CheckedFile(CLUSTER_VARIABLE, (error,)))
+            checked.append(_Read(CheckedFile(CLUSTER_VARIABLE, (error,))))
     checked += [_check_cluster(root, path, environ) for path in paths]
     if not checked:
         none = ConfigNotFoundError(
             f"{CLUSTER_FOLDER}/ contains no cluster file", hint="create one: blobsync config new"
         )
-        checked.append(CheckedFile(CLUSTER_FOLDER, (none,)))
+        checked.append(_Read(CheckedFile(CLUSTER_FOLDER, (none,))))
     return checked
 
 
-def _check_cluster(
-    root: Path, path: Path, environ: Mapping[str, str], choice: ClusterChoice | None = None
-) -> CheckedFile:
+def _check_cluster(root: Path, path: Path, environ: Mapping[str, str], choice: ClusterChoice | None = None) -> _Read:
     try:
         loaded = ClusterFile(root, path, choice.overrides if choice else {}, environ)
     except ConfigError as error:
-        return CheckedFile(shown_path(root, path), (error,))
+        return _Read(CheckedFile(shown_path(root, path), (error,)))
     warnings = (*loaded.warnings, *loaded.job_notes)
-    return CheckedFile(shown_path(root, path), tuple(loaded.problems), warnings, loaded.cluster)
+    problems, refused = tuple(loaded.problems), loaded.partial.job_refusals
+    item = CheckedFile(shown_path(root, path), problems, warnings, loaded.cluster, job_refusals=refused)
+    # What is wrong with these keys would be told as if the default stood there.
+    unclear = any(problem.key in ("platform", "aml_config") for problem in problems)
+    return _Read(item, None if unclear else loaded.partial)
 
 
 def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
@@ -107,8 +117,8 @@ def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedF
             yield CheckedFile(shown, tuple(found.problems), tuple(found.warnings + unsafe), account=found.account)
 
 
-def _check_workspaces(root: Path, checked: list[CheckedFile], environ: Mapping[str, str]) -> Iterator[CheckedFile]:
-    for cluster in [item.cluster for item in checked if item.cluster]:
+def _check_workspaces(root: Path, clusters: Sequence[Cluster], environ: Mapping[str, str]) -> Iterator[CheckedFile]:
+    for cluster in clusters:
         if cluster.platform not in AML_PLATFORMS:
             continue
         given = cluster.value("aml_config")
@@ -148,7 +158,12 @@ def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
     told: set[str] = set()
     for item in checked:
         known = files[item.file]
-        files[item.file] = replace(known, cluster=known.cluster or item.cluster, account=known.account or item.account)
+        files[item.file] = replace(
+            known,
+            cluster=known.cluster or item.cluster,
+            account=known.account or item.account,
+            job_refusals=known.job_refusals or item.job_refusals,
+        )
         for problem in item.problems:
             if str(problem) not in told:
                 told.add(str(problem))

@@ -171,7 +171,10 @@ def _cluster_files(root: Path) -> Iterator[Path]:
 
 
 class ClusterFile:
-    """One cluster file, read and checked with all that it names. ``cluster`` is None where there are problems."""
+    """One cluster file, read and checked with all that it names. ``cluster`` is None where there are problems.
+
+    ``partial`` is the cluster as far as the file could be read, to look for further problems with.
+    """
 
     def __init__(
         self,
@@ -196,7 +199,7 @@ class ClusterFile:
         self.warnings = self._checker.warnings
         if document is None:
             self.warnings.extend(warn_if_others_can_read(path, written, (("docker", "password"), ("password",))))
-        cluster = self._read()
+        self.partial = cluster = self._read()
         for account in self._accounts.values():
             self.problems.extend(account.problems)
             self.warnings.extend(account.warnings)

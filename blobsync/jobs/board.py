@@ -14,6 +14,7 @@ from blobsync.base.errors import (
     BlobsyncError,
     JobError,
     JobNotFoundError,
+    LoginRequiredError,
     UsageError,
 )
 from blobsync.base.process import ProcessRunner, SubprocessRunner
@@ -208,7 +209,7 @@ class Board:
     def find(self, wanted: Iterable[str]) -> tuple[JobRecord, ...]:
         """The jobs whose ids begin or end so, or the newest of that name, in this order.
 
-        Raises ``JobNotFoundError`` or ``AmbiguousJobError``.
+        Raises ``JobNotFoundError`` or ``AmbiguousJobError``; ``LoginRequiredError`` where a service may know the job.
         """
         above = {ASSETS, log_folder(self.root, self.environ).name}
         return tuple(self._find(_id_of(each, above)) for each in wanted)
@@ -225,7 +226,7 @@ class Board:
     def _recall(self, suffix: str, unknown: JobNotFoundError) -> JobRecord:
         """Ask the services that know jobs by themselves: a colleague's, or one from another machine."""
         found: dict[str, tuple[JobSpec, JobRef, Cluster]] = {}
-        silent = []
+        silent: list[tuple[str, BlobsyncError]] = []
         for name in cluster_names(self.root) if len(suffix) >= _RECALL_CHARS else ():
             try:
                 cluster = self.cluster(name)
@@ -233,7 +234,7 @@ class Board:
                 for spec, ref in backend.recall(suffix) if isinstance(backend, Recalling) else ():
                     found.setdefault(spec.run_id, (spec, ref, cluster))
             except BlobsyncError as error:
-                silent.append(f"cluster {name} could not be queried: {error.message}")
+                silent.append((name, error))
         if len(found) > 1:
             raise AmbiguousJobError(
                 f"{len(found)} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
@@ -242,7 +243,7 @@ class Board:
             home, submitted = home_of(cluster, self.environ), submission_time(spec.run_id)
             spec = replace(spec, options={**spec.options, RECALLED: True})
             return self.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
-        raise JobNotFoundError("; ".join([unknown.message, *silent]), hint=unknown.hint)
+        raise _not_found(unknown, silent)
 
     def refresh(self, records: Sequence[JobRecord]) -> JobList:
         """Ask each place once for all its jobs that have not ended; failures are reported."""
@@ -451,6 +452,18 @@ class Board:
             if str(account.container) == mirror.container:
                 return MirroredLogs(connect(account, environ=self.environ), mirror)
         raise JobError(f"cluster {record.cluster} no longer knows {mirror.container}, where the logs are")
+
+
+def _not_found(unknown: JobNotFoundError, silent: Sequence[tuple[str, BlobsyncError]]) -> BlobsyncError:
+    """Nobody knows the job; where a cluster could not say so, the next step is what lets it be asked."""
+    message = "; ".join(
+        [unknown.message, *(f"cluster {name} could not be queried: {error.message}" for name, error in silent)]
+    )
+    for _, error in silent:
+        if isinstance(error, LoginRequiredError):
+            return LoginRequiredError(message, hint=error.hint)
+    hints = [error.hint for _, error in silent if error.hint]
+    return JobNotFoundError(message, hint=hints[0] if hints else unknown.hint)
 
 
 def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:

@@ -511,6 +511,58 @@ def test_a_login_that_is_missing_is_told(lab: Lab, tmp_path: Path) -> None:
     assert lab.ask("history")["jobs"] == []
 
 
+def test_a_job_that_only_the_workspace_knows_needs_the_login(lab: Lab, tmp_path: Path) -> None:
+    put_foreign(lab, "jolly_fig_abc123", "true")
+    (tmp_path / "bin" / "az").write_text("#!/bin/sh\necho 'ERROR: Please run az login' >&2; exit 1\n")
+    for word in ("q", "abort", "resubmit"):
+        done = lab.run("--json", word, "fig_abc123", code=2)
+        assert done.codes == {"login_required"}, done
+        [error] = done.errors
+        assert error["hint"] == "az login" and "cluster aml could not be queried: no Azure identity" in error["message"]
+    assert lab.stub.jobs["jolly_fig_abc123"].status == "Queued" and lab.ask("history")["jobs"] == []
+
+
+def test_the_request_for_a_compute_is_shown_without_a_login(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "az").write_text("#!/bin/sh\necho 'ERROR: Please run az login' >&2; exit 1\n")
+    asked = ("compute", "create", "gpu", "--vm-size", "Standard_NC6s_v3", "--max", "4")
+    planned = lab.run(*asked, "--dry-run")
+    assert planned.out.startswith("# PUT ") and '"location": "<region of ws-one>"' in planned.out
+    assert "not asked whether there is a compute gpu already: no Azure identity is signed in" in planned.err
+    assert '"location": "eastus"' in lab.run(*asked, "--dry-run", "--location", "eastus").out
+    assert lab.project.run("--json", *asked).codes == {"login_required"}
+    assert not lab.stub.made and not lab.stub.requests
+
+
+def test_all_that_is_wrong_with_acts_files_is_told_at_once(lab: Lab) -> None:
+    names = dict.fromkeys(("subscription_id", "resource_group", "workspace_name"), "<yours>")
+    lab.write("aux_data/aml/config.json", json.dumps(names))
+    lab.write("aux_data/configs/acct.yaml", {"account_name": "<account>", "container_name": "<container>"})
+    lab.cluster(gpu_per_node="four", source_directory="src")
+    done = lab.run("--json", "config", "check", code=2)
+    told = [error["message"] for error in done.errors]
+    for key in (*names, "account_name", "container_name", "gpu_per_node"):
+        assert [text for text in told if f"{key}: " in text], (key, told)
+    assert "source_directory: jobs do not have it" in done.err
+
+
+def test_acts_submit_ssh_says_which_key_to_give_and_how(lab: Lab, tmp_path: Path) -> None:
+    home = tmp_path / "my-home"
+    (home / ".ssh").mkdir(parents=True)
+    lab.project.environ["HOME"] = str(home)
+    none = lab.run("--json", "-n", "8", "submit", "ssh", code=2).errors[0]
+    assert "ssh_public_key: is missing" in none["message"]
+    assert none["hint"].startswith("ssh-keygen -t ed25519 makes one; write the line of ~/.ssh/id_ed25519.pub there")
+    for name, line in (("id_rsa", "ssh-rsa AAAAB3Nza me@here"), ("id_ed25519", "ssh-ed25519 AAAAC3Nza+/= me@here")):
+        (home / f".ssh/{name}.pub").write_text(f"{line}\n")
+        hint = lab.run("--json", "-n", "8", "submit", "ssh", code=2).errors[0]["hint"]
+        assert hint.startswith(f"write the line of ~/.ssh/{name}.pub there")
+        # The option, as a shell reads it from the hint.
+        option = f"{shlex.quote(blobsync_command())} -n 8 {hint[hint.index('-p ') :]} submit --dry-run ssh"
+        environ = {**os.environ, **lab.project.environ}
+        shown = subprocess.run(option, shell=True, cwd=lab.project.root, env=environ, capture_output=True, text=True)
+        assert shown.returncode == 0 and f'"sshPublicKeys": "{line}"' in shown.stdout, shown
+
+
 def test_known_jobs_are_shown_without_a_login(lab: Lab, tmp_path: Path) -> None:
     job_id = lab.submit("--single", "echo kept")
     assert lab.until(job_id)["tail"] == ["kept"]

@@ -15,7 +15,15 @@ import pytest
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.process import Completed
 from blobsync.jobs.backends.aml.replies import AmlReply
-from blobsync.jobs.backends.aml.ssh_service import AzTool, find_az, read_address, read_az, ssh_proxy, tagged_machine
+from blobsync.jobs.backends.aml.ssh_service import (
+    AzTool,
+    find_az,
+    find_public_key,
+    read_address,
+    read_az,
+    ssh_proxy,
+    tagged_machine,
+)
 from blobsync.jobs.tunnels.addresses import SshMachine
 from blobsync.jobs.tunnels.lines import machine_command, proxy_command, proxy_line
 from tests.fakes.runner import ScriptedRunner
@@ -36,6 +44,29 @@ AZ = AzTool("/opt/az/bin/python3", "/home/me/.azure/cliextensions/ml/azext_mlv2/
 def answer(**service: Any) -> AmlReply:
     whole = {"type": "SSH", "status": "Running", "properties": {"ProxyEndpoint": ADDRESS}, **service}
     return AmlReply({"instances": {"tb": {"type": "TensorBoard", "status": "Running"}, "my_ssh": whole}})
+
+
+def test_the_users_public_key_is_found_whatever_its_kind(tmp_path: Path) -> None:
+    def found() -> str:
+        return find_public_key({"HOME": str(tmp_path)})
+
+    assert found() == find_public_key({}) == ""
+    folder = tmp_path / ".ssh"
+    folder.mkdir()
+    (folder / "id_ed25519.pub").mkdir()
+    (folder / "config.pub").write_text("Host *\n")
+    os.mkfifo(folder / "id_ecdsa.pub")
+    assert found() == ""
+    for name, line in (
+        ("my key.pub", "sk-ssh-ed25519@openssh.com AAAAG me"),
+        ("id_rsa.pub", "ssh-rsa AAAAB me"),
+        ("id_ed25519_sk.pub", "ssh-ed25519 AAAAC me"),
+    ):
+        (folder / name).write_text(f"{line}\n")
+        assert found() == f"~/.ssh/{shlex.quote(name)}"
+    (folder / "id_ed25519.pub").rmdir()
+    (folder / "id_ed25519.pub").write_text("ssh-ed25519 AAAAC me\n")
+    assert found() == "~/.ssh/id_ed25519.pub"
 
 
 def test_the_address_of_a_nodes_ssh_service_is_read() -> None:

@@ -114,6 +114,31 @@ def test_the_workspace_of_an_azure_ml_cluster_is_checked(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_mistakes_of_the_workspace_are_told_beside_those_of_the_cluster_file(tmp_path: Path, inline: bool) -> None:
+    project = ProjectFiles(tmp_path)
+    names = '{"subscription_id": "<subscription>", "resource_group": "<group>", "workspace_name": "xxxx"}'
+    place = "aux_data/aml/config.json"
+    given = names if inline else place
+    project.cluster(DATA + f"aml_config: {given}\ncompute_target: gpu\ngpu_per_node: four\nsource_directory: src\n")
+    project.account("acct", "account_name: <account>\ncontainer_name: cont\n")
+    project.write(place, names)
+    found = check(tmp_path)
+    file = found["aux_data/aml/aml.yaml" if inline else place]
+    keys = {problem.key for problem in file.problems if "still has the example's placeholder" in str(problem)}
+    assert keys == {"subscription_id", "resource_group", "workspace_name"}
+    assert [problem.key for problem in found[ACCT].problems] == ["account_name"]
+    wrong = found["aux_data/aml/aml.yaml"]
+    assert "gpu_per_node" in {problem.key for problem in wrong.problems} and wrong.cluster is None
+    assert [refusal.path for refusal in wrong.job_refusals] == [("source_directory",)]
+
+
+def test_no_workspace_is_guessed_where_its_key_is_wrong(tmp_path: Path) -> None:
+    ProjectFiles(tmp_path).cluster(DATA + "platform: aml\naml_config: 7\n")
+    [problem] = check(tmp_path)["aux_data/aml/aml.yaml"].problems
+    assert problem.key == "aml_config"
+
+
 def test_a_workspace_file_that_is_absent_is_the_cluster_files_mistake(tmp_path: Path) -> None:
     ProjectFiles(tmp_path).cluster(DATA + "platform: aml\naml_config: aux_data/aml/no.json\n")
     found = check(tmp_path)

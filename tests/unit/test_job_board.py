@@ -12,8 +12,10 @@ import pytest
 
 from blobsync.base.errors import (
     BackendUnavailableError,
+    BlobsyncError,
     JobError,
     JobNotFoundError,
+    LoginRequiredError,
     SubmissionUnknownError,
     UsageError,
 )
@@ -310,6 +312,39 @@ def test_a_recalled_job_has_the_time_of_its_submission(tmp_path: Path, run_id: s
     found = board.find([spec.run_id])[0]
     assert board.history.find(spec.run_id).submitted == found.submitted
     assert found.submitted == min(submitted, now) if submitted else now <= found.submitted <= time.time()
+
+
+class Away(Ordered):
+    """A service that may know the job, and does not tell."""
+
+    def __init__(self, error: BlobsyncError) -> None:
+        super().__init__()
+        self.error = error
+
+    def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
+        raise self.error
+
+
+def test_a_job_that_only_a_service_may_know_needs_what_lets_it_be_asked(tmp_path: Path) -> None:
+    (tmp_path / "aux_data" / "aml").mkdir(parents=True)
+    names = ("busy", "eu", "us")
+    for name in names:
+        (tmp_path / f"aux_data/aml/{name}.yaml").write_text("platform: local\n")
+
+    def said(*errors: BlobsyncError) -> BlobsyncError:
+        backends = {name: Away(error) for name, error in zip(names, errors, strict=False)}
+        board = Board(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends=backends)
+        with pytest.raises(BlobsyncError) as caught:
+            board.find(["0badcafe"])
+        return caught.value
+
+    busy, login = BackendUnavailableError("it is busy", hint="wait"), LoginRequiredError("nobody", hint="az login")
+    found = said(busy, login)
+    assert (type(found), found.hint, found.exit_code) == (LoginRequiredError, "az login", 2)
+    assert "with '0badcafe', or that name; cluster busy could not be queried: it is busy; cluster eu" in found.message
+    found = said(busy)
+    assert (type(found), found.hint) == (JobNotFoundError, "wait")
+    assert said().hint == "blobsync history lists them"
 
 
 def test_watching_tries_again_only_for_reasons_that_pass(board: Board, fake: Ordered) -> None:

@@ -42,7 +42,7 @@ from blobsync.jobs.backends.aml.request import (
     secrets_path,
     without_bundle,
 )
-from blobsync.jobs.backends.aml.ssh_service import find_az, read_address, ssh_proxy, tagged_machine
+from blobsync.jobs.backends.aml.ssh_service import find_az, find_public_key, read_address, ssh_proxy, tagged_machine
 from blobsync.jobs.backends.base import (
     Accepted,
     Backend,
@@ -114,7 +114,8 @@ class AmlBackend:
     # -- submitting ---------------------------------------------------------------------------------------------
 
     def plan(self, spec: JobSpec) -> Plan:
-        request = build_request(self._cluster, self._workspace, spec)
+        key_file = find_public_key(self._around.environ) if spec.hold else ""
+        request = build_request(self._cluster, self._workspace, spec, key_file)
         base = f"{self._client.base}{self._client.path}"
         text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
         return Plan(spec, text, request, shown=without_bundle(text))

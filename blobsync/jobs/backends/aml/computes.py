@@ -186,6 +186,13 @@ class Computes:
         body = creation(location or self._client.call("GET", "").text("location"), vm_size, priority, bounds)
         return self._request("PUT", name, body)
 
+    def sketch_create(
+        self, name: str, vm_size: str, priority: str, bounds: NodeBounds, location: str = ""
+    ) -> ComputeRequest:
+        """The same request, as far as it is known without asking the workspace: to look at, not to send."""
+        region = location or f"<region of {self._client.workspace.workspace_name}>"
+        return self._request("PUT", _checked(name), creation(region, vm_size, priority, bounds))
+
     def plan_scale(self, name: str, wanted: NodeBounds) -> ComputeRequest:
         """The request that gives a cluster other bounds. Raises ``NothingMatchedError`` and ``UsageError``."""
         return self._request("PATCH", name, resizing(self._cluster(name).bounds, wanted))

@@ -80,9 +80,9 @@ def workspace_path(workspace: WorkspaceConfig) -> str:
     )
 
 
-def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -> AmlRequest:
-    """Raises ``ConfigError`` for what Azure ML cannot do."""
-    check_request(cluster, spec)
+def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, key_file: str = "") -> AmlRequest:
+    """Raises ``ConfigError`` for what Azure ML cannot do; ``key_file`` is the user's public key, for the hint."""
+    check_request(cluster, spec, key_file)
     base = workspace_path(workspace)
     code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
     folders = [
@@ -124,18 +124,25 @@ def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec) -
     return AmlRequest(job, tuple({store.name: store for store in used}.values()), environment, secrets_blob)
 
 
-def check_request(cluster: Cluster, spec: JobSpec) -> None:
+def check_request(cluster: Cluster, spec: JobSpec, key_file: str = "") -> None:
     """Checks for errors that would otherwise appear only on a node."""
     if spec.hold and not cluster.text("ssh_public_key"):
         raise ConfigError(
             "is missing: a job that waits for you is entered with your key",
             file=cluster.file,
             key="ssh_public_key",
-            hint="write the line of ~/.ssh/id_rsa.pub there",
+            hint=_key_hint(key_file),
         )
     for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
         key = f"config_param.{name}_folder"
         raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
+
+
+def _key_hint(key_file: str) -> str:
+    made = "" if key_file else "ssh-keygen -t ed25519 makes one; "
+    key_file = key_file or "~/.ssh/id_ed25519.pub"
+    for_now = f"""-p "{{ssh_public_key: '$(cat {key_file})'}}\""""
+    return f"{made}write the line of {key_file} there, or for one command, before submit: {for_now}"
 
 
 def secrets_path(cluster: Cluster, spec: JobSpec) -> str:

@@ -11,12 +11,14 @@ https://github.com/Azure/azure-dev (the answer about a node, the user, ssh's opt
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.process import ProcessRunner
+from blobsync.base.regular_files import regular_only
 from blobsync.jobs.backends.aml.foreign import tagged_ssh
 from blobsync.jobs.backends.aml.replies import AmlReply
 from blobsync.jobs.tunnels.addresses import SshMachine, read_machine
@@ -31,6 +33,10 @@ _EXTENSIONS = re.compile(r"^Extensions directory '(/[^'\n]+)'$", re.MULTILINE)
 _CONNECTOR = "ml/azext_mlv2/manual/custom/_ssh_connector.py"
 # The name is ours: ~/.ssh/config may say more under it, such as a key. The program knows where the node is.
 _USER, _NAME = "azureuser", "azureml-job"
+# What ssh tries by itself comes first.
+_KEYS = tuple(f"id_{kind}.pub" for kind in ("ed25519", "ed25519_sk", "ecdsa", "ecdsa_sk", "rsa"))
+_PUBLIC = re.compile(r"(?:sk-)?(?:ssh|ecdsa)-[a-z0-9@.-]{1,60} AAAA")
+_LONGEST_KEY = 16_384
 # The Azure CLI begins slowly.
 _AZ_SECONDS = 120.0
 
@@ -40,6 +46,23 @@ class AzTool(NamedTuple):
 
     python: str
     connector: str
+
+
+def find_public_key(environ: Mapping[str, str]) -> str:
+    """The user's public key as a shell reads its name, such as ``~/.ssh/id_ed25519.pub``; empty if there is none."""
+    folder = Path(environ.get("HOME") or "/nonexistent", ".ssh")
+    others = sorted(path.name for path in folder.glob("*.pub") if path.name not in _KEYS) if folder.is_dir() else []
+    found = (name for name in (*_KEYS, *others) if _is_public_key(folder / name))
+    name = next(found, "")
+    return f"~/.ssh/{shlex.quote(name)}" if name else ""
+
+
+def _is_public_key(path: Path) -> bool:
+    try:
+        with open(path, "rb", opener=regular_only) as stream:
+            return _PUBLIC.match(stream.read(_LONGEST_KEY).decode("utf-8", "replace")) is not None
+    except OSError:
+        return False
 
 
 def find_az(process: ProcessRunner, environ: Mapping[str, str]) -> AzTool:
