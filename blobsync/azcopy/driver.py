@@ -25,7 +25,7 @@ from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict
-from blobsync.azcopy.workspace import Workspace, prune_workspaces, workspace
+from blobsync.azcopy.workspace import Workspace, workspace
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -40,6 +40,7 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import SasToken
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import RunState
+from blobsync.local.errors import local_error
 from blobsync.local.files import LocalFolder
 from blobsync.plan.engine_model import CHATTY_FILES
 from blobsync.plan.listener import Listener
@@ -84,7 +85,6 @@ class AzcopyEngine:
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Raises ``AzcopyError`` when there is no azcopy to use."""
-        prune_workspaces(self.state_dir)
         run = RunState(task, report, listener, 0)
         carried = _sort_out(run, confined=self.confinement.is_possible)
         if not carried:
@@ -246,7 +246,7 @@ class _Transfer:
             try:
                 staged = self._space.make_staging(parent)
             except OSError as error:
-                raise LocalFileError(f"{parent}: {error.strerror}", path=str(parent)) from error
+                raise local_error(error, parent) from error
             held.callback(shutil.rmtree, staged, ignore_errors=True)
             target = staged / "f"
             if not self._single:
@@ -268,7 +268,7 @@ class _Transfer:
     def _receive(self, command: argv.Command, arrivals: Arrivals, source: RemoteEnd, staged: Path) -> None:
         arrivals.start()
         try:
-            outcome, log = self._run_job(command, lambda: arrivals.complete)
+            outcome, log = self._run_job(command, lambda log: arrivals.complete or self._has_no_room(log))
         except BaseException:
             arrivals.stop()
             raise
@@ -281,13 +281,20 @@ class _Transfer:
         for action in missing:
             self._run.failed(action, verdict.reason(action.path))
 
+    def _has_no_room(self, log: LogFollower) -> bool:
+        """Whether a file was fetched for which there is no room: azcopy would go on with the others.
+
+        Where it can reserve the room of each file it fetches none without, and what it has room for is to arrive.
+        """
+        return self._run.hopeless is not None or log.shows_no_room()
+
     def _run_job(
-        self, command: argv.Command, done: Callable[[], bool] | None = None
+        self, command: argv.Command, done: Callable[[LogFollower], bool] = LogFollower.shows_success
     ) -> tuple[AzcopyJobOutcome, LogReader]:
         log = LogFollower(self._space.logs, self._under_way)
         # Downloads are told of one by one as they arrive.
         files = self._files if self._task.part.route is not Route.DOWNLOAD else None
-        watch = _Watch(self._bytes, files, self._space, done or log.shows_success)
+        watch = _Watch(self._bytes, files, self._space, lambda: done(log))
         space = self._space
         env = argv.child_environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
         places = [space.home, space.logs, space.plans, *([space.staging] if space.staging else [])]

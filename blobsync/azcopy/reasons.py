@@ -8,7 +8,7 @@ whole job.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from urllib.parse import unquote, urlsplit
@@ -35,6 +35,12 @@ _REFUSED = {401, 403, 404, 409, 500, 501}
 
 _AGAIN = "run the same command again"
 
+# strerror(3) of ENOSPC and EDQUOT.
+_NO_ROOM = ("no space left", "quota exceeded")
+# azcopy's words where it could not reserve the room of a file, of which it fetches nothing then (10.32). File systems
+# without fallocate(2) have no room to reserve: there it notices as it writes.
+_NOT_RESERVED = "file creation error"
+
 # If there is no status or code: texts of azcopy and the system -> code, sentence, hint.
 _BY_WORDS = (
     (
@@ -44,10 +50,16 @@ _BY_WORDS = (
         _AGAIN,
     ),
     (
-        ("no space left", "quota exceeded", "read-only file system", "permission denied", "input/output error"),
+        _NO_ROOM,
+        FailureCode.DISK_FULL,
+        "the disk is full",
+        "free some space, then run the same command again: finished files are kept",
+    ),
+    (
+        ("read-only file system", "permission denied", "input/output error"),
         FailureCode.LOCAL_FILE,
         "local disk error",
-        "free some space, or choose another folder, then run it again",
+        "choose another folder, then run it again",
     ),
     (
         ("modified since transfer", "source modified", "changed during", "lmt"),
@@ -80,7 +92,8 @@ class LogReader:
     """Fed with the lines of azcopy's log in their order.
 
     Where the log is verbose, ``begun`` and ``ended`` count files, and ``latest`` is the one that began last, by its
-    destination as azcopy names it.
+    destination as azcopy names it. ``no_room`` is the first failure of a file that was fetched, and for
+    which the disk had no space.
     """
 
     reasons: dict[str, ErrorDetails]
@@ -90,6 +103,7 @@ class LogReader:
     begun: int = 0
     ended: int = 0
     latest: str = ""
+    no_room: ErrorDetails | None = None
     _pending: tuple[str, ErrorDetails] | None = None
     _request: str = ""
 
@@ -108,7 +122,11 @@ class LogReader:
             self.ended += 1
             asked = _REQUEST_ID.search(found["text"])
             code = self.codes.get(asked["id"], "") if asked else ""
-            self._pending = (found["source"], ErrorDetails(int(found["status"]), code, _sentence(found["text"])))
+            reason = ErrorDetails(int(found["status"]), code, _sentence(found["text"]))
+            self._pending = found["source"], reason
+            is_full = not reason.status and _says(reason.text, _NO_ROOM)
+            if self.no_room is None and is_full and not _says(reason.text, (_NOT_RESERVED,)):
+                self.no_room = reason
         elif self._pending is not None and (target := _TARGET.match(line)):
             source, reason = self._pending
             self.reasons[blob_or_path(source)] = self.reasons[blob_or_path(target["target"])] = reason
@@ -175,9 +193,13 @@ def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> Azcop
     if reason.status in _BUSY:
         return AzcopyTransferError(FailureCode.SERVICE_BUSY, f"the service did not accept it: {said}", _AGAIN)
     for words, code, sentence, hint in _BY_WORDS:
-        if any(word in said.lower() for word in words):
+        if _says(said, words):
             return AzcopyTransferError(code, f"{sentence}: {said}", hint)
     return AzcopyTransferError(FailureCode.AZCOPY_FAILED, said, "run the same command again, or with --engine direct")
+
+
+def _says(text: str, words: Sequence[str]) -> bool:
+    return any(word in text.lower() for word in words)
 
 
 def _sentence(text: str) -> str:

@@ -19,6 +19,7 @@ from blobsync.base.errors import BlobsyncError, CredentialError, StorageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import SasToken
+from blobsync.direct.pool import NotTriedError
 from blobsync.plan.pairs import equal_content
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import RemoteEnd
@@ -42,6 +43,11 @@ class LogFollower:
         """
         self.read()
         return self.reader.finished and not self.reader.failures
+
+    def shows_no_room(self) -> bool:
+        """Whether a file that was fetched had no room on the disk: nor would the others have it."""
+        self.read()
+        return self.reader.no_room is not None
 
     def read(self) -> None:
         """Take in what is new, whole lines only."""
@@ -109,6 +115,10 @@ class Verdict:
         found = self._log.reasons.get(key)
         if found is None and key in self._failed:
             found = ErrorDetails(self._failed[key])
+        room = self._log.no_room
+        if room is not None and not self._outcome.clean and (found is None or not (found.status or found.text)):
+            # It was stopped then.
+            return NotTriedError(explain(room, self._route))
         if found is None and self._outcome.clean:
             return AzcopyTransferError(
                 FailureCode.CHANGED_WHILE_READ,

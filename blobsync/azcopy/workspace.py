@@ -20,10 +20,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.errors import LocalFileError
 from blobsync.base.plain_json import parse_json
 from blobsync.base.redaction import redact
-from blobsync.local.errors import naming
+from blobsync.local.errors import local_error, naming
 from blobsync.local.names import is_own_temporary, new_temporary_name
 from blobsync.local.state_dir import own_folder
 
@@ -110,7 +109,7 @@ def workspace(state: Path) -> Iterator[Workspace]:
         for place in (space.home, space.logs, space.plans, space.links):
             place.mkdir(mode=0o700)
     except OSError as error:
-        raise LocalFileError(f"{space.root}: {error.strerror}", path=str(space.root)) from error
+        raise local_error(error, space.root) from error
     try:
         yield space
     except BaseException:
@@ -129,18 +128,30 @@ def prune_workspaces(state: Path) -> int:
     Returns how many transfers were cleaned up after; silent about what cannot be removed.
     """
     removed = 0
-    for root in sorted((state / "azcopy").glob(f"{_RUN}*")):
-        if not _RUN_NAME.fullmatch(root.name) or root.is_symlink() or not _is_dead(root):
-            continue
-        owner = _owner(root)
+    for root, owner in _dead(state):
         azcopy = owner.get("azcopy")
         if isinstance(azcopy, int) and azcopy > 1 and _works_in(azcopy, root):
             with suppress(OSError):
                 os.kill(azcopy, signal.SIGKILL)
-        staging = owner.get("staging")
-        _remove(root, Path(staging) if isinstance(staging, str) and _is_staging(Path(staging)) else None)
+        _remove(root, _staging(owner))
         removed += 1
     return removed
+
+
+def abandoned_staging(state: Path) -> list[Path]:
+    """The staging folders of dead transfers, which :func:`prune_workspaces` removes."""
+    return [staging for _, owner in _dead(state) if (staging := _staging(owner)) is not None]
+
+
+def _dead(state: Path) -> Iterator[tuple[Path, dict[str, object]]]:
+    for root in sorted((state / "azcopy").glob(f"{_RUN}*")):
+        if _RUN_NAME.fullmatch(root.name) and not root.is_symlink() and _is_dead(root):
+            yield root, _owner(root)
+
+
+def _staging(owner: dict[str, object]) -> Path | None:
+    staging = owner.get("staging")
+    return Path(staging) if isinstance(staging, str) and _is_staging(Path(staging)) else None
 
 
 def _lock(root: Path) -> int:

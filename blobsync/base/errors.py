@@ -182,6 +182,10 @@ class MirrorRefusedError(PlanError):
     code = FailureCode.MIRROR_REFUSED
 
 
+class DiskTooSmallError(PlanError):
+    code = FailureCode.DISK_TOO_SMALL
+
+
 class PlanFileError(PlanError):
     code = FailureCode.PLAN_FILE_INVALID
 
@@ -294,6 +298,10 @@ class CopySourceRefusedError(StorageError):
 
 class LocalFileError(BlobsyncError):
     code = FailureCode.LOCAL_FILE
+
+
+class DiskFullError(LocalFileError):
+    code = FailureCode.DISK_FULL
 
 
 class UnsafeNameError(LocalFileError):

@@ -120,6 +120,8 @@ class FailureCode(str, Enum):
     )
     # Files of a transfer
     LOCAL_FILE = "local_file", "local disk or file system error"
+    DISK_FULL = "disk_full", "no space is left on the disk, or the quota is used up"
+    DISK_TOO_SMALL = "disk_too_small", "the disk has less free space than a download needs", ExitCode.USAGE
     UNSAFE_NAME = "unsafe_name", "a name is not safe to use as a local path"
     UNREADABLE = "unreadable", "a file or folder of the source cannot be read"
     CHANGED_WHILE_READ = (

@@ -14,6 +14,8 @@ _AT_ONCE = frozenset(
         FailureCode.SAS_PERMISSION,
         FailureCode.LOGIN_REQUIRED,
         FailureCode.CONTAINER_NOT_FOUND,
+        # What else is fetched would have no room either.
+        FailureCode.DISK_FULL,
     }
 )
 _IN_A_ROW = frozenset(
@@ -26,11 +28,17 @@ _IN_A_ROW = frozenset(
 )
 _ROW = 16
 _TRIES = re.compile(r" \([\d,]+ tries[^)]*\)$")
+_NOT_TRIED = "not tried, since others failed: "
 
 
 def not_tried(message: str) -> str:
     """What is said of the files that are not begun because others failed so: no try of theirs is made up."""
-    return f"not tried, since others failed: {_TRIES.sub('', message)}"
+    return _NOT_TRIED + _TRIES.sub("", message)
+
+
+def was_tried(message: str) -> bool:
+    """Whether this is said of a file that failed itself."""
+    return not message.startswith(_NOT_TRIED)
 
 
 class GivingUp:

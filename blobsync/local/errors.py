@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from types import TracebackType
 
-from blobsync.base.errors import BlobsyncError, LocalFileError
+from blobsync.base.errors import BlobsyncError, DiskFullError, LocalFileError
 from blobsync.base.failure_codes import FailureCode
 
 _HINTS = {
@@ -25,6 +25,9 @@ _HINTS = {
     errno.EMFILE: "too many open files: raise the limit with 'ulimit -n 4096'",
     errno.EIO: "the disk or the mount reports an I/O error: see 'dmesg'",
 }
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def where_to_look(path: Path) -> str:
@@ -54,7 +57,8 @@ def local_error(error: OSError, path: Path | str) -> LocalFileError:
     """``error`` as a sentence that names ``path``, with what to do next."""
     number = error.errno or 0
     reason = error.strerror or type(error).__name__
-    return LocalFileError(f"{path}: {reason}", hint=_HINTS.get(number), path=str(path))
+    kind = DiskFullError if number in _FULL else LocalFileError
+    return kind(f"{path}: {reason}", hint=_HINTS.get(number), path=str(path))
 
 
 class naming:

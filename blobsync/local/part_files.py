@@ -372,12 +372,56 @@ def remove_leftovers(folder: Path, kept: Collection[str] = ()) -> int:
     Keeps those of running processes, and ignores errors: part files are never treated
     as data.
     """
+    # azcopy's own temporary files are not locked, so it is unknown whether it still runs.
+    ours = [name for name in _names_in(folder) if is_own_temporary(name) and name not in kept]
+    return sum(remove_leftover(os.path.join(folder, name)) for name in ours)
+
+
+def left_over(place: Path, folders: Collection[Path] = ()) -> int:
+    """The bytes on the disk that dead runs left below ``place``, or beside it where it is a file.
+
+    ``folders`` are temporary folders that count with all that is in them.
+    """
+    if not place.is_dir():
+        return sum(_size_left(os.path.join(place.parent, name)) for name in _names_in(place.parent))
+    size, counted = 0, {os.path.realpath(folder) for folder in folders}
+    for at, below, names in os.walk(place):
+        if os.path.realpath(at) in counted:
+            size += sum(_blocks(os.path.join(inner, name)) for inner, _, all_of in os.walk(at) for name in all_of)
+            below.clear()
+        else:
+            size += sum(_size_left(os.path.join(at, name)) for name in names)
+    return size
+
+
+def _names_in(folder: Path) -> list[str]:
     try:
-        # azcopy's own temporary files are not locked, so it is unknown whether it still runs.
-        ours = [name for name in os.listdir(folder) if is_own_temporary(name) and name not in kept]
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _size_left(path: str) -> int:
+    if not is_own_temporary(os.path.basename(path)):
+        return 0
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return 0
-    return sum(remove_leftover(os.path.join(folder, name)) for name in ours)
+    try:
+        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        return _blocks(path) if is_file and _is_dead(fd, fcntl.flock, time.time) else 0
+    except OSError:
+        return 0
+    finally:
+        os.close(fd)
+
+
+def _blocks(path: str) -> int:
+    """The bytes that a file takes on the disk: it may have holes, where a download has not been yet."""
+    with suppress(OSError):
+        return os.lstat(path).st_blocks * 512
+    return 0
 
 
 def remove_leftover(

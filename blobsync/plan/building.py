@@ -26,6 +26,7 @@ from blobsync.plan.partial_uploads import bytes_spared, for_engine, partial_uplo
 from blobsync.plan.processes import NOT_DIRECT, choose_processes
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.remembering import remember, remember_nothing
+from blobsync.plan.room import WrittenHere, lacking_room
 from blobsync.plan.selection import below_any, ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.stored_actions import StoredActions
@@ -138,6 +139,8 @@ def make_plan(
     writing = Action.TRANSFER if direction is Direction.DOWN else Action.ADOPT
     both = options.settles_both_ends(context.from_cluster)
     parts, stored, volume, spared = _together(context, found, both_ends=both, writing=writing)
+    if writing is Action.TRANSFER or options.keep is not None:
+        _look_for_room(context, found, stored or parts, volume.size, force=options.force, writing=writing)
     work = _work(chosen, volume, engines.cores, found)._replace(spared=spared)
     processes = choose_processes(options.processes, work, options.cap_mbps)
     engine = choose_engine(engines, work._replace(processes=processes.count))
@@ -174,6 +177,28 @@ def _together(
     parts = settle(found.parts, found.names, writing=writing)
     parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
     return parts, (), volume_of(parts, both_ends=both_ends), bytes_spared(parts)
+
+
+def _look_for_room(
+    context: ProjectContext,
+    found: _Found,
+    decided: Sequence[PlanPart | StoredActions],
+    size: int,
+    *,
+    force: bool,
+    writing: Action,
+) -> None:
+    """Refuse what cannot fit on the disks here; with ``force`` only warn of it."""
+    # Of copies between containers nothing is written here, and there are no names.
+    here = [
+        WrittenHere(part.path, names, each if isinstance(each, StoredActions) else each.actions)
+        for part, names, each in zip(found.parts, found.names, decided, strict=False)
+    ]
+    lacking = lacking_room(here, writing, size, context.disks)
+    if force:
+        found.warnings += [each.message for each in lacking]
+    else:
+        found.refusals += lacking
 
 
 def _work(chosen: Sequence[Leg], volume: MovingFiles, cores: int, found: _Found) -> Work:

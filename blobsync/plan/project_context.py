@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.block_journal import BlockJournal
+from blobsync.local.free_space import LocalDisks
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.sorted_runs import Spill
@@ -37,7 +38,7 @@ class PartOpener(Protocol):
 class ProjectContext:
     """The project, its two clusters and what reaches them. ``unfinished`` are the downloads that were killed.
 
-    ``spill`` says how much of a plan memory may hold, and where the rest goes.
+    ``spill`` says how much of a plan memory may hold, and where the rest goes; ``disks``, how much room there is.
     """
 
     root: Path
@@ -50,6 +51,7 @@ class ProjectContext:
     trusted: frozenset[OutsideLink] = frozenset()
     unfinished: RangeRecords | None = None
     spill: Spill = field(default_factory=Spill)
+    disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
 
     def opened(self, part: PlanPart) -> LivePart:
         """The part with the stores behind its ends; touches no network."""

@@ -28,7 +28,7 @@ class TransferOptions:
     is the source's path where it differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` stands for a
     PATH of each folder entry; one that is not at the source is passed over. ``processes`` is how many the direct
     engine uses; None: as many as are worth it. ``nodes`` of the cluster carry the transfer (None: this machine does);
-    with ``detach`` they do so on their own.
+    with ``detach`` they do so on their own. ``force`` downloads what fits, where the disk has too little free space.
     """
 
     engine: EngineName | None = None
@@ -49,6 +49,7 @@ class TransferOptions:
     processes: int | None = None
     nodes: int | None = None
     detach: bool = False
+    force: bool = False
 
     def __repr__(self) -> str:
         """Only what is not the default."""

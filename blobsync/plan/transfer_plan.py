@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
-from blobsync.base.errors import IncompleteTransferError, MirrorRefusedError
+from blobsync.base.errors import DiskTooSmallError, IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import BlobUrl
@@ -194,7 +194,7 @@ class TransferPlan:
     ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made again and
     compared before it is applied. ``unreadable`` names what of the source could not be read. ``extras`` counts files
     that only the destination has, ``ignored`` those that a folder entry ignores. ``refusals`` say why the plan can be
-    looked at, but not carried out (``--mirror`` would delete too much).
+    looked at, but not carried out (``--mirror`` would delete too much, a disk is too small).
     """
 
     is_large: ClassVar[bool] = False
@@ -249,10 +249,11 @@ class TransferPlan:
         return f"<TransferPlan {self.route.value} {_some(self.paths)}: {what}>"
 
     def demand_allowed(self) -> None:
-        """Raises ``MirrorRefusedError`` for a plan that is only to be looked at."""
+        """Raises ``MirrorRefusedError`` or ``DiskTooSmallError`` for a plan that is only to be looked at."""
         if self.refusals:
             first = self.refusals[0]
-            raise MirrorRefusedError(first.message, hint=first.hint, path=first.path)
+            kind = DiskTooSmallError if first.code is FailureCode.DISK_TOO_SMALL else MirrorRefusedError
+            raise kind(first.message, hint=first.hint, path=first.path)
 
     @property
     def settles_both_ends(self) -> bool:

@@ -195,7 +195,7 @@ class Project(LoggedProject):
         return self._plan(direction, *from_root(self.root, paths, options))
 
     def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
-        check_options(options, self.from_cluster)
+        check_options(options, self.from_cluster, direction)
         copies = self.from_cluster is not None and direction is Direction.UP
         demand_spreadable(options, self.cluster, copies=copies)
         given = one_or_many(paths, or_none=options.all_entries)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from blobsync.base.errors import UsageError
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken
 from blobsync.config.model import Cluster
+from blobsync.local.part_files import left_over
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import EngineWish, Work
 from blobsync.plan.processes import choose_processes
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from blobsync.store.rest.auth import Signer
 
 ENGINE_VARIABLE = "BLOBSYNC_ENGINE"
+# Where azcopy works, in the state folder.
+_AZCOPYS = "transfers"
 
 
 def engine_wish(
@@ -64,6 +68,7 @@ def engine_wish(
 
 def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, environ: Mapping[str, str]) -> Engines:
     """The engines of one plan; each is made when it is first needed."""
+    _remove_what_azcopy_left(state)
     seconds = transfer_seconds(plan.bytes_to_transfer)
     copies = [
         (part.source.container, part.destination.container)
@@ -98,11 +103,26 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
     def azcopy() -> Engine:
         from blobsync.azcopy.driver import AzcopyEngine
 
-        return AzcopyEngine(state_dir=state.folder("transfers"), mint=mint, environ=environ)
+        return AzcopyEngine(state_dir=state.folder(_AZCOPYS), mint=mint, environ=environ)
 
     allowed = plan.options.relay or context.cluster.relay == "auto" or _is_emulator(plan)
     makers = {"direct": direct, "relay": relay, "azcopy": azcopy}
     return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished)
+
+
+def _remove_what_azcopy_left(state: StateDir) -> None:
+    """What a killed run of it has beside the data takes room there, whichever engine comes next."""
+    if (state.root / _AZCOPYS).is_dir():
+        from blobsync.azcopy.workspace import prune_workspaces
+
+        prune_workspaces(state.root / _AZCOPYS)
+
+
+def left_over_by(state: StateDir, place: Path) -> int:
+    """The bytes at ``place`` that killed runs have left there, and that the next run removes before it fetches."""
+    from blobsync.azcopy.workspace import abandoned_staging
+
+    return left_over(place, abandoned_staging(state.root / _AZCOPYS))
 
 
 def _many_processes(

@@ -16,6 +16,7 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import load_trusted_links
 from blobsync.local.block_journal import BlockJournal
+from blobsync.local.free_space import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
@@ -213,8 +214,14 @@ class OpenProject:
                 trusted=load_trusted_links(self.root, self.environ),
                 unfinished=RangeRecords(self.state) if self.state.lasting else None,
                 spill=spill_of(self.state, self.environ),
+                disks=LocalDisks(left_over=self._left_over),
             )
         return self._context
+
+    def _left_over(self, place: Path) -> int:
+        from blobsync.project.engine_set import left_over_by
+
+        return left_over_by(self.state, place)
 
     def _open_connections(self, clusters: list[Cluster]) -> Connections:
         from blobsync.store.connect import check_sas, connect

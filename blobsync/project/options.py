@@ -13,6 +13,7 @@ from blobsync.base.errors import UsageError
 from blobsync.plan.processes import MOST_PROCESSES
 from blobsync.plan.spreading import check_spread
 from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
+from blobsync.plan.transfer_plan import Direction
 from blobsync.project.paths import PathName
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class TransferKeywords(TypedDict, total=False):
     processes: int | None
     nodes: int | None
     detach: bool
+    force: bool
 
 
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
@@ -70,7 +72,7 @@ def _patterns(value: str | Iterable[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def check_options(options: TransferOptions, from_cluster: Cluster | None) -> None:
+def check_options(options: TransferOptions, from_cluster: Cluster | None, direction: Direction) -> None:
     """Options that do not fit together: ``UsageError``."""
     choices = (
         ("--engine", options.engine, (None, *get_args(EngineName))),
@@ -88,6 +90,11 @@ def check_options(options: TransferOptions, from_cluster: Cluster | None) -> Non
     check_spread(options)
     if options.overwrite and options.keep:
         raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")
+    if options.force and direction is Direction.UP and options.keep is None:
+        raise UsageError(
+            "--force is about the free space of this machine, to which an upload without --keep writes nothing",
+            hint="omit it; --overwrite replaces what has changed at the destination",
+        )
     if options.engine == "relay" and from_cluster is None:
         raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")
 

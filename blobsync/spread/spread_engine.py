@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.direct.giving_up import not_tried
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.spread.arrivals_here import OwnReading, file_to_read, with_own_look
@@ -289,6 +290,8 @@ class SpreadEngine:
             return
         if record.failure is not None:
             run.refused[account.shard.number, record.path] = record
+            if record.failure.code is FailureCode.DISK_FULL:
+                self._end_fetching(run, record.failure)
             return
         run.refused.pop((account.shard.number, record.path), None)
         if account.shard.order is not None:
@@ -349,17 +352,29 @@ class SpreadEngine:
         """The other ranges of a file that has failed are for nothing: whoever has none of them yet gets none."""
         names = [name for name, each in run.open.items() if each.shard.order and each.shard.actions[0].path == path]
         for name in names:
-            account = run.open.pop(name)
-            self._closed[name] = self._watch.now()
-            run.busy.ends(account.shard.number)
             said = "not moved: another range of the file has failed"
-            failure = FileFailure(path, FailureCode.NOT_REPORTED, said, None)
-            lines = answer_line(FileRecord(path, failure=failure)), answer_line(ShardDone(account.shard.number))
-            # A parent that is started again hears it too.
-            self._place.write(f"records/{name}~{FROM_PARENT}{0:08x}~{0:06}", "\n".join(lines).encode())
-            self._place.write(f"done/{name}", b"")
-            account.take_back(run.listener)
-            run.large.ended(account, said)
+            run.large.ended(self._take_back(run, name, FailureCode.NOT_REPORTED, said, None), said)
+
+    def _end_fetching(self, run: _Task, failure: FileFailure) -> None:
+        """All nodes write to one disk, and it is full: what nobody has begun is not begun."""
+        said = not_tried(failure.message)
+        for name in [name for name in run.open if name not in run.attempts]:
+            account = self._take_back(run, name, failure.code, said, failure.hint)
+            for action in account.left.values():
+                shown = run.task.part.shown(action)
+                run.report.file_failed(action, FileFailure(shown, failure.code, said, failure.hint))
+
+    def _take_back(self, run: _Task, name: str, code: FailureCode, said: str, hint: str | None) -> ShardAccount:
+        """A shard that nobody is to move any more. A parent that is started again hears it too."""
+        account = run.open.pop(name)
+        self._closed[name] = self._watch.now()
+        run.busy.ends(account.shard.number)
+        failed = [FileRecord(path, failure=FileFailure(path, code, said, hint)) for path in account.left]
+        lines = [*map(answer_line, failed), answer_line(ShardDone(account.shard.number))]
+        self._place.write(f"records/{name}~{FROM_PARENT}{0:08x}~{0:06}", "\n".join(lines).encode())
+        self._place.write(f"done/{name}", b"")
+        account.take_back(run.listener)
+        return account
 
     def _fail(self, run: _Task, account: ShardAccount, record: FileRecord, failure: FileFailure) -> None:
         part, action = run.task.part, account.failed(record)

@@ -88,6 +88,11 @@ BAD_WORDS = {
         "usage",
         "--overwrite and --keep cannot be combined",
     ),
+    "an option for what is written here": (
+        ("u", "data", "--force"),
+        "usage",
+        "--force is about the free space of this machine",
+    ),
     "an engine that is none": (("u", "data", "--engine", "ftp"), "usage", "--engine ftp: not one of"),
     "an override of the wrong type": (
         ("u", "data", "-p", "{gpu_per_node: four}"),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from blobsync.web.source import Source
 from tests.e2e.tally import Tally
 from tests.e2e.world import (
     Container,
@@ -19,11 +24,14 @@ from tests.e2e.world import (
     as_ordinary_user,
     check_exact_or_honest,
     hashes,
+    kill_tree,
+    processes,
     random_files,
     read_tree,
     wait_until,
     write_tree,
 )
+from tests.fakes.web_pages import WebAnswer, WebPages, words_of
 from tests.servers.delay_proxy import delay_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
 
@@ -68,15 +76,210 @@ def test_a_full_disk_is_named_and_what_fits_is_there(
     if engine == "azcopy":
         request.getfixturevalue("with_azcopy")
     project.configure(container)
-    done = project.json("d", "data", "--engine", engine)
+    done = project.json("d", "data", "--engine", engine, "--force")
     assert done.code in (1, 3), str(done)
-    assert "space" in done.out, str(done)
+    assert "space" in done.out and "disk_full" in done.codes, str(done)
     check_exact_or_honest(done, hashes(remote), read_tree(small_disk))
     # The disk has room again: the same command finishes the work.
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     again = project.json("d", "data", "--engine", engine)
     assert again.code == 0, str(again)
     assert read_tree(small_disk) == hashes(remote)
+    tally.faults({"disk full": 1})
+    tally.runs(exact=1, honest=1)
+
+
+_HALF_MB = {f"d{number % 7}/f{number:03}.bin": random.Random(number).randbytes(_MIB // 2) for number in range(60)}
+
+
+@pytest.mark.parametrize(
+    "words", [("d",), ("d", "--engine", "azcopy"), ("d", "--processes", "2"), ("d", "--nodes", "2")]
+)
+def test_a_download_that_cannot_fit_is_refused_with_both_figures(
+    with_azcopy: Project, small_disk: Path, container: Container, service: str, words: tuple[str, ...]
+) -> None:
+    project = with_azcopy
+    for name, data in _HALF_MB.items():
+        container.put(f"data/{name}", data)
+    with fault_proxy(service) as line:
+        project.configure(container, url=line.url)
+        for each in (words, ("plan", *words)):
+            done = project.json(*each, "data")
+            assert (done.code, done.codes) == (2, {"disk_too_small"}), str(done)
+            assert done.errors[0]["message"] == (
+                f"data: 31.5 MB would be written to {small_disk}, and 8.39 MB are free"
+            )
+            assert "--force" in done.errors[0]["hint"]
+        assert line.stats().downloaded == 0 and read_tree(small_disk) == {}
+        # What fits goes.
+        few = project.json("d", "data", "--include", "d0")
+        assert (few.code, few.data["transferred"]) == (0, 9), str(few)
+
+
+@pytest.mark.parametrize("engine", ["azcopy", "direct"])
+def test_what_a_killed_run_reserved_is_free_for_the_next(
+    with_azcopy: Project, small_disk: Path, container: Container, service: str, engine: str
+) -> None:
+    project, body = with_azcopy, random.Random(1).randbytes(6 * _MIB)
+    container.put("data/large.bin", body)
+    with delay_proxy(service, round_trip_ms=1, mbps=8) as line:
+        project.configure(container, url=line.url)
+        process = project.start("d", "data", "--engine", "azcopy")
+        assert wait_until(lambda: os.statvfs(small_disk).f_bavail * 4096 < 3 * _MIB, seconds=60)
+        # It gets no chance to clean up after azcopy.
+        with _stopped(process):
+            kill_tree(process.pid)
+        process.communicate()
+    assert os.statvfs(small_disk).f_bavail * 4096 < 3 * _MIB
+    project.configure(container)
+    again = project.json("d", "data", "--engine", engine)
+    assert again.code == 0 and read_tree(small_disk) == hashes({"large.bin": body}), str(again)
+
+
+def test_a_saved_plan_keeps_what_was_said_about_the_free_space(
+    project: Project, small_disk: Path, container: Container
+) -> None:
+    for name, data in _HALF_MB.items():
+        container.put(f"data/{name}", data)
+    project.configure(container)
+    figures = f"data: 31.5 MB would be written to {small_disk}, and 8.39 MB are free"
+    refused = project.json("plan", "d", "data", "--save", "small.plan")
+    assert (refused.code, refused.codes) == (2, {"disk_too_small"}), str(refused)
+    assert len(refused.data["actions"]) == len(_HALF_MB)
+    again = project.json("apply", "small.plan")
+    assert (again.code, again.errors[0]["message"]) == (2, figures), str(again)
+    shown = project.json("plan", "d", "data", "--force", "--save", "forced.plan")
+    assert (shown.code, figures in shown.data["warnings"]) == (0, True), str(shown)
+    done = project.json("apply", "forced.plan")
+    assert (done.code, done.codes) == (3, {"disk_full"}), str(done)
+    assert read_tree(small_disk).items() <= hashes(_HALF_MB).items()
+
+
+def test_the_page_shows_both_figures_and_plans_to_download_what_fits(
+    project: Project, small_disk: Path, container: Container, tmp_path: Path
+) -> None:
+    for name, data in _HALF_MB.items():
+        container.put(f"data/{name}", data)
+    project.configure(container)
+    source = Source(project.root, project.root, "aml", "aml", {}, {**os.environ, **project.environ})
+    pages, figures = WebPages(source, tmp_path), f"31.5 MB would be written to {small_disk}, and 8.39 MB are free"
+    try:
+
+        def shown(answer: WebAnswer) -> str:
+            where = answer.headers["location"]
+            work = pages.works.find(where.rpartition("/")[2])
+            assert wait_until(lambda: work.state != "planning", seconds=60)
+            return words_of(pages.get(where).text)
+
+        asked = pages.post("/plans", act="d:data")
+        refused = shown(asked)
+        assert figures in refused and "Carry out" not in refused and "Plan to download what fits" in refused
+        forced = shown(pages.post("/plans", again=asked.headers["location"].rpartition("/")[2], force="1"))
+        assert figures in forced and "Carry out exactly this plan" in forced and "what fits" not in forced
+    finally:
+        pages.close()
+
+
+@pytest.mark.parametrize("words", [("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2")])
+def test_the_first_file_without_room_ends_the_fetching(
+    with_azcopy: Project, small_disk: Path, container: Container, service: str, words: tuple[str, ...]
+) -> None:
+    project = with_azcopy
+    files = {f"d{number % 5}/{number:03}": random.Random(number).randbytes(_MIB // 8) for number in range(400)}
+    for name, data in files.items():
+        container.put(f"data/{name}", data)
+    with fault_proxy(service) as line:
+        project.configure(container, url=line.url)
+        done = project.json("d", "data", "--force", *words)
+        assert (done.code, done.codes) == (3, {"disk_full"}), str(done)
+        there = read_tree(small_disk)
+        assert there.items() <= hashes(files).items() and 0 < len(there) <= 64
+        assert len(done.errors) == len(files) - len(there)
+        # 42 MB more would be fetched in vain; what is on its way may be.
+        assert line.stats().downloaded < 20 << 20
+        subprocess.run(["mount", "-o", "remount,size=128m", str(small_disk)], check=True)
+        again = project.json("d", "data", *words)
+        assert again.code == 0 and read_tree(small_disk) == hashes(files), str(again)
+
+
+# Requests that may still follow once nothing fits any more: what the engines have under way at a time, and some.
+_UNDER_WAY = 150
+_MANY = {f"d{number % 9}/{number:04}": random.Random(number).randbytes(24_000) for number in range(900)}
+_MANY.update({f"large{number}": random.Random(-number).randbytes(4 * _MIB) for number in (1, 2)})
+
+
+@pytest.fixture
+def many(container: Container) -> Container:
+    """``_MANY`` at ``data/`` of the container."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: container.put(f"data/{name}", _MANY[name]), _MANY))
+    return container
+
+
+def _fill(disk: Path) -> Path:
+    """Take what is left of the disk, to the last block."""
+    filler = disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as full:
+        for size in (_MIB, 4096):
+            with suppress(OSError):
+                while full.write(bytes(size)):
+                    continue
+    return filler
+
+
+def _begun(folder: Path) -> int:
+    """Files that are there, or on their way under a temporary name."""
+    return sum(len(names) for _, _, names in os.walk(folder))
+
+
+@contextmanager
+def _stopped(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Nothing of it goes on while the block runs, however slow this machine is."""
+    tree = [process.pid, *processes(process.pid)]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in tree:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            yield
+
+
+@pytest.mark.parametrize("moment", [0, 1, *(pytest.param(each, marks=pytest.mark.soak) for each in range(2, 14))])
+@pytest.mark.parametrize("words", [("direct",), ("azcopy",), ("direct", "--processes", "2")], ids=" ".join)
+def test_a_disk_that_becomes_full_at_a_random_moment(
+    with_azcopy: Project, many: Container, service: str, words: tuple[str, ...], moment: int, tally: Tally
+) -> None:
+    """Somebody else fills the disk, on which the whole project is, while files arrive."""
+    project, expected, chance = with_azcopy, hashes(_MANY), random.Random(f"{words} {moment}")
+    here = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(project.root)]
+    if subprocess.run(here, capture_output=True, check=False).returncode != 0:
+        pytest.skip("may not mount a tmpfs here")
+    try:
+        with fault_proxy(service) as counted, delay_proxy(counted.url, round_trip_ms=1, mbps=48) as line:
+            project.configure(many, url=line.url)
+            process = project.start("d", "data", "--engine", *words, "--json")
+            some = chance.randrange(1, 500)
+            assert wait_until(lambda: _begun(project.data) >= some, seconds=120, pause=0.001)
+            with _stopped(process):
+                filler = _fill(project.root)
+                before = counted.stats().requests
+            done = project.finish(process)
+            after = counted.stats().requests
+        # azcopy has a temporary file for each that it has begun, and may not have ended any.
+        assert done.codes == {"disk_full"}, str(done)
+        filler.unlink()
+        there = read_tree(project.data)
+        # azcopy has reserved the room of files before, and these arrive.
+        most = _UNDER_WAY + (len(there) if "azcopy" in words else 0)
+        assert after - before < most, f"{before} requests, then {after - before}: {done}"
+        assert done.code == (3 if there else 1), str(done)
+        assert (len(there) >= some or "azcopy" in words) and there.items() <= expected.items(), str(done)
+        assert len(done.errors) == len(expected) - len(there), str(done)
+        project.configure(many)
+        again = project.json("d", "data", "--engine", *words)
+        assert again.code == 0 and read_tree(project.data) == expected, str(again)
+    finally:
+        subprocess.run(["umount", str(project.root)], check=True)
     tally.faults({"disk full": 1})
     tally.runs(exact=1, honest=1)
 

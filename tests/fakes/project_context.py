@@ -10,6 +10,7 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.local.block_journal import BlockJournal
+from blobsync.local.free_space import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.sorted_runs import Spill
@@ -62,6 +63,7 @@ class World:
     relay_allowed: bool = False
     unfinished: RangeRecords | None = None
     spill: Spill = field(default_factory=Spill)
+    disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -92,6 +94,7 @@ class World:
             self.journal,
             unfinished=self.unfinished,
             spill=self.spill,
+            disks=self.disks,
         )
 
     def plan(self, command: str, *paths: str, options: TransferOptions = DEFAULTS, copy: bool = False) -> TransferPlan:

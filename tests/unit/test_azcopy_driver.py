@@ -215,6 +215,48 @@ def test_a_download_ends_as_soon_as_every_file_is_in_place(tmp_path: Path) -> No
     assert first.destination.md5 == md5(b"AA")
 
 
+def test_the_first_file_that_finds_no_room_ends_azcopy(tmp_path: Path) -> None:
+    """azcopy by itself would go through all others, too."""
+
+    def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        source, text = f"{url}/b?sig=REDACTED", "write /p/data/b: no space left on device"
+        log = f"ERR: [P#0-T#1] DOWNLOADFAILED: {source} : 000 : {text}\n   Dst: {argv[3]}/b\n"
+        Path(env["AZCOPY_LOG_LOCATION"], "job-1.log").write_text(log)
+
+    def answers(text: str) -> list[str | None]:
+        content = {"JobID": "job-1", "JobStatus": "Cancelled", "TotalBytesTransferred": "0"}
+        return [line("EndOfJob", content), None]
+
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED], answers, ends=False), write)
+    task = download(tmp_path, a=b"AA", b=b"BB", c=b"CC")
+    assert isinstance(task.part.source, RemoteEnd)
+    url = task.part.source.store.container.blob("x")
+    report = moved_by(engine(tmp_path, runner), task)
+    assert runner.process.received == ["cancel"]
+    assert codes(report) == dict.fromkeys("abc", "disk_full")
+    said = {action.path: failure.message for action, failure in report.failed}
+    assert said["b"] == "the disk is full: write /p/data/b: no space left on device"
+    assert said["a"] == said["c"] == f"not tried, since others failed: {said['b']}"
+
+
+def test_what_azcopy_has_room_for_arrives_though_others_have_none(tmp_path: Path) -> None:
+    task = download(tmp_path, a=b"AA", b=b"BB")
+    assert isinstance(task.part.source, RemoteEnd)
+    url = task.part.source.store.container.blob("x")
+
+    def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
+        text = "File Creation Error no space left on device"
+        log = f"ERR: [P#0-T#1] DOWNLOADFAILED: {url}/b : 000 : {text}\n   Dst: {argv[3]}/b\n"
+        Path(env["AZCOPY_LOG_LOCATION"], "job-1.log").write_text(log)
+        arrive(Path(argv[3], "a"), b"AA")
+
+    failed = {"Src": f"{url}/b", "Dst": "", "TransferStatus": "Failed", "ErrorCode": "0"}
+    content = {"JobID": "job-1", "JobStatus": "CompletedWithErrors", "FailedTransfers": [failed]}
+    runner = AzcopyRunner(ScriptedAzcopy([STARTED, line("Progress", content), line("EndOfJob", content)]), write)
+    report = moved_by(engine(tmp_path, runner), task)
+    assert (moved(report), codes(report), runner.process.received) == ({"a"}, {"b": "disk_full"}, [])
+
+
 def test_azcopy_may_write_in_its_own_places_only(tmp_path: Path) -> None:
     runner = writes(a=b"AA")
     moved_by(engine(tmp_path, runner), download(tmp_path, a=b"AA"))

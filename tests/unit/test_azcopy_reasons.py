@@ -81,7 +81,7 @@ def test_a_refusal_in_the_messages() -> None:
         (ErrorDetails(503, "ServerBusy", ""), Route.UPLOAD, "service_busy"),
         (ErrorDetails(500, "InternalError", ""), Route.DOWNLOAD, "service_busy"),
         (ErrorDetails(0, "", "File modified since transfer scheduled"), Route.UPLOAD, "changed_while_read"),
-        (ErrorDetails(0, "", "write /p/x: no space left on device"), Route.DOWNLOAD, "local_file"),
+        (ErrorDetails(0, "", "write /p/x: no space left on device"), Route.DOWNLOAD, "disk_full"),
         (ErrorDetails(0, "", "something new"), Route.DOWNLOAD, "azcopy_failed"),
     ],
 )

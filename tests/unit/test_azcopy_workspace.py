@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.workspace import KEPT_LOGS, prune_workspaces, workspace
+from blobsync.azcopy.workspace import KEPT_LOGS, abandoned_staging, prune_workspaces, workspace
 from blobsync.base.errors import LocalFileError
 
 
@@ -92,6 +92,14 @@ def dead_run(state: Path, **owner: object) -> Path:
     (root / "lock").touch()
     (root / "owner.json").write_text(json.dumps(owner))
     return root
+
+
+def test_what_killed_transfers_left_is_known_before_it_goes(tmp_path: Path) -> None:
+    staging = tmp_path / ".blobsync-00000000.part"
+    dead_run(tmp_path, staging=str(staging))
+    with workspace(tmp_path) as space:
+        space.make_staging(tmp_path)
+        assert abandoned_staging(tmp_path) == [staging]
 
 
 @pytest.mark.parametrize("name", ["data", ".blobsync", "important.part"])

@@ -25,6 +25,7 @@ from blobsync.local.part_files import (
     KeptName,
     NotKeptError,
     PartFile,
+    left_over,
     remove_leftover,
     remove_leftovers,
     unnamed_work,
@@ -209,6 +210,26 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
         assert remove_leftovers(tmp_path) == 1
         assert remove_leftovers(tmp_path / "nowhere") == 0
     assert names(tmp_path) == kept
+
+
+def test_the_bytes_that_dead_runs_left_are_those_on_the_disk(tmp_path: Path) -> None:
+    data, staging = tmp_path / "data", tmp_path / "data" / "sub" / ".blobsync-00000001.part"
+    (staging / "f").mkdir(parents=True)
+    (staging / "f" / ".azDownload-12345678-1234-1234-1234-123456789012-a").write_bytes(bytes([1]) * 300_000)
+    (data / "sub" / "a").write_bytes(bytes([1]) * 5_000_000)
+    left = data / ".blobsync-0123abcd.part"
+    left.write_bytes(bytes([1]) * 100_000)
+    os.truncate(left, 10**9)
+    (data / ".blobsync-0123abce.part").symlink_to(data / "sub" / "a")
+    running = part(data, unnamed=False)
+    running.write_at(0, bytes([1]) * 900_000)
+    with no_descriptor_stays_open():
+        assert 100_000 <= left_over(data) < 200_000
+        assert 400_000 <= left_over(data, [staging]) < 500_000
+        # Beside a file that is to be replaced.
+        assert 100_000 <= left_over(data / "b") < 200_000
+        assert left_over(tmp_path / "nowhere" / "b") == 0
+    running.discard()
 
 
 def without_locks(fd: int, operation: int) -> None:

@@ -16,11 +16,13 @@ from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
+from blobsync.direct.giving_up import was_tried
 from blobsync.local.index import Index
 from blobsync.local.names import is_temporary
+from blobsync.plan.listener import Listener
 from blobsync.plan.spreading import Load, SpreadPlan, check_spread, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action
+from blobsync.plan.transfer_plan import Action, FileFailure
 from blobsync.spread.arrivals_here import as_seen_here
 from blobsync.spread.earlier_records import merge_records
 from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
@@ -30,7 +32,7 @@ from blobsync.spread.record import FileRecord, Ready, answer_line
 from blobsync.spread.shard import end_text
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.transfer.engines import Moved, MoveTask
+from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, copy, download, moved_by, upload
 
@@ -66,11 +68,11 @@ class Threads:
             thread.join()
 
 
-def hauler(place: SharedPlace, task: MoveTask, number: int = 0) -> Hauler:
+def hauler(place: SharedPlace, task: MoveTask, number: int = 0, engine: DirectEngine | None = None) -> Hauler:
     ends = Ends(task.part.source, task.part.destination)
     settings = HaulerSettings(f"node{number}.0", number, str(uuid.UUID(int=number)), poll=0.01, flush=0.01)
     key = end_text(ends.source), end_text(ends.destination)
-    return Hauler(place, {key: ends}, DirectEngine(), settings, lambda: None, lambda text: None)
+    return Hauler(place, {key: ends}, engine or DirectEngine(), settings, lambda: None, lambda text: None)
 
 
 def clock() -> SpreadClock:
@@ -156,6 +158,45 @@ def test_a_shard_over_which_three_workers_were_lost_is_given_up_by_name(task: Mo
     assert len(report.failed) == 29
     assert {failure.code for _, failure in report.failed} == {FailureCode.NOT_REPORTED}
     assert "3 workers in a row were lost" in report.failed[0][1].message
+
+
+class FullDisk(DirectEngine):
+    """Has room for nothing; the worker ends after its first shard."""
+
+    def __init__(self, place: SharedPlace) -> None:
+        super().__init__()
+        self._place = place
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        for action in task.actions:
+            failure = FileFailure(action.path, FailureCode.DISK_FULL, f"/p/{action.path}: No space left on device")
+            report.file_failed(action, failure)
+        self._place.write("alive", b"")
+
+
+class OneShard(Threads):
+    """One worker, which has ended before the parent listens."""
+
+    def start(self) -> None:
+        self.place.write("alive", b"1")
+        hauler(self.place, self._task, engine=FullDisk(self.place)).work()
+
+
+def test_the_first_file_that_finds_no_room_ends_the_fetching_of_all_nodes(place: FolderPlace, tmp_path: Path) -> None:
+    store = MemoryStore("box")
+    names = [f"f{number:03}" for number in range(200)]
+    for name in names:
+        store.add(f"sets/{name}", b"a file")
+    task = download(store, "sets", tmp_path / "down", names)
+    report = moved_by(SpreadEngine(DirectEngine(), place, OneShard(place, task), 20, poll=0.01), task)
+    assert sorted(action.path for action, _ in report.failed) == names
+    assert {failure.code for _, failure in report.failed} == {FailureCode.DISK_FULL}
+    own = [failure for _, failure in report.failed if was_tried(failure.message)]
+    assert 0 < len(own) < 200
+    assert place.names("done") == place.names("shards"), "nobody takes what is given up"
+    # A parent that is started again hears the same.
+    again = moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 20, poll=0.01), task)
+    assert {failure.code for _, failure in again.failed} == {FailureCode.DISK_FULL} and len(again.failed) == 200
 
 
 def test_a_record_that_cannot_be_is_not_believed_nor_what_comes_after_it(task: MoveTask, place: FolderPlace) -> None:

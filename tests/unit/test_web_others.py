@@ -189,5 +189,8 @@ def test_a_plan_is_made_for_the_cluster_of_its_form_and_from_the_one_that_is_nam
     again = pages.post("/plans", again=work.id, keep="both")
     settled = pages.works.find(again.headers["location"].rpartition("/")[2]).wish
     assert settled == replace(wish, options=replace(wish.options, keep="both"))
+    fits = pages.post("/plans", again=work.id, force="1")
+    forced = pages.works.find(fits.headers["location"].rpartition("/")[2]).wish
+    assert forced == replace(wish, options=replace(wish.options, force=True))
     for form in ({"from_cluster": "nowhere"}, {"cluster": "nowhere"}):
         assert pages.post("/plans", act="u:data/x", **form).status == 400

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
     ChecksumError,
+    DiskFullError,
     SasExpiredError,
     StorageUnreachableError,
 )
@@ -140,13 +142,22 @@ def test_damage_that_does_not_end_is_a_failure() -> None:
     assert run.report.failed[0][1].code == "checksum_mismatch"
 
 
-def test_an_expired_sas_spares_the_service_the_other_files() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        SasExpiredError("expired"),
+        AzcopyTransferError(FailureCode.SAS_EXPIRED, "azcopy says that it is expired"),
+        DiskFullError("/p/a: No space left on device"),
+    ],
+)
+def test_what_fails_every_file_spares_the_service_the_others(error: BlobsyncError) -> None:
     paths = [f"f{number}" for number in range(100)]
     run = run_state(*paths)
-    script = Script(fail={path: [SasExpiredError("expired")] for path in paths})
+    script = Script(fail={path: [error] for path in paths})
     run_jobs(run, script, threads=2)
     assert len(run.report.failed) == 100
-    assert {failure.code for _, failure in run.report.failed} == {"sas_expired"}
+    assert {failure.code for _, failure in run.report.failed} == {error.code}
+    assert error.message in {failure.message for _, failure in run.report.failed}
     assert sum(event.startswith("open") for event in script.events) <= 4
 
 

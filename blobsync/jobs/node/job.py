@@ -115,10 +115,13 @@ class NodeJob:
         sys.stderr.write(redact(text) + "\n")
 
     def say(self, text: str) -> None:
-        """Write a line to this node's log; never to the user's."""
-        self.node_log.parent.mkdir(parents=True, exist_ok=True)
-        with self.node_log.open("a", encoding="utf-8", errors="replace") as log:
-            log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + redact(text) + "\n")
+        """Write a line to this node's log; never to the user's. On a disk that is full it goes to standard error."""
+        try:
+            self.node_log.parent.mkdir(parents=True, exist_ok=True)
+            with self.node_log.open("a", encoding="utf-8", errors="replace") as log:
+                log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + redact(text) + "\n")
+        except OSError:
+            self.complain(text)
 
     def folders(self, *modes: str) -> list[FolderLink]:
         """The folder entries of these modes."""

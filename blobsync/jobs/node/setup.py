@@ -46,7 +46,9 @@ def make_ready(job: NodeJob, places: JobPlaces) -> None:
         except Exception as error:
             text = _sentence(error)
             job.say("setup failed: " + text)
-            write_text(failed, job.attempt + "\n" + text)
+            # On a disk that is full the next process finds out by itself.
+            with suppress(OSError):
+                write_text(failed, job.attempt + "\n" + text)
             raise NotReadyError(text) from error
         write_text(ready, job.attempt)
         job.say(f"ready: {job.root}")

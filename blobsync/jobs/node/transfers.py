@@ -8,6 +8,7 @@ remembered lies in an index beside the job's root.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,17 +19,21 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
+from blobsync.direct.giving_up import was_tried
 from blobsync.jobs.node.job import NodeJob
 from blobsync.jobs.node.ranks import NotReadyError
 from blobsync.jobs.spec import FolderLink
+from blobsync.local.free_space import LocalDisks
 from blobsync.local.hashing import hash_file
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.listener import SilentListener
+from blobsync.plan.one_file import Names
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
+from blobsync.plan.room import WrittenHere, lacking_room
 from blobsync.plan.selection import ignored_by
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_options import TransferOptions
@@ -75,8 +80,9 @@ class _NodeListener(SilentListener):
 class NodeTransfers:
     """The transfers of one node for its job."""
 
-    def __init__(self, job: NodeJob) -> None:
+    def __init__(self, job: NodeJob, disks: LocalDisks = LocalDisks()) -> None:  # noqa: B008 - it is frozen
         self._job = job
+        self._disks = disks
         self._index = Index(job.beside("index.sqlite"), job.say)
         self._listener = _NodeListener(job)
         self._down = _DOWN if job.in_place else _DOWN_ANEW
@@ -98,7 +104,7 @@ class NodeTransfers:
         and none that the folder entry has patterns against.
 
         ``name`` is what messages and records call it. Raises ``NothingMatchedError`` if nothing is there,
-        ``NotReadyError`` when not all of it arrived.
+        ``NotReadyError`` when the disk has too little free space, and when not all of it arrived.
         """
         began = time.monotonic()
         source, target = RemoteEnd(remote.store, remote.at(below)), local / below
@@ -112,6 +118,7 @@ class NodeTransfers:
         actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, self._down, shown=shown)
         rule = _name_rule(looked.shape, target)
         check_names(actions, [*extras, *looked.clashes], shown, rule, one_case=ignores_case(target))
+        self._demand_room(shown, Names(os.path.realpath(target), looked.followed), actions)
         part = replace(part, shape=looked.shape, actions=actions)
         result = self._carry_out(part, self._down, (*looked.unreadable, *looked.blocked))
         seconds = time.monotonic() - began
@@ -164,8 +171,16 @@ class NodeTransfers:
         )
         return carry_out(plan, _OnePart(part, self._index), _ENGINES, self._listener, None)
 
+    def _demand_room(self, shown: str, names: Names, actions: tuple[FileAction, ...]) -> None:
+        size = sum(action.size for action in actions if action.action is Action.TRANSFER)
+        for lacking in lacking_room([WrittenHere(shown, names, actions)], Action.TRANSFER, size, self._disks):
+            raise NotReadyError(
+                f"{lacking.message} ({lacking.code})",
+                hint=f"free space on {socket.gethostname()}, use nodes with a larger disk, or mount the folder",
+            )
+
     def _demand_all(self, result: TransferResult) -> None:
-        failures = [*result.failures, *result.plan.conflicts]
+        failures = sorted([*result.failures, *result.plan.conflicts], key=lambda each: not was_tried(each.message))
         for failure in failures[:_TOLD]:
             self._job.say(_told(failure))
         if failures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import cast
+from typing import Any, cast
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -92,8 +92,11 @@ def _make(request: Request) -> Response:
 
 
 def _again(wish: Wish, form: Mapping[str, str]) -> Wish:
-    """The same, or how its conflicts are to be settled."""
-    return replace(wish, options=replace(wish.options, keep=_keep(form))) if "keep" in form else wish
+    """The same, or how its conflicts are to be settled, or that what fits is to be fetched."""
+    changes: dict[str, Any] = {"keep": _keep(form)} if "keep" in form else {}
+    if "force" in form:
+        changes["force"] = True
+    return replace(wish, options=replace(wish.options, **changes))
 
 
 def _wish(form: Mapping[str, str], source: Source) -> Wish:

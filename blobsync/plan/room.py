@@ -1,0 +1,105 @@
+"""Whether what a plan writes on this machine fits on its disks, before anything is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.amounts import size_text
+from blobsync.base.failure_codes import FailureCode
+from blobsync.config.mapping import is_below
+from blobsync.local.free_space import LocalDisks
+from blobsync.plan.one_file import Names
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
+
+
+class WrittenHere(NamedTuple):
+    """The actions of one part that has an end on this machine, and where its names lead; ``shown`` is its path."""
+
+    shown: str
+    names: Names
+    actions: Iterable[FileAction]
+
+
+@dataclass(slots=True)
+class _Need:
+    """Bytes of one disk. Each file is there whole before the one that it replaces goes."""
+
+    shown: str
+    free: int
+    growth: int = 0
+    largest: int = 0
+    on_record: int = 0
+    places: list[str] = field(default_factory=list)
+
+    def add(self, place: str, arriving: int, replaced: int, on_record: int) -> None:
+        if place not in self.places:
+            self.places.append(place)
+        self.growth += arriving - replaced
+        self.largest = max(self.largest, arriving)
+        self.on_record += on_record
+
+    @property
+    def bytes(self) -> int:
+        return max(self.growth, self.largest)
+
+    def free_again(self, disks: LocalDisks) -> int:
+        """What dead runs left there goes first, except what this one goes on from, which does not arrive anew."""
+        apart = [each for each in self.places if not any(is_below(each, at) for at in self.places if at != each)]
+        return max(0, sum(disks.left_over(Path(place)) for place in apart) - self.on_record)
+
+
+def lacking_room(parts: Sequence[WrittenHere], writing: Action, size: int, disks: LocalDisks) -> list[FileFailure]:
+    """Each disk that has less free than the plan needs there at least, with both figures.
+
+    ``writing`` is the action that writes here: a download's ``TRANSFER``, an upload's ``ADOPT``. At most ``size`` bytes
+    are written in all. A file system that compresses may still hold more than is free.
+    """
+    known = {part.names.root: disks.of(Path(part.names.root)) for part in parts}
+    if not any(part.names.followed for part in parts):
+        # Nearly always there is far more room, and no need to go through all files.
+        known = {place: disk for place, disk in known.items() if disk is not None and disk.free < size}
+        parts = [part for part in parts if part.names.root in known]
+    needs: dict[int, _Need] = {}
+    for part in parts:
+        for action in part.actions:
+            for arriving, replaced in _written(action, writing):
+                place = _place_of(part.names, action.path)
+                if place not in known:
+                    known[place] = disks.of(Path(place))
+                disk = known[place]
+                if disk is not None:
+                    need = needs.setdefault(disk.device, _Need(part.shown, disk.free))
+                    need.add(place, arriving, replaced, action.on_record)
+    for need in needs.values():
+        if need.bytes > need.free:
+            need.free += need.free_again(disks)
+    return [_refusal(need) for need in needs.values() if need.bytes > need.free]
+
+
+def _place_of(names: Names, path: str) -> str:
+    """The folder that tells the disk: a link to a folder is written through, one to a file is replaced."""
+    link = names.link_of(path)
+    return names.root if link is None or link == path else names.followed[link]
+
+
+def _written(action: FileAction, writing: Action) -> Iterator[tuple[int, int]]:
+    """The bytes that arrive for this file, and those of the version that they replace."""
+    before = action.destination if writing is Action.TRANSFER else action.source
+    if action.action is writing:
+        # A version that goes aside stays.
+        yield action.size - action.on_record, before.size if before and not action.aside else 0
+    elif action.aside and action.destination and writing is Action.ADOPT:
+        yield action.destination.size, 0
+
+
+def _refusal(need: _Need) -> FileFailure:
+    return FileFailure(
+        need.shown,
+        FailureCode.DISK_TOO_SMALL,
+        f"{need.shown}: {size_text(need.bytes)} would be written to {need.places[0]},"
+        f" and {size_text(need.free)} are free",
+        "free some space, or move fewer files with --include; --force fetches what fits",
+    )
