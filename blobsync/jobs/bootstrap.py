@@ -52,7 +52,7 @@ class Boot:
         return text
 
     def fetch(self, container: str, path: str, target: Path, limit: int) -> None:
-        """Bring a blob of at most ``limit`` bytes, or a file that the service has put on this node."""
+        """Bring a blob of at most ``limit`` bytes (no proxy for this machine), or a file of this node."""
         sas, until, problem, status = self.secrets.get("sas", {}), time.monotonic() + DEADLINE, "", 0
         if container.startswith(MOUNTED):
             return save(Path(container[len(MOUNTED) :]).open("rb"), target, limit, until)
@@ -60,9 +60,10 @@ class Boot:
             raise ValueError(f"no access to {container} was handed over")
         url = quote(f"{container}/{quote(path)}?{sas[container].strip().lstrip('?')}", safe=IN_URLS)
         request = urllib.request.Request(url, headers={"x-ms-version": API_VERSION})
+        proxies = urllib.request.ProxyHandler({} if re.match(r"\w+://(localhost|127[.\d]+|\[::1])[:/]", url) else None)
         for attempt in range(TRIES):
             try:
-                return save(urllib.request.urlopen(request, timeout=SILENCE), target, limit, until)
+                return save(urllib.request.build_opener(proxies).open(request, timeout=SILENCE), target, limit, until)
             except OSError as error:
                 status, problem = getattr(error, "code", 0), f"{getattr(error, 'reason', error)}"
                 if 0 < status < 500 and status not in (408, 429):

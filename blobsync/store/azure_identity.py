@@ -10,10 +10,11 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import LoginRequiredError
 from blobsync.base.locations import Secret
+from blobsync.base.trusted_hosts import is_loopback
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -91,7 +92,22 @@ def _credential(source: str) -> TokenCredential:
         return AzureCliCredential()
     if source == "device-code":
         return DeviceCodeCredential(prompt_callback=_show_device_code)
-    return DefaultAzureCredential()
+    return DefaultAzureCredential(transport=_transport())
+
+
+def _transport() -> Any:
+    """Asks this machine without a proxy, as the REST client does: some serve their managed identity themselves."""
+    import requests
+    from azure.core.pipeline.transport import RequestsTransport
+
+    class Session(requests.Session):
+        def merge_environment_settings(self, url: Any, *given: Any) -> Any:
+            settings = super().merge_environment_settings(url, *given)
+            if is_loopback(str(url)):
+                settings["proxies"] = {}
+            return settings
+
+    return RequestsTransport(session=Session())
 
 
 def _show_device_code(address: str, code: str, expires: datetime) -> None:

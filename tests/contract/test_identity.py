@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -18,6 +22,7 @@ from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sdk import SdkContainer
 from tests.conftest import FOR_INSTALLERS, TOOLS, Azurite
+from tests.servers.recording_server import RecordingServer
 from tests.servers.tls_azurite import TlsAzurite, access_token, tls_azurite
 
 KEY = new_key()
@@ -136,3 +141,27 @@ def test_plain_http_to_a_tls_port_and_the_reverse(azurite: Azurite, box: Contain
     plain = ContainerUrl("one", "box", box.endpoint.replace("https:", "http:"))
     with pytest.raises(StorageUnreachableError, match="the connection to"):
         RestBlobStore(plain, BlobHttp(plain, SharedKeySigner("one", KEY), environ={}, retry=quick)).head("a")
+
+
+def test_an_identity_that_this_machine_serves_is_asked_without_a_proxy() -> None:
+    """As on Azure's application hosts: https://learn.microsoft.com/azure/app-service/overview-managed-identity."""
+    answer = json.dumps(
+        {"access_token": "theirs", "expires_on": str(int(time.time()) + 3600), "resource": "x", "token_type": "Bearer"}
+    ).encode()
+    served = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        len(answer),
+        answer,
+    )
+    code = "from blobsync.store.azure_identity import token_provider; print(token_provider({})()[0].reveal())"
+    with RecordingServer({"GET /token": served}) as identity, RecordingServer() as proxy:
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": "/nonexistent",
+            "IDENTITY_ENDPOINT": f"{identity.url}/token",
+            "IDENTITY_HEADER": "hush",
+            **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy.url),
+        }
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "theirs\n", done.stderr
+    assert len(identity.requests) == 1
+    assert proxy.requests == []

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
+from tests.servers.kube.cluster import IMAGE, RealCluster, kubectl_path, stand_in
 from tests.servers.kube_fixture import kube_cluster as kube_cluster
+from tests.servers.recording_server import RecordingServer
 
 pytestmark = pytest.mark.kubernetes
 _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -53,6 +54,19 @@ def ended(cluster: RealCluster, name: str, space: str) -> dict[str, Any]:
 
 def conditions(found: dict[str, Any]) -> list[str]:
     return [each["type"] for each in found["status"]["conditions"] if each["status"] == "True"]
+
+
+def test_kubectl_asks_this_machine_without_a_proxy() -> None:
+    kubectl = kubectl_path()
+    assert kubectl
+    answers = {"GET /version": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"}
+    with RecordingServer(answers) as server, RecordingServer() as proxy:
+        environ = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy.url)
+        for url in (server.url, server.url.replace("127.0.0.1", "localhost")):
+            argv = [kubectl, "--server", url, "get", "--raw", "/version"]
+            done = subprocess.run(argv, env={**environ, "HOME": "/nonexistent"}, check=True, capture_output=True)
+            assert done.stdout == b"{}"
+    assert (len(server.requests), proxy.requests) == (2, [])
 
 
 def test_a_job_of_two_indexes_runs_and_completes(kube_cluster: RealCluster, space: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 import urllib3
 import yaml
 
-from tests.e2e.world import Container, Project, wait_until
+from tests.e2e.world import Container, Project, wait_until, write_tree
 from tests.servers.recording_server import RecordingServer
 
 pytestmark = pytest.mark.e2e
@@ -218,6 +218,22 @@ def test_a_key_in_the_line_of_the_container_is_not_told(project: Project, contai
             assert done.code != 0
             assert "container_name" in done.out + done.err and "44 characters" in done.out + done.err, done
             assert key[3:-1] not in done.out + done.err, done
+
+
+@pytest.mark.parametrize("way", ["curl", "urllib3", "azcopy"])
+def test_a_proxy_gets_nothing_that_is_for_this_machine(
+    with_azcopy: Project, container: Container, recorder: RecordingServer, way: str
+) -> None:
+    with_azcopy.configure(container)
+    proxies = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "all_proxy")
+    with_azcopy.environ |= {**dict.fromkeys(proxies, recorder.url), "NO_PROXY": "", "no_proxy": ""}
+    if way != "azcopy":
+        with_azcopy.environ["BLOBSYNC_TRANSPORT"] = way
+    write_tree(with_azcopy.root / "data", {"a": b"of the project", "sub/b": b"too"})
+    done = with_azcopy.json("u", "data", "--engine", "azcopy" if way == "azcopy" else "direct")
+    assert done.code == 0, done
+    assert len(container.names()) == 2
+    assert recorder.requests == []
 
 
 def share(project: Project, container: Container) -> None:

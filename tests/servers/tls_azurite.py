@@ -82,8 +82,9 @@ def await_url(process: subprocess.Popen[str]) -> str:
     raise AssertionError("Azurite did not start: " + "".join(said))
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that nobody else signed, and its key."""
+def make_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, and for other names, that nobody else signed, and its key."""
+    subjects = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, names)]
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(timezone.utc)
@@ -95,7 +96,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.SubjectAlternativeName(subjects), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
         .sign(key, hashes.SHA256())
     )

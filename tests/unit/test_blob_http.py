@@ -38,6 +38,7 @@ from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.steps import Pause, Steps
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts, TransportError
+from blobsync.store.rest.transport_choice import proxy_for
 from tests.fakes.scripted_http import Script, Step, scripted
 from tests.servers.tls_azurite import make_certificate
 
@@ -645,6 +646,30 @@ def test_an_http_proxy_of_the_environment_is_used() -> None:
         assert proxied(script, {**CHOSEN, "HTTP_PROXY": proxy})[0].startswith("http://blob.invalid/acct/box/a?")
 
 
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_proxy_gets_nothing_that_is_for_this_machine(host: str, name: str) -> None:
+    with scripted([blob(b"here")]) as script, scripted([blob(b"theirs")]) as proxy:
+        container = ContainerUrl("acct", "box", script.url.replace("127.0.0.1", host))
+        environ = {**CHOSEN, name: proxy.url.removesuffix("/acct"), "NO_PROXY": ""}
+        Driven(container, BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK)).head("a")
+    assert [len(each.seen) for each in (script, proxy)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("netloc", "proxied"),
+    [
+        *((here, False) for here in ("127.0.0.1", "127.9.8.7:80", "localhost", "LOCALHOST.:10000", "[::1]:10000")),
+        # A name that only ends so is looked up, and may be anywhere.
+        *((there, True) for there in ("localhost.evil.example", "127.0.0.1.evil.example", "a.localhost", "10.0.0.1")),
+    ],
+)
+def test_what_this_machine_is(netloc: str, proxied: bool) -> None:
+    environ = {"HTTP_PROXY": "http://127.0.0.1:3128", "HTTPS_PROXY": "http://127.0.0.1:3128"}
+    for scheme in ("http", "https"):
+        assert proxy_for(scheme, netloc, environ) == ("http://127.0.0.1:3128" if proxied else None)
+
+
 @pytest.mark.parametrize("listed", ["blob.invalid", ".invalid", "other, invalid", "*"])
 def test_no_proxy_wins(listed: str) -> None:
     with scripted([blob(b"")]) as script, pytest.raises(StorageUnreachableError, match="cannot resolve the host blob"):
@@ -664,7 +689,7 @@ def test_a_proxy_that_nothing_can_use_is_refused_before_any_request() -> None:
 
 @contextmanager
 def connect_proxy(answer: bytes = b"HTTP/1.1 200 Connection established\r\nX-Of: the proxy\r\n\r\n") -> Iterator[str]:
-    """Opens one way to where CONNECT says, or answers otherwise."""
+    """Opens one way to the port that CONNECT says, on this machine whatever its name is, or answers otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as held:
 
         def serve() -> None:
@@ -680,8 +705,8 @@ def connect_proxy(answer: bytes = b"HTTP/1.1 200 Connection established\r\nX-Of:
             if b" 200 " not in answer:
                 near.close()
                 return
-            host, _, port = head.split()[1].decode().rpartition(":")
-            far = held.enter_context(socket.create_connection((host, int(port))))
+            port = int(head.split()[1].decode().rpartition(":")[2])
+            far = held.enter_context(socket.create_connection(("127.0.0.1", port)))
             threading.Thread(target=pump, args=(far, near), daemon=True).start()
             pump(near, far)
 
@@ -694,14 +719,14 @@ def connect_proxy(answer: bytes = b"HTTP/1.1 200 Connection established\r\nX-Of:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def secure(script: Script, **environ: str) -> Driven:
-    container = ContainerUrl("acct", "box", script.url)
+def secure(script: Script, host: str = "127.0.0.1", **environ: str) -> Driven:
+    container = ContainerUrl("acct", "box", script.url.replace("127.0.0.1", host))
     return Driven(container, BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, **environ}, retry=QUICK))
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_certificate(tmp_path_factory.mktemp("tls"))
+    return make_certificate(tmp_path_factory.mktemp("tls"), "blob.invalid")
 
 
 def test_a_certificate_is_trusted_when_the_environment_says_so(certificate: tuple[Path, Path]) -> None:
@@ -719,7 +744,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(certificate: t
 
 def test_https_goes_through_a_proxy_by_connect(certificate: tuple[Path, Path]) -> None:
     with scripted([blob(b"0123456789")], certificate) as script, connect_proxy() as proxy:
-        found = secure(script, HTTPS_PROXY=proxy, SSL_CERT_FILE=str(certificate[0])).head("a")
+        found = secure(script, "blob.invalid", HTTPS_PROXY=proxy, SSL_CERT_FILE=str(certificate[0])).head("a")
     assert found is not None
     assert found.size == 10, "the proxy's own answer is not taken for the service's"
     assert [seen.method for seen in script.seen] == ["HEAD"]
@@ -728,8 +753,8 @@ def test_https_goes_through_a_proxy_by_connect(certificate: tuple[Path, Path]) -
 def test_a_proxy_that_refuses_connect_is_named(certificate: tuple[Path, Path]) -> None:
     refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     with scripted([], certificate) as script, connect_proxy(refusal) as proxy:
-        with pytest.raises(StorageUnreachableError, match=r"the proxy for 127\.0\.0\.1"):
-            secure(script, HTTPS_PROXY=proxy).head("a")
+        with pytest.raises(StorageUnreachableError, match=r"the proxy for blob\.invalid"):
+            secure(script, "blob.invalid", HTTPS_PROXY=proxy).head("a")
 
 
 def test_dots_in_a_name_are_no_folders() -> None:

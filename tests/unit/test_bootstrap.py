@@ -25,6 +25,7 @@ from blobsync.local.names import local_problem
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import ARCHIVE, SOURCES, BootedNode, python_of
 from tests.fakes.jobs import CODE, make_spec, zip_of
+from tests.servers.recording_server import RecordingServer
 
 LINES = 150
 SENTINEL = "SENTINEL"
@@ -97,6 +98,14 @@ def test_the_words_arrive_as_they_were_given_and_the_exit_code_comes_back(node: 
     assert told["argv"] == node.command("exec", spec, "--keep-root", "failed", "--log")[3:]
     assert told["place"] == str(node.place(spec) / "node")
     assert node.place(spec).stat().st_mode & 0o777 == node.place(spec).parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_proxy_gets_nothing_that_is_for_this_machine(node: BootedNode) -> None:
+    with RecordingServer() as proxy:
+        node.env.update(dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy.url))
+        done = node.do("exec", job(node))
+    assert (done.returncode, done.stderr) == (5, "")
+    assert proxy.requests == []
 
 
 def test_each_task_of_an_array_and_each_node_has_a_place_of_its_own(node: BootedNode) -> None:

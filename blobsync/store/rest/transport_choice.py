@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import StorageUnreachableError, UsageError
+from blobsync.base.trusted_hosts import is_loopback
 from blobsync.store.rest.transport import ServerOrigin, Timeouts, Transport
 
 _PROXY_SCHEMES = frozenset({"http", "https"})
@@ -61,7 +62,13 @@ def _is_proxy(url: str) -> bool:
 
 
 def proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``."""
+    """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``.
+
+    None for this machine, as in Go's programs (azcopy, kubectl): a proxy elsewhere would be sent what is meant for it,
+    with its SAS or signature.
+    """
+    if is_loopback(f"{scheme}://{netloc.rpartition('@')[2]}"):
+        return None
     proxies = {
         name.lower().removesuffix("_proxy"): value
         for name, value in environ.items()
