@@ -137,6 +137,7 @@ if TYPE_CHECKING:
     from blobsync.project.api import Project
     from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
     from blobsync.project.callback import OnProgress
+    from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
     from blobsync.project.jobs import open_jobs
     from blobsync.project.options import TransferKeywords
@@ -213,6 +214,7 @@ __all__ = [
     "FailureCode",
     "FetchedLogs",
     "FileAction",
+    "FileDifference",
     "FileFailure",
     "FileState",
     "FileTally",
@@ -390,6 +392,7 @@ _HOMES = {
     "blobsync.project.api": ("Project",),
     "blobsync.project.browse": ("Beginning", "ListingEntry", "PathStatus", "Usage"),
     "blobsync.project.callback": ("OnProgress",),
+    "blobsync.project.content": ("FileDifference",),
     "blobsync.project.folders": ("FolderName", "FolderStatus"),
     "blobsync.project.jobs": ("open_jobs",),
     "blobsync.project.options": ("TransferKeywords",),

@@ -185,7 +185,7 @@ def _touched() -> Iterator[tuple[str, str]]:
                     owner = (
                         part.value.id if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) else used
                     )
-                    if owner in origins and used not in ("browse", "removal", "sharing"):
+                    if owner in origins and used not in ("browse", "content", "removal", "sharing"):
                         yield f"{home}.{one.__name__}", used
 
 

@@ -41,6 +41,8 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("ls",), "look", "List blobs, or the folder entries if no PATH is given."),
             Word(("du",), "look", "Count the blobs and bytes below a path."),
             Word(("stat",), "look", "Show one path: the local file, the blob, and the record."),
+            Word(("cat",), "content", "Print the bytes of a blob."),
+            Word(("diff",), "content", "Show how a local file differs from its blob, line by line."),
             Word(("resolve",), "look", "Show where a path lives, and why."),
             Word(("url",), "look", "Make a URL that opens a blob for a limited time."),
             Word(("rm",), "remove", "Delete blobs, after asking."),

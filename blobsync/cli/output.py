@@ -46,8 +46,8 @@ class Result:
     ``interrupted`` is the error for Ctrl-C while they come. ``reveals``: the answer is a secret that was asked for;
     everything else is redacted. ``wraps``: the lines are sentences, which break at blanks where a terminal is narrow;
     commands to copy, names and texts of others do not. ``texts``: the lines are those of a program, with its tabs.
-    ``then`` goes on after the answer was shown, until it returns
-    the exit code.
+    ``body`` are bytes that go to standard output as they are, in place of lines. ``then`` goes on after the answer was
+    shown, until it returns the exit code.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +59,7 @@ class Result:
     reveals: bool = False
     wraps: bool = False
     texts: bool = False
+    body: Iterable[bytes] = ()
     then: Callable[[], int] | None = None
 
 
@@ -118,10 +119,12 @@ class Console:
         columns = columns_of(self._out) if result.wraps else 0
         try:
             for line in result.lines:
-                text = wrapped(_printable(line if result.reveals else redact_answer(line), tabs=result.texts), columns)
+                text = wrapped(printable(line if result.reveals else redact_answer(line), tabs=result.texts), columns)
                 self._out.write((painted(text) if self._color_out else text) + "\n")
                 if result.live:
                     self._out.flush()
+            for piece in result.body:
+                self._out.buffer.write(piece)
         except KeyboardInterrupt:
             if result.interrupted is None:
                 raise
@@ -162,14 +165,14 @@ class Console:
     def say(self, text: str, hint: str | None = None, *, wrong: bool = False, rows: Sequence[str] = ()) -> None:
         """One sentence on standard error, with the files of ``rows`` below it; ``wrong``: it tells of a failure."""
         columns = columns_of(self._err)
-        shown = wrapped(f"{_NAME} {_printable(redact(text))}", columns)
+        shown = wrapped(f"{_NAME} {printable(redact(text))}", columns)
         if wrong and self._color_err:
             shown = painted_error(_NAME) + shown[len(_NAME) :]
         self._err.write(f"{shown}\n")
         for row in rows:
-            self._err.write(f"  {_printable(redact_answer(row))}\n")
+            self._err.write(f"  {printable(redact_answer(row))}\n")
         if hint:
-            self._err.write(wrapped(f"  hint: {_printable(redact(hint))}", columns) + "\n")
+            self._err.write(wrapped(f"  hint: {printable(redact(hint))}", columns) + "\n")
         self._err.flush()
 
     def _document(self, exit_code: int, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]) -> None:
@@ -202,7 +205,7 @@ def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
     ]
 
 
-def _printable(text: str, *, tabs: bool = False) -> str:
+def printable(text: str, *, tabs: bool = False) -> str:
     """Shows control characters of hostile names as their escapes, tabs too unless they are part of a text; names that
     are not UTF-8 stay readable."""
     kept = "\t" if tabs else ""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.project_jobs import Jobs
     from blobsync.plan.saved_plan import SavedPlan
-    from blobsync.project import browse, folders, overview, removal, sharing
+    from blobsync.project import browse, content, folders, overview, removal, sharing
     from blobsync.project.callback import OnProgress
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
@@ -271,6 +271,29 @@ class Project(LoggedProject):
             return browse.blob_beginning(self.connections, place, most)
         demand_consent(self._open_context, [place.path])
         return browse.file_beginning(place, most)
+
+    def read(self, path: PathName) -> Iterator[bytes]:
+        """The bytes of the blob at ``path``, piece by piece, of one version of it.
+
+        Raises ``NothingMatchedError``, ``ShapeConflictError`` for a folder, and once all was read ``ChecksumError``
+        where that is not what the blob's MD5 says.
+        """
+        from blobsync.project import content
+
+        return content.read_blob(self.connections, self.resolve(path))
+
+    def diff(self, path: PathName) -> content.FileDifference:
+        """How the local file at ``path`` differs from its blob.
+
+        Raises ``NothingMatchedError``, ``ShapeConflictError`` for a folder, ``LocalFileError``, and
+        ``UntrustedLinkError`` as :meth:`stat` does.
+        """
+        from blobsync.plan.building import demand_consent
+        from blobsync.project import content
+
+        place = self.resolve(path)
+        demand_consent(self._open_context, [place.path])
+        return content.difference(self.connections, self._open_context.index, place)
 
     def status(
         self, paths: Paths = (), *, fresh: bool = False, on_progress: OnProgress | None = None

@@ -59,8 +59,8 @@ def list_path(
     """
     listing = remembering(place) if remembering else None
     end = connections.end(place.remote)
-    blob = None if place.folder_only or not end.name else end.store.head(end.name)
-    if blob is not None and not blob.is_folder_stub:
+    blob = blob_at(end, place)
+    if blob is not None:
         if listing is not None:
             listing.only_blob(remote_state(blob))
         yield _entry(place.path, blob)
@@ -95,6 +95,17 @@ def _nested(
         yield from _below(connections.end(other.remote), other.path, listing, recursive=True)
     elif "/" not in other.path[len(place.path) + 1 :]:
         yield ListingEntry(f"{other.path}/")
+
+
+def blob_at(end: RemoteEnd, place: Resolution) -> BlobInfo | None:
+    """The blob of exactly that name; None where there is none that holds data."""
+    blob = None if place.folder_only or not end.name else end.store.head(end.name)
+    return None if blob is None or blob.is_folder_stub else blob
+
+
+def has_folder(end: RemoteEnd) -> bool:
+    """Whether anything lies below that name."""
+    return next(_below(end, "", recursive=False), None) is not None
 
 
 def nothing_at(place: Resolution, *ends: LiveEnd) -> NothingMatchedError:
@@ -142,8 +153,8 @@ class Beginning:
 def blob_beginning(connections: Connections, place: Resolution, most: int) -> Beginning:
     """Raises ``NothingMatchedError`` where there is no blob of that name."""
     end = connections.end(place.remote)
-    blob = None if place.folder_only or not end.name else end.store.head(end.name)
-    if blob is None or blob.is_folder_stub:
+    blob = blob_at(end, place)
+    if blob is None:
         raise nothing_at(place)
     if not blob.size:
         return Beginning(place.path, 0, b"")
@@ -197,10 +208,8 @@ class PathStatus:
 def path_status(connections: Connections, index: Index, place: Resolution) -> PathStatus:
     """Look at one path on every side. Raises ``NothingMatchedError`` when it is nowhere."""
     end = connections.end(place.remote)
-    blob = None if place.folder_only or not end.name else end.store.head(end.name)
-    if blob is not None and blob.is_folder_stub:
-        blob = None
-    folder = next(iter(_below(end, place.path, recursive=False)), None) is not None
+    blob = blob_at(end, place)
+    folder = has_folder(end)
     local = None if place.local.is_dir() else hash_file(place.local)
     if blob is None and not folder and not os.path.lexists(place.local):
         raise nothing_at(place, LocalEnd(place.local), end)

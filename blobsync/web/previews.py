@@ -7,7 +7,6 @@ scripts.
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ from itertools import islice
 from typing import Any
 
 from blobsync.base.plain_json import parse_object
+from blobsync.project import changed_lines as text_lines
 from blobsync.project.browse import Beginning
 
 # Bytes of a text that are shown, and the largest picture.
 TEXT_BYTES = 64 * 1024
 PICTURE_BYTES = 20_000_000
 _HEX_BYTES = 256
-# Comparing takes time that grows with the square of the lines.
-_COMPARED_LINES = 2000
 _JSON_LINES = ("jsonl", "ndjson")
 _TABLES = ("csv", "tsv", *_JSON_LINES)
 # Of a table.
@@ -64,7 +62,7 @@ def preview_of(beginning: Beginning, name: str = "") -> Preview:
     if picture_type(data) and beginning.size <= PICTURE_BYTES:
         return Preview("picture")
     cut = beginning.size > len(data)
-    text = _text(data, cut=cut)
+    text = text_lines.text_of(data, cut=cut)
     if text is None:
         return Preview("bytes", "\n".join(_hex(data[:_HEX_BYTES])), cut)
     return _table(text, name, cut=cut) or Preview("text", text, cut)
@@ -110,16 +108,6 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _CELL_CHARS else f"{text[:_CELL_CHARS]}…"
 
 
-def _text(data: bytes, *, cut: bool) -> str | None:
-    """None for what is no text; the last character may be cut in two."""
-    if b"\0" in data:
-        return None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return data[: error.start].decode("utf-8") if cut and error.start >= len(data) - 3 else None
-
-
 def _hex(data: bytes) -> Iterator[str]:
     for start in range(0, len(data), 16):
         row = data[start : start + 16]
@@ -131,7 +119,8 @@ def changed_lines(before: Preview, after: Preview) -> list[tuple[str, str]]:
     """The difference of two texts as lines with a class: ``gone``, ``new``, ``same`` or ``place``; none for others."""
     if before.kind != "text" or after.kind != "text":
         return []
-    old, new = (each.text.splitlines()[:_COMPARED_LINES] for each in (before, after))
+    # The last line of a text that was cut may end in the middle.
+    old, new = (each.text[: each.text.rfind("\n") + 1] if each.cut else each.text for each in (before, after))
+    found = text_lines.changed_lines(old, new, context=2) or []
     classes = {"-": "gone", "+": "new", "@": "place"}
-    found = list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
     return [(classes.get(line[:1], "same"), line) for line in found]

@@ -234,3 +234,36 @@ def test_a_file_share_is_refused_with_a_line_that_can_be_pasted(
 def test_ls_shows_where_a_file_share_is(cli: Cli) -> None:
     cli.write("aux_data/aml/aml.yaml", SHARE)
     assert "data/    https://acct.file.core.windows.net/team/p/data" in cli("ls").out
+
+
+# -- cat and diff -----------------------------------------------------------------------------------------------------
+
+
+def test_cat_has_bytes_and_no_document(cli: Cli) -> None:
+    ended = cli("cat", "data/x", "--json")
+    (error,) = ended.document["errors"]
+    assert (ended.code, error["message"]) == (2, "cat prints the bytes of a blob, so it has no --json")
+    assert error["hint"] == "'blobsync stat PATH --json' tells the size, the MD5 and the ETag"
+
+
+def test_diff_of_two_paths_is_not_taken_for_a_comparison_of_both(cli: Cli) -> None:
+    ended = cli("diff", "data/a b", "data/c")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        "blobsync: diff compares one file with its own blob, not files with each other\n"
+        "  hint: blobsync diff 'data/a b'; for many files: blobsync verify PATH...\n"
+    )
+
+
+def test_diff_of_a_folder_names_the_command_for_folders(cli: Cli) -> None:
+    cli.write("data/sub/a", "a")
+    ended = cli("diff", "data/sub/")
+    assert ended.code == 2
+    assert "hint: 'blobsync verify data/sub' names the files that differ" in ended.err
+
+
+@pytest.mark.parametrize("word", ["cat", "diff"])
+def test_other_words_than_paths_of_the_project_are_refused(cli: Cli, word: str) -> None:
+    assert cli(word).code == 2
+    assert "is not covered by any folder entry" in cli(word, "elsewhere/x").err
+    assert cli(word, "../x").code == 2

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMAS = {name: document_schema(name, shapes) for name, shapes in answers().items()}
 # These run in the terminal, or until they are stopped.
-_WITHOUT_JSON = ("local", "web", "demo")
+_WITHOUT_JSON = ("local", "web", "demo", "cat")
 _GROUPS = ("tunnel", "config", "convert", "compute", "azcopy", "emulator")
 
 
@@ -30,7 +30,7 @@ def test_every_command_has_a_schema_or_says_that_it_has_no_json(cli: Cli) -> Non
     words = {each.names[0] for each in commands()} - set(_GROUPS)
     assert set(SCHEMAS) | set(_WITHOUT_JSON) == words
     for word in _WITHOUT_JSON:
-        [error] = cli("--json", word, *(["ls"] if word == "local" else [])).document["errors"]
+        [error] = cli("--json", word, *{"local": ["ls"], "cat": ["data"]}.get(word, [])).document["errors"]
         assert "no --json" in error["message"]
 
 

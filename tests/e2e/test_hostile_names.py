@@ -133,7 +133,9 @@ def test_a_file_with_a_backslash_in_its_name_is_left_out_with_the_reason(
     assert project.json("verify", "data/plain").code == 0
 
 
-@pytest.mark.parametrize("words", [("u",), ("d",), ("rm", "-y"), ("rm", "-y", "--blob"), ("ls",), ("url",), ("stat",)])
+@pytest.mark.parametrize(
+    "words", [("u",), ("d",), ("rm", "-y"), ("rm", "-y", "--blob"), ("ls",), ("url",), ("stat",), ("diff",)]
+)
 def test_a_path_with_a_backslash_means_no_other_blob(
     project: Project, container: Container, words: tuple[str, ...]
 ) -> None:

@@ -266,6 +266,7 @@ def test_nothing_goes_through_a_link_out_of_the_project_without_the_users_word(
         ("plan", "u", "data/coco"),
         ("verify", "data/coco"),
         ("stat", "data/coco/a.txt"),
+        ("diff", "data/coco/a.txt"),
     ):
         refused = filled.json(*words)
         assert (refused.code, refused.codes) == (2, {"link_untrusted"}), str(refused)

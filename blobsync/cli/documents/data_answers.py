@@ -178,6 +178,17 @@ _STAT = record(
         "url": TEXT,
     }
 )
+_DIFFERENCE = record(
+    {
+        "path": PATH,
+        "status": choice("equal", "differs", "local_only", "remote_only"),
+        "here": noted(maybe(COUNT), "bytes of the local file; null: there is none"),
+        "there": noted(maybe(COUNT), "bytes of the blob; null: there is none"),
+        "etag": noted(maybe(TEXT), "of the version that was compared"),
+        "lines": noted(list_of(TEXT), "of a unified diff, from the container's version to the local one"),
+        "no_lines": noted(maybe(choice("binary", "large")), "why there are none although the two differ"),
+    }
+)
 _FAILURE_OF_HISTORY = record(
     {"path": PATH, "code": TEXT, "message": noted(maybe(TEXT), "null in receipts of older versions")}
 )
@@ -228,6 +239,7 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
         "ls": (record({"entries": list_of(record(_BLOB, {"url": TEXT})), **_SUMS}), _USAGE),
         "du": (_USAGE,),
         "stat": (record({"paths": list_of(_STAT)}),),
+        "diff": (_DIFFERENCE,),
         "resolve": (record({"paths": list_of(_PLACE)}),),
         "url": (record({"urls": list_of(_LINK), "warnings": list_of(TEXT)}),),
         "rm": (record(_REMOVED, {"receipt": RECEIPT}),),

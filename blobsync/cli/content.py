@@ -1,0 +1,152 @@
+"""``cat`` and ``diff``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from blobsync.base.amounts import size_text
+from blobsync.base.errors import ChecksumError, UsageError
+from blobsync.base.failure_codes import ExitCode
+from blobsync.cli.consent import with_consent
+from blobsync.cli.options import PathsArgument, command
+from blobsync.cli.output import Result, printable
+from blobsync.cli.session import Session
+
+if TYPE_CHECKING:
+    from blobsync.base.errors import BlobsyncError
+    from blobsync.project.content import FileDifference
+
+# Without a line's end, so much of a text is shown at a time.
+_LINE_BYTES = 1 << 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    command(app, "cat", looks=True)(cat)
+    command(app, "diff", looks=True)(diff)
+
+
+def cat(session: Session, paths: PathsArgument) -> Result:
+    """Print the bytes of blobs on standard output, one after the other.
+
+    Each blob is one version from its first byte to its last, and its MD5 is checked. A terminal gets text only.
+
+    Exits with 3 if the bytes that came are not those that the blob's MD5 says.
+
+    \b
+      blobsync cat data/voc20/labels.txt
+      blobsync cat output/run7/log.jsonl | tail -n 5
+      blobsync cat data/voc20.tar | tar -tf -
+    """
+    if session.json:
+        hint = "'blobsync stat PATH --json' tells the size, the MD5 and the ETag"
+        raise UsageError("cat prints the bytes of a blob, so it has no --json", hint=hint)
+    project = session.project()
+    # All are looked for before the first byte.
+    blobs = [(path, project.read(path)) for path in paths]
+    damaged: list[BlobsyncError] = []
+    pieces = chain.from_iterable(_until_damaged(blob, damaged) for _, blob in blobs)
+    if sys.stdout.isatty():
+        pieces = chain.from_iterable(_as_text(path, _until_damaged(blob, damaged)) for path, blob in blobs)
+
+    def exit_code() -> int:
+        return ExitCode.PARTIAL if damaged else ExitCode.DONE
+
+    return Result(body=pieces, failures=damaged, then=exit_code)
+
+
+def _until_damaged(blob: Iterator[bytes], damaged: list[BlobsyncError]) -> Iterator[bytes]:
+    try:
+        yield from blob
+    except ChecksumError as error:
+        damaged.append(error)
+
+
+def _as_text(path: str, blob: Iterator[bytes]) -> Iterator[bytes]:
+    """For a terminal: what would change it is shown as its escape."""
+    from blobsync.project.changed_lines import text_of
+
+    first = next(blob, b"")
+    if text_of(first, cut=True) is None:
+        word = shlex.quote(path)
+        raise UsageError(
+            f"{path} is binary, and would confuse the terminal",
+            hint=f"blobsync cat {word} > FILE, or blobsync cat {word} | xxd | less",
+        )
+    rest = b""
+    for piece in chain([first], blob):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (_line(line) + b"\n" for line in lines)
+        if len(rest) > _LINE_BYTES:
+            yield _line(rest)
+            rest = b""
+    if rest:
+        # The shell's prompt comes at the beginning of a line.
+        yield _line(rest) + b"\n"
+
+
+def _line(line: bytes) -> bytes:
+    return printable(line.decode("utf-8", "backslashreplace"), tabs=True).encode()
+
+
+def diff(session: Session, paths: PathsArgument) -> Result:
+    """Show how a local file differs from its blob: lines with - are in the container, those with + are here.
+
+    Exits with 0 if both are equal, with 3 if they differ. For folders, 'blobsync verify' names the files that differ.
+
+    \b
+      blobsync diff data/voc20/labels.txt
+      blobsync diff config/train.yaml > changes.patch
+    """
+    if len(paths) > 1:
+        hint = f"blobsync diff {shlex.quote(paths[0])}; for many files: blobsync verify PATH..."
+        raise UsageError("diff compares one file with its own blob, not files with each other", hint=hint)
+    project = session.project()
+    found = with_consent(session, project, lambda: project.diff(paths[0]))
+    equal = found.status == "equal"
+    if equal:
+        session.listener.note(f"{found.path}: here and in the container are the same")
+    shown = (printable(line, tabs=True) for line in _lines(found)) if sys.stdout.isatty() else _lines(found)
+    body = (f"{line}\n".encode() for line in shown)
+    return Result(_data(found), body=body, reveals=True, exit_code=ExitCode.DONE if equal else ExitCode.PARTIAL)
+
+
+def _data(found: FileDifference) -> dict[str, Any]:
+    return {
+        "path": found.path,
+        "status": found.status,
+        "here": found.here,
+        "there": found.there,
+        "etag": found.etag,
+        "lines": list(found.lines),
+        "no_lines": found.no_lines or None,
+    }
+
+
+def _lines(found: FileDifference) -> Iterator[str]:
+    if found.lines:
+        # A tab ends the name for patch(1).
+        yield f"--- {found.path}\tin the container"
+        yield f"+++ {found.path}\there"
+        yield from found.lines
+    elif found.status != "equal":
+        yield f"{found.path}: {_said(found)}"
+
+
+def _said(found: FileDifference) -> str:
+    here, there = (size_text(size or 0) for size in (found.here, found.there))
+    if found.status == "local_only":
+        return f"only here, {here}"
+    if found.status == "remote_only":
+        return f"only in the container, {there}"
+    if found.no_lines == "binary":
+        return f"binary, and differs: {here} here, {there} in the container"
+    word = shlex.quote(found.path)
+    how = f"to compare all lines: blobsync cat {word} | diff - {word}"
+    return f"differs: {here} here, {there} in the container; {how}"
